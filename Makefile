@@ -1,0 +1,32 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Nothing needed but Python 3.10+ and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help demo test lint types docs bench clean
+help:            ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+# One stamp per set of packages: a second call does nothing unless pyproject.toml changed.
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+$(VENV)/.dev: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.ready  ## train every model on the embedded WordNet data and show one table
+	$(BIN)/treemax demo
+
+test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+docs: $(VENV)/.dev    ## build the documentation site into site/
+	$(BIN)/mkdocs build --strict
+
+clean:           ## remove the environment and everything built
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .numba_cache

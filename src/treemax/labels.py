@@ -1,0 +1,421 @@
+"""Labels as they come, and the one index (label <-> id) that every model uses.
+
+A model works with ids 0, 1, 2, ... only. `read_labels` turns whatever the caller calls `y` into
+`RaggedLabels` (a list of labels per row), `LabelIndex` gives every label its id, and `Targets` is the
+result: the ids of each row.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
+
+Form = Literal["vector", "lists", "indicator", "dense-indicator"]
+"""How the caller wrote `y`: a vector has one label a row, the other forms any number."""
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedLabels(Sequence):
+    """The labels of each row: row i has `values[indptr[i]:indptr[i+1]]`, integers or strings throughout.
+
+    This is the form the readers give and the cheapest `y` to hand to an estimator. It also behaves as a
+    sequence of lists.
+
+    >>> y = read_labels([["b", "a"], [], ["c"]])
+    >>> len(y), y[0]
+    (3, ['b', 'a'])
+    """
+
+    indptr: NDArray[np.int64]
+    values: NDArray[Any]  # int64, or object holding str
+    dtype: np.dtype  # of the labels as the caller gave them
+    form: Form = "lists"
+    n_columns: int = 0  # of an indicator matrix
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        row = range(len(self))[row]
+        return self.values[self.indptr[row] : self.indptr[row + 1]].tolist()
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return np.diff(self.indptr)
+
+    @property
+    def multi_label(self) -> bool:
+        return self.form != "vector"
+
+    def rows(self, start: int, stop: int) -> RaggedLabels:
+        """Rows `start` to `stop`, as a view."""
+        indptr = self.indptr[start : stop + 1]
+        first = int(indptr[0])
+        values = self.values[first : int(indptr[-1])]
+        return RaggedLabels(indptr - first, values, self.dtype, self.form, self.n_columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Label ids of each row, sorted and without duplicates: row i has `ids[indptr[i]:indptr[i+1]]`."""
+
+    indptr: NDArray[np.int64]
+    ids: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, rows: slice) -> Targets:
+        start, stop, _ = rows.indices(len(self))
+        return Targets(self.indptr[start : max(start, stop) + 1], self.ids)
+
+
+def read_labels(y: Any, name: str = "y") -> RaggedLabels:
+    """Understand `y`: a vector of strings or integers, a list of label lists, or an indicator matrix.
+
+    >>> read_labels(["cat", "dog"]).form
+    'vector'
+    >>> read_labels(["cat", 7])
+    Traceback (most recent call last):
+    ...
+    ValueError: y mixes strings and integers: row 1 has 7 after 'cat'. Labels must be all strings or all integers.
+    """
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None.")
+    if isinstance(y, RaggedLabels):
+        return y
+    if sp.issparse(y):
+        return _read_indicator(y, name)
+    if hasattr(y, "to_list") and not isinstance(y, np.ndarray):  # a pandas or polars series
+        y = y.to_list() if str(y.dtype).startswith(("List", "object", "str", "String")) else y.to_numpy()
+    elif hasattr(y, "to_numpy"):  # a data frame: a column, or an indicator matrix
+        y = y.to_numpy()
+    if isinstance(y, np.ndarray) and y.dtype != object:
+        return _read_array(y, name)
+    if isinstance(y, str | bytes):
+        raise ValueError(
+            f"{name} is one {type(y).__name__}; expected one label, or a list of labels, per row."
+        )
+    rows = list(y)
+    if isinstance(y, np.ndarray) and y.ndim == 2:
+        return _read_object_matrix(y, name)
+    if any(isinstance(row, list | tuple | set | frozenset | np.ndarray) for row in rows):
+        return _read_lists(rows, name)
+    values, dtype = _uniform(rows, name, None)
+    if isinstance(y, np.ndarray) or dtype.kind == "O":
+        dtype = np.dtype(object) if isinstance(y, np.ndarray) else np.dtype(str)
+    return RaggedLabels(np.arange(len(rows) + 1), values, dtype, "vector")
+
+
+def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
+    if y.ndim == 2 and y.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; it is used as a vector.",
+            DataConversionWarning,
+            stacklevel=4,
+        )
+        y = y.ravel()
+    if y.ndim == 2 and y.dtype.kind in "biuf":
+        return _read_indicator(sp.csr_matrix(y), name, "dense-indicator")
+    if y.ndim != 1:
+        raise ValueError(
+            f"{name} should be a 1d array or a list of label lists, got an array of shape {y.shape}."
+        )
+    if y.dtype.kind == "U":
+        return RaggedLabels(np.arange(len(y) + 1), y.astype(object), np.dtype(str), "vector")
+    if y.dtype.kind not in "biuf":
+        raise ValueError(
+            f"Unknown label type: {name} has dtype {y.dtype}; labels must be strings or integers."
+        )
+    return RaggedLabels(np.arange(len(y) + 1), _integers(y, name), y.dtype, "vector")
+
+
+def _integers(y: NDArray[Any], name: str) -> NDArray[np.int64]:
+    """Integer labels as int64; floats pass only when they are whole numbers."""
+    if y.dtype.kind == "f":
+        finite = np.isfinite(y)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise ValueError(f"Input {name} contains NaN or infinity at row {row}.")
+        whole = y == np.floor(y)
+        if not whole.all():
+            row = int(np.argmin(whole))
+            raise ValueError(
+                f"Unknown label type: continuous. {name} has {y[row]} at row {row}; labels must be strings or integers."
+            )
+    if y.size and (y.max() > np.iinfo(np.int64).max or y.min() < np.iinfo(np.int64).min):
+        raise ValueError(f"{name} has labels outside the range of 64-bit integers.")
+    return y.astype(np.int64)
+
+
+def _read_object_matrix(y: NDArray[Any], name: str) -> RaggedLabels:
+    if y.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; it is used as a vector.",
+            DataConversionWarning,
+            stacklevel=4,
+        )
+        return read_labels(y.ravel(), name)
+    raise ValueError(
+        f"{name} should be a 1d array or a list of label lists, got an object array of shape {y.shape}."
+    )
+
+
+def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
+    for i, row in enumerate(rows):
+        if not isinstance(row, list | tuple | set | frozenset | np.ndarray):
+            raise ValueError(
+                f"{name} mixes label lists and single labels: row {i} is {row!r}, not a list. "
+                "Give every row a list of labels (it may be empty)."
+            )
+    ordered = [sorted(row, key=str) if isinstance(row, set | frozenset) else list(row) for row in rows]
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in ordered], out=indptr[1:])
+    values, dtype = _uniform([label for row in ordered for label in row], name, indptr)
+    return RaggedLabels(indptr, values, np.dtype(str) if dtype.kind == "O" else dtype, "lists")
+
+
+def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> tuple[NDArray[Any], np.dtype]:
+    """Labels that are all strings or all integers as one array; anything else is refused by row."""
+
+    def row_of(position: int) -> int:
+        return position if indptr is None else int(np.searchsorted(indptr, position, side="right")) - 1
+
+    types = set(map(type, labels))
+    if types <= {str, np.str_}:
+        out = np.empty(len(labels), dtype=object)
+        out[:] = [str(label) for label in labels] if np.str_ in types else labels
+        return out, np.dtype(object)
+    integers = (int, bool, np.integer, np.bool_)
+    if all(issubclass(kind, integers) for kind in types):
+        try:
+            return np.array(labels, dtype=np.int64), np.dtype(bool) if types <= {
+                bool,
+                np.bool_,
+            } else np.dtype(np.int64)
+        except OverflowError:
+            raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
+    if all(issubclass(kind, (*integers, float, np.floating)) for kind in types):
+        return _integers(np.array(labels, dtype=np.float64), name), np.dtype(np.float64)
+    first = labels[0]
+    for position, label in enumerate(labels):
+        if not isinstance(label, (str, *integers)):
+            raise ValueError(
+                f"Unknown label type: {name} has {label!r} ({type(label).__name__}) at row {row_of(position)}; "
+                "labels must be strings or integers."
+            )
+        if isinstance(label, str) != isinstance(first, str):
+            raise ValueError(
+                f"{name} mixes strings and integers: row {row_of(position)} has {label!r} after {first!r}. "
+                "Labels must be all strings or all integers."
+            )
+    raise AssertionError("unreachable")
+
+
+def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels:
+    """Column j of an indicator matrix is the label j."""
+    if y.ndim != 2:
+        raise ValueError(f"{name} should be a two-dimensional indicator matrix, got {y.ndim} dimension(s).")
+    if y.format in ("csc", "bsr"):
+        y.check_format(full_check=True)
+    csr = sp.csr_matrix(y, copy=True)
+    csr.check_format(full_check=True)
+    csr.sum_duplicates()
+    csr.eliminate_zeros()
+    if csr.nnz and not (csr.data == 1).all():
+        at = int(np.argmax(csr.data != 1))
+        row = int(np.searchsorted(csr.indptr, at, side="right")) - 1
+        raise ValueError(
+            f"{name} is not an indicator matrix: it has {csr.data[at]} at row {row}; expected 0 or 1."
+        )
+    return RaggedLabels(
+        csr.indptr.astype(np.int64), csr.indices.astype(np.int64), np.dtype(np.int64), form, csr.shape[1]
+    )
+
+
+class LabelIndex:
+    """Gives every label an id, 0, 1, 2, ... in order of arrival, and keeps it for ever.
+
+    >>> index = LabelIndex(["cat", "dog"])
+    >>> index.add(["eel", "cat"])
+    array([2, 0])
+    >>> index.labels([2, 1]).tolist()
+    ['eel', 'dog']
+    >>> index.ids(["dog", "yak"])
+    array([ 1, -1])
+    """
+
+    def __init__(self, labels: Iterable[Any] = (), dtype: Any = None) -> None:
+        values = labels if isinstance(labels, np.ndarray) and labels.dtype == object else list(labels)
+        self.dtype: np.dtype | None = None if dtype is None else np.dtype(dtype)
+        self._packed: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None  # strings of a loaded model
+        self._values: NDArray[Any] | None = np.empty(0, dtype=object)  # one slot per id, with room to grow
+        self._size = 0
+        self._ids: dict[Any, int] | None = {}
+        if len(values):
+            self.add(values)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, label: Any) -> bool:
+        return label in self._lookup()
+
+    @property
+    def holds_strings(self) -> bool:
+        """True for string labels, False for integers (and for an index still empty)."""
+        return self.dtype is not None and self.dtype.kind in "UO"
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """All labels in the order of their ids, in the caller's dtype."""
+        return self._as_given(self._all())
+
+    def add(self, labels: Any, dtype: Any = None) -> NDArray[np.int64]:
+        """The ids of `labels`; those not known yet get the next ids."""
+        values, found = (
+            (labels, np.dtype(dtype)) if dtype is not None else _uniform(list(labels), "labels", None)
+        )
+        self.check_kind(found)
+        lookup = self._lookup()
+        before = len(lookup)
+        ids = np.fromiter(
+            (lookup.setdefault(label, len(lookup)) for label in values.tolist()), np.int64, len(values)
+        )
+        if len(lookup) > before:
+            self._append(list(lookup)[before:] if before == 0 else _newest(lookup, len(lookup) - before))
+        self.dtype = self._merged_dtype(found)
+        return ids
+
+    def ids(self, labels: Any) -> NDArray[np.int64]:
+        """The ids of `labels`, -1 for those not known; nothing is added."""
+        values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+        lookup = self._lookup()
+        return np.fromiter((lookup.get(label, -1) for label in values), np.int64, len(values))
+
+    def labels(self, ids: Any) -> NDArray[Any]:
+        """The labels of an array of ids, in the caller's dtype and the array's shape."""
+        ids = np.asarray(ids)
+        if self._packed is not None and self._values is None and ids.size < self._size // 16:
+            out = np.empty(ids.shape, dtype=object)
+            out.ravel()[:] = [self._unpack(int(i)) for i in ids.ravel()]
+            return self._as_given(out)
+        return self._as_given(self._all()[ids])
+
+    def check_kind(self, dtype: np.dtype) -> None:
+        """Refuse strings in an index of integers and the other way round, before anything is changed."""
+        if self.dtype is not None and (dtype.kind in "UO") != self.holds_strings:
+            have, got = ("strings", "integers") if self.holds_strings else ("integers", "strings")
+            raise ValueError(
+                f"The labels so far are {have}, but these are {got}; labels must be of one kind."
+            )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The index as arrays for the model file."""
+        if not self.holds_strings:
+            return {"integers": self._all().astype(np.int64)}
+        encoded = [label.encode("utf-8", "surrogatepass") for label in self._all()]
+        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+        np.cumsum([len(label) for label in encoded], out=offsets[1:])
+        return {"bytes": np.frombuffer(b"".join(encoded), dtype=np.uint8), "offsets": offsets}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], dtype: str | None) -> LabelIndex:
+        """The index back from its arrays; strings are decoded only when asked for."""
+        index = cls(dtype=dtype)
+        if "integers" in arrays:
+            integers = np.asarray(arrays["integers"])
+            if integers.ndim != 1 or integers.dtype != np.int64:
+                raise ValueError("the label index is damaged: integer labels are not a vector of int64")
+            index._values = integers.astype(object)
+            index._size = len(integers)
+        else:
+            text, offsets = arrays["bytes"], arrays["offsets"]
+            sound = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
+            if (
+                not (sound and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text))
+                or (np.diff(offsets) < 0).any()
+            ):
+                raise ValueError("the label index is damaged: the offsets do not fit its text")
+            index._packed, index._values, index._size = (text, offsets), None, len(offsets) - 1
+        index._ids = None
+        return index
+
+    def copy(self) -> LabelIndex:
+        """An index that can grow without the original noticing."""
+        twin = LabelIndex(dtype=self.dtype)
+        twin._packed, twin._size = self._packed, self._size
+        twin._values = None if self._values is None else self._values[: self._size].copy()
+        twin._ids = None if self._ids is None else dict(self._ids)
+        return twin
+
+    def _lookup(self) -> dict[Any, int]:
+        if self._ids is None:
+            lookup = {label: i for i, label in enumerate(self._all().tolist())}
+            if len(lookup) != self._size:
+                raise ValueError("the label index is damaged: a label occurs twice")
+            self._ids = lookup
+        return self._ids
+
+    def _all(self) -> NDArray[Any]:
+        if self._values is None:
+            values = np.empty(self._size, dtype=object)
+            values[:] = [self._unpack(i) for i in range(self._size)]
+            self._values = values
+        return self._values[: self._size]
+
+    def _unpack(self, i: int) -> str:
+        assert self._packed is not None
+        text, offsets = self._packed
+        return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
+
+    def _append(self, labels: list[Any]) -> None:
+        values = self._all()
+        size = self._size + len(labels)
+        room = self._values
+        assert room is not None
+        if size > len(room):
+            room = np.empty(max(size, 2 * len(room)), dtype=object)
+            room[: self._size] = values
+            self._values = room
+        room[self._size : size] = labels
+        self._size = size
+
+    def _merged_dtype(self, found: np.dtype) -> np.dtype:
+        if self.dtype is None or self.holds_strings:
+            return self.dtype or found
+        return np.result_type(self.dtype, found)
+
+    def _as_given(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values.copy() if self.dtype is None else values.astype(self.dtype)
+
+
+def _newest(lookup: dict[Any, int], count: int) -> list[Any]:
+    """The `count` labels added last, in order of arrival (dictionaries remember it)."""
+    newest = [label for label, _ in zip(reversed(lookup), range(count))]
+    return newest[::-1]
+
+
+def target_ids(labels: RaggedLabels, ids: NDArray[np.int64]) -> Targets:
+    """Ids (one per entry of `labels`) as sorted sets per row; entries of -1 are left out."""
+    if not labels.multi_label and (ids >= 0).all():
+        return Targets(labels.indptr.astype(np.int64), ids.astype(np.uint32))
+    row = np.repeat(np.arange(len(labels)), labels.counts)
+    known = ids >= 0
+    order = np.lexsort((ids[known], row[known]))
+    row, ids = row[known][order], ids[known][order]
+    fresh = np.ones(len(ids), dtype=bool)
+    fresh[1:] = (row[1:] != row[:-1]) | (ids[1:] != ids[:-1])
+    row, ids = row[fresh], ids[fresh]
+    indptr = np.zeros(len(labels) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(row, minlength=len(labels)), out=indptr[1:])
+    return Targets(indptr, ids.astype(np.uint32))

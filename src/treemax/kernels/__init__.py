@@ -1,0 +1,1 @@
+"""The loops: pure functions on arrays, compiled by Numba. Nothing here knows about estimators."""

@@ -27,5 +27,7 @@ def fast_kernel(function: Function) -> Function:
 
 def inline_kernel(function: Function) -> Function:
     """Compile a small floating-point piece that belongs inside its callers' loops."""
-    options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": True, "inline": "never"}
-    return cast(Function, numba.njit(forceinline=True, **options)(function))
+    compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=True, forceinline=True)(
+        function
+    )
+    return cast(Function, compiled)

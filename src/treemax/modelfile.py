@@ -1,0 +1,601 @@
+"""One file on disk for every model: named arrays and a JSON header, without pickle, memory-mapped.
+
+A `.treemax` file is an ordinary zip archive of uncompressed `.npy` members behind a `header.json`. Its bytes
+are a function of the header alone: the reader takes the header, lays the file out again and compares every
+structural byte with what it finds. So there is no second parser to fool, nothing in the file can point
+outside it, and a file is either exactly what `write_model` would have written or refused.
+
+`write_model` and `read_model` know arrays only. `save` and `load` put objects on top: a class registers
+itself with `@saveable` and says how it comes apart (`to_parts`) and together again (`from_parts`).
+The format is described, for readers in other languages, in docs/model-file.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import mmap
+import os
+import re
+import secrets
+import stat
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT_VERSION = 1
+MAGIC = "treemax"
+ALIGNMENT = 64  # of every array in the file: a cache line, and the widest vector register
+VERIFY_UP_TO = 64 * 2**20  # files up to this size have their arrays verified unless told otherwise
+MAX_HEADER_BYTES = 64 * 2**20
+
+HEADER_MEMBER = "header.json"
+HEADER_START = 128  # where the JSON begins, in every version of the format
+_CHUNK = 16 * 2**20
+_DTYPES = ("|b1", "|i1", "|u1", *(f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)))
+_DTYPES += ("<f2", "<f4", "<f8", "<c8", "<c16")
+_NAME = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
+_MAX_NAME = 500
+_MAX_DIMENSIONS = 32
+_MAX_EXTENT = 2**62  # in bytes, dimensions of zero counted as one: beyond it NumPy makes no array
+
+Arrays = dict[str, NDArray[Any]]
+AnyPath = str | os.PathLike[str]
+
+
+class ModelFileError(ValueError):
+    """A model file that cannot be read, or a model that cannot be written as one."""
+
+
+# --- what is in a file ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ArraySpec:
+    """What the header says of one array; everything else about its place in the file follows."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+    crc32: int = 2**32 - 1  # of the whole member, .npy header included; until known, as wide as it can get
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def npy_header(self) -> bytes:
+        """The start of the member, of a length that keeps the array behind it aligned."""
+        text = f"{{'descr': '{self.dtype}', 'fortran_order': {self.fortran_order}, 'shape': {self.shape}, }}"
+        length = _aligned(10 + len(text) + 1) - 10
+        return b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + text.ljust(length - 1).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A member of the archive: where its local header is, where its content begins, and its checksum."""
+
+    name: str
+    start: int
+    content: int
+    size: int
+    crc32: int
+
+    def local_header(self) -> bytes:
+        name = self.name.encode()
+        zip64 = struct.pack("<HHQQ", 1, 16, self.size, self.size)
+        padding = self.content - self.start - 30 - len(name) - len(zip64) - 6
+        align = struct.pack("<HHH", 0xD935, 2 + padding, ALIGNMENT) + bytes(padding)
+        fixed = struct.pack("<I", 0x04034B50) + _common_fields(self.crc32)
+        return fixed + struct.pack("<HH", len(name), len(zip64) + len(align)) + name + zip64 + align
+
+    def central_entry(self) -> bytes:
+        name = self.name.encode()
+        zip64 = struct.pack("<HHQQQ", 1, 24, self.size, self.size, self.start)
+        fixed = struct.pack("<IH", 0x02014B50, 3 << 8 | 45) + _common_fields(self.crc32)
+        rest = struct.pack(
+            "<HHHHHII", len(name), len(zip64), 0, 0, 0, (stat.S_IFREG | 0o644) << 16, 0xFFFFFFFF
+        )
+        return fixed + rest + name + zip64
+
+
+def _common_fields(crc32: int) -> bytes:
+    """Version 4.5, UTF-8 names, stored, 1 January 1980, checksum; both sizes are in the zip64 field.
+
+    Every entry is zip64, however small: one form to test, and it does not change at 4 GB.
+    """
+    return struct.pack("<HHHHHIII", 45, 0x800, 0, 0, 0x21, crc32, 0xFFFFFFFF, 0xFFFFFFFF)
+
+
+def _next_member(name: str, start: int, size: int, crc32: int) -> _Member:
+    return _Member(name, start, _aligned(start + 30 + len(name.encode()) + 20 + 6), size, crc32)
+
+
+def _end_records(n_members: int, start: int, size: int) -> bytes:
+    """The end of the archive: the zip64 record, its locator, and the old record that points nowhere."""
+    record = struct.pack(
+        "<IQHHIIQQQQ", 0x06064B50, 44, 3 << 8 | 45, 45, 0, 0, n_members, n_members, size, start
+    )
+    locator = struct.pack("<IIQI", 0x07064B50, 0, start + size, 1)
+    return (
+        record
+        + locator
+        + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    )
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT
+
+
+class _Layout:
+    """Where everything is in a file with a header of this size and these arrays."""
+
+    def __init__(self, header_size: int, header_crc32: int, specs: Iterable[_ArraySpec]) -> None:
+        self.members = [_next_member(HEADER_MEMBER, 0, header_size, header_crc32)]
+        self.npy_headers: list[tuple[int, bytes]] = []  # (position, bytes)
+        self.offsets: list[int] = []  # of each array's own bytes
+        end = self.members[0].content + header_size
+        for spec in specs:
+            npy_header = spec.npy_header()
+            member = _next_member(spec.name + ".npy", end, len(npy_header) + spec.n_bytes, spec.crc32)
+            self.members.append(member)
+            self.npy_headers.append((member.content, npy_header))
+            self.offsets.append(member.content + len(npy_header))
+            end = member.content + member.size
+        self.central_start = end
+        entries = b"".join(member.central_entry() for member in self.members)
+        self.tail = entries + _end_records(len(self.members), end, len(entries))
+        self.file_size = end + len(self.tail)
+
+    def structure(self) -> Iterator[tuple[int, bytes]]:
+        """Every byte of the file that is neither the header's text nor an array's, with its position."""
+        yield from ((member.start, member.local_header()) for member in self.members)
+        yield from self.npy_headers
+        yield self.central_start, self.tail
+
+
+# --- writing -------------------------------------------------------------------------------------------
+
+
+def write_model(path: AnyPath, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write a JSON-able `header` and named `arrays` into one file, all or nothing.
+
+    The file appears under its name complete and on disk; until then, and if anything fails, what was there
+    stays. Arrays are little-endian numbers or booleans; one that is contiguous in Fortran order only is
+    stored and comes back in that order, any other in C order. Names may have parts: `estimator/weights`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "small.treemax"
+    ...     write_model(path, {"depth": 3}, {"node/weights": np.arange(4.0)})
+    ...     header, arrays = read_model(path)
+    >>> header, arrays["node/weights"].tolist()
+    ({'depth': 3}, [0.0, 1.0, 2.0, 3.0])
+    """
+    content = _plain(dict(header), "header")
+    stored = {name: np.asarray(array) for name, array in arrays.items()}
+    specs = [_spec(name, array) for name, array in stored.items()]
+    header_size = len(_header_text(content, specs, [10**19] * len(specs)))
+    if header_size > MAX_HEADER_BYTES:
+        raise ModelFileError(
+            f"The header takes {header_size:,} bytes, more than {MAX_HEADER_BYTES:,}: put large data into arrays."
+        )
+    offsets = _Layout(header_size, 0, specs).offsets
+    with _replacing(path) as file:
+        specs = [
+            _write_array(file, offset, spec, array)
+            for offset, spec, array in zip(offsets, specs, stored.values())
+        ]
+        text = _header_text(content, specs, offsets).ljust(header_size)
+        _write_at(file, HEADER_START, text)
+        for position, piece in _Layout(header_size, zlib.crc32(text), specs).structure():
+            _write_at(file, position, piece)
+
+
+def _spec(name: str, array: NDArray[Any]) -> _ArraySpec:
+    _check_name(name)
+    if array.dtype.hasobject:
+        raise ModelFileError(f"Array {name!r} holds Python objects; a model file takes numbers only.")
+    dtype = array.dtype.newbyteorder("<").str
+    if dtype not in _DTYPES:
+        raise ModelFileError(
+            f"Array {name!r} has dtype {array.dtype}; a model file takes booleans, integers, floats and complex "
+            "numbers of up to 8 bytes a part. Store text as UTF-8 bytes and offsets."
+        )
+    return _ArraySpec(name, dtype, array.shape, array.flags.f_contiguous and not array.flags.c_contiguous)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        raise ModelFileError(
+            f"{name!r:.200} cannot name an array: use letters, digits, '_' and '-', with '/' between the parts of a "
+            f"name, and at most {_MAX_NAME} characters."
+        )
+
+
+def _header_text(content: Any, specs: list[_ArraySpec], offsets: list[int]) -> bytes:
+    from treemax import __version__  # here, because the package imports this module while it is being made
+
+    whole = {
+        "magic": MAGIC,
+        "format_version": FORMAT_VERSION,
+        "library_version": __version__,
+        "header": content,
+        "arrays": [_described(spec, offset) for spec, offset in zip(specs, offsets)],
+    }
+    return json.dumps(whole, allow_nan=False).encode("ascii")
+
+
+def _described(spec: _ArraySpec, offset: int) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "dtype": spec.dtype,
+        "shape": list(spec.shape),
+        "fortran_order": spec.fortran_order,
+        "offset": offset,
+        "bytes": spec.n_bytes,
+        "crc32": spec.crc32,
+    }
+
+
+def _plain(value: Any, where: str) -> Any:
+    """`value` with NumPy scalars and tuples made plain; what JSON would lose or change is refused."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**64:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if where.count("[") > 50:
+        raise ModelFileError(f"{where[:100]}... is nested too deeply to be saved.")
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    raise ModelFileError(
+        f"{where} is {value!r:.200} ({type(value).__name__}), which cannot be saved: a header holds None, booleans, "
+        "strings, finite numbers of up to 64 bits, and lists and string-keyed dictionaries of them."
+    )
+
+
+def _write_array(file: BinaryIO, offset: int, spec: _ArraySpec, array: NDArray[Any]) -> _ArraySpec:
+    """Write the bytes of one array; gives back its specification with the checksum of what was written."""
+    ordered = array.T if spec.fortran_order else array
+    content: Any = np.ascontiguousarray(ordered, dtype=spec.dtype).reshape(-1).view(np.uint8)
+    crc32 = zlib.crc32(spec.npy_header())
+    file.seek(offset)
+    for start in range(0, len(content), _CHUNK):
+        chunk = content[start : start + _CHUNK]
+        crc32 = zlib.crc32(chunk, crc32)
+        file.write(chunk)
+    return replace(spec, crc32=crc32)
+
+
+def _write_at(file: BinaryIO, position: int, piece: bytes) -> None:
+    file.seek(position)
+    file.write(piece)
+
+
+@contextlib.contextmanager
+def _replacing(path: AnyPath) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when it is complete, and vanishes if it never is."""
+    target = Path(os.path.realpath(path))  # through a symbolic link: the link stays, its target is replaced
+    mode = _existing_mode(target)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            errno.ENOENT, "The folder to save the model in does not exist", str(target.parent)
+        )
+    temporary = target.with_name(f".treemax-{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            if mode is not None:
+                temporary.chmod(mode)
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _existing_mode(target: Path) -> int | None:
+    """Permissions of the file about to be replaced; a rename must not do what writing to it could not."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "Cannot save a model in place of a folder", str(target))
+    if not stat.S_ISREG(mode):
+        raise ModelFileError(f"{target} is not a regular file; a model cannot be saved there.")
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "The file to replace is write-protected", str(target))
+    return stat.S_IMODE(mode)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name durable. The model is whole by now, so a file system that cannot is no failure."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def read_model(path: AnyPath, verify: bool | None = None) -> tuple[dict[str, Any], Arrays]:
+    """The header and the arrays of a model file; the arrays are read-only views into the mapped file.
+
+    The header and the structure of the file are always verified. The content of the arrays is verified
+    against its checksums in files of up to 64 MB; beyond that reading everything would undo what mapping
+    is for (a large model opens in milliseconds), so it is done only with `verify=True`. `verify=False` never
+    reads the arrays. Whatever is wrong with the file raises `ModelFileError`, except that a missing file
+    raises `FileNotFoundError` and one that may not be read `PermissionError`.
+    """
+    mapped = _mapped(path)
+    try:
+        whole, header_size, header_crc32 = _read_header(mapped)
+        specs = _read_specs(whole)
+        layout = _Layout(header_size, header_crc32, specs)
+        _check_structure(mapped, layout, whole["arrays"])
+        views = [_view(mapped, offset, spec) for offset, spec in zip(layout.offsets, specs)]
+        if verify or (verify is None and len(mapped) <= VERIFY_UP_TO):
+            for offset, spec in zip(layout.offsets, specs):
+                _verify_content(mapped, offset, spec)
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__
+    return whole["header"], {spec.name: view for spec, view in zip(specs, views)}
+
+
+def read_header(path: AnyPath) -> dict[str, Any]:
+    """All that the file says of itself: `format_version`, `library_version`, `header` and `arrays`."""
+    mapped = _mapped(path)
+    try:
+        whole, _, _ = _read_header(mapped)
+        _read_specs(whole)
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__
+    return whole
+
+
+def _mapped(path: AnyPath) -> mmap.mmap:
+    mode = Path(path).stat().st_mode  # before opening: opening a pipe would wait for a writer
+    if stat.S_ISDIR(mode):
+        raise ModelFileError(f"{os.fspath(path)}: is a folder, not a Treemax model.")
+    if not stat.S_ISREG(mode):
+        raise ModelFileError(f"{os.fspath(path)}: is not a regular file.")
+    with Path(path).open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise ModelFileError(f"{os.fspath(path)}: is empty, not a Treemax model.")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _read_header(mapped: mmap.mmap) -> tuple[dict[str, Any], int, int]:
+    """The parsed header, its size and its checksum, once the start of the file proves to be in order."""
+    start = mapped[:HEADER_START]
+    size, crc32 = _header_size_and_crc32(start.ljust(HEADER_START, b"\0"))
+    expected = _next_member(HEADER_MEMBER, 0, size, crc32).local_header()
+    if start != expected:
+        _refuse_start(start, expected)
+    if size > MAX_HEADER_BYTES:
+        raise ModelFileError(f"is damaged: its header claims {size:,} bytes.")
+    text = mapped[HEADER_START : HEADER_START + size]
+    if len(text) < size:
+        raise ModelFileError("is truncated: the file ends within its header.")
+    if zlib.crc32(text) != crc32:
+        raise ModelFileError("is damaged: the checksum of its header does not match.")
+    try:
+        whole = json.loads(text.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError("is damaged: its header is not valid JSON.") from error
+    if not isinstance(whole, dict) or whole.get("magic") != MAGIC:
+        raise ModelFileError("is not a Treemax model: its header.json belongs to something else.")
+    _check_version(whole)
+    return whole, size, crc32
+
+
+def _header_size_and_crc32(start: bytes) -> tuple[int, int]:
+    return struct.unpack_from("<Q", start, 45)[0], struct.unpack_from("<I", start, 14)[0]
+
+
+def _refuse_start(start: bytes, expected: bytes) -> None:
+    ours = 30 + len(HEADER_MEMBER)
+    if start[30:ours] == expected[30:ours] or expected.startswith(start):
+        what = "truncated" if len(start) < HEADER_START else "damaged, or was packed anew by another program"
+        raise ModelFileError(f"is {what}: its first {HEADER_START} bytes are not those of a Treemax model.")
+    if start[:4] == b"PK\x03\x04":
+        name = start[30 : 30 + int.from_bytes(start[26:28], "little")].decode("utf-8", "replace")
+        raise ModelFileError(f"is a zip archive but not a Treemax model: it begins with {name!r}.")
+    if start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05":
+        raise ModelFileError("is not a Treemax model but seems to be a pickle, which Treemax never loads.")
+    if start[:2] == b"\x1f\x8b":
+        raise ModelFileError(
+            "is compressed with gzip: unpack it first, a model is mapped as it lies on disk."
+        )
+    raise ModelFileError(f"is not a Treemax model: it begins with {start[:8]!r}.")
+
+
+def _check_version(whole: dict[str, Any]) -> None:
+    version = whole.get("format_version")
+    if type(version) is not int or version < 1:
+        raise ModelFileError(f"is damaged: its format version is {version!r:.100}.")
+    if version > FORMAT_VERSION:
+        raise ModelFileError(
+            f"has format version {version}, written by Treemax {whole.get('library_version')!r:.100}; this Treemax "
+            f"reads versions up to {FORMAT_VERSION}. Upgrade Treemax to read it."
+        )
+
+
+def _read_specs(whole: dict[str, Any]) -> list[_ArraySpec]:
+    if not isinstance(whole.get("header"), dict) or not isinstance(whole.get("arrays"), list):
+        raise ModelFileError("is damaged: its header lacks 'header' or 'arrays'.")
+    specs = [_read_spec(entry) for entry in whole["arrays"]]
+    names = {spec.name for spec in specs}
+    if len(names) < len(specs):
+        raise ModelFileError("is damaged: two arrays have the same name.")
+    return specs
+
+
+def _read_spec(entry: Any) -> _ArraySpec:
+    if not isinstance(entry, dict):
+        raise ModelFileError("is damaged: an array is not described by an object.")
+    name, dtype, shape = str(entry.get("name")), entry.get("dtype"), entry.get("shape")
+    fortran_order, crc32 = entry.get("fortran_order"), entry.get("crc32")
+    _check_name(name)
+    if dtype not in _DTYPES:
+        raise ModelFileError(f"is damaged: array {name!r} has the unknown dtype {dtype!r:.100}.")
+    if not isinstance(shape, list) or not _possible_shape(shape, np.dtype(dtype).itemsize):
+        raise ModelFileError(f"is damaged: array {name!r} has the impossible shape {shape!r:.200}.")
+    if type(fortran_order) is not bool or type(crc32) is not int or not 0 <= crc32 < 2**32:
+        raise ModelFileError(f"is damaged: the description of array {name!r} is incomplete.")
+    return _ArraySpec(name, dtype, tuple(shape), fortran_order, crc32)
+
+
+def _possible_shape(shape: list[Any], item_size: int) -> bool:
+    if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and 0 <= n <= _MAX_EXTENT for n in shape):
+        return False
+    return math.prod(n or 1 for n in shape) * item_size <= _MAX_EXTENT
+
+
+def _check_structure(mapped: mmap.mmap, layout: _Layout, entries: list[dict[str, Any]]) -> None:
+    """Nothing in the file is believed that does not follow from the header: not an offset, not a size."""
+    size = len(mapped)
+    if size < layout.file_size:
+        raise ModelFileError(f"is truncated: it has {size:,} of its {layout.file_size:,} bytes.")
+    if size > layout.file_size:
+        raise ModelFileError(f"is damaged: {size - layout.file_size:,} bytes follow its end.")
+    for offset, npy_header, member, entry in zip(
+        layout.offsets, layout.npy_headers, layout.members[1:], entries
+    ):
+        if entry.get("offset") != offset or entry.get("bytes") != member.size - len(npy_header[1]):
+            raise ModelFileError(f"is damaged: array {entry['name']!r} is not where its header says.")
+    for position, piece in layout.structure():
+        if mapped[position : position + len(piece)] != piece:
+            raise ModelFileError(
+                f"is damaged near byte {position:,}: the archive does not agree with its header."
+            )
+
+
+def _view(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> NDArray[Any]:
+    order: Any = "F" if spec.fortran_order else "C"
+    try:
+        return np.ndarray(spec.shape, spec.dtype, buffer=mapped, offset=offset, order=order)
+    except (ValueError, TypeError) as error:
+        raise ModelFileError(f"is damaged: array {spec.name!r} cannot be made ({error}).") from error
+
+
+def _verify_content(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> None:
+    crc32 = zlib.crc32(spec.npy_header())
+    content = memoryview(mapped)[offset : offset + spec.n_bytes]
+    for start in range(0, len(content), _CHUNK):
+        crc32 = zlib.crc32(content[start : start + _CHUNK], crc32)
+    if crc32 != spec.crc32:
+        raise ModelFileError(f"is damaged: the checksum of array {spec.name!r} does not match.")
+
+
+# --- objects -------------------------------------------------------------------------------------------
+
+
+class Saveable(Protocol):
+    """An object that comes apart into a JSON-able header and arrays, and together again."""
+
+    def to_parts(self) -> tuple[dict[str, Any], Arrays]: ...
+
+    @classmethod
+    def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> Any: ...
+
+
+SaveableClass = TypeVar("SaveableClass", bound=type)
+_CLASSES: dict[str, type] = {}
+
+
+def saveable(cls: SaveableClass) -> SaveableClass:
+    """Register a class with `to_parts` and `from_parts` so that `save` and `load` know it by its name."""
+    known = _CLASSES.get(cls.__name__)
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(
+            f"Two saveable classes are called {cls.__name__}: {known.__module__}.{known.__qualname__} and "
+            f"{cls.__module__}.{cls.__qualname__}. A model file knows a class by its name: rename one of them."
+        )
+    _CLASSES[cls.__name__] = cls
+    return cls
+
+
+def object_parts(thing: Saveable) -> tuple[dict[str, Any], Arrays]:
+    """The header and arrays of an object together with the name of its class: a whole, or a nested part."""
+    name = type(thing).__name__
+    if _CLASSES.get(name) is not type(thing):
+        raise ModelFileError(
+            f"A {name} cannot be saved in a model file: its class is not registered with @saveable."
+        )
+    state, arrays = thing.to_parts()
+    return {"class": name, "state": state}, arrays
+
+
+def object_from_parts(header: dict[str, Any], arrays: Arrays) -> Any:
+    """The object back from what `object_parts` gave."""
+    name, state = header.get("class"), header.get("state")
+    if not isinstance(name, str) or not isinstance(state, dict):
+        raise ModelFileError("holds arrays, but not an object of a saveable class: use read_model.")
+    cls: Any = _CLASSES.get(name)
+    if cls is None:
+        raise ModelFileError(
+            f"holds a {name!r:.100}, which this Treemax does not know: it was written by a newer Treemax or by an "
+            "extension that is not imported."
+        )
+    try:
+        return cls.from_parts(state, arrays)
+    except ModelFileError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ModelFileError(
+            f"is damaged: its parts do not make a {name} ({type(error).__name__}: {error})."
+        ) from error
+
+
+def save(thing: Saveable, path: AnyPath) -> None:
+    """Save an object of a saveable class in one file, all or nothing; see `write_model`."""
+    header, arrays = object_parts(thing)
+    write_model(path, header, arrays)
+
+
+def load(path: AnyPath, verify: bool | None = None) -> Any:
+    """Load whatever `save` has saved, as the class it was; see `read_model` for `verify`."""
+    header, arrays = read_model(path, verify)
+    try:
+        return object_from_parts(header, arrays)
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__
+
+
+def prefixed(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays of a part under the name of the part.
+
+    >>> sorted(prefixed("estimator", {"weights": np.ones(1), "bias": np.ones(1)}))
+    ['estimator/bias', 'estimator/weights']
+    """
+    return {f"{name}/{key}": array for key, array in arrays.items()}
+
+
+def part(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays of one part, under the names that it gave them: the way back from `prefixed`."""
+    start = name + "/"
+    return {key[len(start) :]: array for key, array in arrays.items() if key.startswith(start)}

@@ -1,0 +1,47 @@
+"""How good predictions are: ranking metrics, propensity-scored metrics, density metrics.
+
+`evaluate` gives everything at once and the functions one thing each; `Scores` accumulates over a stream.
+Definitions and choices are in `docs/metrics.md`.
+"""
+
+from treemax.metrics.density import DensityScores, Perplexity, entropy_reduction, perplexity
+from treemax.metrics.encoding import IdEncoder, count_labels
+from treemax.metrics.evaluation import (
+    constant_accuracy,
+    error_at_k,
+    evaluate,
+    label_coverage,
+    macro_f1_at_k,
+    micro_f1_at_k,
+    ndcg_at_k,
+    precision_at_k,
+    psndcg_at_k,
+    psp_at_k,
+    recall_at_k,
+)
+from treemax.metrics.propensity import propensities
+from treemax.metrics.ranking import hits
+from treemax.metrics.scores import Scores
+
+__all__ = [
+    "DensityScores",
+    "IdEncoder",
+    "Perplexity",
+    "Scores",
+    "constant_accuracy",
+    "count_labels",
+    "entropy_reduction",
+    "error_at_k",
+    "evaluate",
+    "hits",
+    "label_coverage",
+    "macro_f1_at_k",
+    "micro_f1_at_k",
+    "ndcg_at_k",
+    "perplexity",
+    "precision_at_k",
+    "propensities",
+    "psndcg_at_k",
+    "psp_at_k",
+    "recall_at_k",
+]

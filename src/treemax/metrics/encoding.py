@@ -1,0 +1,131 @@
+"""From labels as the caller has them to the ids the metrics work with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
+
+
+class IdEncoder:
+    """Gives true and predicted labels ids of one index, so that a label the model never saw has one too.
+
+    >>> encoder = IdEncoder()
+    >>> encoder.targets([["cat", "dog"], ["yak"]]).ids.tolist()
+    [0, 1, 2]
+    >>> encoder.ranking([["dog", "emu"], ["cat", None]]).tolist()
+    [[1, 3], [0, -1]]
+    """
+
+    def __init__(self, index: LabelIndex | None = None) -> None:
+        self._index = LabelIndex() if index is None else index.copy()
+
+    def targets(self, y_true: Any) -> Targets:
+        """The ids of the true labels of each row."""
+        labels = read_labels(y_true, "y_true")
+        if not len(labels.values):  # no labels have no kind either: they must not fix that of the index
+            return Targets(labels.indptr.astype(np.int64), np.zeros(0, dtype=np.uint32))
+        self._check_kind(labels.values.dtype, "y_true")
+        dtype = None if labels.values.dtype == object else labels.values.dtype
+        return target_ids(labels, self._index.add(labels.values, dtype))
+
+    def ranking(self, top_labels: Any) -> NDArray[np.int64]:
+        """The ids of predicted labels, -1 where a prediction is missing (None, NaN or masked)."""
+        labels, present = _as_matrix(top_labels)
+        ids = np.full(labels.shape, -1, dtype=np.int64)
+        given = labels[present]
+        if given.size:
+            ids[present] = self._add_predicted(given)
+        return ids
+
+    def _add_predicted(self, given: NDArray[Any]) -> NDArray[np.int64]:
+        if given.dtype.kind in "biu" and given.max() <= np.iinfo(np.int64).max:
+            self._check_kind(given.dtype, "top_labels")
+            return self._index.add(given.astype(np.int64), np.int64)
+        if given.dtype.kind == "U" or isinstance(given.flat[0], str):
+            self._check_kind(np.dtype(object), "top_labels")
+        else:
+            self._check_kind(np.dtype(np.int64), "top_labels")
+        return self._index.add(given.tolist())
+
+    def counts(self, label_counts: Any) -> NDArray[np.float64]:
+        """Training counts by id, from a mapping of labels to counts or, for integer labels, a vector."""
+        if not isinstance(label_counts, Mapping):
+            vector = np.asarray(label_counts)
+            if vector.ndim != 1 or vector.dtype.kind not in "iuf":
+                raise ValueError(
+                    "label_counts must map labels to counts, or be a vector of counts whose entry j is for the "
+                    f"integer label j; got {type(label_counts).__name__} of shape {vector.shape}."
+                )
+            label_counts = dict(enumerate(vector.tolist()))
+        if not label_counts:
+            return np.zeros(0)
+        labels = list(label_counts)
+        strings = isinstance(labels[0], str)
+        self._check_kind(np.dtype(object if strings else np.int64), "label_counts")
+        ids = self._index.add(labels)
+        by_id = np.zeros(len(self._index))
+        by_id[ids] = list(label_counts.values())
+        return by_id
+
+    def _check_kind(self, dtype: np.dtype, name: str) -> None:
+        """Strings never equal integers: scoring them would report that everything was missed."""
+        strings = dtype.kind in "UO"
+        if self._index.dtype is not None and strings != self._index.holds_strings:
+            kinds = ("strings", "integers") if strings else ("integers", "strings")
+            raise ValueError(
+                f"{name} has labels that are {kinds[0]}, but the other labels are {kinds[1]}; "
+                "true labels, predictions and label_counts must be of one kind."
+            )
+
+
+def _as_matrix(top_labels: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Predicted labels as a matrix, and where it holds a prediction."""
+    top_labels = getattr(top_labels, "labels", top_labels)  # what predict_topk gives is welcome whole
+    if isinstance(top_labels, list | tuple):
+        top_labels = _pad(top_labels)
+    present = ~np.ma.getmaskarray(top_labels)
+    labels = np.ma.getdata(top_labels)
+    if labels.ndim != 2:
+        raise ValueError(
+            f"top_labels must have a row per example and the best labels first, got shape {labels.shape}; "
+            "for a vector of single predictions pass predictions[:, None]."
+        )
+    if labels.dtype == object:
+        present &= np.array([label is not None for label in labels.flat], dtype=bool).reshape(labels.shape)
+    elif labels.dtype.kind == "f":
+        present &= ~np.isnan(labels)
+    elif labels.dtype.kind not in "biuU" and labels.size:
+        raise ValueError(f"top_labels has dtype {labels.dtype}; labels must be strings or integers.")
+    return labels, present
+
+
+def _pad(rows: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
+    """Rankings of different lengths as one matrix, with None in the empty places."""
+    for i, row in enumerate(rows):
+        if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
+            raise ValueError(
+                f"top_labels must have a list of labels per row, the best first; row {i} is {row!r}."
+            )
+    padded = np.full((len(rows), max((len(row) for row in rows), default=0)), None, dtype=object)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = list(row)
+    return padded
+
+
+def count_labels(y: Any) -> dict[Any, int]:
+    """How many rows of `y` have each label: the `label_counts` of a training set.
+
+    >>> count_labels([["a", "b"], ["a"], []])
+    {'a': 2, 'b': 1}
+    """
+    labels: RaggedLabels = read_labels(y)
+    index = LabelIndex()
+    if not len(labels.values):
+        return {}
+    targets = target_ids(labels, index.add(labels.values.tolist()))
+    return dict(zip(index.classes.tolist(), np.bincount(targets.ids).tolist()))

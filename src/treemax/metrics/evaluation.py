@@ -1,0 +1,198 @@
+"""The calls for users: true labels and predicted labels in, numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.labels import Targets
+from treemax.metrics.encoding import IdEncoder
+from treemax.metrics.per_label import LabelTallies
+from treemax.metrics.propensity import DEFAULT_A, DEFAULT_B
+from treemax.metrics.ranking import (
+    check_ranking,
+    hits,
+    row_error,
+    row_ndcg,
+    row_precision,
+    row_recall,
+    true_counts,
+)
+from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
+
+
+def evaluate(
+    y_true: Any,
+    top_labels: Any,
+    ks: Sequence[int] | None = None,
+    label_counts: Any = None,
+    n_train: int | None = None,
+    a: float = DEFAULT_A,
+    b: float = DEFAULT_B,
+) -> dict[str, float]:
+    """All ranking metrics at once, by name: "n", "P@1", "nDCG@5", ... (`docs/metrics.md` defines them).
+
+    `y_true` is anything an estimator takes as y. `top_labels` has a row per example and the best label
+    first, as `predict_topk` gives it; None, NaN or a masked entry is a place without a prediction. When
+    `y_true` is `Targets`, `top_labels` holds label ids, -1 for none. `ks` are those of 1, 3 and 5 that
+    `top_labels` has columns for, unless given. `label_counts` (a mapping of labels to the number of training
+    examples that have them; a vector for integer labels or ids) with `n_train`, the number of training
+    examples, adds the propensity-scored metrics.
+
+    >>> result = evaluate(["cat", "yak"], [["cat", "dog"], ["dog", "yak"]], ks=(1, 2))
+    >>> result["P@1"], result["error@2"], result["recall@2"]
+    (0.5, 0.0, 1.0)
+    """
+    targets, ranking, counts = _encode(y_true, top_labels, label_counts)
+    if ks is None:
+        ks = [k for k in DEFAULT_KS if k <= max(ranking.shape[1], 1)]
+    _check_columns(ranking, check_ks(ks)[-1])
+    scores = Scores(ks, counts, n_train, a, b)
+    scores.update(targets, ranking)
+    return scores.result()
+
+
+def precision_at_k(y_true: Any, top_labels: Any, k: int) -> float:
+    """P@k: the mean share of the k best labels that are true.
+
+    >>> precision_at_k([["a", "b"], ["c"]], [["a", "c"], ["b", "c"]], k=2)
+    0.5
+    """
+    _, found = _found(y_true, top_labels, k)
+    return float(row_precision(found, k).mean())
+
+
+def recall_at_k(y_true: Any, top_labels: Any, k: int) -> float:
+    """The mean share of the true labels that are among the k best."""
+    targets, found = _found(y_true, top_labels, k)
+    return float(row_recall(found, true_counts(targets), k).mean())
+
+
+def ndcg_at_k(y_true: Any, top_labels: Any, k: int) -> float:
+    """nDCG@k: hits discounted by 1/log2(place + 1), over the most a row allows, averaged over the rows."""
+    targets, found = _found(y_true, top_labels, k)
+    return float(row_ndcg(found, true_counts(targets), k).mean())
+
+
+def error_at_k(y_true: Any, top_labels: Any, k: int) -> float:
+    """The share of rows without a single true label among the k best: top-k error."""
+    _, found = _found(y_true, top_labels, k)
+    return float(row_error(found, k).mean())
+
+
+def micro_f1_at_k(y_true: Any, top_labels: Any, k: int) -> float:
+    """F1 of predicting the k best labels of every row, all labels pooled."""
+    return _tallies(y_true, top_labels, k).micro_f1(k)
+
+
+def macro_f1_at_k(y_true: Any, top_labels: Any, k: int) -> float:
+    """F1 of predicting the k best labels, averaged over the labels that are true or predicted somewhere."""
+    return _tallies(y_true, top_labels, k).macro_f1(k)
+
+
+def label_coverage(y_true: Any, top_labels: Any, k: int) -> float:
+    """Of the distinct true labels, the share that is correctly predicted at least once among the k best."""
+    return _tallies(y_true, top_labels, k).coverage(k)
+
+
+def psp_at_k(
+    y_true: Any,
+    top_labels: Any,
+    k: int,
+    label_counts: Any,
+    n_train: int,
+    a: float = DEFAULT_A,
+    b: float = DEFAULT_B,
+    normalize: bool = True,
+) -> float:
+    """Propensity-scored precision: hits weigh 1/propensity; divided by the best attainable with `normalize`.
+
+    >>> counts = {"common": 90, "rare": 2}
+    >>> round(psp_at_k(["common", "rare"], [["common"], ["common"]], 1, counts, n_train=92), 3)
+    0.275
+    """
+    scores = _weighted(y_true, top_labels, k, label_counts, n_train, a, b)
+    return scores.weighted("PSP", k, normalize)
+
+
+def psndcg_at_k(
+    y_true: Any,
+    top_labels: Any,
+    k: int,
+    label_counts: Any,
+    n_train: int,
+    a: float = DEFAULT_A,
+    b: float = DEFAULT_B,
+    normalize: bool = True,
+) -> float:
+    """Propensity-scored nDCG: as `psp_at_k`, with nDCG's discounts and each row's ideal gain."""
+    scores = _weighted(y_true, top_labels, k, label_counts, n_train, a, b)
+    return scores.weighted("PSnDCG", k, normalize)
+
+
+def constant_accuracy(y_true: Any) -> float:
+    """P@1 of always answering the label that is most frequent in `y_true`: the best constant in hindsight.
+
+    >>> constant_accuracy(["a", "b", "a", "c"])
+    0.5
+    """
+    targets = y_true if isinstance(y_true, Targets) else IdEncoder().targets(y_true)
+    if not len(targets):
+        raise ValueError("there is nothing to evaluate: y_true has no rows.")
+    tallies = LabelTallies((1,))
+    nothing = np.full((len(targets), 1), -1, dtype=np.int64)
+    tallies.update(targets, nothing, nothing >= 0)
+    return tallies.most_frequent() / len(targets)
+
+
+def _encode(y_true: Any, top_labels: Any, label_counts: Any = None) -> tuple[Targets, NDArray[np.int64], Any]:
+    """True labels, rankings and training counts by label id, of one length."""
+    if isinstance(y_true, Targets):
+        if isinstance(label_counts, Mapping):
+            raise ValueError("with Targets and label ids, label_counts must be a vector of counts by id.")
+        targets, ranking, counts = y_true, check_ranking(top_labels), label_counts
+    else:
+        encoder = IdEncoder()
+        targets, ranking = encoder.targets(y_true), encoder.ranking(top_labels)
+        counts = None if label_counts is None else encoder.counts(label_counts)
+    if len(targets) == 0:
+        raise ValueError("there is nothing to evaluate: y_true has no rows.")
+    return targets, ranking, counts
+
+
+def _check_columns(ranking: NDArray[np.int64], k: int) -> None:
+    if k > ranking.shape[1]:
+        raise ValueError(
+            f"top_labels has {ranking.shape[1]} column(s), but k={k} needs {k}: predict_topk(X, {k}). "
+            "A model that knows fewer labels leaves the other places empty: None, masked, or id -1."
+        )
+
+
+def _found(y_true: Any, top_labels: Any, k: int) -> tuple[Targets, NDArray[np.bool_]]:
+    check_ks([k])
+    targets, ranking, _ = _encode(y_true, top_labels)
+    _check_columns(ranking, k)
+    return targets, hits(targets, ranking)
+
+
+def _tallies(y_true: Any, top_labels: Any, k: int) -> LabelTallies:
+    check_ks([k])
+    targets, ranking, _ = _encode(y_true, top_labels)
+    _check_columns(ranking, k)
+    tallies = LabelTallies((k,))
+    tallies.update(targets, ranking, hits(targets, ranking))
+    return tallies
+
+
+def _weighted(
+    y_true: Any, top_labels: Any, k: int, label_counts: Any, n_train: int, a: float, b: float
+) -> Scores:
+    check_ks([k])
+    targets, ranking, counts = _encode(y_true, top_labels, label_counts)
+    _check_columns(ranking, k)
+    scores = Scores((k,), counts, n_train, a, b)
+    scores.update(targets, ranking)
+    return scores

@@ -1,0 +1,68 @@
+"""What was true, predicted and correct, counted label by label: F1 and coverage come from these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.labels import Targets
+from treemax.metrics.ranking import true_ids
+
+
+class LabelTallies:
+    """Counts per label id for several k at once; grows as ids appear.
+
+    `_predicted` and `_correct` have a row per band of places (up to the first k, from there to the second,
+    ...), so that each prediction is counted once; sums over the bands give the counts at each k.
+    """
+
+    def __init__(self, ks: Sequence[int]) -> None:
+        self._bands = list(zip([0, *ks[:-1]], ks))
+        self._band_of = {k: band for band, k in enumerate(ks)}
+        self._true = np.zeros(0, dtype=np.int64)
+        self._predicted = np.zeros((len(ks), 0), dtype=np.int64)
+        self._correct = np.zeros((len(ks), 0), dtype=np.int64)
+
+    def update(self, targets: Targets, top_ids: NDArray[np.int64], found: NDArray[np.bool_]) -> None:
+        true = true_ids(targets)
+        self._make_room(1 + max(true.max(initial=-1), top_ids.max(initial=-1)))
+        np.add.at(self._true, true, 1)
+        for band, (start, stop) in enumerate(self._bands):
+            places, correct = top_ids[:, start:stop], found[:, start:stop]
+            np.add.at(self._predicted[band], places[places >= 0], 1)
+            np.add.at(self._correct[band], places[correct], 1)
+
+    def _make_room(self, size: int) -> None:
+        if size > len(self._true):
+            more = max(size, 2 * len(self._true)) - len(self._true)
+            self._true = np.pad(self._true, (0, more))
+            self._predicted = np.pad(self._predicted, ((0, 0), (0, more)))
+            self._correct = np.pad(self._correct, ((0, 0), (0, more)))
+
+    def _at(self, k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        bands = slice(self._band_of[k] + 1)
+        return self._predicted[bands].sum(axis=0), self._correct[bands].sum(axis=0)
+
+    def micro_f1(self, k: int) -> float:
+        """2 correct / (predicted + true), all labels together; 0 when there is nothing at all."""
+        predicted, correct = self._at(k)
+        involved = int(predicted.sum() + self._true.sum())
+        return 2 * int(correct.sum()) / max(involved, 1)
+
+    def macro_f1(self, k: int) -> float:
+        """The mean of the F1 of each label that is true or predicted somewhere."""
+        predicted, correct = self._at(k)
+        involved = predicted + self._true
+        present = involved > 0
+        return float(np.mean(2 * correct[present] / involved[present])) if present.any() else 0.0
+
+    def coverage(self, k: int) -> float:
+        """Of the distinct labels that are true somewhere, the share found at least once."""
+        _, correct = self._at(k)
+        return int(np.count_nonzero(correct)) / max(int(np.count_nonzero(self._true)), 1)
+
+    def most_frequent(self) -> int:
+        """The number of rows of the most frequent true label: the hits of the best constant predictor."""
+        return int(self._true.max(initial=0))

@@ -1,0 +1,146 @@
+"""The accumulator: all ranking metrics over a stream, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.labels import Targets
+from treemax.metrics.density import entropy_reduction
+from treemax.metrics.per_label import LabelTallies
+from treemax.metrics.propensity import (
+    DEFAULT_A,
+    DEFAULT_B,
+    PropensityWeights,
+    attainable,
+    gained,
+    row_weighted_ndcg,
+    row_weighted_precision,
+)
+from treemax.metrics.ranking import (
+    check_ranking,
+    hits,
+    row_error,
+    row_ndcg,
+    row_precision,
+    row_recall,
+    true_counts,
+    true_ids,
+)
+
+DEFAULT_KS = (1, 3, 5)
+
+
+def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
+    """The different k, in order; refused unless whole and positive."""
+    for k in ks:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"k must be a whole number, 1 or more; got {k!r}.")
+    if not len(ks):
+        raise ValueError("ks is empty; name at least one k.")
+    return tuple(sorted({int(k) for k in ks}))
+
+
+class Scores:
+    """Every ranking metric at every k of `ks`, accumulated over as many `update`s as it takes.
+
+    Targets must hold *all* true labels, also those the model has never seen (`IdEncoder` sees to that):
+    leaving them out would hide misses. A ranking with fewer columns than k has misses in the missing places.
+    `label_counts` (by label id) and `n_train` of the training set add the propensity-scored metrics.
+
+    >>> scores = Scores(ks=(1, 2))
+    >>> first = Targets(np.array([0, 2, 3]), np.array([1, 4, 0], dtype=np.uint32))
+    >>> scores.update(first, [[4, 2], [1, 0]])
+    >>> scores.update(first[1:], [[0, 1]])
+    >>> result = scores.result()
+    >>> result["n"], round(result["P@1"], 3), round(result["recall@2"], 3)
+    (3, 0.667, 0.833)
+    """
+
+    def __init__(
+        self,
+        ks: Sequence[int] = DEFAULT_KS,
+        label_counts: Any = None,
+        n_train: int | None = None,
+        a: float = DEFAULT_A,
+        b: float = DEFAULT_B,
+    ) -> None:
+        self.ks = check_ks(ks)
+        if (label_counts is None) != (n_train is None):
+            raise ValueError("propensities need both label_counts and n_train (the training examples).")
+        self._weights = (
+            None
+            if label_counts is None or n_train is None
+            else PropensityWeights(label_counts, n_train, a, b)
+        )
+        self._tallies = LabelTallies(self.ks)
+        self._sums: dict[str, float] = {}
+        self.n = 0
+        self.n_unlabelled = 0
+        self.n_unseen = 0
+        self.first_hits = 0
+
+    def update(self, targets: Targets, top_ids: Any) -> None:
+        """Add rows: their true labels and their predicted label ids, best first, -1 for none."""
+        ranking = check_ranking(top_ids)[:, : self.ks[-1]]
+        found = hits(targets, ranking)
+        counts = true_counts(targets)
+        self.n += len(ranking)
+        self.n_unlabelled += int(np.count_nonzero(counts == 0))
+        self.first_hits += int(np.count_nonzero(found[:, :1]))
+        self._tallies.update(targets, ranking, found)
+        for k in self.ks:
+            self._add(f"P@{k}", row_precision(found, k))
+            self._add(f"recall@{k}", row_recall(found, counts, k))
+            self._add(f"nDCG@{k}", row_ndcg(found, counts, k))
+            self._add(f"error@{k}", row_error(found, k))
+        if self._weights is not None:
+            self._update_weighted(self._weights, targets, ranking, found)
+
+    def _update_weighted(
+        self,
+        weights: PropensityWeights,
+        targets: Targets,
+        ranking: NDArray[np.int64],
+        found: NDArray[np.bool_],
+    ) -> None:
+        counts = true_counts(targets)
+        gains = {"": gained(found, ranking, weights), "best ": attainable(targets, self.ks[-1], weights)}
+        for k in self.ks:
+            for whose, gain in gains.items():
+                self._add(f"{whose}PSP@{k}", row_weighted_precision(gain, k))
+                self._add(f"{whose}PSnDCG@{k}", row_weighted_ndcg(gain, counts, k))
+        row = np.repeat(np.arange(len(targets)), counts)
+        known = np.bincount(row[weights.seen(true_ids(targets))], minlength=len(targets))
+        self.n_unseen += int(np.count_nonzero((counts > 0) & (known == 0)))
+
+    def _add(self, name: str, rows: NDArray[np.float64]) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + float(rows.sum())
+
+    def result(self) -> dict[str, float]:
+        """The metrics so far, by name: "n", "P@1", "nDCG@5", ... as `docs/metrics.md` defines them."""
+        if self.n == 0:
+            raise ValueError("there is nothing to evaluate: no rows were given.")
+        out: dict[str, float] = {"n": self.n, "n_unlabelled": self.n_unlabelled}
+        if self._weights is not None:
+            out["n_unseen"] = self.n_unseen
+        for name in ("P", "recall", "nDCG", "error"):
+            out |= {f"{name}@{k}": self._sums[f"{name}@{k}"] / self.n for k in self.ks}
+        if self._weights is not None:
+            out |= {f"{name}@{k}": self.weighted(name, k) for name in ("PSP", "PSnDCG") for k in self.ks}
+        out |= {f"micro_F1@{k}": self._tallies.micro_f1(k) for k in self.ks}
+        out |= {f"macro_F1@{k}": self._tallies.macro_f1(k) for k in self.ks}
+        out |= {f"label_coverage@{k}": self._tallies.coverage(k) for k in self.ks}
+        out["constant_P@1"] = self._tallies.most_frequent() / self.n
+        out["entropy_reduction"] = entropy_reduction(self.first_hits / self.n, out["constant_P@1"])
+        return out
+
+    def weighted(self, name: str, k: int, normalize: bool = True) -> float:
+        """PSP or PSnDCG at k: over the best attainable, or plain (the mean over the rows)."""
+        total, best = self._sums[f"{name}@{k}"], self._sums[f"best {name}@{k}"]
+        if not normalize:
+            return total / self.n
+        return total / best if best > 0 else 0.0

@@ -24,6 +24,10 @@ class IdEncoder:
     def __init__(self, index: LabelIndex | None = None) -> None:
         self._index = LabelIndex() if index is None else index.copy()
 
+    def __len__(self) -> int:
+        """The number of different labels so far."""
+        return len(self._index)
+
     def targets(self, y_true: Any) -> Targets:
         """The ids of the true labels of each row."""
         labels = read_labels(y_true, "y_true")
@@ -96,7 +100,9 @@ def _as_matrix(top_labels: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             "for a vector of single predictions pass predictions[:, None]."
         )
     if labels.dtype == object:
-        present &= np.array([label is not None for label in labels.flat], dtype=bool).reshape(labels.shape)
+        # Only NaN differs from itself.
+        given = [label is not None and label == label for label in labels.flat]
+        present &= np.array(given, dtype=bool).reshape(labels.shape)
     elif labels.dtype.kind == "f":
         present &= ~np.isnan(labels)
     elif labels.dtype.kind not in "biuU" and labels.size:

@@ -1,6 +1,8 @@
 """Metrics against slow loops written from the definitions, against scikit-learn, and on awkward input."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -320,7 +322,8 @@ def test_hits_agree_with_set_membership(seed, largest):
         ([1, 2], [[1, 2], [3, 3]], 1, "row 1 of top_labels names the same label twice"),
         ([1], [[0.5]], 1, "continuous"),
         ([1], np.array([[1j]]), 1, "dtype complex128"),
-        ([1], [["a", 1]], 1, "mixes strings and integers|strings"),
+        ([1], [[1, "a"]], 1, "mixes strings and integers"),
+        (["a"], [[b"a"]], 1, "bytes"),
         (None, [[1]], 1, "y to be passed"),
     ],
 )
@@ -422,3 +425,12 @@ def test_entropy_reduction_compares_with_the_best_constant():
     assert evaluate(y, [["c"]] * 4)["entropy_reduction"] == -math.inf
     with pytest.raises(ValueError, match="between 0 and 1"):
         metrics.entropy_reduction(1.2, 0.5)
+
+
+def test_the_examples_of_the_documentation_run(capsys):
+    page = Path(__file__).parent.parent / "docs" / "metrics.md"
+    if not page.exists():
+        pytest.skip("the documentation is not here")
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, {})
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -50,11 +50,10 @@ class IdEncoder:
         if given.dtype.kind in "biu" and given.max() <= np.iinfo(np.int64).max:
             self._check_kind(given.dtype, "top_labels")
             return self._index.add(given.astype(np.int64), np.int64)
-        if given.dtype.kind == "U" or isinstance(given.flat[0], str):
-            self._check_kind(np.dtype(object), "top_labels")
-        else:
-            self._check_kind(np.dtype(np.int64), "top_labels")
-        return self._index.add(given.tolist())
+        labels = given.tolist()
+        if isinstance(labels[0], str | int | float):  # the index refuses anything else itself
+            self._check_kind(np.dtype(object if isinstance(labels[0], str) else np.int64), "top_labels")
+        return self._index.add(labels)
 
     def counts(self, label_counts: Any) -> NDArray[np.float64]:
         """Training counts by id, from a mapping of labels to counts or, for integer labels, a vector."""

@@ -150,6 +150,7 @@ def test_every_form_of_stream_gives_the_same_numbers():
         ([(X[:12], y[:12]), (X[12:], y[12:].tolist())], None),
         (iter([(X[:0], y[:0]), (sp.csr_array(X), read_labels(y))]), None),
         (((X[i : i + 4], y[i : i + 4]) for i in range(0, 50, 4)), None),
+        ([SimpleNamespace(X=X, y=read_labels(y))], None),
     ]
     for stream, labels in forms:
         result = progressive_validation(FrequentLabels(), stream, labels, chunk_rows=4)

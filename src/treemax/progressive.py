@@ -191,7 +191,8 @@ def progressive_validation(
     ----------
     estimator : has `partial_fit` and `predict_topk`; it goes on from what it knows already. Before it knows
         anything it can predict nothing, and the first chunk counts as misses.
-    stream : chunks (X, y), from anything that can be iterated over; or one X, with its `y` beside it.
+    stream : chunks (X, y), or with attributes X and y, from anything that can be iterated over; or one X,
+        with its `y` beside it.
     k : how many labels to predict for each example.
     chunk_rows : rows predicted and then learned together; larger chunks are cut. 1 is the strict definition;
         more is faster and a little pessimistic, since an example no longer profits from the others of its
@@ -219,11 +220,14 @@ def _pairs(stream: Any, y: Any) -> Iterator[tuple[Any, Any]]:
     if hasattr(stream, "shape") or isinstance(stream, SparseRows):
         raise ValueError("y is missing: give X and y, or a stream of (X, y) chunks.")
     for number, chunk in enumerate(stream):
-        if not (isinstance(chunk, tuple | list) and len(chunk) == 2):
+        if hasattr(chunk, "X") and hasattr(chunk, "y"):  # what the readers of files give
+            yield chunk.X, chunk.y
+        elif isinstance(chunk, tuple | list) and len(chunk) == 2:
+            yield chunk[0], chunk[1]
+        else:
             raise ValueError(
                 f"chunk {number} of the stream is a {type(chunk).__name__}, not a pair (X, y) of rows and labels."
             )
-        yield chunk[0], chunk[1]
 
 
 def _parts(X: Any, y: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any]]:

@@ -1,0 +1,190 @@
+"""The outcome as a table and as ratios, for the eye (Markdown) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runner import Outcome
+
+COSTS = {
+    "train_seconds": "train s",
+    "batch_microseconds": "predict us, batch",
+    "one_microseconds": "predict us, one",
+    "peak_mb": "peak MB",
+    "model_mb": "model MB",
+}
+BUSY = 1.25  # wall time over processor time from which on a core was evidently not ours alone
+
+Row = dict[str, Any]
+
+
+def summary(outcome: Outcome) -> Row:
+    """One line of the table: the best time, the mean accuracy, the largest memory of all runs."""
+    row: Row = {"system": outcome.system.name, "ours": outcome.system.ours, "error": outcome.error}
+    if not outcome.runs:
+        return row
+    for name in outcome.runs[0]:
+        values = [run[name] for run in outcome.runs]
+        if None in values:
+            row[name] = None
+        elif name.endswith(("seconds", "microseconds")):
+            row[name] = min(values)
+        elif name.endswith("_mb"):
+            row[name] = max(values)
+        else:
+            row[name] = sum(values) / len(values)
+    return row
+
+
+def figures_of(rows: Sequence[Row]) -> dict[str, str]:
+    """The columns: accuracies as the suite has them, then what they cost."""
+    names = dict.fromkeys(name for row in rows for name in row if "@" in name)
+    return {**{name: name for name in names}, **COSTS}
+
+
+def ratios(rows: Sequence[Row]) -> list[Row]:
+    """Each of ours over each peer, figure by figure; None where either has no figure."""
+    found = []
+    for our in (row for row in rows if row["ours"] and "train_seconds" in row):
+        for peer in (row for row in rows if not row["ours"] and "train_seconds" in row):
+            line = {"ours": our["system"], "peer": peer["system"]}
+            for name in figures_of(rows):
+                above, below = our.get(name), peer.get(name)
+                line[name] = above / below if above is not None and below else None
+            found.append(line)
+    return found
+
+
+def report(
+    name: str, facts: dict[str, Any], outcomes: Sequence[Outcome], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything about one run of a suite."""
+    rows = [summary(outcome) for outcome in outcomes]
+    return {
+        "suite": name,
+        "data": facts,
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "options": options,
+        "rows": rows,
+        "ratios": ratios(rows),
+        "runs": [{"system": o.system.name, "settings": o.system.settings, "runs": o.runs} for o in outcomes],
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def markdown(outcome: dict[str, Any]) -> str:
+    """The report as a page."""
+    rows, data, options = outcome["rows"], outcome["data"], outcome["options"]
+    columns = figures_of(rows)
+    page = [
+        f"# {outcome['suite']}, {outcome['date']}",
+        "",
+        f"{data['train_rows']:,} training and {data['test_rows']:,} test rows, {data['features']:,} features, "
+        f"{data['labels']:,} labels. {outcome['machine']['processor']}, {options['threads']} thread(s), "
+        f"best of {options['repeat']}.",
+        "",
+    ]
+    body = [
+        [("**{}**" if row["ours"] else "{}").format(row["system"]), *_cells(row, columns)] for row in rows
+    ]
+    page += table(["system", *columns.values()], body)
+    if outcome["ratios"]:
+        page += [
+            "",
+            "Ratios, ours / peer: below 1 is cheaper (time, memory, size); above 1 is better for P@k and PSP@k.",
+            "",
+        ]
+        body = [
+            [line["ours"], line["peer"], *_cells(line, columns, ratio=True)] for line in outcome["ratios"]
+        ]
+        page += table(["ours", "peer", *columns.values()], body)
+    return "\n".join([*page, *_notes(rows), ""])
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    notes = [f"- {row['system']} failed: {row['error']}" for row in rows if row["error"]]
+    busy = [
+        row["system"]
+        for row in rows
+        if row.get("train_seconds", 0) > BUSY * row.get("train_cpu_seconds", 1e9)
+    ]
+    if busy:
+        notes.append(
+            f"- The core was shared while these trained, read their times with care: {', '.join(busy)}."
+        )
+    return ["", *notes] if notes else []
+
+
+def _cells(row: Row, columns: dict[str, str], ratio: bool = False) -> list[str]:
+    return [_cell(name, row.get(name), ratio) for name in columns]
+
+
+def _cell(name: str, value: float | None, ratio: bool) -> str:
+    """
+    >>> _cell("P@1", 0.36789, False), _cell("train_seconds", 27.123, False), _cell("model_mb", 0.0213, True)
+    ('.3679', '27.1', '.0213')
+    """
+    if value is None:
+        return ""
+    if name.startswith("P") and not ratio:
+        return f"{value:.4f}".lstrip("0")
+    if value >= 1000:
+        return f"{value:,.0f}"
+    text = f"{value:#.3g}" if value < 100 else f"{value:.0f}"
+    return text.removesuffix(".").removeprefix("0") if value < 1 else text
+
+
+def table(head: list[str], body: list[list[str]]) -> list[str]:
+    """A Markdown table that is also readable as it stands: the first column left, figures right.
+
+    >>> print(*table(["system", "P@1"], [["a", ".5"]]), sep="\\n")
+    | system | P@1 |
+    |:-------|----:|
+    | a      |  .5 |
+    """
+    lines = [head, *body]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    left = [
+        not any(line[i][:1].isdigit() or line[i][:1] == "." for line in body) and i < 2
+        for i in range(len(head))
+    ]
+    drawn = [
+        "| "
+        + " | ".join(
+            cell.ljust(w) if to_left else cell.rjust(w) for cell, w, to_left in zip(line, widths, left)
+        )
+        + " |"
+        for line in lines
+    ]
+    rule = (
+        "|"
+        + "|".join(
+            ":" + "-" * (w + 1) if to_left else "-" * (w + 1) + ":" for w, to_left in zip(widths, left)
+        )
+        + "|"
+    )
+    return [drawn[0], rule, *drawn[1:]]
+
+
+def store(outcome: dict[str, Any], folder: Path) -> Path:
+    """Write the report as JSON and Markdown; earlier reports stay. Returns the path of the Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{outcome['suite']}-{outcome['date'].replace(' ', '-').replace(':', '')}"
+    (folder / f"{stem}.json").write_text(json.dumps(outcome, indent=2) + "\n")
+    page = folder / f"{stem}.md"
+    page.write_text(markdown(outcome))
+    return page

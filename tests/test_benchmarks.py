@@ -1,0 +1,361 @@
+"""The benchmark harness, without any peer: its maths, its data recipes, and its runner with drivers made up here."""
+
+from __future__ import annotations
+
+import doctest
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
+
+from benchmarks import __main__ as command  # noqa: E402
+from benchmarks import accuracy, environments, measure, report, runner, suites, systems  # noqa: E402
+
+DRIVER_FUNCTIONS = (
+    "load",
+    "train",
+    "save",
+    "restore",
+    "rows",
+    "single",
+    "predict_one",
+    "predict_batch",
+    "labels",
+)
+
+FAKE_DRIVER = """
+import json, os, time
+
+ENVIRONMENT = "project"
+SYSTEMS = {"fake": {"mood": "good"}}
+
+def prepare(data, settings):
+    data.write_lines("fake.txt", (f"{label}\\n" for label in data.labels("train")[0]))
+
+def load(data, settings):
+    return (data.folder / "fake.txt").read_text().split()
+
+def train(inputs, settings, folder):
+    if settings["mood"] == "error":
+        raise RuntimeError("no wish to learn")
+    if settings["mood"] == "crash":
+        os.abort()
+    if settings["mood"] == "slow":
+        time.sleep(60)
+    return max(set(inputs), key=inputs.count)
+
+def save(model, folder):
+    (folder / "model.json").write_text(json.dumps(int(model)))
+
+def restore(folder, data, settings):
+    return json.loads((folder / "model.json").read_text())
+
+def rows(model, data, settings):
+    return list(data.pairs("test"))
+
+def single(rows, i):
+    return rows[i]
+
+def predict_one(model, row, k):
+    return [model]
+
+def predict_batch(model, rows, k):
+    return [[model] for _ in rows]
+
+def labels(answers):
+    return answers
+"""
+
+
+@pytest.mark.parametrize("module", [systems, report])
+def test_examples_in_the_docstrings_hold(module):
+    assert doctest.testmod(module).failed == 0
+
+
+# Names on the command line
+
+
+def test_settings_belong_to_the_system_before_them():
+    parsed = systems.split("one-vs-all:loss=softmax,passes=3,eta=.5,label-tree,recall-tree:routers=4")
+    assert [base for _, base, _ in parsed] == ["one-vs-all", "label-tree", "recall-tree"]
+    assert parsed[0][2] == {"loss": "softmax", "passes": 3, "eta": 0.5}
+    assert systems.split("none") == [] and systems.split("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("passes=3", "follows no system"), ("vw-oaa:passes", "has no value"), ("wv", "no peer 'wv'")],
+)
+def test_a_wrong_name_says_what_to_write(text, message):
+    with pytest.raises(ValueError, match=message):
+        systems.peers(text)
+
+
+def test_defaults_of_the_suites_are_known_peers():
+    for suite in suites.SUITES.values():
+        assert len(systems.peers(",".join(suite.peers))) == len(suite.peers)
+
+
+def test_every_driver_has_the_functions_and_pinned_requirements():
+    for path in sorted(systems.DRIVERS.glob("*.py")):
+        driver = measure.load_driver(path)
+        assert all(callable(getattr(driver, name)) for name in DRIVER_FUNCTIONS), path
+        if driver.ENVIRONMENT != "project":
+            lines = (environments.REQUIREMENTS / f"{driver.ENVIRONMENT}.txt").read_text().splitlines()
+            assert all("==" in line or line.startswith("#") for line in lines), path
+
+
+# Accuracy
+
+
+def slow_psp(ranked, lists, weights, k):
+    gained = sum(weights[label] for row, true in zip(ranked, lists) for label in row[:k] if label in true)
+    possible = sum(sum(sorted((weights[label] for label in true), reverse=True)[:k]) for true in lists)
+    return gained / possible
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(5, 9))
+def test_accuracies_agree_with_the_definitions(seed, n_rows, n_labels):
+    random = np.random.default_rng(seed)
+    lists = [sorted(random.choice(n_labels, random.integers(1, 5), replace=False)) for _ in range(n_rows)]
+    ranked = np.array([random.permutation(n_labels)[:5] for _ in range(n_rows)])
+    labels = np.concatenate(lists)
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in lists])])
+    weights = accuracy.inverse_propensities(labels, n_labels, 100)
+    found = accuracy.accuracies(ranked, labels, starts, weights, multi_label=True, dense=False)
+    for k in (1, 3, 5):
+        hits = [len(set(row[:k]) & set(true)) for row, true in zip(ranked.tolist(), lists)]
+        assert found[f"P@{k}"] == pytest.approx(np.mean(hits) / k)
+        assert found[f"PSP@{k}"] == pytest.approx(slow_psp(ranked, lists, weights, k))
+    dense = accuracy.accuracies(ranked, labels, starts, weights, multi_label=False, dense=True)
+    missed = [not set(row) & set(true) for row, true in zip(ranked.tolist(), lists)]
+    assert dense["error@5"] == pytest.approx(100 * np.mean(missed))
+
+
+def test_repeated_unknown_and_missing_answers_gain_nothing():
+    labels, starts, weights = np.array([1, 2, 0]), np.array([0, 2, 2, 3]), np.ones(3)
+    ranked = np.array([[1, 1, 1, 2, -1], [4, -1, -1, -1, -1], [3, 1, 2, -1, -1]])
+    hits = accuracy.correct(np.where(ranked < 3, ranked, -1), labels, starts, 3)
+    assert hits.sum() == 2 and hits[0, 0] and hits[0, 3]
+    found = accuracy.accuracies(ranked, labels, starts, weights, multi_label=False, dense=False)
+    assert found["P@1"] == pytest.approx(1 / 3) and found["P@5"] is None
+
+
+def test_answers_of_any_form_become_one_table():
+    assert measure.as_table([[3, 1], [2]], 2, 3).tolist() == [[3, 1, -1], [2, -1, -1]]
+    assert measure.as_table(np.array([[3, 1, 2, 0], [1, 2, 3, 0]]), 2, 3).tolist() == [[3, 1, 2], [1, 2, 3]]
+    assert measure.as_table(np.array([4, 5]), 2, 2).tolist() == [[4, -1], [5, -1]]
+    with pytest.raises(ValueError, match="1 answers for 2 rows"):
+        measure.as_table([[1]], 2, 3)
+
+
+# Table and ratios
+
+
+def outcome(name, ours, runs, error=None):
+    system = systems.System(name, Path("driver.py"), "project", {}, ours)
+    return runner.Outcome(system, runs, error)
+
+
+def run(p, seconds, memory, one=10.0):
+    return {"P@1": p, "P@3": None, "train_seconds": seconds, "peak_mb": memory, "one_microseconds": one}
+
+
+def test_summary_takes_best_time_mean_accuracy_and_largest_memory():
+    row = report.summary(outcome("a", True, [run(0.5, 3.0, 10.0), run(0.7, 2.0, 12.0)]))
+    assert row["P@1"] == pytest.approx(0.6) and row["train_seconds"] == 2.0 and row["peak_mb"] == 12.0
+    assert row["P@3"] is None
+
+
+def test_ratios_are_ours_over_peer_and_leave_out_what_failed():
+    ours = outcome("tree", True, [run(0.6, 1.0, 50.0)])
+    peer = outcome("peer", False, [run(0.5, 4.0, 100.0)])
+    broken = outcome("broken", False, [], "train: crashed (SIGSEGV)")
+    result = report.report(
+        "toy",
+        dict.fromkeys(("train_rows", "test_rows", "features", "labels"), 1),
+        [ours, peer, broken],
+        {"threads": 1, "repeat": 1},
+    )
+    (line,) = result["ratios"]
+    assert (line["ours"], line["peer"]) == ("tree", "peer")
+    assert line["P@1"] == pytest.approx(1.2) and line["train_seconds"] == 0.25 and line["peak_mb"] == 0.5
+    assert line["P@3"] is None and line["model_mb"] is None
+    page = report.markdown(result)
+    assert "broken failed: train: crashed (SIGSEGV)" in page and "| **tree** |" in page
+    json.dumps(result)
+
+
+def test_report_is_stored_beside_earlier_ones(tmp_path):
+    facts = dict.fromkeys(("train_rows", "test_rows", "features", "labels"), 1)
+    result = report.report(
+        "toy", facts, [outcome("a", True, [run(0.5, 3.0, 10.0)])], {"threads": 1, "repeat": 1}
+    )
+    page = report.store(result, tmp_path / "new" / "folder")
+    assert page.read_text().startswith("# toy")
+    assert json.loads(page.with_suffix(".json").read_text())["rows"][0]["P@1"] == 0.5
+
+
+# Runner
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Ten rows of class 0 and five of class 1; four test rows, one of a class that train lacks."""
+    folder = tmp_path / "cache" / "toy"
+    folder.mkdir(parents=True)
+    X = np.arange(45, dtype=np.float32).reshape(15, 3)
+    train = suites.Part(X, [["a"]] * 10 + [["b"]] * 5)
+    test = suites.Part(X[:4], [["a"], ["b"], ["new"], ["a"]])
+    suites.write(train, test, False, folder)
+    return folder
+
+
+@pytest.fixture
+def fakes(tmp_path):
+    """Systems of a driver made up for the test, each in another mood."""
+    folder = tmp_path / "drivers"
+    folder.mkdir()
+    (folder / "fake.py").write_text(FAKE_DRIVER)
+    return lambda *moods: systems.peers(",".join(f"fake:mood={mood}" for mood in moods), folder)
+
+
+def test_prepared_data_reads_back(data):
+    read = measure.Data(data)
+    assert read.n_labels == 2 and read.n_rows("test") == 4 and not read.sparse
+    assert read.label_lists("test") == [[0], [1], [], [0]]
+    assert list(read.pairs("test"))[1] == [(0, 3.0), (1, 4.0), (2, 5.0)]
+    (values, indices, starts), shape = read.csr("train")
+    assert shape == (15, 3) and len(values) == len(indices) == starts[-1] == 45
+
+
+def test_a_system_is_trained_and_measured_in_fresh_processes(data, fakes):
+    (done,) = runner.run_all(fakes("good"), data, repeat=2)
+    assert done.error is None and len(done.runs) == 2
+    first = done.runs[0]
+    assert first["error@1"] == pytest.approx(50.0) and first["error@5"] is None
+    assert first["peak_mb"] > 5 and first["model_mb"] > 0 and first["train_seconds"] >= 0
+    assert first["batch_microseconds"] > 0 and first["one_microseconds"] > 0
+    assert not list(data.parent.glob("run-*")), "models of finished runs are thrown away"
+
+
+def test_failures_become_rows_and_the_rest_goes_on(data, fakes):
+    error, crash, good = runner.run_all(fakes("error", "crash", "good"), data, repeat=2)
+    assert "no wish to learn" in error.error and error.error.startswith("train:")
+    assert crash.error == "train: crashed (SIGABRT)"
+    assert error.runs == [] and len(good.runs) == 2
+
+
+def test_a_slow_system_is_stopped(data, fakes):
+    (slow,) = runner.run_all(fakes("slow"), data, timeout=1.5)
+    assert "not done after 1.5 s" in slow.error
+
+
+def test_an_environment_that_cannot_be_made_is_a_row_too(data, fakes, tmp_path, monkeypatch):
+    (tmp_path / "absent.txt").write_text("no-such-package-anywhere==0.0.0\n")
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path / "envs")
+
+    def refuse(arguments):
+        if "pip" in arguments:
+            raise environments.EnvironmentFailed("cannot be installed here: no matching distribution")
+
+    monkeypatch.setattr(environments, "_call", refuse)
+    (good,) = fakes("good")
+    absent = systems.System("absent", good.driver, "absent", {})
+    first, second = runner.run_all([absent, good], data)
+    assert "cannot be installed" in first.error and second.runs
+
+
+# Data recipes
+
+
+def zipped(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as out:
+        out.writelines(f"{line}\n" for line in lines)
+
+
+def test_missing_data_is_said_clearly(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TREEMAX_DATA", str(tmp_path))
+    monkeypatch.setattr(suites, "CACHE", tmp_path / "cache")
+    for name in suites.SUITES:
+        with pytest.raises(suites.DataMissing, match="TREEMAX_DATA"):
+            suites.prepared(name)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "delicious", "--ours", "none", "--peers", "omikuji"])
+    assert command.main() == 2
+    assert "delicious/train.xmc.gz" in capsys.readouterr().err
+
+
+def test_wordnet_keeps_test_rows_of_unseen_classes(tmp_path):
+    zipped(
+        tmp_path / "wordnet/train.txt.gz", ["__label__a red cat", "__label__b red dog", "__label__a cat dog"]
+    )
+    zipped(tmp_path / "wordnet/test.txt.gz", ["__label__c cat", "__label__b dog dog"])
+    train, test = suites.wordnet(tmp_path)
+    assert train.X.shape == (3, 3) and train.texts[0] == "red cat"
+    assert test.labels == [["__label__c"], ["__label__b"]]
+
+
+def test_gcc_splits_by_date_and_drops_rare_labels(tmp_path):
+    entries = [
+        ("2001-01-01", ["a", "rare"]),
+        ("2017-12-31", ["a"]),
+        ("2017-12-31", ["rarer"]),
+        ("2018-01-01", ["a", "new"]),
+        ("2019-06-01", ["new"]),
+        ("2020-01-01", ["a"]),
+    ]
+    rows = [json.dumps({"date": date, "text": "fix the bug", "labels": labels}) for date, labels in entries]
+    zipped(tmp_path / "gcc/stream.jsonl.gz", rows)
+    train, test = suites.gcc(tmp_path)
+    assert train.labels == [["a"], ["a"]] and test.labels == [["a"]]
+
+
+def test_delicious_drops_rows_without_labels_and_scales(tmp_path):
+    for part in ("train", "test"):
+        zipped(tmp_path / f"delicious/{part}.xmc.gz", ["3 4 2", "0,1 0:3 2:4", " 1:1", "1 3:2"])
+    train, _ = suites.delicious(tmp_path)
+    assert train.labels == [[0, 1], [1]]
+    np.testing.assert_allclose(train.X.toarray(), [[0.6, 0, 0.8, 0], [0, 0, 0, 1]])
+
+
+def test_ptb_predicts_frequent_words_from_three_before(tmp_path):
+    zipped(tmp_path / "ptb/train.txt.gz", [" a b a b a <unk> "] * 5)
+    zipped(tmp_path / "ptb/test.txt.gz", [" b b unknown a rare b "])
+    vectors = np.arange(200, dtype=np.float32).reshape(2, 100)
+    np.savez(tmp_path / "ptb/glove100.npz", words=np.array(["a", "b"]), vectors=vectors)
+    train, test = suites.ptb(tmp_path)
+    assert len(train.labels) == 10 and train.X.shape == (10, 300)
+    assert test.labels == [["a"], ["b"]]
+    np.testing.assert_array_equal(test.X[0], np.concatenate([vectors[1], vectors[1], np.zeros(100)]))
+
+
+def test_a_sample_keeps_rows_together_and_order():
+    part = suites.Part(np.arange(100)[:, None], [[i] for i in range(100)], [str(i) for i in range(100)])
+    drawn = suites.sample(part, 10)
+    picked = drawn.X[:, 0].tolist()
+    assert len(picked) == 10 and picked == sorted(picked)
+    assert drawn.labels == [[i] for i in picked] and drawn.texts == [str(i) for i in picked]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"), [("delicious", (12910, 3181, 983)), ("glyphs1k", (43200, 4800, 1000))]
+)
+def test_real_data_has_the_known_size(name, rows, tmp_path, monkeypatch):
+    try:
+        suites.find_files(name, suites.SUITES[name])
+    except suites.DataMissing as missing:
+        pytest.skip(str(missing))
+    monkeypatch.setattr(suites, "CACHE", tmp_path)
+    facts = json.loads((suites.prepared(name) / "facts.json").read_text())
+    assert (facts["train_rows"], facts["test_rows"], facts["labels"]) == rows

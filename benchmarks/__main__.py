@@ -63,10 +63,8 @@ def main() -> int:
         parser.error(f"SUITE must be one of {', '.join(suites.SUITES)}, got {options.suite!r}")
     suite = suites.SUITES[options.suite]
     try:
-        peers = systems.peers(",".join(suite.peers) if options.peers is None else options.peers)
-        ours = systems.ours(
-            ",".join(suite.ours or systems.our_names()) if options.ours is None else options.ours
-        )
+        peers = systems.peers(suite.peers if options.peers is None else options.peers)
+        ours = systems.ours(options.ours or suite.ours or ",".join(systems.our_names()))
         data = suites.prepared(options.suite, options.limit)
     except (ValueError, ImportError, suites.DataMissing) as problem:
         print(f"benchmarks: {problem}", file=sys.stderr)

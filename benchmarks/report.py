@@ -105,7 +105,7 @@ def markdown(outcome: dict[str, Any]) -> str:
     if outcome["ratios"]:
         page += [
             "",
-            "Ratios, ours / peer: below 1 is cheaper (time, memory, size); above 1 is better for P@k and PSP@k.",
+            "Ratios, ours / peer. Better is below 1 for errors, time, memory and size, above 1 for P@k and PSP@k.",
             "",
         ]
         body = [

@@ -41,9 +41,9 @@ class Suite:
     recipe: Callable[[Path], tuple[Part, Part]]
     files: tuple[str, ...]  # what the recipe reads, below the data folder
     about: str
-    peers: tuple[str, ...]  # compared with when the command line names none
+    peers: str  # compared with when the command line names none
     multi_label: bool = False
-    ours: tuple[str, ...] = ()  # likewise; empty: every model of the library
+    ours: str = ""  # likewise; empty: every model of the library
 
 
 def data_folder() -> Path:
@@ -225,52 +225,45 @@ def ptb(folder: Path) -> tuple[Part, Part]:
     return parts[0], parts[1]
 
 
+LABEL_TREES = "omikuji,omikuji-1,pecos,napkinxc-plt,napkinxc-iplt,vw-plt,fasttext"
+
 SUITES = {
     "wordnet": Suite(
         wordnet,
         ("wordnet/train.txt.gz", "wordnet/test.txt.gz"),
         "text -> hypernym, one of 19,387 classes, tf-idf",
-        ("omikuji", "omikuji-1", "pecos", "napkinxc-plt", "napkinxc-iplt", "vw-plt", "fasttext"),
+        LABEL_TREES,
     ),
     "gcc": Suite(
         gcc,
         ("gcc/stream.jsonl.gz",),
         "text of a change -> files touched, 44,408 labels, tf-idf, train before 2018",
-        ("omikuji", "omikuji-1", "pecos", "napkinxc-plt", "napkinxc-iplt", "vw-plt", "fasttext"),
+        LABEL_TREES,
         multi_label=True,
     ),
     "delicious": Suite(
         delicious,
         ("delicious/train.xmc.gz", "delicious/test.xmc.gz"),
         "bag of words -> tags, 983 labels, 19 a row",
-        (
-            "omikuji",
-            "omikuji-1",
-            "pecos",
-            "napkinxc-plt",
-            "napkinxc-iplt",
-            "napkinxc-oplt",
-            "vw-plt",
-            "fasttext",
-        ),
+        "omikuji,omikuji-1,pecos,napkinxc-plt,napkinxc-iplt,napkinxc-oplt,vw-plt:kary=2,fasttext",
         multi_label=True,
     ),
     "glyphs1k": Suite(
         glyphs("1k"),
         ("glyphs/glyphs1k.npz",),
         "16x16 images -> one of 1,000 characters, dense",
-        ("vw-oaa", "vw-recall-tree", "vw-log-multi", "sklearn-logistic"),
+        "vw-oaa,vw-recall-tree,vw-log-multi,sklearn-logistic",
     ),
     "glyphs5k": Suite(
         glyphs("5k"),
         ("glyphs/glyphs5k.npz",),
         "16x16 images -> one of 5,000 characters, dense",
-        ("vw-recall-tree", "vw-log-multi"),
+        "vw-recall-tree,vw-log-multi",
     ),
     "ptb": Suite(
         ptb,
         ("ptb/train.txt.gz", "ptb/test.txt.gz", "ptb/glove100.npz"),
         "three GloVe vectors -> the next word, one of 6,718, dense",
-        ("vw-recall-tree", "vw-log-multi"),
+        "vw-recall-tree,vw-log-multi",
     ),
 }

@@ -63,7 +63,7 @@ def _options(data, settings):
             *("--memory_tree", max(2, n_labels), "--max_number_of_labels", n_labels),
             *("--leaf_example_multiplier", 4, "--online", "--dream_repeats", 3),
         ],
-        "plt": ["--plt", n_labels, "--kary_tree", settings.get("kary"), "--loss_function", "logistic"],
+        "plt": ["--plt", n_labels, "--kary_tree", settings.get("kary", 2), "--loss_function", "logistic"],
     }[reduction]
     bits = math.ceil(math.log2((data.n_features + 1) * n_labels)) + 1
     options += ["-b", settings.get("bits", max(18, min(MOST_BITS, bits)))]

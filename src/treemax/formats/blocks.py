@@ -1,0 +1,155 @@
+"""Blocks of lines through the parsing kernels: scratch arrays, doubtful numbers, malformed lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.formats.errors import BadLines, shown
+from treemax.kernels import parse
+
+_QUESTIONS = 4096  # doubtful numbers asked about at a time
+_BAD = 256  # malformed lines of a block that are looked at one by one; further ones are only counted
+
+_WHAT = {
+    parse.BAD_LABEL: "the label is not an integer",
+    parse.LABEL_RANGE: "the label is out of range ({labels})",
+    parse.BAD_INDEX: "expected index:value, the index a whole number",
+    parse.INDEX_RANGE: "the index is out of range ({indices})",
+    parse.BAD_VALUE: "the value is not a finite number",
+    parse.VALUE_RANGE: "the value is too large for float32",
+    parse.NO_BAR: "no '|' before the features",
+    parse.SUM_RANGE: "the values of one index add up to more than float32 holds",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Labels and indices of a file go from the first to, not including, the second."""
+
+    first_label: int
+    label_limit: int
+    first_index: int
+    index_limit: int
+
+    def describe(self, error: int) -> str:
+        """What is wrong, in words."""
+        return _WHAT[error].format(
+            labels=f"{self.first_label} to {self.label_limit - 1}",
+            indices=f"{self.first_index} to {self.index_limit - 1}",
+        )
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The rows of a block, and the line each was on."""
+
+    lines: NDArray[np.int64]
+    label_starts: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    row_starts: NDArray[np.int64]
+    indices: NDArray[np.uint32]
+    values: NDArray[np.float32]
+
+
+class Scratch:
+    """Arrays for the kernels, reused from block to block and made larger when a block is."""
+
+    def __init__(self) -> None:
+        self.size = -1
+        self.questions = np.empty((_QUESTIONS, 2), dtype=np.int64)
+        self.bad = np.empty((_BAD, 3), dtype=np.int64)
+        self.counts = np.zeros(8, dtype=np.int64)
+
+    def fit(self, n_bytes: int) -> None:
+        """Make room for what a block of `n_bytes` can hold. Memory never touched costs nothing."""
+        if n_bytes <= self.size:
+            return
+        rows, labels, values = parse.capacity(n_bytes)
+        self.size = n_bytes
+        self.lines = np.empty(rows, dtype=np.int64)
+        self.label_spans = np.empty((rows, 2), dtype=np.int64)
+        self.label_starts = np.empty(rows, dtype=np.int64)
+        self.labels = np.empty(labels, dtype=np.int64)
+        self.row_starts = np.empty(rows, dtype=np.int64)
+        self.indices = np.empty(values, dtype=np.uint32)
+        self.values = np.empty(values, dtype=np.float32)
+        self.keys = np.empty(values, dtype=np.uint64)
+        self.spare = np.empty(values, dtype=np.uint64)
+        self.row_values = np.empty(values, dtype=np.float32)
+
+    @property
+    def outputs(self) -> tuple[NDArray[Any], ...]:
+        """Arrays in the order in which the kernels take them, after those for the lines."""
+        return (
+            self.label_starts, self.labels, self.row_starts, self.indices, self.values,
+            self.keys, self.spare, self.row_values,
+        )  # fmt: skip
+
+    def parsed(self, first: int) -> Parsed:
+        """What the kernel has left, copied."""
+        n_rows, n_labels, n_values = map(int, self.counts[2:5])
+        return Parsed(
+            self.lines[:n_rows] + first,
+            self.label_starts[: n_rows + 1].copy(),
+            self.labels[:n_labels].copy(),
+            self.row_starts[: n_rows + 1].copy(),
+            self.indices[:n_values].copy(),
+            self.values[:n_values].copy(),
+        )
+
+    def run(self, block: NDArray[np.uint8], kernel: Callable[..., None]) -> None:
+        """Call the kernel until it has no questions; `kernel` gets the arguments that all kernels end with."""
+        at, answers = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)
+        while True:
+            kernel(at, answers, self.questions, self.bad, self.counts)
+            asked = self.questions[: min(int(self.counts[1]), _QUESTIONS)]
+            if not len(asked):
+                return
+            fresh = [float(block[start:stop].tobytes()) for start, stop in asked]
+            with np.errstate(over="ignore"):
+                rounded = np.array(fresh).astype(np.float32).astype(np.float64)
+            at, answers = np.concatenate([at, asked[:, 0]]), np.concatenate([answers, rounded])
+            order = np.argsort(at)
+            at, answers = at[order], answers[order]
+
+    def report(self, block: NDArray[np.uint8], first: int, limits: Limits, bad: BadLines) -> None:
+        """Pass on what the kernel says of malformed lines."""
+        n_bad = int(self.counts[5])
+        for line, place, error in self.bad[: min(n_bad, _BAD)].tolist():
+            bad.report(first + line, f"{limits.describe(error)}, got {shown(_token(block, place))}")
+        bad.count_more(max(0, n_bad - _BAD))
+
+
+def _token(block: NDArray[np.uint8], place: int) -> bytes:
+    """What stands at `place`, up to the next blank."""
+    line = block[place : place + 200].tobytes().split(b"\n", 1)[0]
+    return (line.split(None, 1) or [b""])[0]
+
+
+class BlockParser:
+    """Parses blocks of XMC or svmlight lines."""
+
+    def __init__(self, limits: Limits, keep_blank: bool) -> None:
+        self._limits = limits
+        self._keep_blank = keep_blank
+        self._scratch = Scratch()
+
+    def parse(self, block: NDArray[np.uint8], first: int, bad: BadLines) -> Parsed:
+        """The rows of `block`, whose first line has the number `first`."""
+        scratch, limits = self._scratch, self._limits
+        scratch.fit(len(block))
+        scratch.run(
+            block,
+            lambda *shared: parse.parse_rows(
+                block, self._keep_blank, np.int64(limits.first_label), np.int64(limits.label_limit),
+                np.uint64(limits.first_index), np.uint64(limits.index_limit),
+                scratch.lines, *scratch.outputs, *shared,
+            ),
+        )  # fmt: skip
+        scratch.report(block, first, limits, bad)
+        return scratch.parsed(first)

@@ -1,0 +1,145 @@
+"""What every reader gives and every writer takes: rows with their labels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs import SparseRows
+from treemax.labels import RaggedLabels, read_labels
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """A file, or a chunk of one: the labels of each example, and its features (`rows`) or its text (`texts`).
+
+    >>> examples = Examples(read_labels([["a"], ["b", "c"]]), texts=["one", "two"])
+    >>> len(examples), examples[1:].labels[0]
+    (2, ['b', 'c'])
+    """
+
+    labels: RaggedLabels
+    rows: SparseRows | NDArray[np.float32] | None = None
+    texts: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.rows is None) == (self.texts is None):
+            raise ValueError("Examples have either rows of features or texts; give exactly one of the two.")
+        if len(self.X) != len(self.labels):
+            raise ValueError(
+                f"Examples have {len(self.labels)} rows of labels but {len(self.X)} of features."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, part: slice) -> Examples:
+        start, stop, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError("Examples can be sliced in steps of one only")
+        stop = max(start, stop)
+        return Examples(
+            self.labels.rows(start, stop),
+            None if self.rows is None else self.rows[start:stop],
+            None if self.texts is None else self.texts[start:stop],
+        )
+
+    @property
+    def X(self) -> SparseRows | NDArray[np.float32] | list[str]:
+        """The features, or the texts where that is what the file has."""
+        return self.texts if self.rows is None else self.rows  # type: ignore[return-value]
+
+    @property
+    def y(self) -> RaggedLabels:
+        """The labels for `fit`: a vector when every row has exactly one label, else lists of labels."""
+        one_each = len(self) > 0 and bool((self.labels.counts == 1).all())
+        return dataclasses.replace(self.labels, form="vector" if one_each else "lists")
+
+
+def string_labels(lists: Sequence[Sequence[str]]) -> RaggedLabels:
+    """Label lists known to be strings, without looking at each."""
+    indptr = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(labels) for labels in lists], out=indptr[1:])
+    values = np.empty(int(indptr[-1]), dtype=object)
+    values[:] = [label for labels in lists for label in labels]
+    return RaggedLabels(indptr, values, np.dtype(str), "lists")
+
+
+def integer_labels(indptr: NDArray[np.int64], values: NDArray[np.int64], n_labels: int = 0) -> RaggedLabels:
+    """Label lists known to be integers; `n_labels` when the file says how many there are."""
+    return RaggedLabels(indptr, values, np.dtype(np.int64), "lists", n_labels)
+
+
+def no_labels(n_rows: int) -> RaggedLabels:
+    """`n_rows` rows without labels."""
+    return read_labels([[]] * n_rows) if n_rows else string_labels([])
+
+
+def concatenate(parts: Sequence[Examples]) -> Examples:
+    """The examples of all `parts`, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    labels = _concatenate_labels([part.labels for part in parts])
+    if parts[0].texts is not None:
+        return Examples(labels, texts=[text for part in parts for text in part.texts or ()])
+    rows = [part.rows for part in parts]
+    if isinstance(rows[0], np.ndarray):
+        return Examples(labels, np.concatenate(rows))  # type: ignore[arg-type]
+    return Examples(labels, _concatenate_rows(rows))  # type: ignore[arg-type]
+
+
+def _joined_starts(starts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    steps = [np.diff(part) for part in starts]
+    joined = np.zeros(sum(map(len, steps)) + 1, dtype=np.int64)
+    np.cumsum(np.concatenate(steps), out=joined[1:])
+    return joined
+
+
+def _concatenate_labels(parts: list[RaggedLabels]) -> RaggedLabels:
+    """Parts without a single label do not know their kind; the others decide."""
+    indptr = _joined_starts(part.indptr for part in parts)
+    telling = [part for part in parts if len(part.values)] or parts[:1]
+    values = np.concatenate([part.values[part.indptr[0] : part.indptr[-1]] for part in telling])
+    return RaggedLabels(indptr, values, telling[0].dtype, "lists", max(part.n_columns for part in parts))
+
+
+def _concatenate_rows(parts: list[SparseRows]) -> SparseRows:
+    return SparseRows(
+        _joined_starts(part.indptr for part in parts),
+        np.concatenate([part.indices[part.indptr[0] : part.indptr[-1]] for part in parts]),
+        np.concatenate([part.values[part.indptr[0] : part.indptr[-1]] for part in parts]),
+        max(part.n_features for part in parts),
+    )
+
+
+def keep_rows(rows: SparseRows, keep: NDArray[np.bool_]) -> SparseRows:
+    """The rows where `keep` is true."""
+    counts = np.diff(rows.indptr)
+    entries = np.repeat(keep, counts)
+    first, last = rows.indptr[0], rows.indptr[-1]
+    indptr = np.zeros(int(keep.sum()) + 1, dtype=np.int64)
+    np.cumsum(counts[keep], out=indptr[1:])
+    return SparseRows(
+        indptr, rows.indices[first:last][entries], rows.values[first:last][entries], rows.n_features
+    )
+
+
+def rechunk(pieces: Iterable[Examples], chunk_rows: int) -> Generator[Examples, None, None]:
+    """The same examples in chunks of `chunk_rows` (the last may be shorter, none is empty)."""
+    waiting: list[Examples] = []
+    n_waiting = 0
+    for piece in pieces:
+        start = 0
+        while n_waiting + len(piece) - start >= chunk_rows:
+            stop = start + chunk_rows - n_waiting
+            yield concatenate([*waiting, piece[start:stop]])
+            waiting, n_waiting, start = [], 0, stop
+        if start < len(piece):
+            waiting.append(piece[start:])
+            n_waiting += len(piece) - start
+    if waiting:
+        yield concatenate(waiting)

@@ -1,0 +1,91 @@
+"""fastText's format: `__label__a __label__b text`, one example a line.
+
+Labels stand at the start of the line. Every line is an example, also one without labels or without text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from treemax.formats.errors import BadLines, shown
+from treemax.formats.examples import Examples, string_labels
+from treemax.formats.options import Options
+from treemax.formats.streams import Source
+
+PREFIX = "__label__"
+_BLANK = " \\t\\v\\f\\r"  # what separates words for fastText, which knows ASCII only
+_LABELS = re.compile(f"(?:[{_BLANK}]*{PREFIX}[^{_BLANK}]*(?=[{_BLANK}]|$))+")
+_WORD = re.compile(f"[^{_BLANK}]+")
+_BREAKS = re.compile(r"\r\n|\r|\n")
+_WHITE_SPACE = re.compile(f"[{_BLANK}\\n]")
+
+
+def read_fasttext(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """The examples of a fastText file, block by block."""
+    nothing = True
+    for first, lines in source.text_blocks():
+        labels: list[list[str]] = []
+        texts: list[str] = []
+        for number, line in enumerate(lines, first):
+            try:
+                found, text = split_line(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                bad.report(number, f"not UTF-8 at byte {error.start + 1} of the line, got {shown(line)}")
+            except ValueError as error:
+                bad.report(number, str(error))
+            else:
+                labels.append(found)
+                texts.append(text)
+        nothing = False
+        yield Examples(string_labels(labels), texts=texts)
+    if nothing:
+        yield Examples(string_labels([]), texts=[])
+
+
+def split_line(line: str) -> tuple[list[str], str]:
+    """The labels of a line, and its text.
+
+    >>> split_line("__label__cat __label__pet a small animal")
+    (['cat', 'pet'], 'a small animal')
+    """
+    match = _LABELS.match(line)
+    if match is None:
+        return [], line
+    labels = [word[len(PREFIX) :] for word in _WORD.findall(match[0])]
+    if not all(labels):
+        raise ValueError(f"{PREFIX} without a name, got {shown(line)}")
+    return labels, line[match.end() + 1 :]
+
+
+def write_fasttext(chunks: Iterable[Examples], target: IO[bytes]) -> None:
+    """Line breaks inside a text become spaces, the one thing that is changed."""
+    n_rows = 0
+    for chunk in chunks:
+        if chunk.texts is None:
+            raise ValueError(
+                "The fasttext format holds text, these examples are numbers. Write xmc, svmlight, vw, jsonl or npz."
+            )
+        for row, (labels, text) in enumerate(zip(chunk.labels, chunk.texts), n_rows):
+            words = [PREFIX + _checked(str(label), row) for label in labels]
+            target.write(" ".join([*words, _one_line(text, row)]).encode() + b"\n")
+        n_rows += len(chunk)
+
+
+def _checked(label: str, row: int) -> str:
+    if not label or _WHITE_SPACE.search(label):
+        raise ValueError(
+            f"The fasttext format cannot hold the label {shown(label)} of row {row}: "
+            "a label is not empty and has no white space. Rename it, or write jsonl."
+        )
+    return label
+
+
+def _one_line(text: str, row: int) -> str:
+    text = _BREAKS.sub(" ", text)
+    if text.lstrip(" \t\v\f").startswith(PREFIX):
+        raise ValueError(
+            f"The text of row {row} begins with {PREFIX}, which the fasttext format reads as a label: {shown(text)}"
+        )
+    return text

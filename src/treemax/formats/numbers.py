@@ -1,0 +1,45 @@
+"""Numbers as the writers write them: the fewest digits from which the same float32 is read again."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.formats.examples import Examples
+from treemax.inputs import SparseRows
+
+
+def shortest(values: NDArray[np.float32]) -> list[str]:
+    """Each value in its fewest digits.
+
+    >>> shortest(np.array([1.0, 0.1, 1e-20, 1e10], dtype=np.float32))
+    ['1', '0.1', '1e-20', '1e+10']
+    """
+    return [text.removesuffix(".0") for text in values.astype(str).tolist()]
+
+
+def sparse_rows_to_write(chunk: Examples, name: str) -> SparseRows:
+    """The features of a chunk as sparse rows (a dense row loses its zeros); text is refused."""
+    if chunk.rows is None:
+        raise ValueError(
+            f"The {name} format holds numbers, these examples are text. "
+            "Vectorise the text first, or write fasttext or jsonl."
+        )
+    if isinstance(chunk.rows, SparseRows):
+        return chunk.rows
+    row, column = np.nonzero(chunk.rows)
+    starts = np.zeros(len(chunk) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(row, minlength=len(chunk)), out=starts[1:])
+    return SparseRows(starts, column.astype(np.uint32), chunk.rows[row, column], chunk.rows.shape[1])
+
+
+def pairs(rows: SparseRows) -> list[bytes]:
+    """`index:value index:value ...` of each row."""
+    start = rows.indptr[0]
+    indices = rows.indices[start : rows.indptr[-1]].tolist()
+    values = shortest(rows.values[start : rows.indptr[-1]])
+    joined = [f"{index}:{value}" for index, value in zip(indices, values)]
+    ends = (rows.indptr - start).tolist()
+    return [" ".join(joined[first:last]).encode() for first, last in itertools.pairwise(ends)]

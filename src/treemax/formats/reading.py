@@ -1,0 +1,161 @@
+"""Reading files of examples: in chunks of bounded size, or whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Literal
+
+from treemax.formats.detection import format_of_source
+from treemax.formats.errors import BadLines
+from treemax.formats.examples import Examples, concatenate, rechunk
+from treemax.formats.fasttext import read_fasttext
+from treemax.formats.jsonl import read_jsonl
+from treemax.formats.numeric import read_svmlight, read_xmc, rebase
+from treemax.formats.options import Options, check_format
+from treemax.formats.streams import Source
+from treemax.formats.vw import read_vw
+
+CHUNK_ROWS = 4096
+
+_READERS: dict[str, Callable[[Source, Options, BadLines], Iterator[Examples]]] = {
+    "fasttext": read_fasttext,
+    "xmc": read_xmc,
+    "svmlight": read_svmlight,
+    "vw": read_vw,
+    "jsonl": read_jsonl,
+}
+
+
+class Reader:
+    """An open file of examples: iterate over it, once, for chunks, or take the whole with `read_all`.
+
+    Attributes: `name` of the file (for messages), its `format`, the number of `bad_lines` skipped so far and
+    the first few `bad_messages`, and for a progress bar `position` of `size` bytes (`size` is None where it
+    is not known).
+    """
+
+    def __init__(
+        self, source: Source, format: str, chunk_rows: int, skip_bad: bool, options: Options
+    ) -> None:
+        self.name = source.name
+        self.format = format
+        self._source = source
+        self._chunk_rows = chunk_rows
+        self._options = options
+        self._bad = BadLines(source.name, skip_bad)
+        self._chunks: Generator[Examples, None, None] | None = None
+
+    def __iter__(self) -> Iterator[Examples]:
+        if self._chunks is None:
+            self._chunks = rechunk(self._pieces(self._options), self._chunk_rows)
+        return self._chunks
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def read_all(self) -> Examples:
+        """The whole file; with `zero_based="auto"`, svmlight's indices are guessed as scikit-learn does it."""
+        if self._chunks is not None:
+            raise ValueError(f"{self.name} is being read in chunks already; open it again to read the whole.")
+        options = dataclasses.replace(self._options, whole=True)
+        pieces = list(self._pieces(options))
+        self._chunks = rechunk([], 1)  # nothing is left
+        examples = concatenate([piece for piece in pieces if len(piece)] or pieces[-1:])
+        if self.format == "svmlight" and options.zero_based == "auto":
+            return rebase(examples, options.n_features, self.name)
+        return examples
+
+    def close(self) -> None:
+        """Close the file; no further chunks come."""
+        if self._chunks is not None:
+            self._chunks.close()
+        self._chunks = rechunk([], 1)
+        self._source.close()
+
+    @property
+    def bad_lines(self) -> int:
+        return self._bad.count
+
+    @property
+    def bad_messages(self) -> list[str]:
+        return self._bad.messages
+
+    @property
+    def size(self) -> int | None:
+        return self._source.size
+
+    @property
+    def position(self) -> int:
+        return self._source.position
+
+    def _pieces(self, options: Options) -> Iterator[Examples]:
+        return _READERS[self.format](self._source, options, self._bad)
+
+
+def open_examples(
+    path: str | os.PathLike[str],
+    format: str = "auto",
+    *,
+    chunk_rows: int = CHUNK_ROWS,
+    skip_bad: bool = False,
+    bits: int = 18,
+    n_features: int | None = None,
+    zero_based: bool | Literal["auto"] = "auto",
+) -> Reader:
+    """Open a file of examples for reading chunk by chunk; memory stays bounded however long the file is.
+
+    Parameters:
+        path: the file, `-` for standard input; gzip is recognised by its content.
+        format: one of `FORMATS`, or "auto": by the name of the file, else by its first lines.
+        chunk_rows: examples a chunk; the last may have fewer.
+        skip_bad: skip malformed lines and count them, instead of raising `FormatError` at the first.
+        bits: names of features (vw, jsonl) are hashed into `2**bits` columns.
+        n_features: number of columns; where it is not given, the largest index so far decides (xmc: the header).
+        zero_based: whether svmlight's indices count from zero; "auto" takes them as they are.
+
+    >>> with open_examples("train.svm") as reader:  # doctest: +SKIP
+    ...     for chunk in reader:
+    ...         model.partial_fit(chunk.X, chunk.y)
+    """
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
+    options = Options(bits, n_features, zero_based)
+    check_format(format)
+    source = Source(path)
+    try:
+        found = format_of_source(source) if format == "auto" else format
+        return Reader(source, found, chunk_rows, skip_bad, options)
+    except BaseException:
+        source.close()
+        raise
+
+
+def read_examples(
+    path: str | os.PathLike[str],
+    format: str = "auto",
+    *,
+    skip_bad: bool = False,
+    bits: int = 18,
+    n_features: int | None = None,
+    zero_based: bool | Literal["auto"] = "auto",
+) -> Examples:
+    """Read a whole file of examples; the parameters are those of `open_examples`. Skipped lines give a warning.
+
+    With `zero_based="auto"`, an svmlight file in which no index is 0 is taken to count from one, as
+    scikit-learn does it.
+    """
+    with open_examples(
+        path, format, skip_bad=skip_bad, bits=bits, n_features=n_features, zero_based=zero_based
+    ) as reader:
+        examples = reader.read_all()
+    if reader.bad_lines:
+        warnings.warn(
+            f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=2
+        )
+    return examples

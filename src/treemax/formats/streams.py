@@ -1,0 +1,218 @@
+"""Bytes in and bytes out: files, standard input and output, gzip, blocks of whole lines, careful writing."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import secrets
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.formats.errors import FormatError
+
+BLOCK_BYTES = 512 * 1024  # large enough that the cost per block vanishes, small enough to stay in the cache
+MAX_LINE_BYTES = 256 * 1024 * 1024
+_GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class _PutBack(io.RawIOBase):
+    """A stream whose first bytes were read already. Closing it leaves the stream itself open."""
+
+    def __init__(self, head: bytes, stream: Any) -> None:
+        self._head = head
+        self._read_some = getattr(stream, "readinto1", stream.readinto)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._head:
+            size = min(len(buffer), len(self._head))
+            buffer[:size] = self._head[:size]
+            self._head = self._head[size:]
+            return size
+        return self._read_some(buffer) or 0
+
+
+def _first_bytes(stream: Any, size: int) -> bytes:
+    head = b""
+    while len(head) < size and (more := stream.read(size - len(head))):
+        head += more
+    return head
+
+
+class Source:
+    """A file to read, decompressed, in blocks of whole lines.
+
+    Lines end with a newline; the last one gets it where the file has none, and a byte order mark at the start
+    is dropped. Standard input (`-`) is read as it arrives: a block is whatever whole lines there are.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.live = str(path) == "-"
+        self.name = "standard input" if self.live else str(path)
+        self.path = None if self.live else Path(path)
+        self._file: Any = sys.stdin.buffer if self.live else Path(path).open("rb", buffering=0)  # noqa: SIM115
+        self.line = 1  # the number of the first line not handed out yet
+        self._buffer = bytearray(BLOCK_BYTES)
+        self._start = self._stop = 0
+        self._ended = False
+        try:
+            head = _first_bytes(self._file, len(_GZIP_MAGIC))
+            self.compressed = head == _GZIP_MAGIC
+            stream: Any = io.BufferedReader(_PutBack(head, self._file), 128 * 1024)
+            self._stream = gzip.GzipFile(fileobj=stream) if self.compressed else stream
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
+        if self._buffer[:3] == _BYTE_ORDER_MARK:
+            self._start = 3
+
+    def close(self) -> None:
+        """Close the file; standard input stays open."""
+        if not self.live:
+            self._file.close()
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the file as it is stored, or None for a stream."""
+        if self.live:
+            return None
+        return os.fstat(self._file.fileno()).st_size or None
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file read so far, of `size`."""
+        return 0 if self.live or self._file.closed else self._file.tell()
+
+    def peek(self) -> bytes:
+        """What the first block holds, without taking it: the first line at least, where it is not absurdly long."""
+        return bytes(memoryview(self._buffer)[self._start : self._stop])
+
+    def take_line(self) -> bytes | None:
+        """The next line without its end; None at the end of the file."""
+        block_stop = self._whole_lines()
+        if block_stop is None:
+            return None
+        stop = self._buffer.index(b"\n", self._start, block_stop)
+        line = bytes(memoryview(self._buffer)[self._start : stop])
+        self._start = stop + 1
+        self.line += 1
+        return line.removesuffix(b"\r")
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Blocks of whole lines, each with the number of its first line, good until the next is taken."""
+        while (stop := self._whole_lines()) is not None:
+            block = np.frombuffer(self._buffer, dtype=np.uint8)[self._start : stop]
+            first = self.line
+            self._start = stop
+            self.line += int(np.count_nonzero(block == 10))
+            yield first, block
+
+    def text_blocks(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Blocks of lines as a list, without their ends, each with the number of its first line."""
+        for first, block in self.blocks():
+            lines = block[:-1].tobytes().split(b"\n")
+            yield first, [line.removesuffix(b"\r") for line in lines] if 13 in block else lines
+
+    def copy_to(self, target: IO[bytes]) -> None:
+        """Write everything not taken yet, as it is, to `target`."""
+        while self._stop > self._start or not self._ended:
+            target.write(memoryview(self._buffer)[self._start : self._stop])
+            self._start = self._stop = 0
+            self._fill()
+
+    def _whole_lines(self) -> int | None:
+        """Where the last whole line in the buffer ends; None at the end of the file."""
+        while True:
+            stop = self._buffer.rfind(b"\n", self._start, self._stop) + 1
+            if stop:
+                return stop
+            if self._ended:
+                return self._finish_line()
+            self._fill()
+
+    def _finish_line(self) -> int | None:
+        if self._start == self._stop:
+            return None
+        if self._stop == len(self._buffer):
+            self._buffer = self._buffer + b"\n"
+        self._buffer[self._stop] = 10
+        self._stop += 1
+        return self._stop
+
+    def _fill(self) -> None:
+        """Read on until the buffer is full or (live) has a whole line; a line that fills it makes it grow."""
+        kept = self._stop - self._start
+        if kept > MAX_LINE_BYTES:
+            raise FormatError.at(self.name, self.line, f"the line is longer than {MAX_LINE_BYTES:,} bytes")
+        room = self._buffer if kept <= len(self._buffer) // 2 else bytearray(2 * len(self._buffer))
+        room[:kept] = self._buffer[self._start : self._stop]
+        self._buffer, self._start, self._stop = room, 0, kept
+        view = memoryview(self._buffer)
+        while self._stop < len(self._buffer) and not self._ended:
+            size = self._read(view[self._stop :])
+            if size == 0:
+                self._ended = True
+            elif self.live and self._buffer.find(b"\n", self._stop, self._stop + size) >= 0:
+                self._stop += size
+                break
+            self._stop += size
+
+    def _read(self, view: memoryview) -> int:
+        try:
+            return self._stream.readinto1(view)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            line = self.line + self._buffer.count(b"\n", self._start, self._stop)
+            what = "is cut off" if isinstance(error, EOFError) else f"is damaged ({error})"
+            raise FormatError.at(self.name, line, f"the gzip data {what}; the file is not whole") from None
+
+
+@contextlib.contextmanager
+def open_target(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file to write that appears under its name only when it is whole; compressed where it ends in `.gz`.
+
+    Standard output (`-`), pipes and devices are written as they are.
+    """
+    if str(path) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        if target.is_dir():
+            raise IsADirectoryError(f"{path} is a directory; give the name of a file to write.")
+        with target.open("wb") as stream:
+            yield stream
+        return
+    scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with scratch.open("xb") as stream:
+            if target.suffix == ".gz":
+                # No name and time inside: the same examples give the same file.
+                with gzip.GzipFile("", "wb", 6, stream, mtime=0) as compressed:
+                    yield compressed  # type: ignore[misc]
+            else:
+                yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(target)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def append(target: IO[bytes], part: IO[bytes]) -> None:
+    """Copy all of a temporary file to the end of `target`."""
+    part.seek(0)
+    shutil.copyfileobj(part, target, 1024 * 1024)

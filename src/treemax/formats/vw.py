@@ -1,0 +1,157 @@
+"""Vowpal Wabbit's format: `label importance 'tag |namespace:weight name:value name ...`.
+
+Names are hashed as Vowpal Wabbit hashes them, so that the same file fills the same columns: a name made of
+digits is that number, counted from the hash of its namespace; any other goes through MurmurHash3 with the
+hash of its namespace as seed. Names before which no namespace stands belong to the one with the hash 0.
+Vowpal Wabbit's constant feature is not added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.formats.blocks import Limits, Parsed, Scratch
+from treemax.formats.errors import BadLines, shown
+from treemax.formats.examples import Examples, integer_labels, keep_rows
+from treemax.formats.kinds import NUMBER, LabelKind
+from treemax.formats.numbers import pairs, sparse_rows_to_write
+from treemax.formats.options import Options
+from treemax.formats.streams import Source
+from treemax.inputs import SparseRows
+from treemax.kernels import parse
+from treemax.labels import RaggedLabels
+
+_INTEGERS = re.compile(r"[+-]?\d+(?:,[+-]?\d+)*", re.ASCII)
+_LIMITS = Limits(-(2**62), 2**62, 0, 2**32 - 1)
+
+
+def hash_name(name: str, namespace: str = "") -> int:
+    """The 64-bit hash of a feature's name; its column is this modulo the number of columns.
+
+    >>> hash_name("12"), hash_name("price") % 2**18
+    (12, 229902)
+    """
+    seed = 0 if not namespace else hash_name(namespace)
+    return int(parse.name_hash(np.frombuffer(name.encode(), dtype=np.uint8), np.uint64(seed)))
+
+
+def read_vw(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """The examples of a Vowpal Wabbit file, block by block."""
+    width = _width(options)
+    mask = np.uint64(2**options.bits - 1)
+    kind = LabelKind()
+    scratch = Scratch()
+    nothing = True
+    for first, block in source.blocks():
+        parsed = _parse(block, first, mask, scratch, bad)
+        rows = SparseRows(parsed.row_starts, parsed.indices, parsed.values, width)
+        if scratch.counts[6] or kind.strings:
+            labels, rows = _other_labels(block, parsed, rows, scratch, kind, bad)
+        else:
+            kind.strings = False if len(parsed.labels) else kind.strings
+            labels = integer_labels(parsed.label_starts, parsed.labels)
+        nothing = False
+        yield Examples(labels, rows)
+    if nothing:
+        starts = np.zeros(1, dtype=np.int64)
+        rows = SparseRows(starts, np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32), width)
+        yield Examples(kind.labels([]), rows)
+
+
+def _width(options: Options) -> int:
+    width = 2**options.bits
+    if options.n_features is not None and options.n_features < width:
+        raise ValueError(
+            f"n_features={options.n_features} is less than the 2**{options.bits} columns that names are "
+            "hashed into; set bits instead."
+        )
+    return options.n_features or width
+
+
+def _parse(block: NDArray[np.uint8], first: int, mask: np.uint64, scratch: Scratch, bad: BadLines) -> Parsed:
+    scratch.fit(len(block))
+    scratch.run(
+        block,
+        lambda *shared: parse.parse_named_rows(
+            block, mask, scratch.lines, scratch.label_spans, *scratch.outputs, *shared
+        ),
+    )
+    scratch.report(block, first, _LIMITS, bad)
+    return scratch.parsed(first)
+
+
+def _other_labels(
+    block: NDArray[np.uint8],
+    parsed: Parsed,
+    rows: SparseRows,
+    scratch: Scratch,
+    kind: LabelKind,
+    bad: BadLines,
+) -> tuple[RaggedLabels, SparseRows]:
+    """Labels of a block that has more than plain integers before the bars."""
+    data = block.tobytes()
+    spans = scratch.label_spans[: len(rows)].tolist()
+    lists: list[list[str] | list[int]] = []
+    keep = np.ones(len(rows), dtype=bool)
+    for row, (start, bar) in enumerate(spans):
+        try:
+            lists.append(kind.accept(_labels_before_bar(data[start:bar].decode("utf-8"))))
+        except UnicodeDecodeError:
+            keep[row] = False
+            bad.report(int(parsed.lines[row]), f"not UTF-8, got {shown(data[start:bar])}")
+        except ValueError as error:
+            keep[row] = False
+            bad.report(int(parsed.lines[row]), str(error))
+    return kind.labels(lists), rows if keep.all() else keep_rows(rows, keep)
+
+
+def _labels_before_bar(text: str) -> list[str]:
+    """The labels in what precedes the first bar: `[labels [importance]] ['tag or tag|]`."""
+    fields = text.split()
+    if fields and fields[-1].startswith("'"):
+        fields.pop()
+    elif fields and not text[-1].isspace():
+        if len(fields) == 1 and _INTEGERS.fullmatch(fields[0]):
+            raise ValueError(f"no space between the label and '|', got {shown(text + '|')}")
+        fields.pop()  # a word that touches the bar is a tag
+    if len(fields) > 2:
+        raise ValueError(f"expected a label, an importance and a tag before '|', got {shown(text)}")
+    if len(fields) == 2:
+        _check_importance(fields[1])
+    labels = fields[0].split(",") if fields else []
+    if not all(labels):
+        raise ValueError(f"a label is empty: two commas, or one at the end, got {shown(text)}")
+    return labels
+
+
+def _check_importance(text: str) -> None:
+    if not NUMBER.fullmatch(text):
+        raise ValueError(f"the importance after the label is not a number, got {shown(text)}")
+    if float(text) != 1:
+        raise ValueError(f"an importance other than 1 is not supported, got {shown(text)}")
+
+
+def write_vw(chunks: Iterable[Examples], target: IO[bytes]) -> None:
+    """Features as `| index:value` in the namespace without a name, where a number is its own hash."""
+    n_rows = 0
+    for chunk in chunks:
+        features = pairs(sparse_rows_to_write(chunk, "vw"))
+        for row, (labels, text) in enumerate(zip(chunk.labels, features), n_rows):
+            joined = ",".join(_checked(label, row) for label in labels)
+            target.write(b"%s | %s\n" % (joined.encode(), text) if joined else b"| %s\n" % text)
+        n_rows += len(chunk)
+
+
+def _checked(label: str | int, row: int) -> str:
+    text = str(label)
+    if not text or any(character in ",|" or character.isspace() for character in text) or text[0] == "'":
+        raise ValueError(
+            f"The vw format cannot hold the label {shown(text)} of row {row}: a label has no white space, "
+            "comma or '|', and does not begin with an apostrophe."
+        )
+    return text

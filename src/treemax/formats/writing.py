@@ -1,0 +1,49 @@
+"""Writing examples to a file, all at once or chunk by chunk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import IO
+
+from treemax.formats.detection import format_of_name
+from treemax.formats.examples import Examples
+from treemax.formats.fasttext import write_fasttext
+from treemax.formats.jsonl import write_jsonl
+from treemax.formats.numeric import write_svmlight, write_xmc
+from treemax.formats.options import FORMATS, check_format
+from treemax.formats.streams import open_target
+from treemax.formats.vw import write_vw
+
+_WRITERS: dict[str, Callable[[Iterable[Examples], IO[bytes]], None]] = {
+    "fasttext": write_fasttext,
+    "xmc": write_xmc,
+    "svmlight": write_svmlight,
+    "vw": write_vw,
+    "jsonl": write_jsonl,
+}
+
+
+def write_examples(
+    path: str | os.PathLike[str], examples: Examples | Iterable[Examples], format: str = "auto"
+) -> None:
+    """Write examples, or an iterable of chunks of them (an open `Reader`, say), to a file.
+
+    The file appears under its name only when it is whole; whatever goes wrong before leaves what was there.
+    A name that ends in `.gz` is compressed, `-` is standard output, and `format="auto"` goes by the name.
+
+    >>> import tempfile, treemax.formats as formats
+    >>> from treemax.labels import read_labels
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = folder + "/pets.jsonl.gz"
+    ...     formats.write_examples(path, formats.Examples(read_labels([["cat"]]), texts=["it purrs"]))
+    ...     formats.read_examples(path).texts
+    ['it purrs']
+    """
+    check_format(format)
+    found = format_of_name(path) if format == "auto" else format
+    if found is None:
+        raise ValueError(f"The name {path} does not tell the format; name it, one of {', '.join(FORMATS)}.")
+    chunks = [examples] if isinstance(examples, Examples) else examples
+    with open_target(path) as target:
+        _WRITERS[found](chunks, target)

@@ -1,0 +1,626 @@
+"""Text into numbers: the byte parsers of the XMC, svmlight and Vowpal Wabbit readers.
+
+A kernel gets a block of bytes that ends with a newline (the sentinel that stops every inner loop, so that no
+loop compares with the end of the block) and fills arrays that the caller has made large enough: `capacity`
+says how large. A malformed line leaves nothing behind but an entry in `bad`.
+
+Numbers are exact: a value is what `numpy.float32(float(text))` gives, bit for bit. Where the arithmetic at
+hand cannot decide the last bit (about one number in thirty million, of those with more than 15 digits), the
+kernel asks: the caller finds the place of the number in `questions`, lets Python read it, and calls again
+with the answers.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from treemax.kernels.jit import kernel
+
+# A parser is made of small pieces that return several numbers: left as calls, they take three times as long.
+# (`inline_kernel` is for arithmetic that may be reordered; this must stay exact.)
+inlined = numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)
+
+# Why a line is malformed.
+BAD_LABEL = 1
+LABEL_RANGE = 2
+BAD_INDEX = 3
+INDEX_RANGE = 4
+BAD_VALUE = 5
+VALUE_RANGE = 6
+NO_BAR = 7
+SUM_RANGE = 8
+
+_NEWLINE, _RETURN, _TAB, _SPACE = np.uint8(10), np.uint8(13), np.uint8(9), np.uint8(32)
+_HASH, _PLUS, _COMMA, _MINUS, _POINT = np.uint8(35), np.uint8(43), np.uint8(44), np.uint8(45), np.uint8(46)
+_ZERO, _COLON, _UPPER_E, _LOWER_E, _BAR = (
+    np.uint8(48),
+    np.uint8(58),
+    np.uint8(69),
+    np.uint8(101),
+    np.uint8(124),
+)
+_NINE = np.uint8(9)
+_ONE, _TWO, _THREE, _FOUR, _TEN = (np.uint64(number) for number in (1, 2, 3, 4, 10))
+_SHIFT, _LOW_HALF = np.uint64(32), np.uint64(2**32 - 1)
+_LOWEST, _HIGHEST = np.int64(-(2**62)), np.int64(2**62)
+
+_POWERS = np.array([10.0**power for power in range(23)])  # all exact in float64
+_INTEGER_POWERS = np.array([10**power for power in range(19)], dtype=np.int64)
+_MAX_LABEL_DIGITS = 18  # as many as always fit a signed 64-bit integer
+_MAX_DIGITS = 19  # as many as always fit an unsigned 64-bit integer
+_EXACT_MANTISSA = np.uint64(2**53)
+_MARGIN = 2.0**-50  # more than the five roundings of `_nearby` can amount to
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+_MAX_EXPONENT = 10**12  # no line is long enough to make up for a larger one
+
+# What became of a number.
+_GOOD, _MALFORMED, _TOO_LARGE, _UNDECIDED = 0, 1, 2, 3
+
+
+def capacity(n_bytes: int) -> tuple[int, int, int]:
+    """Rows, labels and values that a block of `n_bytes` can hold at most: "\\n", "1," and "1:1 " are the shortest."""
+    return n_bytes + 1, n_bytes // 2 + 2, n_bytes // 2 + 2
+
+
+@inlined
+def _is_digit(character):
+    return np.uint8(character - _ZERO) <= _NINE
+
+
+@inlined
+def _is_blank(character):
+    return character == _SPACE or character == _TAB or character == _RETURN
+
+
+@inlined
+def _skip_blanks(block, at):
+    while _is_blank(block[at]):
+        at += _ONE
+    return at
+
+
+@inlined
+def _line_end(block, at):
+    while block[at] != _NEWLINE:
+        at += _ONE
+    return at
+
+
+@kernel
+def _nearby(mantissa, exponent):
+    """mantissa * 10**exponent as float32 when float64 arithmetic, its error counted in, leaves no doubt."""
+    if mantissa == 0 or exponent < -66:
+        return 0.0, _GOOD  # below half of the smallest float32
+    if exponent > 38:
+        return 0.0, _TOO_LARGE
+    estimate = float(mantissa)
+    while exponent < 0:
+        step = min(-exponent, 22)
+        estimate /= _POWERS[np.uint64(step)]
+        exponent += step
+    while exponent > 0:
+        step = min(exponent, 22)
+        estimate *= _POWERS[np.uint64(step)]
+        exponent -= step
+    low = np.float32(estimate * (1.0 - _MARGIN))
+    high = np.float32(estimate * (1.0 + _MARGIN))
+    if low != high:
+        return 0.0, _UNDECIDED
+    if float(low) > _MAX_FLOAT32:
+        return 0.0, _TOO_LARGE
+    return float(low), _GOOD
+
+
+@kernel
+def _leading_digits(block, at):
+    """The first 19 significant digits of a longer number, and the power of ten they are to be multiplied by."""
+    mantissa, exponent, kept, after_point = np.uint64(0), 0, 0, False
+    while True:
+        character = block[at]
+        if _is_digit(character):
+            if kept < _MAX_DIGITS:
+                mantissa = mantissa * _TEN + np.uint64(character - _ZERO)
+                kept += 1 if mantissa > 0 else 0
+                exponent -= 1 if after_point else 0
+            else:
+                exponent += 0 if after_point else 1
+        elif character == _POINT and not after_point:
+            after_point = True
+        else:
+            return mantissa, exponent
+        at += _ONE
+
+
+@kernel
+def _exponent(block, at):
+    """The number after the letter e, and where it ends; where it ends is `at` when there is none."""
+    start = at
+    negative = block[at] == _MINUS
+    if negative or block[at] == _PLUS:
+        at += _ONE
+    if not _is_digit(block[at]):
+        return np.int64(0), start
+    exponent = np.int64(0)
+    while _is_digit(block[at]):
+        if exponent < _MAX_EXPONENT:
+            exponent = exponent * 10 + np.int64(block[at] - _ZERO)
+        at += _ONE
+    return -exponent if negative else exponent, at
+
+
+@inlined
+def _number(block, at):
+    """A decimal number at `at`: its value (a float32), where it ends, and what became of it."""
+    negative = block[at] == _MINUS
+    if negative or block[at] == _PLUS:
+        at += _ONE
+    start = at
+    mantissa, exponent = np.uint64(0), np.int64(0)
+    digit = np.uint8(block[at] - _ZERO)
+    while digit <= _NINE:
+        mantissa = mantissa * _TEN + np.uint64(digit)
+        at += _ONE
+        digit = np.uint8(block[at] - _ZERO)
+    n_digits = np.int64(at - start)
+    if block[at] == _POINT:
+        at += _ONE
+        point = at
+        digit = np.uint8(block[at] - _ZERO)
+        while digit <= _NINE:
+            mantissa = mantissa * _TEN + np.uint64(digit)
+            at += _ONE
+            digit = np.uint8(block[at] - _ZERO)
+        exponent = -np.int64(at - point)
+        n_digits -= exponent
+    if n_digits == 0:
+        return 0.0, at, _MALFORMED
+    exact = n_digits <= _MAX_DIGITS
+    if not exact:
+        mantissa, exponent = _leading_digits(block, start)
+    if block[at] == _LOWER_E or block[at] == _UPPER_E:
+        written, end = _exponent(block, at + _ONE)
+        if end == at + _ONE:
+            return 0.0, at, _MALFORMED
+        exponent += written
+        at = end
+    if exact and mantissa <= _EXACT_MANTISSA and -22 <= exponent <= 22:
+        value = float(mantissa)  # exact, as is the power of ten: one rounding, the right one
+        value = (
+            value / _POWERS[np.uint64(-exponent)] if exponent < 0 else value * _POWERS[np.uint64(exponent)]
+        )
+        value = float(np.float32(value))
+        status = _GOOD if value <= _MAX_FLOAT32 else _TOO_LARGE
+    else:
+        value, status = _nearby(mantissa, exponent)
+    return -value if negative else value, at, status
+
+
+@inlined
+def _answered(block, at, answers_at, answers, questions, counts):
+    """`_number`, with the help of what the caller has answered; what he has not is asked."""
+    value, end, status = _number(block, at)
+    if status == _UNDECIDED:
+        while counts[0] < len(answers_at) and answers_at[counts[0]] < at:
+            counts[0] += 1
+        if counts[0] < len(answers_at) and answers_at[counts[0]] == at:
+            value = answers[counts[0]]
+            status = _GOOD if abs(value) <= _MAX_FLOAT32 else _TOO_LARGE
+        else:
+            if counts[1] < len(questions):
+                questions[counts[1], 0] = at
+                questions[counts[1], 1] = end
+            counts[1] += 1
+            status = _GOOD
+    return value, end, status
+
+
+@kernel
+def _label_as_float(block, at):
+    """An integer written as a float (1.0, 1e3), without its sign: its value, where it ends, whether it is one."""
+    nothing = np.int64(0)
+    label, n_digits, exponent, after_point = np.int64(0), 0, 0, False
+    while _is_digit(block[at]) or (block[at] == _POINT and not after_point):
+        if block[at] == _POINT:
+            after_point = True
+        else:
+            label = label * 10 + np.int64(block[at] - _ZERO)
+            n_digits += 1
+            exponent -= 1 if after_point else 0
+        at += _ONE
+        if n_digits > _MAX_LABEL_DIGITS:
+            return nothing, at, False
+    if block[at] == _LOWER_E or block[at] == _UPPER_E:
+        written, end = _exponent(block, at + _ONE)
+        if end == at + _ONE:
+            return nothing, at, False
+        exponent += written
+        at = end
+    if label == 0:
+        return nothing, at, n_digits > 0
+    if exponent < -_MAX_LABEL_DIGITS or exponent > _MAX_LABEL_DIGITS:
+        return nothing, at, False
+    power = _INTEGER_POWERS[np.uint64(abs(exponent))]
+    if exponent < 0:
+        return label // power, at, label % power == 0
+    return label * power, at, label <= _INTEGER_POWERS[np.uint64(_MAX_LABEL_DIGITS)] // power
+
+
+@inlined
+def _label(block, at):
+    """An integer: its value, where it ends, whether it is one."""
+    negative = block[at] == _MINUS
+    if negative or block[at] == _PLUS:
+        at += _ONE
+    start = at
+    label = np.int64(0)
+    digit = np.uint8(block[at] - _ZERO)
+    while digit <= _NINE:
+        label = label * 10 + np.int64(digit)
+        at += _ONE
+        digit = np.uint8(block[at] - _ZERO)
+    n_digits = np.int64(at - start)
+    good = 0 < n_digits <= _MAX_LABEL_DIGITS
+    if block[at] == _POINT or block[at] == _LOWER_E or block[at] == _UPPER_E:
+        label, at, good = _label_as_float(block, start)
+    return -label if negative else label, at, good
+
+
+@inlined
+def _labels(block, at, comments, lowest, limit, labels, n_labels):
+    """The labels at the start of a line: how many there are now, where they end, and the error, if any."""
+    start, first = at, n_labels
+    if block[at] == _NEWLINE or (block[at] == _HASH and comments):
+        return n_labels, at, 0
+    while True:
+        label, at, good = _label(block, at)
+        if not good:
+            return n_labels, at, BAD_LABEL
+        if block[at] == _COLON and n_labels == first and _is_digit(block[start]):
+            return n_labels, start, 0  # no label: that was the first feature
+        if label < lowest or label >= limit:
+            return n_labels, at, LABEL_RANGE
+        labels[n_labels] = label
+        n_labels += _ONE
+        if block[at] != _COMMA:
+            break
+        at += _ONE
+    if _is_blank(block[at]) or block[at] == _NEWLINE or (block[at] == _HASH and comments):
+        return n_labels, at, 0
+    return n_labels, at, BAD_LABEL
+
+
+@inlined
+def _skip_query(block, at):
+    """svmlight's `qid:7` says which query a line belongs to; it is neither label nor feature."""
+    if (
+        block[at] == 113
+        and block[at + _ONE] == 105
+        and block[at + _TWO] == 100
+        and block[at + _THREE] == _COLON
+    ):
+        while not _is_blank(block[at]) and block[at] != _NEWLINE:
+            at += _ONE
+        at = _skip_blanks(block, at)
+    return at
+
+
+@inlined
+def _features(
+    block, at, comments, first_index, index_limit, indices, values, n_values,
+    answers_at, answers, questions, counts,
+):  # fmt: skip
+    """The features of a line: how many values there are now, where it stopped, the error and where the feature
+    in error begins, and whether the indices ascend."""
+    previous = np.uint64(0)  # one more than the index before
+    ascending = True
+    while block[at] != _NEWLINE and not (block[at] == _HASH and comments):
+        here = at
+        index = np.uint64(0)
+        digit = np.uint8(block[at] - _ZERO)
+        while digit <= _NINE:
+            index = index * _TEN + np.uint64(digit)
+            at += _ONE
+            digit = np.uint8(block[at] - _ZERO)
+        if at == here or block[at] != _COLON:
+            return n_values, at, BAD_INDEX, here, ascending
+        if at - here > 18 or index < first_index or index >= index_limit:
+            return n_values, at, INDEX_RANGE, here, ascending
+        index -= first_index
+        value, at, status = _answered(block, at + _ONE, answers_at, answers, questions, counts)
+        if status != _GOOD:
+            return n_values, at, VALUE_RANGE if status == _TOO_LARGE else BAD_VALUE, here, ascending
+        indices[n_values] = np.uint32(index)
+        values[n_values] = np.float32(value)
+        n_values += _ONE
+        ascending &= index >= previous
+        previous = index + _ONE
+        if _is_blank(block[at]):
+            at = _skip_blanks(block, at + _ONE)
+        elif block[at] != _NEWLINE and not (block[at] == _HASH and comments):
+            return n_values, at, BAD_VALUE, here, ascending
+    return n_values, at, 0, at, ascending
+
+
+@inlined
+def _sort_runs(keys, size, run):
+    """Sort every stretch of `run` keys by insertion."""
+    for first in range(np.uint64(0), size, run):
+        for right in range(first + _ONE, min(first + run, size)):
+            key = keys[right]
+            place = np.uint64(right)
+            while place > first and keys[place - _ONE] > key:
+                keys[place] = keys[place - _ONE]
+                place -= _ONE
+            keys[place] = key
+
+
+@inlined
+def _merge(source, target, first, middle, last):
+    left, right = first, middle
+    for place in range(first, last):
+        if left < middle and (right >= last or source[left] <= source[right]):
+            target[place] = source[left]
+            left += _ONE
+        else:
+            target[place] = source[right]
+            right += _ONE
+
+
+@kernel
+def _sort_keys(keys, spare, size):
+    """Merge sort: no order of the indices in a file makes it slow. Returns the array that holds the result."""
+    run = np.uint64(16)
+    _sort_runs(keys, size, run)
+    while run < size:
+        for first in range(np.uint64(0), size, _TWO * run):
+            middle, last = min(first + run, size), min(first + _TWO * run, size)
+            _merge(keys, spare, first, middle, last)
+        keys, spare = spare, keys
+        run *= _TWO
+    return keys
+
+
+@kernel
+def _sort_row(indices, values, start, stop, keys, spare, row_values):
+    """Sort a row by index and add up what has the same one: where the row ends now, and whether the sums fit."""
+    size = stop - start
+    for entry in range(size):
+        keys[entry] = np.uint64(indices[start + entry]) << _SHIFT | entry
+        row_values[entry] = values[start + entry]
+    ordered = _sort_keys(keys, spare, size)
+    end = start
+    for entry in range(size):
+        index = np.uint32(ordered[entry] >> _SHIFT)
+        value = row_values[ordered[entry] & _LOW_HALF]
+        if end > start and indices[end - _ONE] == index:
+            total = np.float32(values[end - _ONE] + value)
+            if not abs(total) <= _MAX_FLOAT32:
+                return start, False
+            values[end - _ONE] = total
+        else:
+            indices[end] = index
+            values[end] = value
+            end += _ONE
+    return end, True
+
+
+@inlined
+def _note(bad, n_bad, line, place, error):
+    if n_bad < len(bad):
+        bad[n_bad, 0], bad[n_bad, 1], bad[n_bad, 2] = line, place, error
+
+
+@kernel
+def parse_rows(
+    block, keep_blank, lowest_label, label_limit, first_index, index_limit,
+    row_lines, label_starts, labels, row_starts, indices, values, keys, spare, row_values,
+    answers_at, answers, questions, bad, counts,
+):  # fmt: skip
+    """Lines of the XMC format (header taken off; a blank line is a row) or of svmlight's (which has comments).
+
+    Indices run from `first_index` up to, not including, `index_limit`, labels from `lowest_label` to
+    `label_limit`. Fills `counts`: answers used, questions, rows, labels, values, bad lines.
+    """
+    comments = not keep_blank
+    size, at = np.uint64(len(block)), np.uint64(0)
+    n_rows, n_labels, n_values = np.uint64(0), np.uint64(0), np.uint64(0)
+    n_bad, line = 0, 0
+    counts[:] = 0
+    label_starts[0], row_starts[0] = 0, 0
+    while at < size:
+        label_mark, value_mark = n_labels, n_values
+        at = _skip_blanks(block, at)
+        here = at
+        blank = block[at] == _NEWLINE or (block[at] == _HASH and comments)
+        n_labels, at, error = _labels(block, at, comments, lowest_label, label_limit, labels, n_labels)
+        if error == 0:
+            at = _skip_blanks(block, at)
+            if comments:
+                at = _skip_query(block, at)
+            n_values, at, error, here, ascending = _features(
+                block, at, comments, first_index, index_limit, indices, values, n_values,
+                answers_at, answers, questions, counts,
+            )  # fmt: skip
+            if error == 0 and not ascending:
+                n_values, fits = _sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
+                error = 0 if fits else SUM_RANGE
+        if error != 0:
+            _note(bad, n_bad, line, here, error)
+            n_bad += 1
+            n_labels, n_values = label_mark, value_mark
+        elif keep_blank or not blank:
+            row_lines[n_rows] = line
+            n_rows += _ONE
+            label_starts[n_rows], row_starts[n_rows] = n_labels, n_values
+        at = _line_end(block, at) + _ONE
+        line += 1
+    counts[2], counts[3], counts[4], counts[5] = n_rows, n_labels, n_values, n_bad
+
+
+@inlined
+def _rotate(word, places):
+    return np.uint32(word << np.uint32(places)) | np.uint32(word >> np.uint32(32 - places))
+
+
+@inlined
+def _mix(word):
+    word = np.uint32(word * np.uint32(0xCC9E2D51))
+    return np.uint32(_rotate(word, 15) * np.uint32(0x1B873593))
+
+
+@inlined
+def _murmur(block, start, stop, seed):
+    """MurmurHash3 (x86, 32 bits) of the bytes from `start` to `stop`."""
+    digest = np.uint32(seed)
+    at = start
+    while at + _FOUR <= stop:
+        word = np.uint32(0)
+        for byte in range(_FOUR):
+            word |= np.uint32(block[at + byte]) << np.uint32(8 * byte)
+        digest = _rotate(digest ^ _mix(word), 13)
+        digest = np.uint32(digest * np.uint32(5) + np.uint32(0xE6546B64))
+        at += _FOUR
+    if at < stop:
+        word = np.uint32(0)
+        for byte in range(stop - at):
+            word |= np.uint32(block[at + byte]) << np.uint32(8 * byte)
+        digest ^= _mix(word)
+    digest ^= np.uint32(stop - start)
+    digest = np.uint32((digest ^ (digest >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    digest = np.uint32((digest ^ (digest >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return digest ^ (digest >> np.uint32(16))
+
+
+@kernel
+def murmur(data, seed):
+    """MurmurHash3 (x86, 32 bits) of an array of bytes."""
+    return _murmur(data, np.uint64(0), np.uint64(len(data)), np.uint32(seed))
+
+
+@inlined
+def _name_hash(block, start, stop, seed):
+    """As Vowpal Wabbit hashes: a name that is a number counts from the seed, any other is mixed with it."""
+    number = np.uint64(0)
+    for at in range(start, stop):
+        digit = np.uint8(block[at] - _ZERO)
+        if digit > _NINE:
+            return np.uint64(_murmur(block, start, stop, np.uint32(seed)))
+        number = number * _TEN + np.uint64(digit)
+    return number + seed
+
+
+@kernel
+def name_hash(data, seed):
+    """The hash of one name in the namespace whose hash is `seed`, as Vowpal Wabbit computes it."""
+    return _name_hash(data, np.uint64(0), np.uint64(len(data)), np.uint64(seed))
+
+
+@inlined
+def _name_end(block, at):
+    while not (_is_blank(block[at]) or block[at] == _NEWLINE or block[at] == _COLON or block[at] == _BAR):
+        at += _ONE
+    return at
+
+
+@inlined
+def _ends_token(character):
+    return _is_blank(character) or character == _NEWLINE or character == _BAR
+
+
+@inlined
+def _named_features(
+    block, at, mask, indices, values, n_values, answers_at, answers, questions, counts
+):  # fmt: skip
+    """What follows the first bar of a Vowpal Wabbit line; returns the same as `_features`."""
+    seed, scale, nameless = np.uint64(0), 1.0, np.uint64(0)
+    while block[at] != _NEWLINE:
+        here = at
+        namespace = block[at] == _BAR
+        start = at + _ONE if namespace else at
+        at = _name_end(block, start)
+        end, value, status = at, 1.0, _GOOD
+        if block[at] == _COLON:
+            value, at, status = _answered(block, at + _ONE, answers_at, answers, questions, counts)
+            if status == _GOOD and not _ends_token(block[at]):
+                status = _MALFORMED
+        if status != _GOOD:
+            return n_values, at, VALUE_RANGE if status == _TOO_LARGE else BAD_VALUE, here
+        if namespace:
+            seed, scale, nameless = _name_hash(block, start, end, np.uint64(0)), value, np.uint64(0)
+        else:
+            index = _name_hash(block, start, end, seed)
+            if start == end:
+                index += nameless
+                nameless += _ONE
+            value = float(np.float32(value * scale))
+            if not abs(value) <= _MAX_FLOAT32:
+                return n_values, at, VALUE_RANGE, here
+            indices[n_values] = np.uint32(index & mask)
+            values[n_values] = np.float32(value)
+            n_values += _ONE
+        at = _skip_blanks(block, at)
+    return n_values, at, 0, at
+
+
+@inlined
+def _find_bar(block, at):
+    while block[at] != _BAR and block[at] != _NEWLINE:
+        at += _ONE
+    return at
+
+
+@inlined
+def _plain_labels(block, at, bar, labels, n_labels):
+    """The labels before the bar where they are integers and nothing else: how many there are now, and whether."""
+    if at == bar:
+        return n_labels, True
+    n_labels, end, error = _labels(block, at, False, _LOWEST, _HIGHEST, labels, n_labels)
+    return n_labels, error == 0 and end != at and end < bar and _skip_blanks(block, end) == bar
+
+
+@kernel
+def parse_named_rows(
+    block, mask, row_lines, label_spans, label_starts, labels,
+    row_starts, indices, values, keys, spare, row_values,
+    answers_at, answers, questions, bad, counts,
+):  # fmt: skip
+    """Lines of Vowpal Wabbit's format, names hashed into `mask` + 1 columns.
+
+    `label_spans` says where each row has what precedes its first bar. Where all of it is integers throughout
+    the block, `labels` has them. Fills `counts` as `parse_rows` does, and last the rows whose labels are
+    something else.
+    """
+    size, at = np.uint64(len(block)), np.uint64(0)
+    n_rows, n_labels, n_values = np.uint64(0), np.uint64(0), np.uint64(0)
+    n_bad, n_other, line = 0, 0, 0
+    counts[:] = 0
+    label_starts[0], row_starts[0] = 0, 0
+    while at < size:
+        label_mark, value_mark = n_labels, n_values
+        at = _skip_blanks(block, at)
+        start, here = at, at
+        bar = _find_bar(block, at)
+        if block[at] != _NEWLINE:
+            plain, error = True, NO_BAR
+            if block[bar] == _BAR:
+                n_labels, plain = _plain_labels(block, at, bar, labels, n_labels)
+                n_values, at, error, here = _named_features(
+                    block, bar, mask, indices, values, n_values, answers_at, answers, questions, counts
+                )
+                if error == 0:
+                    n_values, fits = _sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
+                    error = 0 if fits else SUM_RANGE
+            if error != 0:
+                _note(bad, n_bad, line, here, error)
+                n_bad += 1
+                n_labels, n_values = label_mark, value_mark
+            else:
+                row_lines[n_rows] = line
+                label_spans[n_rows, 0], label_spans[n_rows, 1] = start, bar
+                n_rows += _ONE
+                label_starts[n_rows], row_starts[n_rows] = n_labels, n_values
+                n_other += 0 if plain else 1
+        at = _line_end(block, at) + _ONE
+        line += 1
+    counts[2], counts[3], counts[4], counts[5], counts[6] = n_rows, n_labels, n_values, n_bad, n_other

@@ -517,7 +517,7 @@ def _verify_content(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> None:
 class Saveable(Protocol):
     """An object that comes apart into a JSON-able header and arrays, and together again."""
 
-    def to_parts(self) -> tuple[dict[str, Any], Arrays]: ...
+    def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]: ...
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> Any: ...
@@ -539,14 +539,17 @@ def saveable(cls: SaveableClass) -> SaveableClass:
     return cls
 
 
-def object_parts(thing: Saveable) -> tuple[dict[str, Any], Arrays]:
-    """The header and arrays of an object together with the name of its class: a whole, or a nested part."""
+def object_parts(thing: Saveable, **options: Any) -> tuple[dict[str, Any], Arrays]:
+    """The header and arrays of an object together with the name of its class: a whole, or a nested part.
+
+    `options` are handed to the object's `to_parts`.
+    """
     name = type(thing).__name__
     if _CLASSES.get(name) is not type(thing):
         raise ModelFileError(
             f"A {name} cannot be saved in a model file: its class is not registered with @saveable."
         )
-    state, arrays = thing.to_parts()
+    state, arrays = thing.to_parts(**options)
     return {"class": name, "state": state}, arrays
 
 
@@ -571,9 +574,12 @@ def object_from_parts(header: dict[str, Any], arrays: Arrays) -> Any:
         ) from error
 
 
-def save(thing: Saveable, path: AnyPath) -> None:
-    """Save an object of a saveable class in one file, all or nothing; see `write_model`."""
-    header, arrays = object_parts(thing)
+def save(thing: Saveable, path: AnyPath, **options: Any) -> None:
+    """Save an object of a saveable class in one file, all or nothing; see `write_model`.
+
+    `options` are handed to the object's `to_parts`.
+    """
+    header, arrays = object_parts(thing, **options)
     write_model(path, header, arrays)
 
 

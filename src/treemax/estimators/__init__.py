@@ -1,0 +1,12 @@
+"""The classifiers, one file per system, under the names the command line knows."""
+
+from __future__ import annotations
+
+from treemax.estimators.base import LabelClassifier, OnlineLabelClassifier, TopK, TrainingInterrupted
+from treemax.estimators.one_vs_all import OneVsAll
+
+MODELS: dict[str, type[LabelClassifier]] = {"one-vs-all": OneVsAll}
+"""Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and
+the battery of tests by itself."""
+
+__all__ = ["MODELS", "LabelClassifier", "OneVsAll", "OnlineLabelClassifier", "TopK", "TrainingInterrupted"]

@@ -1,0 +1,424 @@
+"""What every classifier of the library shares.
+
+An estimator is thin: parameters, the labels, and `model_`, the trained thing itself, which knows rows and
+label ids only. This file does everything around that: reading X and y, the label index, the forms of the
+answers, saving. A system adds its own file with a subclass that says how to train (`_train`), how to answer
+(`_top`, `_probabilities`) and which arrays make up its model (`_model_parts`, `_model_from_parts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import treemax
+from treemax import modelfile
+from treemax.inputs import Rows, SparseRows, as_rows
+from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
+from treemax.memory import available_bytes, in_words
+from treemax.metrics import precision_at_k
+
+Self = TypeVar("Self", bound="LabelClassifier")
+
+ROWS_AT_ONCE = 1024  # when all probabilities of a row are looked through
+
+
+class TopK(NamedTuple):
+    """The best labels of each row, best first, and their scores; both of shape (rows, k)."""
+
+    labels: NDArray[Any]
+    scores: NDArray[np.float32]
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Raised by `fit` after Ctrl-C when what was learned so far is usable: the estimator keeps it."""
+
+    def __init__(self, model: Any, done: float) -> None:
+        super().__init__(f"interrupted after {done:.0%} of the training; what was learned so far is kept")
+        self.model = model
+
+
+class LabelClassifier(ClassifierMixin, BaseEstimator):
+    """Base class of all classifiers; see `OneVsAll` for one that is easy to read.
+
+    Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
+    label), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, and `model_`.
+    """
+
+    label_index_: LabelIndex
+    label_counts_: NDArray[np.int64]
+    n_examples_: int
+    n_features_in_: int
+    multi_label_: bool
+    model_: Any
+
+    # --- what a system adds -----------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        """Raise a ValueError that names the parameter and the value it got."""
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
+        """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible."""
+        raise NotImplementedError
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first."""
+        raise NotImplementedError
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        """The probability of every label for each row."""
+        raise NotImplementedError
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
+        raise NotImplementedError
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Any:
+        """The model back from its parts; anything unsound in them is a ValueError."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures: labels, features, weights and whatever a system adds."""
+        check_is_fitted(self, "model_")
+        return {
+            "model": type(self).__name__,
+            "labels": len(self.label_index_),
+            "features": self.n_features_in_,
+            "examples": self.n_examples_,
+            "multi_label": self.multi_label_,
+        }
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def fit(self: Self, X: Any, y: Any) -> Self:
+        """Train from nothing; a model trained before is replaced only when the new one is ready.
+
+        X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
+        a list of label lists or an indicator matrix (multi-label).
+        """
+        self._check_parameters()
+        rows, labels = self._read(X, y)
+        index = _sorted_index(labels)
+        targets = target_ids(labels, index.ids(labels.values))
+        try:
+            model = self._train(rows, targets, len(index), labels.multi_label)
+        except TrainingInterrupted as interruption:
+            self._adopt(X, rows, labels, index, targets, interruption.model)
+            raise
+        self._adopt(X, rows, labels, index, targets, model)
+        return self
+
+    def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
+        rows, labels = as_rows(X), read_labels(y)
+        if len(rows) != len(labels):
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: X has {len(rows)} rows, y has {len(labels)}."
+            )
+        if not labels.multi_label and not (labels.counts == 1).all():
+            row = int(np.argmax(labels.counts != 1))
+            raise ValueError(f"y: row {row} has {labels.counts[row]} labels, expected one.")
+        return rows, labels
+
+    def _adopt(
+        self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any
+    ) -> None:
+        """Take over what was learned, all at once."""
+        if isinstance(rows, SparseRows):
+            self.__dict__.pop("feature_names_in_", None)
+            self.n_features_in_ = rows.n_features
+        else:
+            validate_data(self, X, skip_check_array=True, reset=True)
+        self.label_index_ = index
+        self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
+        self.n_examples_ = len(rows)
+        self.multi_label_ = labels.multi_label
+        self._label_form = labels.form
+        self.model_ = model
+        self.__dict__.pop("_classes", None)
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """All labels in the order of their ids: sorted after `fit`, by arrival after `partial_fit`."""
+        if "label_index_" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no classes_ before it is fitted")
+        known = self.__dict__.get("_classes")
+        if known is None or len(known) != len(self.label_index_):
+            known = self.__dict__["_classes"] = self.label_index_.classes
+        return known
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def predict_topk(self, X: Any, k: int = 5) -> TopK:
+        """The k most probable labels of each row, best first, with their probabilities.
+
+        When the model knows fewer than k labels, as many as there are.
+        """
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"k must be a positive integer, got {k!r}.")
+        ids, scores = self._top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
+        return TopK(self._labels_of(ids), scores)
+
+    def predict(self, X: Any) -> Any:
+        """The most probable label of each row; for a multi-label model, the labels more likely than not.
+
+        A multi-label model answers in the form of the `y` it was trained with: label lists or an
+        indicator matrix.
+        """
+        rows = self._rows_to_predict(X)
+        if self.multi_label_:
+            return self._labels_above(rows, 0.5)
+        ids, _ = self._top(rows, 1)
+        return self._labels_of(ids)[:, 0]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """The probability of every label, in the order of `classes_`.
+
+        Dense: refused when it would not fit in memory; `predict_topk` is the natural call with many labels.
+        """
+        rows = self._rows_to_predict(X)
+        needed, available = 4 * len(rows) * len(self.label_index_), available_bytes()
+        if needed > 0.8 * available:
+            raise MemoryError(
+                f"predict_proba would need {in_words(needed)} for {len(rows):,} rows x {len(self.label_index_):,} "
+                f"labels, and {in_words(available)} is available: use predict_topk(X, k), or fewer rows at a time."
+            )
+        return self._probabilities(rows)
+
+    def score(self, X: Any, y: Any) -> float:
+        """The share of rows whose best label is right (precision at 1; accuracy for multi-class)."""
+        return float(precision_at_k(y, self.predict_topk(X, 1).labels, 1))
+
+    def _rows_to_predict(self, X: Any) -> Rows:
+        check_is_fitted(self, "model_")
+        rows = as_rows(X)
+        self._check_width(X, rows)
+        return rows
+
+    def _check_width(self, X: Any, rows: Rows) -> None:
+        """Dense rows must have the columns of the training. In sparse rows a column is the id of a feature:
+        one never seen simply has no weight, as files and streams need it."""
+        if isinstance(rows, SparseRows):
+            return
+        if type(X) is np.ndarray and not hasattr(self, "feature_names_in_"):
+            if rows.shape[1] != self.n_features_in_:
+                raise ValueError(
+                    f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting "
+                    f"{self.n_features_in_} features as input."
+                )
+            return
+        validate_data(self, X, skip_check_array=True, reset=False)
+
+    def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        if ids.size and ids.min() < 0:
+            found = ids >= 0
+            labels = np.full(ids.shape, None, dtype=object)
+            labels[found] = self.label_index_.labels(ids[found])
+            return labels
+        return self.label_index_.labels(ids)
+
+    def _labels_above(self, rows: Rows, threshold: float) -> Any:
+        """All labels with at least this probability, in the caller's form."""
+        row_of, ids = [], []
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            chosen = np.nonzero(self._probabilities(rows[start : start + ROWS_AT_ONCE]) >= threshold)
+            row_of.append(chosen[0] + start)
+            ids.append(chosen[1])
+        return self._in_caller_form(np.concatenate(row_of), np.concatenate(ids), len(rows))
+
+    def _in_caller_form(self, row_of: NDArray[np.int64], ids: NDArray[np.int64], n_rows: int) -> Any:
+        if self._label_form == "lists":
+            cuts = np.searchsorted(row_of, np.arange(1, n_rows))
+            return [part.tolist() for part in np.split(self.label_index_.labels(ids), cuts)]
+        columns = self.label_index_.labels(ids).astype(np.int64)
+        shape = (n_rows, int(self.label_index_.classes.max()) + 1)
+        matrix = sp.csr_matrix((np.ones(len(ids), dtype=np.int64), (row_of, columns)), shape=shape)
+        return matrix if self._label_form == "indicator" else matrix.toarray()
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, resume: bool = False) -> None:
+        """Write the model to one `.treemax` file, without pickle; `treemax.load` gives it back.
+
+        With `resume` the file also holds what learning needs to continue as if it had never stopped.
+        """
+        check_is_fitted(self, "model_")
+        modelfile.save(self, path, resume=resume)
+
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """This estimator as a JSON-able header and named arrays."""
+        check_is_fitted(self, "model_")
+        header, arrays = self._model_parts(resume)
+        index_dtype = self.label_index_.dtype
+        return {
+            "treemax": treemax.__version__,
+            "parameters": {
+                name: _jsonable(name, value) for name, value in self.get_params(deep=False).items()
+            },
+            "label_dtype": None if index_dtype is None else index_dtype.str.replace("<U0", "<U"),
+            "label_form": self._label_form,
+            "n_features": self.n_features_in_,
+            "n_examples": self.n_examples_,
+            "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
+            "model": header,
+        }, {
+            **modelfile.prefixed("labels", self.label_index_.arrays()),
+            "label_counts": self.label_counts_,
+            **modelfile.prefixed("model", arrays),
+        }
+
+    @classmethod
+    def from_parts(cls: type[Self], header: dict[str, Any], arrays: modelfile.Arrays) -> Self:
+        """The estimator back from its parts."""
+        estimator = cls(**header["parameters"])
+        index = LabelIndex.from_arrays(modelfile.part("labels", arrays), header["label_dtype"])
+        counts = np.array(arrays["label_counts"])
+        if counts.shape != (len(index),) or counts.dtype != np.int64:
+            raise ValueError("the label counts do not fit the labels")
+        estimator.label_index_ = index
+        estimator.label_counts_ = counts
+        estimator.n_examples_ = int(header["n_examples"])
+        estimator.n_features_in_ = int(header["n_features"])
+        estimator.multi_label_ = header["label_form"] != "vector"
+        estimator._label_form = header["label_form"]
+        if header["feature_names"]:
+            estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+        estimator.model_ = estimator._model_from_parts(header["model"], modelfile.part("model", arrays))
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in self.__dict__
+
+
+class OnlineLabelClassifier(LabelClassifier):
+    """A classifier that also learns from a stream: labels and features never seen before simply arrive.
+
+    A subclass adds `_start` (an empty model for a stream) and `_continue` (grow as needed and learn on).
+    """
+
+    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
+        """A model that knows nothing yet, for a stream that begins with these rows."""
+        raise NotImplementedError
+
+    def _continue(self, model: Any, rows: Rows, targets: Targets, n_labels: int) -> Any:
+        """Learn the rows in the order given; the model may be changed in place and is returned."""
+        raise NotImplementedError
+
+    def _check_growth(self, n_features: int, n_labels: int) -> None:
+        """Refuse, before anything is changed, what would not fit."""
+
+    def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn these rows, in order, on top of what was learned before.
+
+        `classes` may announce labels (scikit-learn's manner); nothing needs to be announced.
+        """
+        self._check_parameters()
+        rows, labels = self._read(X, y)
+        fresh = not self.__sklearn_is_fitted__()
+        index = LabelIndex() if fresh else self.label_index_
+        announced = None if classes is None else read_labels(classes, "classes")
+        self._check_continuation(X, rows, labels, announced, index, fresh)
+        if announced is not None:
+            index.add(announced.values, announced.dtype)
+        if labels.form in ("indicator", "dense-indicator"):
+            index.add(np.arange(labels.n_columns), np.int64)
+        targets = target_ids(labels, index.add(labels.values, labels.dtype))
+        if fresh:
+            model = self._start(rows, targets, len(index), labels.multi_label)
+            self._adopt(X, rows, labels, index, targets, model)
+            self.label_counts_[:] = 0
+            self.n_examples_ = 0
+        self._learn_more(rows, targets)
+        return self
+
+    def _check_continuation(
+        self,
+        X: Any,
+        rows: Rows,
+        labels: RaggedLabels,
+        announced: RaggedLabels | None,
+        index: LabelIndex,
+        fresh: bool,
+    ) -> None:
+        """All that can be wrong with a continuation is found here, before anything is changed."""
+        new: set[Any] = set()
+        for part in (labels, announced):
+            if part is not None and len(part.values):
+                index.check_kind(part.dtype)
+                new.update(np.asarray(part.values)[index.ids(part.values) < 0].tolist())
+        if announced is not None and labels.values.size and announced.values.size:
+            missing = set(labels.values.tolist()) - set(announced.values.tolist()) if fresh else set()
+            if missing:
+                raise ValueError(f"y has labels that are not in classes: {sorted(missing)[:5]}.")
+        new.update(j for j in range(labels.n_columns) if j not in index)
+        n_labels = len(index) + len(new)
+        if n_labels == 0:
+            raise ValueError("y has no labels at all: nothing can be learned before the first label.")
+        n_features = rows.n_features if isinstance(rows, SparseRows) else rows.shape[1]
+        if fresh:
+            self._check_growth(n_features, n_labels)
+            return
+        self._check_width(X, rows)
+        if labels.multi_label != self.multi_label_:
+            began, now = ("multi-label", "a vector") if self.multi_label_ else ("multi-class", "label lists")
+            raise ValueError(f"The model began as {began}, but y is now {now}: keep to one form of y.")
+        self._check_growth(max(n_features, self.n_features_in_), n_labels)
+
+    def _learn_more(self, rows: Rows, targets: Targets) -> None:
+        n_labels = len(self.label_index_)
+        self.n_features_in_ = max(
+            self.n_features_in_, rows.n_features if isinstance(rows, SparseRows) else rows.shape[1]
+        )
+        counts = np.zeros(n_labels, dtype=np.int64)
+        counts[: len(self.label_counts_)] = self.label_counts_
+        self.label_counts_ = counts + np.bincount(
+            targets.ids[targets.indptr[0] : targets.indptr[-1]], minlength=n_labels
+        )
+        self.n_examples_ += len(rows)
+        self.model_ = self._continue(self.model_, rows, targets, n_labels)
+
+
+def _sorted_index(labels: RaggedLabels) -> LabelIndex:
+    """The index of a model trained from nothing: labels in order, as scikit-learn has it."""
+    if labels.form in ("indicator", "dense-indicator"):
+        names: list[Any] = list(range(labels.n_columns))
+    else:
+        names = sorted(set(labels.values.tolist()))
+    if not names:
+        raise ValueError("y has no labels at all: every row's label list is empty.")
+    index = LabelIndex()
+    values = np.array(names, dtype=object if isinstance(names[0], str) else np.int64)
+    index.add(values, labels.dtype)
+    return index
+
+
+def row_orders(n_rows: int, passes: int, random_state: Any) -> Iterator[NDArray[np.uint32]]:
+    """A new random order of the rows for every pass."""
+    random = check_random_state(random_state)
+    for _ in range(passes):
+        yield random.permutation(n_rows).astype(np.uint32)
+
+
+def _jsonable(name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.random.RandomState):
+        return None  # its place in the sequence cannot be kept; a loaded model draws anew
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"Parameter {name}={value!r} cannot be saved; use a number, a string, True, False or None."
+    )

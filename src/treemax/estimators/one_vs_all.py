@@ -1,0 +1,235 @@
+"""One linear scorer per label: the flat model that every tree is compared with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax import modelfile
+from treemax.estimators.base import OnlineLabelClassifier, TrainingInterrupted, row_orders
+from treemax.inference import linear
+from treemax.inputs import Rows, SparseRows
+from treemax.labels import Targets
+from treemax.learning.adagrad import (
+    LOSSES,
+    Settings,
+    empty_model,
+    grown,
+    learn,
+    suggested_for_stream,
+    suggested_settings,
+)
+from treemax.memory import available_bytes, in_words
+from treemax.parameters import check_number
+from treemax.progress import progress_bar
+from treemax.threads import thread_count
+
+
+@modelfile.saveable
+class OneVsAll(OnlineLabelClassifier):
+    """One linear scorer per label, learned together by AdaGrad: accurate, and as slow as the labels are many.
+
+    Training and prediction take time and memory proportional to the number of labels: below about a thousand
+    labels nothing serves better, beyond a hundred thousand the trees do. Dense rows and sparse rows each have
+    a layout of their own.
+
+    Parameters
+    ----------
+    loss : "auto", "softmax", "logistic" or "squared_hinge"
+        "auto" takes softmax for multi-class and logistic for multi-label problems.
+    passes : int
+        Passes over the data in `fit`, each in a new random order. `partial_fit` takes its rows once, in order.
+    learning_rate : "auto" or float
+        AdaGrad's rate; "auto" computes it from the data, see `settings_`.
+    final_rate : float
+        The share of the learning rate that is left at the end of `fit`; the rate falls linearly.
+    initial_accumulator : "auto" or float
+        Added to AdaGrad's sums of squared gradients: the larger, the gentler the first steps.
+    batch_size : int
+        Rows whose scores are computed together.
+    least_gradient : float
+        Labels whose gradient is smaller are not updated: most of them, once a softmax knows something.
+    n_jobs : int or None
+        Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
+    max_memory : float or None
+        Refuse to train beyond this many GB; None is 80% of what is available.
+    random_state : int, RandomState or None
+        Seed of the row order. One seed and one thread give the same model, bit for bit.
+    verbose : int
+        0 for no progress bar.
+
+    Attributes
+    ----------
+    settings_ : Settings
+        Loss, rate and initial sums in use, also where they were computed from the data.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.OneVsAll(passes=5).fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+    >>> labels, scores = model.predict_topk([[0.0, 2.0]], k=2)
+    >>> labels.tolist(), bool(scores[0, 0] > 0.9)
+    ([['north', 'east']], True)
+    """
+
+    settings_: Settings
+
+    def __init__(
+        self,
+        loss: str = "auto",
+        passes: int = 5,
+        learning_rate: float | str = "auto",
+        final_rate: float = 0.1,
+        initial_accumulator: float | str = "auto",
+        batch_size: int = 16,
+        least_gradient: float = 1e-3,
+        n_jobs: int | None = None,
+        max_memory: float | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.loss = loss
+        self.passes = passes
+        self.learning_rate = learning_rate
+        self.final_rate = final_rate
+        self.initial_accumulator = initial_accumulator
+        self.batch_size = batch_size
+        self.least_gradient = least_gradient
+        self.n_jobs = n_jobs
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self) -> None:
+        if self.loss not in ("auto", *LOSSES):
+            raise ValueError(f"loss must be 'auto' or one of {', '.join(LOSSES)}, got {self.loss!r}.")
+        for name in ("passes", "batch_size"):
+            check_number(name, getattr(self, name), whole=True, least=1)
+        check_number("final_rate", self.final_rate, least=0, most=1)
+        check_number("least_gradient", self.least_gradient, least=0)
+        for name in ("learning_rate", "initial_accumulator"):
+            if getattr(self, name) != "auto":
+                check_number(name, getattr(self, name), above=0)
+        if self.max_memory is not None:
+            check_number("max_memory", self.max_memory, above=0)
+        thread_count(self.n_jobs)
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+        self._check_growth(rows.shape[1], n_labels)
+        settings = self._settings(rows, targets, n_labels, multi_label, stream=False)
+        bias = _first_bias(settings.loss, targets, n_labels)
+        model = empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels, bias)
+        orders = row_orders(len(rows), self.passes, self.random_state)
+        planned = self.passes * len(rows)
+        with progress_bar(planned, "one-vs-all", "rows", self.verbose) as bar:
+            try:
+                for done in learn(model, rows, targets, orders, settings, planned, thread_count(self.n_jobs)):
+                    bar.update(done)
+            except KeyboardInterrupt:
+                self.settings_ = settings
+                raise TrainingInterrupted(linear.packed(model), bar.n / planned) from None
+        self.settings_ = settings
+        return linear.packed(model)
+
+    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+        self.settings_ = self._settings(rows, targets, n_labels, multi_label, stream=True)
+        bias = _first_bias(self.settings_.loss, targets, n_labels)
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels, bias)
+
+    def _continue(
+        self, model: linear.LinearModel, rows: Rows, targets: Targets, n_labels: int
+    ) -> linear.LinearModel:
+        settings = self.settings_
+        self.model_ = table = grown(
+            model, rows.shape[1], n_labels, _first_bias(settings.loss, targets, n_labels)
+        )
+        order = [np.arange(len(rows), dtype=np.uint32)]
+        steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
+        for _ in learn(table, rows, targets, order, steady, len(rows), thread_count(self.n_jobs)):
+            pass
+        return table
+
+    def _settings(
+        self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool, stream: bool
+    ) -> Settings:
+        loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
+        if stream:
+            rate, initial = suggested_for_stream(rows)
+        else:
+            rate, initial = suggested_settings(loss, rows, targets, n_labels, self.passes)
+        return Settings(
+            loss=loss,
+            rate=rate if self.learning_rate == "auto" else float(self.learning_rate),
+            initial=initial if self.initial_accumulator == "auto" else float(self.initial_accumulator),
+            final_rate=1.0 if stream else self.final_rate,
+            batch_rows=self.batch_size,
+            least_gradient=self.least_gradient,
+        )
+
+    def _check_growth(self, n_features: int, n_labels: int) -> None:
+        needed = 8 * (n_features + 1) * n_labels  # weights and AdaGrad's sums
+        limit = 0.8 * available_bytes() if self.max_memory is None else self.max_memory * 1e9
+        if needed > limit:
+            raise MemoryError(
+                f"OneVsAll needs {in_words(needed)} for {n_features:,} features x {n_labels:,} labels, more than the "
+                f"{in_words(limit)} it may use (max_memory). Use a tree model, whose memory does not grow with "
+                "features x labels, or fewer features (hashing, a larger min_df)."
+            )
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return linear.top(
+            self.model_, rows, k, self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
+        )
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        return linear.probabilities(
+            self.model_, rows, self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        weights = self.model_.weights
+        return {
+            **super().describe(),
+            "loss": self.settings_.loss,
+            "learning_rate": round(self.settings_.rate, 4),
+            "layout": self.model_.layout,
+            "weights": int(np.count_nonzero(weights)),
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        model = linear.packed(self.model_)
+        return {"layout": model.layout, "settings": vars(self.settings_)}, linear.arrays_of(model, resume)
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> linear.LinearModel:
+        self.settings_ = Settings(**header["settings"])
+        if self.settings_.loss not in LOSSES:
+            raise ValueError(f"unknown loss {self.settings_.loss!r}")
+        model = linear.from_arrays(header["layout"], arrays)
+        if model.n_labels != len(self.label_index_) or model.n_features > self.n_features_in_:
+            raise ValueError("the weights do not fit the labels and features")
+        return model
+
+
+def _first_bias(loss: str, targets: Targets, n_labels: int) -> float:
+    """Where a label's bias starts: what the loss would answer knowing only how rare a label is."""
+    if loss == "softmax":
+        return 0.0
+    if loss == "squared_hinge":
+        return -1.0
+    rarity = max(1, len(targets.ids)) / max(1, len(targets)) / n_labels
+    rarity = min(max(rarity, 1e-6), 0.5)
+    return math.log(rarity / (1.0 - rarity))

@@ -1,0 +1,367 @@
+"""Linear scores over all labels: learning with AdaGrad, scoring, and the best k.
+
+Two layouts, each the one its rows read contiguously:
+
+* label-major `weights[label, feature]` for dense rows: a score is a dot product of two contiguous vectors;
+* feature-major `weights[feature, label]` for sparse rows: a non-zero adds one contiguous run to all scores.
+  In its packed form a feature keeps its non-zero weights only.
+
+Learning takes mini-batches: the scores and gradients of a batch come from the weights at its start, then
+each example's gradient is applied by AdaGrad in turn. Gradients smaller than `least` are skipped: for a
+softmax over many labels that is nearly all of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels.jit import fast_kernel, inline_kernel, kernel
+
+SOFTMAX, LOGISTIC, SQUARED_HINGE = 0, 1, 2  # losses
+SOFTMAX_LINK, LOGISTIC_LINK, HINGE_LINK = 0, 1, 2  # from a score to a probability
+
+LABEL_BLOCK = 4096  # labels scored at a time by a sparse row: 16 KB of scores stay in the first-level cache
+LEAST_PROBABILITY = np.float32(1e-6)  # of the hinge's link, which would otherwise give zeros throughout
+
+_LOG2_E = np.float32(1.442695040888963)
+_LN2_HIGH = np.float32(0.693359375)
+_LN2_LOW = np.float32(-2.12194440e-4)
+_ONE = np.float32(1.0)
+
+
+@inline_kernel
+def exp32(x):
+    """e**x in float32: range reduction and a polynomial, which vectorises where `math.exp` does not."""
+    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
+    n = np.floor(x * _LOG2_E + np.float32(0.5))
+    r = x - n * _LN2_HIGH - n * _LN2_LOW
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * r * r + r + _ONE
+    power = (np.int32(n) + np.int32(127)) << np.int32(23)  # 2**n, written into the exponent bits
+    return p * np.int32(power).view(np.float32)
+
+
+@fast_kernel
+def exp_all(x, out):
+    """`exp32` of every element: for tests of its error."""
+    for i in range(x.size):
+        out[i] = exp32(x[i])
+
+
+# --- learning ------------------------------------------------------------------------------------------
+
+
+@fast_kernel
+def _softmax(scores):
+    top = scores[0]
+    for c in range(scores.size):
+        top = max(top, scores[c])
+    total = np.float32(0.0)
+    for c in range(scores.size):
+        e = exp32(scores[c] - top)
+        scores[c] = e
+        total += e
+    scale = _ONE / total
+    for c in range(scores.size):
+        scores[c] *= scale
+
+
+@fast_kernel
+def _gradient(loss, scores, truth, held):
+    """Replace the scores of one row by the derivative of its loss in each of them."""
+    if loss == SOFTMAX:
+        _softmax(scores)
+        share = _ONE / np.float32(max(1, truth.size))
+        for j in range(truth.size):
+            scores[truth[j]] -= share
+        if truth.size == 0:  # a row without labels says nothing to a softmax
+            scores[:] = np.float32(0.0)
+    elif loss == LOGISTIC:
+        for c in range(scores.size):
+            scores[c] = _ONE / (_ONE + exp32(-scores[c]))
+        for j in range(truth.size):
+            scores[truth[j]] -= _ONE
+    else:
+        for j in range(truth.size):
+            held[j] = scores[truth[j]]
+        for c in range(scores.size):
+            scores[c] = max(np.float32(0.0), _ONE + scores[c])
+        for j in range(truth.size):
+            scores[truth[j]] = -max(np.float32(0.0), _ONE - held[j])
+
+
+@fast_kernel
+def _worth_updating(gradient, least, labels, values):
+    """Collect the labels whose gradient is at least `least`; returns how many."""
+    count = np.uint64(0)
+    for c in range(gradient.size):
+        g = gradient[c]
+        labels[count] = c
+        values[count] = g
+        if abs(g) >= least:
+            count += np.uint64(1)
+    return count
+
+
+@fast_kernel
+def _update_bias(bias, bias_squares, labels, values, count, rate, initial):
+    for j in range(count):
+        c = labels[j]
+        g = values[j]
+        squares = bias_squares[c] + g * g
+        bias_squares[c] = squares
+        bias[c] -= rate * g / np.sqrt(squares + initial)
+
+
+@fast_kernel
+def learn_dense(
+    X, order, target_indptr, target_ids,
+    weights, squares, bias, bias_squares,
+    rates, initial, loss, least, batch_rows, most_labels,
+):  # fmt: skip
+    """Learn the dense rows X[order] with label-major weights [labels, features]; rates[i] is batch i's."""
+    n_labels, n_features = weights.shape
+    batch = np.zeros((batch_rows, n_features), np.float32)
+    scores = np.empty((batch_rows, n_labels), np.float32)
+    labels = np.empty(n_labels + 1, np.uint32)
+    values = np.empty(n_labels + 1, np.float32)
+    held = np.empty(max(1, most_labels), np.float32)
+    for number, start in enumerate(range(0, order.size, batch_rows)):
+        size = min(batch_rows, order.size - start)
+        for i in range(size):
+            batch[i] = X[order[start + i]]
+        np.dot(batch, weights.T, scores)
+        rate = rates[number]
+        for i in range(size):
+            row = order[start + i]
+            scores[i] += bias
+            _gradient(loss, scores[i], target_ids[target_indptr[row] : target_indptr[row + 1]], held)
+            count = _worth_updating(scores[i], least, labels, values)
+            x = batch[i]
+            for j in range(count):
+                w, s, g = weights[labels[j]], squares[labels[j]], values[j]
+                for d in range(n_features):
+                    step = g * x[d]
+                    total = s[d] + step * step
+                    s[d] = total
+                    w[d] -= rate * step / np.sqrt(total + initial)
+            _update_bias(bias, bias_squares, labels, values, count, rate, initial)
+
+
+@kernel
+def _add_run(scores, weights, start, stop, x):
+    """scores += x * weights over one run of labels: without fused operations, so that the packed form of
+    the same weights gives the same bits."""
+    for c in range(start, stop):
+        scores[c] += x * weights[c]
+
+
+@kernel
+def _score_sparse(scores, indices, values, weights, bias):
+    """The scores of one sparse row; columns the weights do not have are features never seen."""
+    n_labels = np.uint64(bias.size)
+    n_features = np.uint64(weights.shape[0])
+    for start in range(np.uint64(0), n_labels, np.uint64(LABEL_BLOCK)):
+        stop = min(start + np.uint64(LABEL_BLOCK), n_labels)
+        for c in range(start, stop):
+            scores[c] = bias[c]
+        for p in range(np.uint64(indices.size)):
+            if indices[p] < n_features:
+                _add_run(scores, weights[indices[p]], start, stop, values[p])
+
+
+@fast_kernel
+def learn_sparse(
+    indptr, indices, data, order, target_indptr, target_ids,
+    weights, squares, bias, bias_squares,
+    rates, initial, loss, least, batch_rows, most_labels,
+):  # fmt: skip
+    """Learn sparse rows with feature-major weights [features, room for labels]; bias.size labels are in use."""
+    n_labels = bias.size
+    scores = np.empty((batch_rows, n_labels), np.float32)
+    labels = np.empty(n_labels + 1, np.uint32)
+    values = np.empty(n_labels + 1, np.float32)
+    held = np.empty(max(1, most_labels), np.float32)
+    for number, start in enumerate(range(0, order.size, batch_rows)):
+        size = min(batch_rows, order.size - start)
+        for i in range(size):
+            first, last = indptr[order[start + i]], indptr[order[start + i] + 1]
+            _score_sparse(scores[i], indices[first:last], data[first:last], weights, bias)
+        rate = rates[number]
+        for i in range(size):
+            row = order[start + i]
+            _gradient(loss, scores[i], target_ids[target_indptr[row] : target_indptr[row + 1]], held)
+            count = _worth_updating(scores[i], least, labels, values)
+            for p in range(indptr[row], indptr[row + 1]):
+                w, s, x = weights[indices[p]], squares[indices[p]], data[p]
+                for j in range(count):
+                    c = labels[j]
+                    step = values[j] * x
+                    total = s[c] + step * step
+                    s[c] = total
+                    w[c] -= rate * step / np.sqrt(total + initial)
+            _update_bias(bias, bias_squares, labels, values, count, rate, initial)
+
+
+# --- scoring -------------------------------------------------------------------------------------------
+
+
+@fast_kernel
+def score_dense_row(x, weights, bias, scores):
+    """One dense row against label-major weights: a matrix-vector product at the memory's rate."""
+    for c in range(weights.shape[0]):
+        w = weights[c]
+        total = np.float32(0.0)
+        for d in range(x.size):
+            total += w[d] * x[d]
+        scores[c] = total + bias[c]
+
+
+@kernel
+def score_sparse_rows(indptr, indices, values, weights, bias, scores):
+    """Sparse rows against feature-major weights."""
+    for row in range(indptr.size - 1):
+        first, last = indptr[row], indptr[row + 1]
+        _score_sparse(scores[row], indices[first:last], values[first:last], weights, bias)
+
+
+@kernel
+def score_packed_rows(indptr, indices, values, feature_indptr, labels, weights, bias, scores):
+    """Sparse rows against packed weights: feature f has weights[feature_indptr[f]:feature_indptr[f + 1]]."""
+    n_features = feature_indptr.size - 1
+    for row in range(indptr.size - 1):
+        line = scores[row]
+        line[:] = bias
+        for p in range(indptr[row], indptr[row + 1]):
+            feature, x = indices[p], values[p]
+            if feature < n_features:
+                for q in range(np.uint64(feature_indptr[feature]), np.uint64(feature_indptr[feature + 1])):
+                    line[labels[q]] += x * weights[q]
+
+
+@kernel
+def count_used(weights, squares, n_labels, counts):
+    """Weights of every feature that were ever updated, among the first `n_labels` labels."""
+    for f in range(weights.shape[0]):
+        w, s, count = weights[f], squares[f], 0
+        for c in range(n_labels):
+            count += (w[c] != 0) | (s[c] != 0)
+        counts[f] = count
+
+
+@kernel
+def pack_used(weights, squares, n_labels, feature_indptr, labels, packed_weights, packed_squares):
+    """Fill the packed form, whose `feature_indptr` comes from `count_used`."""
+    for f in range(weights.shape[0]):
+        w, s, at = weights[f], squares[f], feature_indptr[f]
+        for c in range(n_labels):
+            if (w[c] != 0) | (s[c] != 0):
+                labels[at] = c
+                packed_weights[at] = w[c]
+                packed_squares[at] = s[c]
+                at += 1
+
+
+@kernel
+def unpack(feature_indptr, labels, packed, table):
+    """Packed weights, or their squares, back into a feature-major table."""
+    for f in range(feature_indptr.size - 1):
+        for q in range(feature_indptr[f], feature_indptr[f + 1]):
+            table[f, labels[q]] = packed[q]
+
+
+# --- from scores to answers ----------------------------------------------------------------------------
+
+
+@fast_kernel
+def to_probabilities(scores, link, normalise):
+    """Scores of one row to probabilities, in place; normalised over the labels for multi-class."""
+    if link == SOFTMAX_LINK:
+        _softmax(scores)
+        return
+    total = np.float32(0.0)
+    for c in range(scores.size):
+        if link == LOGISTIC_LINK:
+            p = _ONE / (_ONE + exp32(-scores[c]))
+        else:
+            p = min(max((_ONE + scores[c]) * np.float32(0.5), LEAST_PROBABILITY), _ONE)
+        scores[c] = p
+        total += p
+    if normalise:
+        scale = _ONE / total
+        for c in range(scores.size):
+            scores[c] *= scale
+
+
+@fast_kernel
+def rows_to_probabilities(scores, link, normalise):
+    """`to_probabilities` of every row."""
+    for i in range(scores.shape[0]):
+        to_probabilities(scores[i], link, normalise)
+
+
+@kernel
+def _best(scores, ids, best):
+    """Write the best ids.size labels in order, equal scores by the smaller id, by insertion into a short
+    list; blocks that hold nothing better than the worst of it cost one comparison each."""
+    k, n = ids.size, scores.size
+    filled = 0
+    for start in range(0, n, 64):
+        stop = min(start + 64, n)
+        if filled == k:
+            top = scores[start]
+            for c in range(start, stop):
+                top = max(top, scores[c])
+            if not top > best[k - 1]:
+                continue
+        for c in range(start, stop):
+            s = scores[c]
+            if filled < k:
+                at = filled
+                filled += 1
+            elif s > best[k - 1]:
+                at = k - 1
+            else:
+                continue
+            while at > 0 and best[at - 1] < s:
+                best[at] = best[at - 1]
+                ids[at] = ids[at - 1]
+                at -= 1
+            best[at] = s
+            ids[at] = c
+
+
+@kernel
+def best_of_rows(scores, ids, best):
+    """The best labels of every row and their scores."""
+    for i in range(scores.shape[0]):
+        _best(scores[i], ids[i], best[i])
+
+
+@fast_kernel
+def probabilities_of_best(scores, best, link, normalise):
+    """Turn the best scores of each row into probabilities, given all scores of the row (they are used up)."""
+    for i in range(best.shape[0]):
+        line, top = scores[i], best[i]
+        if link == SOFTMAX_LINK:
+            total, peak = np.float32(0.0), top[0]
+            for c in range(line.size):
+                total += exp32(line[c] - peak)
+            for j in range(top.size):
+                top[j] = exp32(top[j] - peak) / total
+        else:
+            if normalise:
+                to_probabilities(line, link, False)
+                total = np.float32(0.0)
+                for c in range(line.size):
+                    total += line[c]
+            else:
+                total = _ONE
+            to_probabilities(top, link, False)
+            for j in range(top.size):
+                top[j] /= total

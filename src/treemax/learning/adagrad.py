@@ -1,0 +1,181 @@
+"""AdaGrad over all labels at once: what trains a flat linear model.
+
+Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization", 2011.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inference.linear import FeatureMajor, LabelMajor, LinearModel, densified, sparsified, unpacked
+from treemax.inputs import Rows, SparseRows
+from treemax.kernels import linear as kernels
+from treemax.labels import Targets
+from treemax.threads import for_each, one_blas_thread
+
+LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
+WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
+
+
+Learnable: TypeAlias = "LabelMajor | FeatureMajor"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn; the rate falls linearly from `rate` to `final_rate * rate` over the planned rows."""
+
+    loss: str
+    rate: float
+    initial: float  # added to the sum of squared gradients: the larger, the gentler the first steps
+    final_rate: float = 1.0
+    batch_rows: int = 16
+    least_gradient: float = 1e-3
+
+
+def empty_model(sparse: bool, n_features: int, n_labels: int, bias: float) -> Learnable:
+    """A model that knows nothing, in the layout that suits its rows."""
+    shape = (n_features, n_labels) if sparse else (n_labels, n_features)
+    form = FeatureMajor if sparse else LabelMajor
+    return form(
+        np.zeros(shape, dtype=np.float32), np.full(n_labels, bias, dtype=np.float32),
+        np.zeros(shape, dtype=np.float32), np.zeros(n_labels, dtype=np.float32),
+    )  # fmt: skip
+
+
+def grown(model: LinearModel, n_features: int, n_labels: int, bias: float) -> Learnable:
+    """The model ready to learn, with room for labels and features seen for the first time.
+
+    Room for labels is doubled, so that a table is moved rarely. What is mapped from a file is copied.
+    """
+    table = unpacked(model)
+    if table.squares is None:
+        warnings.warn(
+            "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
+            "Use save(path, resume=True) to continue as if learning had never stopped.",
+            stacklevel=5,
+        )
+    n_labels, n_features = max(n_labels, table.n_labels), max(n_features, table.n_features)
+    new_bias = np.full(n_labels, bias, dtype=np.float32)
+    new_bias[: table.n_labels] = table.bias
+    by_feature = isinstance(table, FeatureMajor)
+    shape = (n_features, _room(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
+    return type(table)(
+        _enlarged(table.weights, shape), new_bias,
+        _enlarged(table.squares, shape), _enlarged(table.bias_squares, (n_labels,)),
+    )  # fmt: skip
+
+
+def learn(
+    model: Learnable,
+    rows: Rows,
+    targets: Targets,
+    orders: Iterable[NDArray[np.uint32]],
+    settings: Settings,
+    planned_rows: int,
+    threads: int,
+) -> Iterator[int]:
+    """Learn the rows in the given orders (one per pass), in place; yields the rows done after each piece.
+
+    With several threads the pieces race for the weights: no locks, results within noise.
+    """
+    state = (model.weights, model.squares, model.bias, model.bias_squares)
+    constants = (
+        np.float32(settings.initial), LOSSES[settings.loss], np.float32(settings.least_gradient),
+        settings.batch_rows, int(np.diff(targets.indptr).max(initial=0)),
+    )  # fmt: skip
+    run, inputs = _kernel_and_inputs(model, rows)
+
+    def work(piece: tuple[int, NDArray[np.uint32]]) -> None:
+        done, order = piece
+        rates = _rates(settings, done, len(order), planned_rows)
+        with one_blas_thread():
+            run(*inputs, order, targets.indptr, targets.ids, *state, rates, *constants)
+
+    for _, order in for_each(_cut(orders, _piece_rows(model, rows)), work, threads):
+        yield len(order)
+
+
+def _kernel_and_inputs(model: Learnable, rows: Rows) -> tuple[Callable[..., None], tuple[NDArray[Any], ...]]:
+    if isinstance(model, FeatureMajor):
+        sparse = sparsified(rows)
+        return kernels.learn_sparse, (sparse.indptr, sparse.indices, sparse.values)
+    return kernels.learn_dense, (densified(rows, model.n_features) if isinstance(rows, SparseRows) else rows,)
+
+
+def _rates(settings: Settings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:
+    """The rate of each batch of a piece that starts after `done` rows."""
+    starts = done + np.arange(0, n_rows, settings.batch_rows)
+    fall = (1.0 - settings.final_rate) * starts / max(1, planned_rows)
+    return (settings.rate * (1.0 - fall)).astype(np.float32)
+
+
+def _piece_rows(model: Learnable, rows: Rows) -> int:
+    width = rows.nnz / max(1, len(rows)) if isinstance(rows, SparseRows) else rows.shape[1]
+    return int(np.clip(WORK_AT_ONCE / (model.n_labels * max(1.0, width)), 1, 8192))
+
+
+def suggested_settings(
+    loss: str, rows: Rows, targets: Targets, n_labels: int, passes: int
+) -> tuple[float, float]:
+    """A rate and an initial sum of squares computed from the data.
+
+    A weight that receives u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach
+    about log(labels) for its label to win against all others: so the rate grows with log(labels) and falls
+    with the length of a row and with the square root of the examples a label has. The initial sum is a
+    fifth of what one pass adds to it. Both constants were chosen on glyphs, wordnet and delicious.
+    """
+    squared_length, width = _mean_squared_length(rows)
+    examples_per_label = max(1.0, len(targets.ids) / n_labels)
+    margin = math.log(n_labels) + 3.0
+    rate = 2.0 * margin / (math.sqrt(squared_length * examples_per_label) * passes**0.25)
+    initial = 0.2 * squared_length / width * examples_per_label
+    return rate, initial
+
+
+def suggested_for_stream(rows: Rows) -> tuple[float, float]:
+    """The same for a stream, of which only the first rows are known."""
+    squared_length, width = _mean_squared_length(rows)
+    return 2.0 / math.sqrt(squared_length), squared_length / width
+
+
+def _mean_squared_length(rows: Rows) -> tuple[float, float]:
+    """The mean squared length of a row that is not all zero, and the mean number of its non-zeros."""
+    if isinstance(rows, SparseRows):
+        values = rows.values[rows.indptr[0] : rows.indptr[-1]]
+        filled = int((np.diff(rows.indptr) > 0).sum())
+        total, count = float(np.dot(values, values)), len(values)
+    else:
+        filled, total, count = len(rows), float(np.einsum("ij,ij->", rows, rows, dtype=np.float64)), rows.size
+    if total <= 0.0 or not math.isfinite(total):
+        return 1.0, 1.0
+    return total / max(1, filled), count / max(1, filled)
+
+
+def _cut(orders: Iterable[NDArray[np.uint32]], size: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    """Pieces of at most `size` rows, each with the number of rows before it."""
+    done = 0
+    for order in orders:
+        for start in range(0, len(order), size):
+            piece = order[start : start + size]
+            yield done, piece
+            done += len(piece)
+
+
+def _room(have: int, need: int) -> int:
+    return have if need <= have else max(need, 2 * have)
+
+
+def _enlarged(array: NDArray[np.float32] | None, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    if array is not None and array.shape == shape and array.flags.writeable:
+        return array
+    out = np.zeros(shape, dtype=np.float32)
+    if array is not None:
+        out[tuple(slice(0, n) for n in array.shape)] = array
+    return out

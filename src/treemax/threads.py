@@ -1,0 +1,91 @@
+"""Threads for kernels: they release the GIL, so plain Python threads use every core."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+Piece = TypeVar("Piece")
+
+
+def thread_count(n_jobs: int | None) -> int:
+    """How many threads `n_jobs` means: None is one, -1 all cores, -2 all but one.
+
+    >>> thread_count(None), thread_count(3)
+    (1, 3)
+    """
+    if n_jobs is None:
+        return 1
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+        raise ValueError(f"n_jobs must be None or an integer other than zero, got {n_jobs!r}.")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> Iterator[Piece]:
+    """Call `work` on every piece, in order with one thread, and yield each piece when it is done.
+
+    At most two pieces a thread are under way, so that an interruption is answered after one piece.
+    """
+    if threads == 1:
+        for piece in pieces:
+            work(piece)
+            yield piece
+        return
+    under_way: dict[Future[object], Piece] = {}
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for piece in pieces:
+            under_way[pool.submit(work, piece)] = piece
+            while len(under_way) >= 2 * threads:
+                yield from _finished(under_way)
+        while under_way:
+            yield from _finished(under_way)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finished(under_way: dict[Future[object], Piece]) -> Iterator[Piece]:
+    done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+    for future in done:
+        piece = under_way.pop(future)
+        future.result()
+        yield piece
+
+
+class _QuietBlas:
+    """Holds the linear algebra library to one thread while any of our threads calls it.
+
+    The limit belongs to the process: the first to come sets it, the last to go puts it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._controller: ThreadpoolController | None = None
+        self._limit: object | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if self._users == 0:
+                self._controller = self._controller or ThreadpoolController()
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+                self._limit.__enter__()  # type: ignore[union-attr]
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._limit.__exit__(None, None, None)  # type: ignore[union-attr]
+
+
+one_blas_thread = _QuietBlas()

@@ -1,0 +1,237 @@
+"""Texts straight into hashed features: words, word n-grams and character n-grams over UTF-8 bytes.
+
+A word is a run of word characters. Which characters those are is fixed here, and not left to the Unicode
+tables of the Python at hand, because a hashed feature must be the same on every machine that ever reads the
+model: ASCII letters, digits and the underscore, and beyond ASCII everything except punctuation, symbols and
+spaces of the blocks where nearly all of them live. Combining marks and emoji count as word characters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from treemax.kernels.jit import inline_kernel, kernel
+
+_OFFSET = np.uint64(0xCBF29CE484222325)  # FNV-1a
+_PRIME = np.uint64(0x100000001B3)
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+_JOIN = np.uint64(0x9E3779B97F4A7C15)
+_CHARACTERS = np.uint64(0xD6E8FEB86659FD93)  # keeps the character n-gram "cat" apart from the word "cat"
+_OPENING, _CLOSING = np.uint64(0x02), np.uint64(0x03)  # before and after a word: bytes that no word contains
+_SHIFT_32, _ZERO, _ONE = np.uint64(32), np.uint64(0), np.uint64(1)
+_FEW = 48
+
+
+_ASCII_WORD = np.array([chr(code).isalnum() or chr(code) == "_" for code in range(128)])
+
+
+@inline_kernel
+def is_word_character(code):
+    if code < 0x80:
+        return _ASCII_WORD[np.uint64(code)]
+    if code < 0xC0:  # Latin-1 punctuation, but not the ordinal indicators and the micro sign
+        return code == 0xAA or code == 0xB5 or code == 0xBA
+    if code == 0xD7 or code == 0xF7:  # × ÷
+        return False
+    if code < 0x2000:
+        return code != 0x1680
+    if code < 0x2070:  # spaces, dashes, quotation marks; the joiners of emoji and Indic scripts stay
+        return code == 0x200C or code == 0x200D
+    if code >= 0x2190 and code < 0x2C00:  # arrows, operators, box drawing, dingbats
+        return False
+    if code >= 0x2E00 and code < 0x2E80:
+        return False
+    if code >= 0x3000 and code < 0x3040:  # CJK punctuation, but not the iteration mark and zero
+        return code >= 0x3005 and code <= 0x3007
+    if code >= 0xFE10 and code < 0xFE70:
+        return code >= 0xFE20 and code < 0xFE30
+    if code >= 0xFF00 and code < 0xFF66:  # full-width letters and digits, not punctuation
+        return (
+            (code >= 0xFF10 and code <= 0xFF19)
+            or (code >= 0xFF21 and code <= 0xFF3A)
+            or (code >= 0xFF41 and code <= 0xFF5A)
+        )
+    return code < 0xFFF0 or code >= 0x10000
+
+
+@inline_kernel
+def character_at(text, position, end):
+    """The code point at `position` and the position after it; a sequence cut short ends at `end`."""
+    first = np.int64(text[position])
+    if first < 0x80:
+        return first, position + 1
+    length = 2 if first < 0xE0 else (3 if first < 0xF0 else 4)
+    code = first & (0x7F >> length)
+    stop = min(position + length, end)
+    for i in range(position + 1, stop):
+        code = (code << 6) | (np.int64(text[i]) & 0x3F)
+    return code, stop
+
+
+@inline_kernel
+def bucket(hashed, shift):
+    """The top bits of a well mixed hash."""
+    mixed = (hashed ^ (hashed >> _SHIFT_32)) * _MIX
+    mixed = (mixed ^ (mixed >> _SHIFT_32)) * _JOIN
+    return np.uint32(mixed >> shift)
+
+
+@kernel
+def character_grams(text, start, stop, low, high, shift, found, n_found):
+    """Append the buckets of the n-grams of one word between its opening and its closing mark."""
+    position = start - 1  # the opening mark stands where the character before the word would be
+    while position < stop:
+        hashed = _OFFSET ^ _CHARACTERS
+        at = position
+        length = 0
+        while length < high and at <= stop:
+            if at < start:
+                hashed = (hashed ^ _OPENING) * _PRIME
+                at = start
+            elif at == stop:
+                hashed = (hashed ^ _CLOSING) * _PRIME
+                at += 1
+            else:
+                _, following = character_at(text, at, stop)
+                for i in range(at, following):
+                    hashed = (hashed ^ np.uint64(text[i])) * _PRIME
+                at = following
+            length += 1
+            if length >= low:
+                found[n_found] = bucket(hashed, shift)
+                n_found += 1
+        if position < start:
+            position = start
+        else:
+            _, position = character_at(text, position, stop)
+    return n_found
+
+
+@inline_kernel
+def word_grams(recent, n_words, low, high, shift, found, n_found):
+    """Append the buckets of the word n-grams that end with the newest word of the ring `recent`."""
+    size = len(recent)
+    hashed = _ZERO
+    for length in range(1, min(high, n_words) + 1):
+        word = recent[(n_words - length) % size]
+        hashed = word if length == 1 else (hashed * _JOIN + word) ^ (hashed >> _SHIFT_32)
+        if length >= low:
+            found[n_found] = bucket(hashed, shift)
+            n_found += 1
+    return n_found
+
+
+@kernel
+def features_of_text(text, start, end, words, characters, shift, recent, found):
+    """Buckets of all n-grams of one text, in order of appearance, into `found`; gives back their number."""
+    n_found = 0
+    n_words = 0
+    position = start
+    while position < end:
+        code, following = character_at(text, position, end)
+        if not is_word_character(code):
+            position = following
+            continue
+        word_start = position
+        hashed = _OFFSET
+        while True:
+            for i in range(position, following):
+                hashed = (hashed ^ np.uint64(text[i])) * _PRIME
+            position = following
+            if position >= end:
+                break
+            code, following = character_at(text, position, end)
+            if not is_word_character(code):
+                break
+        recent[n_words % len(recent)] = hashed
+        n_words += 1
+        n_found = word_grams(recent, n_words, words[0], words[1], shift, found, n_found)
+        if characters[1] > 0:
+            n_found = character_grams(
+                text, word_start, position, characters[0], characters[1], shift, found, n_found
+            )
+    return n_found
+
+
+@kernel
+def sort_buckets(found, spare, n_found, bits):
+    """Sort `found[:n_found]`, numbers of `bits` bits: by insertion when few, digit by digit when many."""
+    if n_found <= _FEW:
+        for i in range(1, n_found):
+            moving = found[i]
+            j = i
+            while j > 0 and found[j - 1] > moving:
+                found[j] = found[j - 1]
+                j -= 1
+            found[j] = moving
+        return
+    passes = 2 * ((bits + 21) // 22)  # an even number, so that the result ends where it began
+    digit_bits = (bits + passes - 1) // passes
+    n_digits = 1 << digit_bits
+    mask = np.uint32(n_digits - 1)
+    starts = np.empty(n_digits + 1, np.int64)
+    source, target = found, spare
+    for step in range(passes):
+        shift = np.uint32(step * digit_bits)
+        starts[:] = 0
+        for i in range(n_found):
+            starts[np.uint64((source[i] >> shift) & mask) + _ONE] += 1
+        for digit in range(n_digits):
+            starts[digit + 1] += starts[digit]
+        for i in range(n_found):
+            place = np.uint64((source[i] >> shift) & mask)
+            target[starts[place]] = source[i]
+            starts[place] += 1
+        source, target = target, source
+
+
+@kernel
+def hash_texts(
+    text,
+    offsets,
+    words,
+    characters,
+    bits,
+    log_counts,
+    unit_length,
+    recent,
+    found,
+    spare,
+    indptr,
+    indices,
+    values,
+):
+    """Rows of hashed features: text i is `text[offsets[i]:offsets[i+1]]`; fills a CSR matrix, returns its size.
+
+    `words` and `characters` are the shortest and longest n-gram; a longest of zero means none. `found` must
+    have room for the n-grams of any one text, `indices` and `values` for the distinct ones of all of them.
+    """
+    shift = np.uint64(64) - np.uint64(bits)
+    size = 0
+    indptr[0] = 0
+    for row in range(len(offsets) - 1):
+        n_found = features_of_text(
+            text, offsets[row], offsets[row + 1], words, characters, shift, recent, found
+        )
+        sort_buckets(found, spare, n_found, bits)
+        first = size
+        i = 0
+        squares = 0.0
+        while i < n_found:
+            same = i + 1
+            while same < n_found and found[same] == found[i]:
+                same += 1
+            value = 1.0 + math.log(same - i) if log_counts else float(same - i)
+            indices[size] = found[i]
+            values[size] = value
+            squares += value * value
+            size += 1
+            i = same
+        if unit_length and n_found > 0:
+            scale = 1.0 / math.sqrt(squares)
+            for j in range(first, size):
+                values[j] = np.float32(values[j] * scale)
+        indptr[row + 1] = size
+    return size

@@ -363,7 +363,8 @@ class OnlineLabelClassifier(LabelClassifier):
             missing = set(labels.values.tolist()) - set(announced.values.tolist()) if fresh else set()
             if missing:
                 raise ValueError(f"y has labels that are not in classes: {sorted(missing)[:5]}.")
-        new.update(j for j in range(labels.n_columns) if j not in index)
+        if labels.form in ("indicator", "dense-indicator"):
+            new.update(j for j in range(labels.n_columns) if j not in index)
         n_labels = len(index) + len(new)
         if n_labels == 0:
             raise ValueError("y has no labels at all: nothing can be learned before the first label.")

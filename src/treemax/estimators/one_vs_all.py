@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +19,9 @@ from treemax.learning.adagrad import (
     empty_model,
     grown,
     learn,
-    suggested_for_stream,
-    suggested_settings,
+    prior_bias,
+    suggestion,
+    suggestion_for_stream,
 )
 from treemax.memory import available_bytes, in_words
 from treemax.parameters import check_number
@@ -80,6 +80,7 @@ class OneVsAll(OnlineLabelClassifier):
     """
 
     settings_: Settings
+    STREAM_RARITY = 100  # how rare a label is taken to be when a stream has shown only a few
 
     def __init__(
         self,
@@ -126,8 +127,8 @@ class OneVsAll(OnlineLabelClassifier):
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
         self._check_growth(rows.shape[1], n_labels)
         settings = self._settings(rows, targets, n_labels, multi_label, stream=False)
-        bias = _first_bias(settings.loss, targets, n_labels)
-        model = empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels, bias)
+        bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
+        model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
         orders = row_orders(len(rows), self.passes, self.random_state)
         planned = self.passes * len(rows)
         with progress_bar(planned, "one-vs-all", "rows", self.verbose) as bar:
@@ -142,34 +143,41 @@ class OneVsAll(OnlineLabelClassifier):
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
         self.settings_ = self._settings(rows, targets, n_labels, multi_label, stream=True)
-        bias = _first_bias(self.settings_.loss, targets, n_labels)
-        return empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels, bias)
+        bias = self._bias_of_new(n_labels)
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
 
     def _continue(
         self, model: linear.LinearModel, rows: Rows, targets: Targets, n_labels: int
     ) -> linear.LinearModel:
         settings = self.settings_
-        self.model_ = table = grown(
-            model, rows.shape[1], n_labels, _first_bias(settings.loss, targets, n_labels)
-        )
+        self.model_ = table = grown(model, rows.shape[1], self._bias_of_new(n_labels))
         order = [np.arange(len(rows), dtype=np.uint32)]
         steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
         for _ in learn(table, rows, targets, order, steady, len(rows), thread_count(self.n_jobs)):
             pass
         return table
 
+    def _bias_of_new(self, n_labels: int) -> NDArray[np.float32]:
+        """A label that arrives in a stream starts as one among as many as there are now."""
+        return prior_bias(
+            self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY)
+        )
+
     def _settings(
         self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool, stream: bool
     ) -> Settings:
         loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
         if stream:
-            rate, initial = suggested_for_stream(rows)
+            suggested = suggestion_for_stream(rows)
         else:
-            rate, initial = suggested_settings(loss, rows, targets, n_labels, self.passes)
+            suggested = suggestion(rows, targets, n_labels, self.passes)
         return Settings(
             loss=loss,
-            rate=rate if self.learning_rate == "auto" else float(self.learning_rate),
-            initial=initial if self.initial_accumulator == "auto" else float(self.initial_accumulator),
+            rate=suggested.rate if self.learning_rate == "auto" else float(self.learning_rate),
+            initial=suggested.initial
+            if self.initial_accumulator == "auto"
+            else float(self.initial_accumulator),
+            constant=suggested.constant,
             final_rate=1.0 if stream else self.final_rate,
             batch_rows=self.batch_size,
             least_gradient=self.least_gradient,
@@ -222,14 +230,3 @@ class OneVsAll(OnlineLabelClassifier):
         if model.n_labels != len(self.label_index_) or model.n_features > self.n_features_in_:
             raise ValueError("the weights do not fit the labels and features")
         return model
-
-
-def _first_bias(loss: str, targets: Targets, n_labels: int) -> float:
-    """Where a label's bias starts: what the loss would answer knowing only how rare a label is."""
-    if loss == "softmax":
-        return 0.0
-    if loss == "squared_hinge":
-        return -1.0
-    rarity = max(1, len(targets.ids)) / max(1, len(targets)) / n_labels
-    rarity = min(max(rarity, 1e-6), 0.5)
-    return math.log(rarity / (1.0 - rarity))

@@ -109,20 +109,21 @@ def _worth_updating(gradient, least, labels, values):
 
 
 @fast_kernel
-def _update_bias(bias, bias_squares, labels, values, count, rate, initial):
+def _update_bias(bias, bias_squares, labels, values, count, rate, initial, constant):
+    """The bias is the weight of a feature that always has the value `constant`, times that value."""
     for j in range(count):
         c = labels[j]
-        g = values[j]
-        squares = bias_squares[c] + g * g
-        bias_squares[c] = squares
-        bias[c] -= rate * g / np.sqrt(squares + initial)
+        step = values[j] * constant
+        total = bias_squares[c] + step * step
+        bias_squares[c] = total
+        bias[c] -= constant * rate * step / np.sqrt(total + initial)
 
 
 @fast_kernel
 def learn_dense(
     X, order, target_indptr, target_ids,
     weights, squares, bias, bias_squares,
-    rates, initial, loss, least, batch_rows, most_labels,
+    rates, initial, constant, loss, least, batch_rows, most_labels,
 ):  # fmt: skip
     """Learn the dense rows X[order] with label-major weights [labels, features]; rates[i] is batch i's."""
     n_labels, n_features = weights.shape
@@ -150,7 +151,7 @@ def learn_dense(
                     total = s[d] + step * step
                     s[d] = total
                     w[d] -= rate * step / np.sqrt(total + initial)
-            _update_bias(bias, bias_squares, labels, values, count, rate, initial)
+            _update_bias(bias, bias_squares, labels, values, count, rate, initial, constant)
 
 
 @kernel
@@ -179,7 +180,7 @@ def _score_sparse(scores, indices, values, weights, bias):
 def learn_sparse(
     indptr, indices, data, order, target_indptr, target_ids,
     weights, squares, bias, bias_squares,
-    rates, initial, loss, least, batch_rows, most_labels,
+    rates, initial, constant, loss, least, batch_rows, most_labels,
 ):  # fmt: skip
     """Learn sparse rows with feature-major weights [features, room for labels]; bias.size labels are in use."""
     n_labels = bias.size
@@ -205,7 +206,7 @@ def learn_sparse(
                     total = s[c] + step * step
                     s[c] = total
                     w[c] -= rate * step / np.sqrt(total + initial)
-            _update_bias(bias, bias_squares, labels, values, count, rate, initial)
+            _update_bias(bias, bias_squares, labels, values, count, rate, initial, constant)
 
 
 # --- scoring -------------------------------------------------------------------------------------------

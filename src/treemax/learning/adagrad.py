@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,25 +34,28 @@ class Settings:
     loss: str
     rate: float
     initial: float  # added to the sum of squared gradients: the larger, the gentler the first steps
+    constant: float  # the value of the feature whose weight is the bias
     final_rate: float = 1.0
     batch_rows: int = 16
     least_gradient: float = 1e-3
 
 
-def empty_model(sparse: bool, n_features: int, n_labels: int, bias: float) -> Learnable:
-    """A model that knows nothing, in the layout that suits its rows."""
+def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> Learnable:
+    """A model that knows nothing but where its biases start, in the layout that suits its rows."""
+    n_labels = len(bias)
     shape = (n_features, n_labels) if sparse else (n_labels, n_features)
     form = FeatureMajor if sparse else LabelMajor
     return form(
-        np.zeros(shape, dtype=np.float32), np.full(n_labels, bias, dtype=np.float32),
+        np.zeros(shape, dtype=np.float32), bias,
         np.zeros(shape, dtype=np.float32), np.zeros(n_labels, dtype=np.float32),
     )  # fmt: skip
 
 
-def grown(model: LinearModel, n_features: int, n_labels: int, bias: float) -> Learnable:
+def grown(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> Learnable:
     """The model ready to learn, with room for labels and features seen for the first time.
 
-    Room for labels is doubled, so that a table is moved rarely. What is mapped from a file is copied.
+    `bias` says where the biases of new labels start. Room for labels is doubled, so that a table is moved
+    rarely. What is mapped from a file is copied.
     """
     table = unpacked(model)
     if table.squares is None:
@@ -61,9 +64,8 @@ def grown(model: LinearModel, n_features: int, n_labels: int, bias: float) -> Le
             "Use save(path, resume=True) to continue as if learning had never stopped.",
             stacklevel=5,
         )
-    n_labels, n_features = max(n_labels, table.n_labels), max(n_features, table.n_features)
-    new_bias = np.full(n_labels, bias, dtype=np.float32)
-    new_bias[: table.n_labels] = table.bias
+    n_labels, n_features = len(bias), max(n_features, table.n_features)
+    new_bias = np.concatenate([table.bias, bias[table.n_labels :]])
     by_feature = isinstance(table, FeatureMajor)
     shape = (n_features, _room(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
     return type(table)(
@@ -87,7 +89,7 @@ def learn(
     """
     state = (model.weights, model.squares, model.bias, model.bias_squares)
     constants = (
-        np.float32(settings.initial), LOSSES[settings.loss], np.float32(settings.least_gradient),
+        np.float32(settings.initial), np.float32(settings.constant), LOSSES[settings.loss], np.float32(settings.least_gradient),
         settings.batch_rows, int(np.diff(targets.indptr).max(initial=0)),
     )  # fmt: skip
     run, inputs = _kernel_and_inputs(model, rows)
@@ -121,28 +123,45 @@ def _piece_rows(model: Learnable, rows: Rows) -> int:
     return int(np.clip(WORK_AT_ONCE / (model.n_labels * max(1.0, width)), 1, 8192))
 
 
-def suggested_settings(
-    loss: str, rows: Rows, targets: Targets, n_labels: int, passes: int
-) -> tuple[float, float]:
-    """A rate and an initial sum of squares computed from the data.
+def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray[np.float32]:
+    """Where biases start: the best constant scores for labels that occur so often in so many examples."""
+    share = (counts + 0.5) / (n_examples + 1.0)
+    if loss == "softmax":
+        return np.log(share).astype(np.float32)
+    if loss == "logistic":
+        return np.log(share / (1.0 - share)).astype(np.float32)
+    return (2.0 * share - 1.0).astype(np.float32)
+
+
+class Suggestion(NamedTuple):
+    """A rate, an initial sum and the constant feature's value, computed from the data."""
+
+    rate: float
+    initial: float
+    constant: float
+
+
+def suggestion(rows: Rows, targets: Targets, n_labels: int, passes: int) -> Suggestion:
+    """Settings for passes over known data.
 
     A weight that receives u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach
     about log(labels) for its label to win against all others: so the rate grows with log(labels) and falls
-    with the length of a row and with the square root of the examples a label has. The initial sum is a
-    fifth of what one pass adds to it. Both constants were chosen on glyphs, wordnet and delicious.
+    with the length of a row and with the square root of the examples a label has. The initial sum is worth
+    seven gradients of one. The constants were chosen on glyphs1k, wordnet and delicious.
     """
     squared_length, width = _mean_squared_length(rows)
     examples_per_label = max(1.0, len(targets.ids) / n_labels)
     margin = math.log(n_labels) + 3.0
     rate = 2.0 * margin / (math.sqrt(squared_length * examples_per_label) * passes**0.25)
-    initial = 0.2 * squared_length / width * examples_per_label
-    return rate, initial
+    square = squared_length / width
+    return Suggestion(rate, 7.0 * square, math.sqrt(square))
 
 
-def suggested_for_stream(rows: Rows) -> tuple[float, float]:
-    """The same for a stream, of which only the first rows are known."""
+def suggestion_for_stream(rows: Rows) -> Suggestion:
+    """Settings for a stream, of which only the first rows are known."""
     squared_length, width = _mean_squared_length(rows)
-    return 2.0 / math.sqrt(squared_length), squared_length / width
+    square = squared_length / width
+    return Suggestion(2.0 / math.sqrt(squared_length), square, math.sqrt(square))
 
 
 def _mean_squared_length(rows: Rows) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from treemax.estimators.base import TrainingInterrupted
 from treemax.kernels.text import hash_texts
 from treemax.labels import LabelIndex
 from treemax.modelfile import (
@@ -396,6 +397,12 @@ class TextModel(ClassifierMixin, BaseEstimator):
     ----------
     vectorizer : `TfidfText`, `HashingText`, or anything saveable with `fit_transform` and `transform`.
     estimator : any Treemax classifier.
+
+    >>> from treemax import OneVsAll
+    >>> model = TextModel(HashingText(bits=12), OneVsAll(passes=20))
+    >>> model = model.fit(["red apple", "green pear", "fast car"], ["fruit", "fruit", "vehicle"])
+    >>> model.predict(["apple"]).tolist()
+    ['fruit']
     """
 
     def __init__(self, vectorizer: Any, estimator: Any) -> None:
@@ -406,14 +413,21 @@ class TextModel(ClassifierMixin, BaseEstimator):
         """Fit the vectoriser to the texts and the estimator to the features and `y`."""
         vectorizer = clone(self.vectorizer)
         X = vectorizer.fit_transform(texts)
-        self.estimator.fit(X, y)
-        # Only now, so that a `y` the estimator refuses leaves a fitted model as it was.
+        # The vectoriser changes when the estimator has, so that a `y` it refuses leaves the model as it was.
+        try:
+            self.estimator.fit(X, y)
+        except TrainingInterrupted:  # the estimator keeps what it has learned so far
+            vars(self.vectorizer).update(vars(vectorizer))
+            raise
         vars(self.vectorizer).update(vars(vectorizer))
         return self
 
     @available_if(_learns_online)
-    def partial_fit(self, texts: Any, y: Any) -> TextModel:
-        """Learn from more texts; the vectoriser must be stateless, or fitted, and stays as it is."""
+    def partial_fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
+        """Learn from more texts; the vectoriser must be stateless, or fitted, and stays as it is.
+
+        `options` are handed to the estimator's `partial_fit`.
+        """
         try:
             check_is_fitted(self.vectorizer)
         except NotFittedError:
@@ -421,7 +435,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
                 f"partial_fit cannot begin with an unfitted {type(self.vectorizer).__name__}: its vocabulary must be "
                 "known first. Fit the vectorizer (or the model) before, or use HashingText, which needs no fitting."
             ) from None
-        self.estimator.partial_fit(self.vectorizer.transform(texts), y)
+        self.estimator.partial_fit(self.vectorizer.transform(texts), y, **options)
         return self
 
     def predict(self, texts: Any) -> Any:
@@ -442,14 +456,22 @@ class TextModel(ClassifierMixin, BaseEstimator):
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
         return self.estimator.score(self._rows(texts), y, **weights)
 
-    def save(self, path: AnyPath) -> None:
-        """Save vectoriser and estimator in one file; `treemax.load` gives the model back."""
-        save(self, path)
+    def describe(self) -> dict[str, Any]:
+        """What the estimator says of itself, and the kind of the vectoriser."""
+        return {**self.estimator.describe(), "vectorizer": type(self.vectorizer).__name__}
 
-    def to_parts(self) -> tuple[dict[str, Any], Arrays]:
+    def save(self, path: AnyPath, **options: Any) -> None:
+        """Save vectoriser and estimator in one file; `treemax.load` gives the model back.
+
+        `options` (such as `resume=True`) are handed to the estimator.
+        """
+        check_is_fitted(self)
+        save(self, path, **options)
+
+    def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]:
         """Both parts, their arrays under `vectorizer/` and `estimator/`."""
         vectorizer, vectorizer_arrays = object_parts(self.vectorizer)
-        estimator, estimator_arrays = object_parts(self.estimator)
+        estimator, estimator_arrays = object_parts(self.estimator, **options)
         arrays = {**prefixed("vectorizer", vectorizer_arrays), **prefixed("estimator", estimator_arrays)}
         return {"vectorizer": vectorizer, "estimator": estimator}, arrays
 

@@ -42,8 +42,8 @@ def format_of_name(path: str | os.PathLike[str]) -> str | None:
     return _SUFFIXES.get(Path(name).suffix)
 
 
-def format_of_source(source: Source) -> str:
-    """The format of a file that is open: by its name, else by its first lines."""
+def format_of_source(source: Source, otherwise: str | None = None) -> str:
+    """The format of a file that is open: by its name, else by its first lines, else `otherwise`."""
     by_name = format_of_name(source.path) if source.path is not None else None
     if by_name is not None:
         return by_name
@@ -51,6 +51,8 @@ def format_of_source(source: Source) -> str:
     for name, pattern in _LINES.items():
         if pattern.match(line):
             return name
+    if otherwise is not None and line:
+        return otherwise
     raise FormatError.at(
         source.name,
         None,

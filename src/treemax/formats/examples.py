@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs import SparseRows
-from treemax.labels import RaggedLabels, read_labels
+from treemax.labels import RaggedLabels
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """A file, or a chunk of one: the labels of each example, and its features (`rows`) or its text (`texts`).
 
+    >>> from treemax.labels import read_labels
     >>> examples = Examples(read_labels([["a"], ["b", "c"]]), texts=["one", "two"])
     >>> len(examples), examples[1:].labels[0]
     (2, ['b', 'c'])
@@ -76,7 +77,7 @@ def integer_labels(indptr: NDArray[np.int64], values: NDArray[np.int64], n_label
 
 def no_labels(n_rows: int) -> RaggedLabels:
     """`n_rows` rows without labels."""
-    return read_labels([[]] * n_rows) if n_rows else string_labels([])
+    return integer_labels(np.zeros(n_rows + 1, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
@@ -126,6 +127,14 @@ def keep_rows(rows: SparseRows, keep: NDArray[np.bool_]) -> SparseRows:
     return SparseRows(
         indptr, rows.indices[first:last][entries], rows.values[first:last][entries], rows.n_features
     )
+
+
+def keep_labels(labels: RaggedLabels, keep: NDArray[np.bool_]) -> RaggedLabels:
+    """The labels of the rows where `keep` is true."""
+    indptr = np.zeros(int(keep.sum()) + 1, dtype=np.int64)
+    np.cumsum(labels.counts[keep], out=indptr[1:])
+    values = labels.values[labels.indptr[0] : labels.indptr[-1]]
+    return dataclasses.replace(labels, indptr=indptr, values=values[np.repeat(keep, labels.counts)])
 
 
 def rechunk(pieces: Iterable[Examples], chunk_rows: int) -> Generator[Examples, None, None]:

@@ -13,6 +13,7 @@ from treemax.formats.errors import BadLines
 from treemax.formats.examples import Examples, concatenate, rechunk
 from treemax.formats.fasttext import read_fasttext
 from treemax.formats.jsonl import read_jsonl
+from treemax.formats.npz import read_npz
 from treemax.formats.numeric import read_svmlight, read_xmc, rebase
 from treemax.formats.options import Options, check_format
 from treemax.formats.streams import Source
@@ -26,6 +27,7 @@ _READERS: dict[str, Callable[[Source, Options, BadLines], Iterator[Examples]]] =
     "svmlight": read_svmlight,
     "vw": read_vw,
     "jsonl": read_jsonl,
+    "npz": read_npz,
 }
 
 
@@ -107,6 +109,7 @@ def open_examples(
     bits: int = 18,
     n_features: int | None = None,
     zero_based: bool | Literal["auto"] = "auto",
+    otherwise: str | None = None,
 ) -> Reader:
     """Open a file of examples for reading chunk by chunk; memory stays bounded however long the file is.
 
@@ -118,6 +121,7 @@ def open_examples(
         bits: names of features (vw, jsonl) are hashed into `2**bits` columns.
         n_features: number of columns; where it is not given, the largest index so far decides (xmc: the header).
         zero_based: whether svmlight's indices count from zero; "auto" takes them as they are.
+        otherwise: the format to take when "auto" cannot tell, instead of an error.
 
     >>> with open_examples("train.svm") as reader:  # doctest: +SKIP
     ...     for chunk in reader:
@@ -129,7 +133,7 @@ def open_examples(
     check_format(format)
     source = Source(path)
     try:
-        found = format_of_source(source) if format == "auto" else format
+        found = format_of_source(source, otherwise) if format == "auto" else format
         return Reader(source, found, chunk_rows, skip_bad, options)
     except BaseException:
         source.close()

@@ -30,7 +30,7 @@ class _PutBack(io.RawIOBase):
 
     def __init__(self, head: bytes, stream: Any) -> None:
         self._head = head
-        self._read_some = getattr(stream, "readinto1", stream.readinto)
+        self._stream = stream
 
     def readable(self) -> bool:
         return True
@@ -41,7 +41,12 @@ class _PutBack(io.RawIOBase):
             buffer[:size] = self._head[:size]
             self._head = self._head[size:]
             return size
-        return self._read_some(buffer) or 0
+        if not hasattr(self._stream, "read1"):  # a file, unbuffered
+            return self._stream.readinto(buffer) or 0
+        # Not `readinto1`, which waits for more although it has something.
+        data = self._stream.read1(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _first_bytes(stream: Any, size: int) -> bytes:
@@ -172,7 +177,11 @@ class Source:
 
     def _read(self, view: memoryview) -> int:
         try:
-            return self._stream.readinto1(view)
+            if not self.live:
+                return self._stream.readinto(view)
+            data = self._stream.read1(len(view))
+            view[: len(data)] = data
+            return len(data)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             line = self.line + self._buffer.count(b"\n", self._start, self._stop)
             what = "is cut off" if isinstance(error, EOFError) else f"is damaged ({error})"

@@ -10,6 +10,7 @@ from treemax.formats.detection import format_of_name
 from treemax.formats.examples import Examples
 from treemax.formats.fasttext import write_fasttext
 from treemax.formats.jsonl import write_jsonl
+from treemax.formats.npz_writer import write_npz
 from treemax.formats.numeric import write_svmlight, write_xmc
 from treemax.formats.options import FORMATS, check_format
 from treemax.formats.streams import open_target
@@ -21,6 +22,7 @@ _WRITERS: dict[str, Callable[[Iterable[Examples], IO[bytes]], None]] = {
     "svmlight": write_svmlight,
     "vw": write_vw,
     "jsonl": write_jsonl,
+    "npz": write_npz,
 }
 
 

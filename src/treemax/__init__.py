@@ -1,8 +1,64 @@
 """Classification with thousands to millions of labels, in time logarithmic in their number."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
 
-from treemax.estimators import MODELS, OneVsAll, TopK, TrainingInterrupted
-from treemax.modelfile import ModelFileError, load
+if TYPE_CHECKING:
+    from treemax.estimators import MODELS, OneVsAll, TopK, TrainingInterrupted
+    from treemax.modelfile import ModelFileError
+    from treemax.progressive import progressive_validation
+    from treemax.text import HashingText, TextModel, TfidfText
 
-__all__ = ["MODELS", "ModelFileError", "OneVsAll", "TopK", "TrainingInterrupted", "__version__", "load"]
+# Names are imported when first used: the command line answers `--help` without waiting for Numba.
+_HOMES = {
+    "MODELS": "treemax.estimators",
+    "OneVsAll": "treemax.estimators",
+    "TopK": "treemax.estimators",
+    "TrainingInterrupted": "treemax.estimators",
+    "ModelFileError": "treemax.modelfile",
+    "progressive_validation": "treemax.progressive",
+    "HashingText": "treemax.text",
+    "TextModel": "treemax.text",
+    "TfidfText": "treemax.text",
+}
+
+__all__ = [
+    "MODELS",
+    "HashingText",
+    "ModelFileError",
+    "OneVsAll",
+    "TextModel",
+    "TfidfText",
+    "TopK",
+    "TrainingInterrupted",
+    "__version__",
+    "load",
+    "progressive_validation",
+]
+
+
+def load(path: Any, verify: bool | None = None) -> Any:
+    """Load a model from a `.treemax` file, as the class it was saved from.
+
+    Arrays are mapped, not read, so that a large model opens at once and processes share its memory. Files up
+    to 64 MB are checked bit by bit on opening; `verify=True` does so for any size, `verify=False` for none.
+    """
+    from treemax.modelfile import load as load_model
+
+    for module in ("treemax.estimators", "treemax.text"):  # they register the classes that a file may hold
+        import_module(module)
+    return load_model(path, verify)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'treemax' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

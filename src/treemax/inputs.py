@@ -34,6 +34,10 @@ class SparseRows:
     values: NDArray[np.float32]
     n_features: int
 
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "values"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
@@ -60,6 +64,20 @@ class SparseRows:
         index_dtype = np.int32 if self.n_features <= np.iinfo(np.int32).max else np.int64
         parts = (self.values[first:last], indices.astype(index_dtype), self.indptr - first)
         return sp.csr_matrix(parts, shape=self.shape)
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to.
+
+    Numba compiles a kernel once for arrays it may write to and once for those it may not. What is mapped
+    from a file is always read-only, so kernels see everything that they only read that way: one version,
+    and the same bits before and after saving.
+    """
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 Rows: TypeAlias = "NDArray[np.float32] | SparseRows"
@@ -91,7 +109,7 @@ def as_rows(X: Any, name: str = "X") -> Rows:
             return _sparse_rows(matrix, name)
     if not np.isfinite(matrix.sum(dtype=np.float64)):
         _refuse_non_finite(matrix, name)
-    return matrix
+    return read_only(matrix)
 
 
 def _refuse_non_finite(matrix: NDArray[np.float32], name: str) -> None:

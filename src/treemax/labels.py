@@ -17,6 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
+from treemax.inputs import read_only
+
 Form = Literal["vector", "lists", "indicator", "dense-indicator"]
 """How the caller wrote `y`: a vector has one label a row, the other forms any number."""
 
@@ -71,6 +73,10 @@ class Targets:
     indptr: NDArray[np.int64]
     ids: NDArray[np.uint32]
 
+    def __post_init__(self) -> None:
+        for name in ("indptr", "ids"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
@@ -99,6 +105,8 @@ def read_labels(y: Any, name: str = "y") -> RaggedLabels:
         y = y.to_list() if str(y.dtype).startswith(("List", "object", "str", "String")) else y.to_numpy()
     elif hasattr(y, "to_numpy"):  # a data frame: a column, or an indicator matrix
         y = y.to_numpy()
+    elif hasattr(y, "__array__") and not isinstance(y, np.ndarray):
+        y = np.asarray(y)
     if isinstance(y, np.ndarray) and y.dtype != object:
         return _read_array(y, name)
     if isinstance(y, str | bytes):

@@ -44,6 +44,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     def __init__(self, model: Any, done: float) -> None:
         super().__init__(f"interrupted after {done:.0%} of the training; what was learned so far is kept")
         self.model = model
+        self.done = done
 
 
 class LabelClassifier(ClassifierMixin, BaseEstimator):

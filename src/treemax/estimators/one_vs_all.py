@@ -85,7 +85,7 @@ class OneVsAll(OnlineLabelClassifier):
     def __init__(
         self,
         loss: str = "auto",
-        passes: int = 5,
+        passes: int = 3,
         learning_rate: float | str = "auto",
         final_rate: float = 0.1,
         initial_accumulator: float | str = "auto",

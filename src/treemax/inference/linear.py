@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from treemax.inputs import Rows, SparseRows
+from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
 from treemax.threads import for_each, one_blas_thread
 
@@ -53,7 +53,7 @@ class LabelMajor:
             rows = densified(rows, self.n_features)
         if len(rows) == 1:
             scores = np.empty((1, self.n_labels), dtype=np.float32)
-            kernels.score_dense_row(rows[0], self.weights, self.bias, scores[0])
+            kernels.score_dense_row(rows[0], read_only(self.weights), read_only(self.bias), scores[0])
             return scores
         with one_blas_thread():
             scores = rows @ self.weights.T
@@ -82,7 +82,8 @@ class FeatureMajor:
     def scores(self, rows: Rows) -> Floats:
         rows = sparsified(rows)
         scores = np.empty((len(rows), self.n_labels), dtype=np.float32)
-        kernels.score_sparse_rows(rows.indptr, rows.indices, rows.values, self.weights, self.bias, scores)
+        own = (read_only(self.weights), read_only(self.bias))
+        kernels.score_sparse_rows(rows.indptr, rows.indices, rows.values, *own, scores)
         return scores
 
 
@@ -109,11 +110,8 @@ class PackedFeatures:
     def scores(self, rows: Rows) -> Floats:
         rows = sparsified(rows)
         scores = np.empty((len(rows), self.n_labels), dtype=np.float32)
-        row_parts, own_parts = (
-            (rows.indptr, rows.indices, rows.values),
-            (self.indptr, self.labels, self.weights),
-        )
-        kernels.score_packed_rows(*row_parts, *own_parts, self.bias, scores)
+        own = (read_only(self.indptr), read_only(self.labels), read_only(self.weights), read_only(self.bias))
+        kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *own, scores)
         return scores
 
 
@@ -126,7 +124,7 @@ def packed(model: LinearModel) -> LinearModel:
         return model
     n_labels, squares = model.n_labels, model.weights if model.squares is None else model.squares
     counts = np.empty(model.n_features, dtype=np.int64)
-    kernels.count_used(model.weights, squares, n_labels, counts)
+    kernels.count_used(read_only(model.weights), read_only(squares), n_labels, counts)
     indptr = np.zeros(model.n_features + 1, dtype=np.int64)
     np.cumsum(counts, out=indptr[1:])
     used = int(indptr[-1])
@@ -134,7 +132,7 @@ def packed(model: LinearModel) -> LinearModel:
         return model
     labels = np.empty(used, dtype=np.uint32)
     weights, sums = np.empty(used, dtype=np.float32), np.empty(used, dtype=np.float32)
-    kernels.pack_used(model.weights, squares, n_labels, indptr, labels, weights, sums)
+    kernels.pack_used(read_only(model.weights), read_only(squares), n_labels, indptr, labels, weights, sums)
     kept = None if model.squares is None else sums
     return PackedFeatures(indptr, labels, weights, model.bias, kept, model.bias_squares)
 
@@ -145,10 +143,11 @@ def unpacked(model: LinearModel) -> LabelMajor | FeatureMajor:
         return model
     shape = (model.n_features, model.n_labels)
     weights, squares = np.zeros(shape, dtype=np.float32), None
-    kernels.unpack(model.indptr, model.labels, model.weights, weights)
+    indptr, labels = read_only(model.indptr), read_only(model.labels)
+    kernels.unpack(indptr, labels, read_only(model.weights), weights)
     if model.squares is not None:
         squares = np.zeros(shape, dtype=np.float32)
-        kernels.unpack(model.indptr, model.labels, model.squares, squares)
+        kernels.unpack(indptr, labels, read_only(model.squares), squares)
     return FeatureMajor(weights, model.bias, squares, model.bias_squares)
 
 
@@ -241,7 +240,7 @@ def densified(rows: SparseRows, n_features: int) -> Floats:
     row = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
     known = columns < n_features
     out[row[known], columns[known]] = values[known]
-    return out
+    return read_only(out)
 
 
 def sparsified(rows: Rows) -> SparseRows:

@@ -1,0 +1,5 @@
+"""`python -m treemax` is the command line."""
+
+from treemax.cli import main
+
+main()

@@ -1,0 +1,5 @@
+"""The command line: `treemax fit | predict | eval | stream | info | convert | demo | completion`."""
+
+from treemax.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,89 @@
+"""Commands that answer: predict and eval."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treemax.cli.options import data_options
+
+
+@click.command()
+@click.argument("model")
+@click.argument("data")
+@click.option("--top", default=5, show_default=True, help="How many labels an example.")
+@click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
+@data_options
+def predict(
+    model: str, data: str, top: int, jobs: int | None, format_: str, skip_bad: bool, bits: int
+) -> None:
+    """Predict the labels of DATA: one line of JSON per example, best label first.
+
+    Labels in DATA are ignored. A model of texts also takes plain lines of text.
+    """
+    from treemax.cli.data import check_kind, opened
+
+    loaded = _loaded(model, jobs)
+    with opened(data, format_, skip_bad, bits, model=loaded) as reader:
+        for examples in reader:
+            check_kind(loaded, examples, reader.name)
+            labels, scores = loaded.predict_topk(examples.X, top)
+            for row_labels, row_scores in zip(labels.tolist(), scores.tolist()):
+                answer = {"labels": row_labels, "scores": [round(score, 6) for score in row_scores]}
+                click.echo(json.dumps(answer, ensure_ascii=False))
+
+
+@click.command("eval")
+@click.argument("model")
+@click.argument("data")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
+@data_options
+def evaluate(
+    model: str, data: str, as_json: bool, jobs: int | None, format_: str, skip_bad: bool, bits: int
+) -> None:
+    """Measure MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
+    from treemax.cli.data import check_kind, chunks, opened
+    from treemax.metrics import IdEncoder, Scores
+
+    loaded = _loaded(model, jobs)
+    encoder = IdEncoder(loaded.label_index_)
+    scores = Scores(ks=(1, 3, 5), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
+    seconds, n = 0.0, 0
+    with opened(data, format_, skip_bad, bits, model=loaded) as reader:
+        for examples in chunks(reader, "eval", progress=not as_json):
+            check_kind(loaded, examples, reader.name)
+            if n == 0:
+                loaded.predict_topk(examples[:1].X, 5)  # compiles what is not compiled yet, off the clock
+            start = time.perf_counter()
+            top = loaded.predict_topk(examples.X, 5)
+            seconds += time.perf_counter() - start
+            n += len(examples)
+            scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))
+    if n == 0:
+        raise ValueError(f"{reader.name}: no examples in it")
+    _print_scores(scores.result(), 1e3 * seconds / n, Path(model).stat().st_size / 1e6, as_json)
+
+
+def _loaded(model: str, jobs: int | None) -> Any:
+    import treemax
+
+    loaded = treemax.load(model)
+    if jobs is not None:
+        getattr(loaded, "estimator", loaded).set_params(n_jobs=jobs)
+    return loaded
+
+
+def _print_scores(result: dict[str, Any], milliseconds: float, megabytes: float, as_json: bool) -> None:
+    wanted = ("n", "P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
+    figures = {name: result[name] for name in wanted}
+    figures |= {"ms_per_example": milliseconds, "model_mb": megabytes}
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        click.echo(f"{name:>15} {value:,}" if isinstance(value, int) else f"{name:>15} {value:.4f}")

@@ -1,0 +1,73 @@
+"""Reading DATA for a command: the same rules everywhere, and a word about skipped lines at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from treemax.formats import Examples, FormatError, Reader, open_examples
+from treemax.labels import RaggedLabels
+from treemax.progress import progress_bar
+
+
+@contextmanager
+def opened(
+    path: str, format: str, skip_bad: bool, bits: int, chunk_rows: int = 1000, model: Any = None
+) -> Iterator[Reader]:
+    """DATA, open for reading. svmlight's column numbers are taken as they are, so that training, prediction
+    and streams agree whatever they begin with. A model of texts takes plain lines of text too."""
+    otherwise = "fasttext" if model is not None and takes_text(model) else None
+    with open_examples(
+        path,
+        format,
+        chunk_rows=chunk_rows,
+        skip_bad=skip_bad,
+        bits=bits,
+        zero_based=True,
+        otherwise=otherwise,
+    ) as reader:
+        yield reader
+        if reader.bad_lines:
+            click.echo(
+                f"Skipped {reader.bad_lines} malformed lines; the first: {reader.bad_messages[0]}", err=True
+            )
+
+
+def read_whole(reader: Reader) -> Examples:
+    """All of DATA, which must not be empty."""
+    examples = reader.read_all()
+    if len(examples) == 0:
+        raise FormatError(f"{reader.name}: no examples in it")
+    return examples
+
+
+def chunks(reader: Reader, title: str, progress: bool = True) -> Iterator[Examples]:
+    """DATA chunk by chunk, with a progress bar over its bytes."""
+    with progress_bar(reader.size or 0, title, "B", verbose=int(progress)) as bar:
+        for chunk in reader:
+            bar.update(reader.position - bar.n)
+            yield chunk
+
+
+def check_kind(model: Any, examples: Examples, name: str) -> None:
+    """Texts go to a model of texts, features to a model of features."""
+    if takes_text(model) and examples.texts is None:
+        raise ValueError(f"the model was trained on text, but {name} holds features")
+    if not takes_text(model) and examples.texts is not None:
+        raise ValueError(f"the model was trained on features, but {name} holds text")
+
+
+def takes_text(model: Any) -> bool:
+    """Whether the model answers to raw text."""
+    from treemax.text import TextModel
+
+    return isinstance(model, TextModel)
+
+
+def as_lists(labels: RaggedLabels) -> RaggedLabels:
+    """The same labels as multi-label ones, also where every row happens to have one."""
+    return dataclasses.replace(labels, form="lists")

@@ -1,0 +1,77 @@
+"""Commands about files: info and convert."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treemax.cli.options import FORMATS
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--verify", is_flag=True, help="Check every byte, whatever the size of the file.")
+@click.option("--models", is_flag=True, help="List the models that can be trained, instead.")
+def info(model: str | None, as_json: bool, verify: bool, models: bool) -> None:
+    """What is in MODEL: kind, labels, features, weights, bytes."""
+    if models:
+        _print_facts(_known_models(), as_json)
+        return
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    import treemax
+
+    facts = treemax.load(model, verify=True if verify else None).describe()
+    _print_facts({**facts, "bytes": Path(model).stat().st_size}, as_json)
+
+
+def _known_models() -> dict[str, str]:
+    from treemax.estimators import MODELS
+
+    return {name: (kind.__doc__ or "").strip().splitlines()[0] for name, kind in MODELS.items()}
+
+
+def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+        click.echo(f"{name:>{width}}  {shown}")
+
+
+@click.command()
+@click.argument("data")
+@click.argument("out")
+@click.option(
+    "--format",
+    "to",
+    type=click.Choice(FORMATS),
+    default="auto",
+    show_default=True,
+    help="Format of OUT; auto tells it from the name.",
+)
+@click.option(
+    "--from",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="auto",
+    show_default=True,
+    help="Format of DATA; auto tells it from the name or the first lines.",
+)
+@click.option("--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were.")
+@click.option(
+    "--bits", default=18, show_default=True, help="Names of features are hashed into 2**bits columns."
+)
+def convert(data: str, out: str, to: str, format_: str, skip_bad: bool, bits: int) -> None:  # fmt: skip
+    """Write DATA to OUT in another format, chunk by chunk; - is standard output."""
+    from treemax.cli.data import chunks, opened
+    from treemax.formats import write_examples
+
+    with opened(data, format_, skip_bad, bits) as reader:
+        write_examples(out, chunks(reader, "convert", progress=out != "-"), to)

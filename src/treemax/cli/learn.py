@@ -1,0 +1,128 @@
+"""Commands that learn: fit and stream."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from treemax.cli.options import data_options, make_model, make_vectorizer, model_options
+
+
+@click.command()
+@click.argument("data")
+@click.option("-o", "--output", required=True, metavar="MODEL", help="Where to write the model.")
+@model_options
+@click.option(
+    "--text",
+    type=click.Choice(["tfidf", "hashing"]),
+    default="tfidf",
+    show_default=True,
+    help="How text becomes features.",
+)
+@click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
+@data_options
+def fit(
+    data: str, output: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
+    text: str, resume: bool, format_: str, skip_bad: bool, bits: int,
+) -> None:  # fmt: skip
+    """Train a model on DATA and write it to MODEL."""
+    from treemax.cli.data import opened, read_whole
+    from treemax.estimators import TrainingInterrupted
+    from treemax.text import TextModel
+
+    model = make_model(model_name, settings, jobs)
+    vectorizer = make_vectorizer(text, text_settings)
+    with opened(data, format_, skip_bad, bits) as reader:
+        examples = read_whole(reader)
+    if examples.texts is not None:
+        model = TextModel(vectorizer, model)
+    start = time.perf_counter()
+    try:
+        model.fit(examples.X, examples.y)
+    except TrainingInterrupted as stop:
+        model.save(output, resume=resume)
+        raise TrainingInterrupted(None, stop.done) from None
+    seconds = time.perf_counter() - start
+    model.save(output, resume=resume)
+    facts = model.describe()
+    click.echo(
+        f"{output}: {facts['model']} of {facts['labels']:,} labels and {facts['features']:,} features, "
+        f"trained on {len(examples):,} examples in {seconds:.1f} s",
+        err=True,
+    )
+
+
+@click.command()
+@click.argument("data")
+@model_options
+@click.option(
+    "-o", "--output", metavar="MODEL", help="Write the model here at the end, ready to be continued."
+)
+@click.option("--start", metavar="MODEL", help="Continue with this model instead of a new one.")
+@click.option("--text", type=click.Choice(["hashing"]), default="hashing", hidden=True)
+@click.option("--chunk", default=1, show_default=True, help="Rows predicted, then learned, at a time.")
+@click.option("--multi-label", is_flag=True, help="Rows may have several labels although the first have one.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: one line a report, the last with all metrics."
+)
+@data_options
+def stream(
+    data: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
+    output: str | None, start: str | None, text: str, chunk: int, multi_label: bool, as_json: bool,
+    format_: str, skip_bad: bool, bits: int,
+) -> None:  # fmt: skip
+    """Progressive validation on DATA: predict each example, then learn it, in order.
+
+    Prints how it stands at 1, 2, 4, 8, ... examples: progressive P@1, P@1 since the last report, labels known
+    and microseconds an example. Every example is a test example once, so no held-out data is needed.
+    """
+    import treemax
+    from treemax.cli.data import as_lists, check_kind, chunks, opened
+    from treemax.progressive import ProgressiveRun
+    from treemax.text import TextModel
+
+    model: Any = None if start is None else treemax.load(start)
+    run = None
+    report = _json_line if as_json else _table_line
+    with opened(data, format_, skip_bad, bits, chunk, model) as reader:
+        for examples in chunks(reader, "stream", progress=not as_json):
+            if model is None:
+                model = make_model(model_name, settings, jobs)
+                if examples.texts is not None:
+                    model = TextModel(make_vectorizer(text, text_settings), model)
+            if run is None:
+                check_kind(model, examples, reader.name)
+                _check_online(model, model_name)
+                multi_label = multi_label or examples.y.multi_label or getattr(model, "multi_label_", False)
+                run = ProgressiveRun(model, report=report)
+            run.step(examples.X, as_lists(examples.y) if multi_label else examples.y)
+    if run is None:
+        raise ValueError(f"{reader.name}: no examples in it")
+    metrics = run.result().metrics
+    click.echo(
+        json.dumps(metrics) if as_json else "\n" + "\n".join(f"{k:>18} {v:.4g}" for k, v in metrics.items())
+    )
+    if output is not None:
+        model.save(output, resume=True)
+
+
+def _check_online(model: Any, name: str) -> None:
+    if not hasattr(model, "partial_fit"):
+        raise ValueError(f"{name} cannot learn from a stream: it has no partial_fit")
+
+
+def _json_line(point: Any) -> None:
+    click.echo(json.dumps(point._asdict()))
+
+
+def _table_line(point: Any) -> None:
+    if point.examples == 1:
+        click.echo(f"{'examples':>12} {'P@1':>8} {'since':>8} {'labels':>9} {'us/example':>11}")
+    micros = 1e6 * (point.predict_seconds + point.learn_seconds) / point.examples
+    click.echo(
+        f"{point.examples:>12,} {point.precision:>8.4f} {point.window_precision:>8.4f} "
+        f"{point.labels_known:>9,} {micros:>11.1f}"
+    )

@@ -1,0 +1,103 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FORMATS = ("auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz")
+
+
+def data_options(command: Command) -> Command:
+    """How to read DATA."""
+    for option in (
+        click.option("--bits", default=18, show_default=True, help="Names of features are hashed into 2**bits columns."),
+        click.option("--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were."),
+        click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", show_default=True,
+                     help="Format of DATA; auto tells it from the name or the first lines."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def model_options(command: Command) -> Command:
+    """Which model to train, and with which parameters."""
+    for option in (
+        click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores."),
+        click.option("--text-set", "text_settings", multiple=True, metavar="NAME=VALUE",
+                     help="A parameter of the text vectoriser, as often as needed."),
+        click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
+                     help="A parameter of the model, as often as needed."),
+        click.option("--model", "model_name", default="one-vs-all", show_default=True, metavar="NAME",
+                     shell_complete=_complete_model, help="Which model; treemax info --models lists them."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _complete_model(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
+    from treemax.estimators import MODELS
+
+    return [name for name in MODELS if name.startswith(start)]
+
+
+def make_model(name: str, settings: tuple[str, ...], jobs: int) -> Any:
+    """The model of this name with these parameters."""
+    from treemax.estimators import MODELS
+
+    if name not in MODELS:
+        raise click.BadParameter(
+            f"there is no model {name!r}; there are {', '.join(MODELS)}.", param_hint="--model"
+        )
+    values = read_settings(MODELS[name], settings, "--set")
+    if "n_jobs" in inspect.signature(MODELS[name]).parameters:
+        values.setdefault("n_jobs", jobs)
+    return MODELS[name](**values)
+
+
+def make_vectorizer(kind: str, settings: tuple[str, ...]) -> Any:
+    """The text vectoriser of this kind with these parameters."""
+    from treemax.text import HashingText, TfidfText
+
+    vectorizer = {"tfidf": TfidfText, "hashing": HashingText}[kind]
+    return vectorizer(**read_settings(vectorizer, settings, "--text-set"))
+
+
+def read_settings(kind: type, settings: tuple[str, ...], option: str) -> dict[str, Any]:
+    """name=value pairs for the parameters of a class; an unknown name is answered with the known ones."""
+    known = list(inspect.signature(kind).parameters)
+    values = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected NAME=VALUE, got {setting!r}.", param_hint=option)
+        if name not in known:
+            raise click.BadParameter(
+                f"{kind.__name__} has no parameter {name!r}; it has {', '.join(known)}.", param_hint=option
+            )
+        values[name] = read_value(value)
+    return values
+
+
+def read_value(text: str) -> Any:
+    """A value as Python would write it, or else a string.
+
+    >>> [read_value(text) for text in ("3", "0.5", "true", "none", "softmax", "1,2")]
+    [3, 0.5, True, None, 'softmax', (1, 2)]
+    """
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    if "," in text:
+        return tuple(read_value(part) for part in text.split(","))
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

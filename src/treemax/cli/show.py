@@ -1,0 +1,16 @@
+"""The demo command."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
+@click.option("--rows", type=int, help="Train on the first ROWS examples only, for a quick look.")
+def demo(jobs: int, rows: int | None) -> None:
+    """Train every model on the embedded WordNet data and compare them in one table."""
+    from treemax.demo import run
+
+    for line in run(jobs, rows):
+        click.echo(line)

@@ -1,0 +1,14 @@
+"""scikit-learn's own battery, over every model of the library."""
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from treemax.estimators import MODELS
+
+EXPECTED_FAILURES: dict[str, str] = {}
+
+
+@parametrize_with_checks(
+    [kind() for kind in MODELS.values()], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
+)
+def test_scikit_learn_compatible(estimator, check):
+    check(estimator)

@@ -14,6 +14,7 @@ Arrays are read from the archive a stretch at a time, compressed or not, so that
 from __future__ import annotations
 
 import itertools
+import struct
 import tempfile
 import warnings
 import zipfile
@@ -41,6 +42,18 @@ from treemax.labels import RaggedLabels, read_labels
 
 _STRETCH_ROWS = 4096
 _STRETCH_BYTES = 4 * 1024 * 1024  # of dense rows
+# What Python's zipfile raises at an archive that was cut, changed or never was one.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    ValueError,
+    OverflowError,
+    NotImplementedError,
+    RuntimeError,
+)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -55,7 +68,9 @@ def read_npz(source: Source, options: Options, bad: BadLines) -> Iterator[Exampl
         try:
             with zipfile.ZipFile(place) as archive:
                 yield from _read_archive(_Archive(archive, source.name), options, bad)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except FormatError:
+            raise
+        except _DAMAGE as error:
             raise FormatError.at(source.name, None, f"not a sound npz archive ({error})") from None
 
 

@@ -15,6 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
+from treemax.sparse import csr_parts
+
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
 
 
@@ -101,15 +103,61 @@ def as_rows(X: Any, name: str = "X") -> Rows:
     if type(X) is np.ndarray and X.dtype == np.float32 and X.ndim == 2 and X.flags.c_contiguous and X.size:
         matrix = X  # the common case of a single row in a service: no copy, no detour
     else:
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused below
-            matrix = check_array(
-                X, dtype=np.float32, order="C", ensure_all_finite=False, input_name=name, accept_sparse=True
-            )
+        matrix = _matrix(X, name)
         if sp.issparse(matrix):  # a data frame of sparse columns
             return _sparse_rows(matrix, name)
-    if not np.isfinite(matrix.sum(dtype=np.float64)):
+    with np.errstate(invalid="ignore"):
+        total = matrix.sum(dtype=np.float64)
+    if not np.isfinite(total):
         _refuse_non_finite(matrix, name)
     return read_only(matrix)
+
+
+def _matrix(X: Any, name: str) -> Any:
+    """A table of numbers in whatever shape it comes, as float32 (or sparse, from a frame of sparse columns)."""
+    if len(getattr(X, "shape", ())) == 2:
+        _check_extent(X.shape)
+    if np.ma.is_masked(X):
+        raise ValueError(f"Input {name} is a masked array with masked values; fill them in, or leave out the rows.")
+    for dtype in getattr(X, "dtypes", [getattr(X, "dtype", "")]):
+        if str(dtype).lower().startswith(("date", "time", "duration", "period")):
+            raise ValueError(f"Input {name} contains dates or times ({dtype}); expected numbers.")
+    try:
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused later
+            return check_array(
+                X, dtype=np.float32, order="C", ensure_all_finite=False, input_name=name, accept_sparse=True
+            )
+    except OverflowError:
+        raise ValueError(f"Input {name} contains a value too large for float32{_not_a_number(X)}.") from None
+    except (TypeError, ValueError) as error:
+        where = _not_a_number(X)
+        if where:
+            raise type(error)(f"Input {name} is not a table of numbers{where}: {error}") from None
+        raise
+
+
+def _not_a_number(X: Any) -> str:
+    """Where the first cell is that no float32 can be made of, if it can be found."""
+    try:
+        table = X.to_numpy() if hasattr(X, "to_numpy") else X
+        rows = [list(row) for row in table if not isinstance(row, str | bytes)]
+    except (TypeError, ValueError):
+        return ""
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            try:
+                float(value)
+            except (TypeError, ValueError, OverflowError):
+                return f" at row {i}, column {j} ({value!r:.40})"
+        if len(row) != len(rows[0]):
+            return f" (row {i} has {len(row)} values, row 0 has {len(rows[0])})"
+    return ""
+
+
+def _check_extent(shape: tuple[int, int]) -> None:
+    for size, what in zip(shape, ("sample", "feature")):
+        if size == 0:
+            raise ValueError(f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required.")
 
 
 def _refuse_non_finite(matrix: NDArray[np.float32], name: str) -> None:
@@ -122,54 +170,24 @@ def _what(value: np.float32) -> str:
 
 
 def _sparse_rows(X: Any, name: str) -> SparseRows:
-    if X.ndim != 2:
-        raise ValueError(f"Expected 2D array, got a {X.ndim}D sparse array as {name} instead.")
     if X.dtype.kind not in "fiub":
         what = "Complex data not supported" if X.dtype.kind == "c" else f"dtype {X.dtype} is not numeric"
         raise ValueError(f"{what}: sparse {name}")
-    n_rows, n_features = X.shape
-    if n_rows == 0:
-        raise ValueError(
-            f"Found array with 0 sample(s) (shape={X.shape}) as {name}: a minimum of 1 is required."
-        )
-    if n_features == 0:
-        raise ValueError(
-            f"Found array with 0 feature(s) (shape={X.shape}) as {name}: a minimum of 1 is required."
-        )
-    if n_features > MAX_FEATURES:
-        raise ValueError(f"{name} has {n_features:,} columns; at most {MAX_FEATURES:,} are supported.")
-    if X.format in ("csc", "bsr"):
-        X.check_format(full_check=True)  # SciPy converts without looking, out of bounds if need be
-    csr = X.tocsr()
-    _check_structure(csr, name)
-    if not csr.has_canonical_format:
-        csr = csr.copy() if csr is X or np.shares_memory(csr.data, getattr(X, "data", csr.data)) else csr
-        csr.sum_duplicates()
-    with np.errstate(over="ignore"):
-        values = np.ascontiguousarray(csr.data, dtype=np.float32)
-    if not np.isfinite(values.sum(dtype=np.float64)):
+    if X.ndim == 2:
+        _check_extent(X.shape)
+    if X.shape[-1] > MAX_FEATURES:
+        raise ValueError(f"{name} has {X.shape[-1]:,} columns; at most {MAX_FEATURES:,} are supported.")
+    indptr, indices, data = csr_parts(X, name)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.ascontiguousarray(data, dtype=np.float32)
+        total = values.sum(dtype=np.float64)
+    if not np.isfinite(total):
         at = int(np.flatnonzero(~np.isfinite(values))[0])
-        row = int(np.searchsorted(csr.indptr, at, side="right")) - 1
-        raise ValueError(f"Input {name} contains {_what(values[at])} at row {row}, column {csr.indices[at]}.")
-    return SparseRows(
-        np.ascontiguousarray(csr.indptr, dtype=np.int64),
-        np.ascontiguousarray(csr.indices).astype(np.uint32, copy=False),
-        values,
-        n_features,
-    )
-
-
-def _check_structure(csr: Any, name: str) -> None:
-    """A CSR matrix may be assembled by hand: make sure that nothing in it points outside."""
-    indptr, indices = csr.indptr, csr.indices
-    steps = np.diff(indptr)
-    if indptr[0] != 0 or indptr[-1] > min(len(indices), len(csr.data)) or (steps < 0).any():
-        bad = int(np.argmax(steps < 0)) if (steps < 0).any() else 0
-        raise ValueError(f"{name} is not a valid CSR matrix: indptr is inconsistent at row {bad}.")
-    used = indices[: indptr[-1]]
-    if used.size and (used.min() < 0 or used.max() >= csr.shape[1]):
-        at = int(np.argmax((used < 0) | (used >= csr.shape[1])))
         row = int(np.searchsorted(indptr, at, side="right")) - 1
-        raise ValueError(
-            f"{name} has column index {used[at]} in row {row}, outside its {csr.shape[1]} columns (0 to {csr.shape[1] - 1})."
-        )
+        raise ValueError(f"Input {name} contains {_what(values[at])} at row {row}, column {indices[at]}.")
+    return SparseRows(
+        np.ascontiguousarray(indptr, dtype=np.int64),
+        np.ascontiguousarray(indices, dtype=np.uint32),
+        values,
+        X.shape[1],
+    )

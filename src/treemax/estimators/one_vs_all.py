@@ -168,9 +168,9 @@ class OneVsAll(OnlineLabelClassifier):
     ) -> Settings:
         loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
         if stream:
-            suggested = suggestion_for_stream(rows)
+            suggested = suggestion_for_stream(loss, rows)
         else:
-            suggested = suggestion(rows, targets, n_labels, self.passes)
+            suggested = suggestion(loss, rows, targets, n_labels, self.passes)
         return Settings(
             loss=loss,
             rate=suggested.rate if self.learning_rate == "auto" else float(self.learning_rate),

@@ -137,10 +137,10 @@ def learn_dense(
         for i in range(size):
             batch[i] = X[order[start + i]]
         np.dot(batch, weights.T, scores)
+        scores += bias
         rate = rates[number]
         for i in range(size):
             row = order[start + i]
-            scores[i] += bias
             _gradient(loss, scores[i], target_ids[target_indptr[row] : target_indptr[row + 1]], held)
             count = _worth_updating(scores[i], least, labels, values)
             x = batch[i]

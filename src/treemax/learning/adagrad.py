@@ -141,37 +141,39 @@ class Suggestion(NamedTuple):
     constant: float
 
 
-def suggestion(rows: Rows, targets: Targets, n_labels: int, passes: int) -> Suggestion:
+def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: int) -> Suggestion:
     """Settings for passes over known data.
 
     A weight that receives u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach
-    about log(labels) for its label to win against all others: so the rate grows with log(labels) and falls
+    about log(labels) for its label to win against all others (one, for the hinge): so the rate grows with log(labels) and falls
     with the length of a row and with the square root of the examples a label has. The initial sum is worth
     seven gradients of one. The constants were chosen on glyphs1k, wordnet and delicious.
     """
     squared_length, width = _mean_squared_length(rows)
     examples_per_label = max(1.0, len(targets.ids) / n_labels)
-    margin = math.log(n_labels) + 3.0
+    margin = 1.0 if loss == "squared_hinge" else math.log(n_labels) + 3.0
     rate = 2.0 * margin / (math.sqrt(squared_length * examples_per_label) * passes**0.25)
     square = squared_length / width
     return Suggestion(rate, 7.0 * square, math.sqrt(square))
 
 
-def suggestion_for_stream(rows: Rows) -> Suggestion:
+def suggestion_for_stream(loss: str, rows: Rows) -> Suggestion:
     """Settings for a stream, of which only the first rows are known."""
     squared_length, width = _mean_squared_length(rows)
     square = squared_length / width
-    return Suggestion(2.0 / math.sqrt(squared_length), square, math.sqrt(square))
+    rate = 0.5 if loss == "squared_hinge" else 2.0
+    return Suggestion(rate / math.sqrt(squared_length), square, math.sqrt(square))
 
 
 def _mean_squared_length(rows: Rows) -> tuple[float, float]:
     """The mean squared length of a row that is not all zero, and the mean number of its non-zeros."""
     if isinstance(rows, SparseRows):
         values = rows.values[rows.indptr[0] : rows.indptr[-1]]
+        total, count = float(np.dot(values, values)), int(np.count_nonzero(values))
         filled = int((np.diff(rows.indptr) > 0).sum())
-        total, count = float(np.dot(values, values)), len(values)
     else:
-        filled, total, count = len(rows), float(np.einsum("ij,ij->", rows, rows, dtype=np.float64)), rows.size
+        squared = np.einsum("ij,ij->i", rows, rows)
+        total, count, filled = float(squared.sum()), int(np.count_nonzero(rows)), int((squared > 0).sum())
     if total <= 0.0 or not math.isfinite(total):
         return 1.0, 1.0
     return total / max(1, filled), count / max(1, filled)

@@ -1,0 +1,376 @@
+"""The battery: what every classifier of the library must do, whatever is inside.
+
+Each check takes an untrained estimator and raises an AssertionError when a promise is broken. They run over
+every model in `treemax.MODELS`, and over yours:
+
+    from treemax.checks import CHECKS
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_promise(check):
+        check(MyClassifier())
+
+scikit-learn's own battery (`check_estimator`) comes on top.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import treemax
+
+CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
+
+
+def example_data(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Seven classes of points, easy to tell apart, a fifth of the entries non-zero."""
+    random = np.random.RandomState(seed)
+    y = np.arange(n_rows) % len(CLASSES)
+    centres = random.uniform(1.0, 2.0, (len(CLASSES), 20)) * (random.uniform(size=(len(CLASSES), 20)) < 0.3)
+    X = (centres[y] + 0.2 * random.normal(size=(n_rows, 20))) * (centres[y] > 0)
+    return np.ascontiguousarray(X, dtype=np.float32), np.array(CLASSES)[y]
+
+
+def example_lists(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32], list[list[str]]]:
+    """The sum of two points has the labels of both; some rows have one label, some none."""
+    X, y = example_data(n_rows, seed)
+    order = np.random.RandomState(seed + 1).permutation(n_rows)
+    lists = [sorted({a, b}) for a, b in zip(y.tolist(), y[order].tolist())]
+    X = X + X[order]
+    X[::50], lists[::50] = 0.0, [[] for _ in lists[::50]]
+    return X, lists
+
+
+def same_answers(one: Any, other: Any, X: Any) -> None:
+    """Both models give the same top 3, bit for bit."""
+    a, b = one.predict_topk(X, 3), other.predict_topk(X, 3)
+    np.testing.assert_array_equal(a.labels, b.labels)
+    np.testing.assert_array_equal(a.scores, b.scores)
+
+
+def refused(call: Callable[[], Any], *words: str) -> None:
+    """The call raises a ValueError whose message has these words."""
+    try:
+        call()
+    except ValueError as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"the error does not say {missing}: {error}"
+    else:
+        raise AssertionError("bad input was accepted")
+
+
+# --- fitting and answering -----------------------------------------------------------------------------
+
+
+def check_learns_and_scores(estimator: Any) -> None:
+    """It learns an easy problem, and `score` is the share of right answers of `predict`."""
+    X, y = example_data()
+    model = clone(estimator).fit(X, y)
+    accuracy = np.mean(model.predict(X) == y)
+    assert accuracy > 0.9, f"accuracy {accuracy} on an easy problem"
+    assert abs(model.score(X, y) - accuracy) < 1e-9
+    assert model.n_features_in_ == X.shape[1]
+    assert model.n_examples_ == len(y)
+    assert model.label_counts_.tolist() == [30] * len(CLASSES)
+
+
+def check_top_is_sorted_and_consistent(estimator: Any) -> None:
+    """`predict_topk` is sorted, without repeats, and agrees with `predict` and `predict_proba`."""
+    X, y = example_data()
+    model = clone(estimator).fit(X, y)
+    labels, scores = model.predict_topk(X, 4)
+    assert labels.shape == scores.shape == (len(X), 4)
+    assert scores.dtype == np.float32
+    assert (np.diff(scores, axis=1) <= 0).all(), "scores are not sorted"
+    assert all(len(set(row)) == len(row) for row in labels.tolist()), "a label is repeated"
+    np.testing.assert_array_equal(labels[:, 0], model.predict(X))
+    probabilities = model.predict_proba(X)
+    assert probabilities.shape == (len(X), len(model.classes_))
+    column = np.searchsorted(model.classes_, labels)
+    np.testing.assert_allclose(
+        np.take_along_axis(probabilities, column, axis=1), scores, rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-3)
+    assert model.predict_topk(X, 100).labels.shape == (len(X), len(CLASSES)), "k is cut to the labels known"
+
+
+def check_labels_come_back_in_the_callers_type(estimator: Any) -> None:
+    """Strings give strings, integers the same integers of the same kind."""
+    X, y = example_data()
+    numbers = np.searchsorted(CLASSES, y) * 1000 - 3000
+    for given in (y, y.astype(object), numbers, numbers.astype(np.int16), numbers == 0):
+        model = clone(estimator).fit(X, given)
+        answer = model.predict(X)
+        assert answer.dtype.kind == given.dtype.kind, f"{given.dtype} came back as {answer.dtype}"
+        assert set(np.unique(answer)) <= set(np.unique(given))
+        np.testing.assert_array_equal(model.classes_, np.unique(given))
+    assert clone(estimator).fit(X, y.tolist()).predict(X[:1]).dtype.kind == "U"
+
+
+def check_sparse_and_dense_agree(estimator: Any) -> None:
+    """The same numbers give the same model and the same answers in every form of X."""
+    X, y = example_data()
+    dense = clone(estimator).fit(X, y)
+    for form in (sp.csr_matrix, sp.csr_array, sp.csc_matrix, sp.coo_matrix, sp.lil_matrix):
+        sparse = clone(estimator).fit(form(X), y)
+        np.testing.assert_array_equal(dense.predict(X), sparse.predict(form(X)))
+        np.testing.assert_allclose(dense.predict_proba(X), sparse.predict_proba(form(X)), atol=2e-3)
+        np.testing.assert_allclose(sparse.predict_proba(X), sparse.predict_proba(form(X)), atol=1e-5)
+        np.testing.assert_allclose(dense.predict_proba(X), dense.predict_proba(form(X)), atol=1e-5)
+
+
+def check_one_row_at_a_time(estimator: Any) -> None:
+    """A row alone gets the answer that it gets among others."""
+    X, y = example_data()
+    model = clone(estimator).fit(X, y)
+    whole = model.predict_topk(X[:20], 2)
+    for i in range(20):
+        one = model.predict_topk(X[i : i + 1], 2)
+        assert one.labels.tolist() == whole.labels[i : i + 1].tolist()
+        np.testing.assert_allclose(one.scores, whole.scores[i : i + 1], rtol=1e-4, atol=1e-6)
+
+
+def check_multi_label(estimator: Any) -> None:
+    """Label lists and indicator matrices are learned, and `predict` answers in the form it was given."""
+    X, lists = example_lists()
+    model = clone(estimator).fit(X, lists)
+    assert model.multi_label_ and model.score(X, lists) > 0.8
+    answer = model.predict(X)
+    assert isinstance(answer, list) and all(isinstance(row, list) for row in answer)
+    assert np.mean([set(a) == set(b) for a, b in zip(answer, lists)]) > 0.5
+    columns = [[CLASSES.index(label) for label in row] for row in lists]
+    indicator = np.zeros((len(X), len(CLASSES)), dtype=int)
+    for i, row in enumerate(columns):
+        indicator[i, row] = 1
+    sparse = clone(estimator).fit(X, sp.csr_matrix(indicator)).predict(X)
+    assert sp.issparse(sparse) and sparse.shape == indicator.shape
+    dense = clone(estimator).fit(X, indicator).predict(X)
+    assert isinstance(dense, np.ndarray) and (dense == sparse.toarray()).all()
+    np.testing.assert_array_equal(dense, [[name in row for name in CLASSES] for row in answer])
+
+
+def check_odd_shapes(estimator: Any) -> None:
+    """One class, one row, one feature, and rows of zeros have defined results."""
+    X, y = example_data()
+    single = clone(estimator).fit(X, ["only"] * len(X))
+    assert set(single.predict(X)) == {"only"} and single.predict_topk(X, 5).labels.shape == (len(X), 1)
+    assert clone(estimator).fit(X[:1], y[:1]).predict(X[:3]).tolist() == [y[0]] * 3
+    assert len(clone(estimator).fit(X[:, :1], y).predict(X[:, :1])) == len(X)
+    model = clone(estimator).fit(X, y)
+    for zeros in (np.zeros((2, X.shape[1])), sp.csr_matrix((2, X.shape[1]))):
+        labels, scores = model.predict_topk(zeros, 3)
+        assert np.isfinite(scores).all() and labels[0].tolist() == labels[1].tolist()
+    assert np.isfinite(clone(estimator).fit(np.zeros_like(X), y).predict_proba(X)).all()
+
+
+# --- reproducing, saving, copying ----------------------------------------------------------------------
+
+
+def check_reproducible(estimator: Any) -> None:
+    """One seed and one thread give one model; `fit` after `fit` starts anew."""
+    X, y = example_data()
+    one, other = clone(estimator).fit(X, y), clone(estimator).fit(X, y)
+    same_answers(one, other, X)
+    other.fit(X[::-1], y[::-1])
+    other.fit(X, y)
+    same_answers(one, other, X)
+
+
+def check_save_and_load(estimator: Any) -> None:
+    """A loaded model is of the same class, with the same parameters and the same answers, bit for bit."""
+    X, y = example_data()
+    multi_X, lists = example_lists()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.treemax"
+        for features, labels in (
+            (X, y),
+            (sp.csr_matrix(X), y),
+            (X, np.searchsorted(CLASSES, y)),
+            (multi_X, lists),
+        ):
+            model = clone(estimator).fit(features, labels)
+            model.save(path)
+            loaded = treemax.load(path)
+            assert type(loaded) is type(model) and loaded.get_params() == model.get_params()
+            same_answers(model, loaded, features)
+            np.testing.assert_array_equal(model.classes_, loaded.classes_)
+            assert model.classes_.dtype == loaded.classes_.dtype
+            assert model.describe() == loaded.describe()
+            np.testing.assert_array_equal(model.label_counts_, loaded.label_counts_)
+
+
+def check_copies(estimator: Any) -> None:
+    """Pickling keeps the model, cloning keeps the parameters only."""
+    X, y = example_data()
+    model = clone(estimator).fit(X, y)
+    same_answers(model, pickle.loads(pickle.dumps(model)), X)
+    twin = clone(model)
+    assert twin.get_params() == model.get_params()
+    try:
+        twin.predict(X)
+    except NotFittedError:
+        pass
+    else:
+        raise AssertionError("a clone answers without having been fitted")
+
+
+def check_threads_agree(estimator: Any) -> None:
+    """Predictions from several threads at once are those of one thread; training with threads works."""
+    X, y = example_data(2100)
+    model = clone(estimator).fit(X, y)
+    alone = model.predict_topk(X, 3)
+    with ThreadPoolExecutor(4) as pool:
+        for answer in pool.map(lambda _: model.predict_topk(X, 3), range(8)):
+            np.testing.assert_array_equal(answer.labels, alone.labels)
+            np.testing.assert_array_equal(answer.scores, alone.scores)
+    if "n_jobs" in estimator.get_params():
+        model.set_params(n_jobs=2)
+        np.testing.assert_array_equal(model.predict_topk(X, 3).scores, alone.scores)
+        assert clone(estimator).set_params(n_jobs=2).fit(X, y).score(X, y) > 0.9
+
+
+# --- bad input -----------------------------------------------------------------------------------------
+
+
+def check_bad_input_is_refused(estimator: Any) -> None:
+    """Every kind of bad input gets an error that says what is wrong, and the model stays as it was."""
+    X, y = example_data()
+    model = clone(estimator).fit(X, y)
+    before = model.predict_topk(X, 3)
+    not_a_number, infinite, wild = X.copy(), X.copy(), sp.csr_matrix(X)
+    not_a_number[3, 4], infinite[5, 6] = np.nan, np.inf
+    wild.indices[0] = 77
+    bad_X = [
+        (not_a_number, ("NaN", "row 3", "column 4")),
+        (infinite, ("inf", "row 5", "column 6")),
+        (sp.csr_matrix(not_a_number), ("NaN", "row 3", "column 4")),
+        (wild, ("77", "row 0")),
+        (X[:0], ("0 sample",)),
+        (X[0], ("2D",)),
+        (X.astype(complex), ("omplex",)),
+    ]
+    for features, words in bad_X:
+        refused(lambda features=features: model.predict_topk(features, 3), *words)  # type: ignore[misc]
+        refused(lambda features=features: model.fit(features, y), *words)  # type: ignore[misc]
+    refused(lambda: model.predict(X[:, :-1]), "features")
+    mixed: list[Any] = ["a", 1, *y[2:].tolist()]
+    bad_y: list[tuple[Any, tuple[str, ...]]] = [
+        (y[:-1], ("209", "210")), (mixed, ("row 1",)), (None, ("y",)), (np.linspace(0, 1, len(X)), ("label",)),
+        ([None] * len(X), ("None", "row 0")), ([[]] * len(X), ("no labels",)), ([["a"], "b"] * 105, ("row 1",)),
+    ]  # fmt: skip
+    for labels, words in bad_y:
+        refused(lambda labels=labels: model.fit(X, labels), *words)  # type: ignore[misc]
+    for k in (0, -1, 1.5, "3", True):
+        refused(lambda k=k: model.predict_topk(X, k), "k must be")  # type: ignore[misc]
+    after = model.predict_topk(X, 3)
+    np.testing.assert_array_equal(before.labels, after.labels)
+    np.testing.assert_array_equal(before.scores, after.scores)
+
+
+def check_unfitted(estimator: Any) -> None:
+    """Nothing can be asked of a model before it is fitted."""
+    X, _ = example_data()
+    for call in ("predict", "predict_topk", "predict_proba"):
+        try:
+            getattr(clone(estimator), call)(X)
+        except NotFittedError:
+            continue
+        raise AssertionError(f"{call} answered before fit")
+
+
+# --- online --------------------------------------------------------------------------------------------
+
+
+def check_partial_fit_continues(estimator: Any) -> None:
+    """A stream is learned chunk by chunk, labels and features arriving; what is known keeps its id."""
+    if not hasattr(estimator, "partial_fit"):
+        return
+    X, y = example_data(2100)
+    model = clone(estimator)
+    late = np.isin(y, CLASSES[4:]) & (np.arange(len(X)) < 700)
+    order = np.concatenate([np.flatnonzero(~late), np.flatnonzero(late)])  # three classes come after 400 rows
+    for start in range(0, len(X), 100):
+        known = list(getattr(model, "classes_", []))
+        part = order[start : start + 100]
+        model.partial_fit(X[part], y[part])
+        assert list(model.classes_[: len(known)]) == known, "a label has changed its id"
+    assert set(model.classes_) == set(CLASSES)
+    assert model.n_examples_ == len(X) and model.label_counts_.sum() == len(X)
+    assert model.score(X, y) > 0.85
+    wider = clone(estimator).partial_fit(sp.csr_matrix(X[:700, :10]), y[:700])
+    wider.partial_fit(sp.csr_matrix(X), y)
+    assert wider.n_features_in_ == X.shape[1] and wider.score(sp.csr_matrix(X), y) > 0.85
+
+
+def check_partial_fit_after_fit_and_load(estimator: Any) -> None:
+    """`partial_fit` goes on after `fit`, and after saving with `resume` to the same bits as without."""
+    if not hasattr(estimator, "partial_fit"):
+        return
+    X, y = example_data()
+    more_X, more_y = example_data(seed=5)
+    for form in (np.asarray, sp.csr_matrix):
+        model = clone(estimator).fit(form(X), y)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.treemax"
+            model.save(path, resume=True)
+            loaded = treemax.load(path)
+            model.save(path)
+            lean = treemax.load(path)
+            for twin in (model, loaded):
+                twin.partial_fit(form(more_X), np.where(more_y == "ant", "auk", more_y))
+            same_answers(model, loaded, form(X))
+            assert model.classes_[-1] == loaded.classes_[-1] == "auk"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it may say that the learning state was left out
+                lean.partial_fit(form(more_X), more_y)
+            assert len(lean.predict(form(X))) == len(X)
+
+
+def check_bad_chunk_changes_nothing(estimator: Any) -> None:
+    """A chunk that is refused leaves the model as it was."""
+    if not hasattr(estimator, "partial_fit"):
+        return
+    X, y = example_data()
+    model = clone(estimator).partial_fit(X, y)
+    before, known = model.predict_topk(X, 3), model.classes_.tolist()
+    broken = X.copy()
+    broken[2, 2] = np.nan
+    newcomer = np.where(y == "ant", "yak", y)
+    refused(lambda: model.partial_fit(broken, newcomer), "row 2")
+    refused(lambda: model.partial_fit(X, newcomer[:-1]), "209")
+    refused(lambda: model.partial_fit(X, np.arange(len(X))), "integers")
+    refused(lambda: model.partial_fit(X[:, :-1], newcomer), "features")
+    refused(lambda: model.partial_fit(X, [[label] for label in newcomer]), "multi-class")
+    assert model.classes_.tolist() == known and model.n_examples_ == len(X)
+    np.testing.assert_array_equal(before.scores, model.predict_topk(X, 3).scores)
+
+
+CHECKS: list[Callable[[Any], None]] = [
+    check_learns_and_scores,
+    check_top_is_sorted_and_consistent,
+    check_labels_come_back_in_the_callers_type,
+    check_sparse_and_dense_agree,
+    check_one_row_at_a_time,
+    check_multi_label,
+    check_odd_shapes,
+    check_reproducible,
+    check_save_and_load,
+    check_copies,
+    check_threads_agree,
+    check_bad_input_is_refused,
+    check_unfitted,
+    check_partial_fit_continues,
+    check_partial_fit_after_fit_and_load,
+    check_bad_chunk_changes_nothing,
+]

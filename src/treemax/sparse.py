@@ -1,0 +1,178 @@
+"""SciPy's sparse matrices made sound: whatever the format, however assembled, out come CSR arrays that can be
+trusted.
+
+A sparse matrix may be put together by hand, and SciPy converts it without looking: an index outside the matrix
+is then a write outside the memory. So every format is looked through before SciPy touches it, and the caller's
+matrix is left as it is, flags and all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+
+class CsrParts(NamedTuple):
+    """Row i has the columns `indices[indptr[i]:indptr[i+1]]`, ascending, and the same part of `values`."""
+
+    indptr: NDArray[Any]
+    indices: NDArray[Any]
+    values: NDArray[Any]
+
+
+def csr_parts(X: Any, name: str) -> CsrParts:
+    """The sparse matrix `X` in CSR form: indices within the matrix, rows sorted, duplicates summed.
+
+    >>> X = sp.coo_matrix(([1.0, 2.0, 4.0], ([0, 0, 1], [1, 1, 0])), shape=(2, 2))
+    >>> [part.tolist() for part in csr_parts(X, "X")]
+    [[0, 1, 2], [1, 0], [3.0, 4.0]]
+    """
+    if X.ndim != 2:
+        raise ValueError(f"Expected 2D array, got a {X.ndim}D sparse array as {name} instead.")
+    try:
+        _CHECKS[X.format](X, name)
+        csr = X.tocsr()
+    except (TypeError, OverflowError, AttributeError) as error:
+        raise ValueError(f"{name} is not a valid {X.format} matrix: {error}.") from None
+    used = int(csr.indptr[-1])
+    parts = CsrParts(csr.indptr, csr.indices[:used], csr.data[:used])
+    return parts if _is_canonical(parts) else _summed(parts, X.shape)
+
+
+def _is_canonical(parts: CsrParts) -> bool:
+    """Whether each row is sorted and without duplicates; the matrix's own flags may be out of date."""
+    indptr, indices, _ = parts
+    ascending = indices[1:] > indices[:-1]
+    starts = indptr[1:-1]
+    ascending[starts[(starts > 0) & (starts < len(indices))] - 1] = True  # where a row begins, anything goes
+    return bool(ascending.all())
+
+
+def _summed(parts: CsrParts, shape: tuple[int, int]) -> CsrParts:
+    indptr, indices, values = (part.copy() for part in parts)  # SciPy sorts in place, and they may be the caller's
+    csr = sp.csr_matrix((values, indices, indptr), shape=shape)
+    csr.sum_duplicates()
+    return CsrParts(csr.indptr, csr.indices, csr.data)
+
+
+def _check_compressed(X: Any, name: str) -> None:
+    """CSR, and CSC, which is the same by columns."""
+    lines, places = ("row", "column") if X.format == "csr" else ("column", "row")
+    _check_pointers(X, name, *(X.shape if X.format == "csr" else X.shape[::-1]), lines, places)
+    if X.data.ndim != 1:
+        raise ValueError(f"{name} is not a valid {X.format} matrix: its data is not a vector.")
+
+
+def _check_blocks(X: Any, name: str) -> None:
+    if X.data.ndim != 3 or 0 in X.data.shape[1:]:
+        raise ValueError(f"{name} is not a valid bsr matrix: its data has the shape {X.data.shape}.")
+    height, width = X.data.shape[1:]
+    if X.shape[0] % height or X.shape[1] % width:
+        raise ValueError(
+            f"{name} is not a valid bsr matrix: blocks of {height} x {width} do not fill the shape {X.shape}."
+        )
+    _check_pointers(X, name, X.shape[0] // height, X.shape[1] // width, "block row", "block column")
+
+
+def _check_pointers(X: Any, name: str, n_lines: int, n_places: int, line: str, place: str) -> None:
+    """`indptr` cuts `indices` into `n_lines` lines; each index is one of `n_places` places."""
+    indptr, indices = X.indptr, X.indices
+    _check_integers(X, name, indptr=indptr, indices=indices)
+    if len(indptr) != n_lines + 1:
+        raise ValueError(
+            f"{name} is not a valid {X.format} matrix: indptr has {len(indptr)} entries for {n_lines} {line}s."
+        )
+    falls = indptr[1:] < indptr[:-1]
+    if indptr[0] != 0 or falls.any() or indptr[-1] > min(len(indices), len(X.data)):
+        at = 0 if indptr[0] != 0 else int(np.argmax(falls)) if falls.any() else n_lines - 1
+        raise ValueError(
+            f"{name} is not a valid {X.format} matrix: indptr is inconsistent at {line} {at} "
+            f"({indptr[at]} to {indptr[at + 1]}, with {len(indices)} indices and {len(X.data)} values)."
+        )
+    at = _first_outside(indices[: indptr[-1]], n_places)
+    if at is not None:
+        where = int(np.searchsorted(indptr, at, side="right")) - 1
+        raise ValueError(
+            f"{name} has {place} index {indices[at]} in {line} {where}, outside its {n_places} {place}s "
+            f"(0 to {n_places - 1})."
+        )
+
+
+def _check_coordinates(X: Any, name: str) -> None:
+    _check_integers(X, name, row=X.row, col=X.col)
+    if not len(X.row) == len(X.col) == len(X.data):
+        raise ValueError(
+            f"{name} is not a valid coo matrix: {len(X.row)} row indices, {len(X.col)} column indices and "
+            f"{len(X.data)} values."
+        )
+    for place, indices, size in (("row", X.row, X.shape[0]), ("column", X.col, X.shape[1])):
+        at = _first_outside(indices, size)
+        if at is not None:
+            raise ValueError(
+                f"{name} has {place} index {indices[at]} at entry {at}, outside its {size} {place}s (0 to {size - 1})."
+            )
+
+
+def _check_diagonals(X: Any, name: str) -> None:
+    _check_integers(X, name, offsets=X.offsets)
+    if X.data.ndim != 2 or len(X.data) != len(X.offsets):
+        raise ValueError(
+            f"{name} is not a valid dia matrix: {len(X.offsets)} offsets for data of shape {X.data.shape}."
+        )
+    far = np.abs(X.offsets.astype(np.float64)) > np.iinfo(np.int32).max
+    if far.any():
+        raise ValueError(f"{name} is not a valid dia matrix: an offset of {X.offsets[np.argmax(far)]}.")
+
+
+def _check_lists(X: Any, name: str) -> None:
+    if not len(X.rows) == len(X.data) == X.shape[0]:
+        raise ValueError(
+            f"{name} is not a valid lil matrix: {len(X.rows)} lists of columns and {len(X.data)} of values for "
+            f"{X.shape[0]} rows."
+        )
+    for row, (columns, values) in enumerate(zip(X.rows, X.data)):
+        if len(columns) != len(values):
+            raise ValueError(
+                f"{name} is not a valid lil matrix: {len(columns)} columns but {len(values)} values in row {row}."
+            )
+        for column in columns:
+            if not 0 <= column < X.shape[1]:
+                raise ValueError(
+                    f"{name} has column index {column} in row {row}, outside its {X.shape[1]} columns "
+                    f"(0 to {X.shape[1] - 1})."
+                )
+
+
+def _check_keys(X: Any, name: str) -> None:
+    """SciPy looks at the keys of a dictionary itself, on the way to COO."""
+
+
+_CHECKS: dict[str, Callable[[Any, str], None]] = {
+    "csr": _check_compressed,
+    "csc": _check_compressed,
+    "bsr": _check_blocks,
+    "coo": _check_coordinates,
+    "dia": _check_diagonals,
+    "lil": _check_lists,
+    "dok": _check_keys,
+}
+
+
+def _check_integers(X: Any, name: str, **vectors: NDArray[Any]) -> None:
+    for part, vector in vectors.items():
+        if vector.ndim != 1 or vector.dtype.kind not in "iu":
+            raise ValueError(
+                f"{name} is not a valid {X.format} matrix: {part} is not a vector of integers "
+                f"(shape {vector.shape}, dtype {vector.dtype})."
+            )
+
+
+def _first_outside(indices: NDArray[Any], size: int) -> int | None:
+    """The position of the first index that is not from 0 to `size` - 1, if there is one."""
+    if not len(indices) or (indices.min() >= 0 and indices.max() < size):
+        return None
+    return int(np.argmax((indices < 0) | (indices >= size)))

@@ -1,0 +1,18 @@
+"""The library's own battery, over every model."""
+
+import pytest
+
+from treemax.checks import CHECKS
+from treemax.estimators import MODELS, OneVsAll
+
+VARIANTS = {
+    **{name: kind() for name, kind in MODELS.items()},
+    "one-vs-all, logistic": OneVsAll(loss="logistic"),
+    "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_promise(name, check):
+    check(VARIANTS[name])

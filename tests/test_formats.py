@@ -226,7 +226,7 @@ def test_svmlight_as_sklearn_reads_it(tmp_path):
 @pytest.mark.parametrize("zero_based", [True, False])
 def test_svmlight_as_sklearn_writes_it(tmp_path, seed, zero_based):
     rng = np.random.default_rng(seed)
-    X = sp.random(100, 30, 0.3, "csr", rng=rng)
+    X = sp.random(100, 30, 0.3, "csr", None, rng)
     X.data *= 10.0 ** rng.integers(-30, 30, X.nnz)
     y = rng.integers(-3, 5, 100)
     path = tmp_path / "data.svm"
@@ -347,7 +347,7 @@ def test_jsonl_and_vw_hash_alike(tmp_path):
 
 def test_npz_of_others(tmp_path):
     path = tmp_path / "data.npz"
-    X = sp.random(30, 8, 0.3, "csr", rng=0)
+    X = sp.random(30, 8, 0.3, "csr", None, np.random.default_rng(0))
     sp.save_npz(path, X)
     got = read_examples(path)
     assert np.array_equal(matrix(got), X.toarray().astype(np.float32))

@@ -26,17 +26,19 @@ def accuracies(
     depth = int((ranked >= 0).any(axis=0).sum())
     ranked = np.where(ranked < len(weights), ranked, -1)  # some systems answer with labels that do not exist
     hits = correct(ranked, labels, starts, len(weights))
+    figures: dict[str, float | None] = {}
     if dense:
-        return {
-            f"error@{k}": 100 * (1 - hits[:, :k].any(axis=1).mean()) if k <= depth else None for k in (1, 5)
-        }
-    figures = {f"P@{k}": hits[:, :k].sum() / (k * len(ranked)) if k <= depth else None for k in (1, 3, 5)}
+        for k in (1, 5):
+            figures[f"error@{k}"] = 100 * float(1 - hits[:, :k].any(axis=1).mean()) if k <= depth else None
+        return figures
+    for k in (1, 3, 5):
+        figures[f"P@{k}"] = float(hits[:, :k].sum()) / (k * len(ranked)) if k <= depth else None
     if multi_label:
         gained = np.where(hits, weights[ranked], 0.0)
         for k in (1, 3, 5):
             attainable = best_gain(weights, labels, starts, k)
-            figures[f"PSP@{k}"] = gained[:, :k].sum() / attainable if k <= depth else None
-    return {name: None if value is None else float(value) for name, value in figures.items()}
+            figures[f"PSP@{k}"] = float(gained[:, :k].sum()) / attainable if k <= depth else None
+    return figures
 
 
 def correct(ranked: np.ndarray, labels: np.ndarray, starts: np.ndarray, n_labels: int) -> np.ndarray:

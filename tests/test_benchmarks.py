@@ -248,6 +248,14 @@ def test_a_system_is_trained_and_measured_in_fresh_processes(data, fakes):
     assert not list(data.parent.glob("run-*")), "models of finished runs are thrown away"
 
 
+def test_our_models_run_by_their_command_line_names(data, monkeypatch):
+    monkeypatch.setattr(runner, "cores", lambda threads: [])  # compiling on one core, and a busy one, is slow
+    (name, *_) = systems.our_names()
+    good, unknown = runner.run_all(systems.ours(f"{name},no-tree"), data)
+    assert good.error is None and good.runs[0]["error@1"] <= 100 and good.system.ours
+    assert "no model 'no-tree'" in unknown.error
+
+
 def test_failures_become_rows_and_the_rest_goes_on(data, fakes):
     error, crash, good = runner.run_all(fakes("error", "crash", "good"), data, repeat=2)
     assert "no wish to learn" in error.error and error.error.startswith("train:")

@@ -11,21 +11,18 @@ WARM_UP_ROWS = 300
 
 
 def models():
-    return list(_registry())
+    from treemax.estimators import MODELS
 
-
-def _registry():
-    from treemax import estimators
-
-    return estimators.registry() if hasattr(estimators, "registry") else estimators.MODELS
+    return list(MODELS)
 
 
 def _model(settings):
+    from treemax.estimators import MODELS
+
     arguments = {name: value for name, value in settings.items() if name not in ("model", "threads")}
-    known = _registry()
-    if settings["model"] not in known:
-        raise ValueError(f"treemax has no model {settings['model']!r}; it has {', '.join(known)}")
-    estimator = known[settings["model"]](**arguments)
+    if settings["model"] not in MODELS:
+        raise ValueError(f"treemax has no model {settings['model']!r}; it has {', '.join(MODELS)}")
+    estimator = MODELS[settings["model"]](**arguments)
     if "n_jobs" in estimator.get_params() and "n_jobs" not in arguments:
         estimator.set_params(n_jobs=settings["threads"])
     return estimator
@@ -91,5 +88,6 @@ def predict_batch(model, rows, k):
 
 
 def labels(answers):
+    """The labels are the ids; None, where a model found fewer than k, becomes -1."""
     ranked, _ = answers
-    return ranked
+    return [[-1 if label is None else label for label in row] for row in ranked.tolist()]

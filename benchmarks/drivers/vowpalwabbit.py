@@ -16,7 +16,7 @@ SYSTEMS = {
     "vw-memory-tree": {"reduction": "memory_tree", "passes": 1},
     "vw-plt": {"reduction": "plt", "passes": 3, "kary": 16},
 }
-MOST_BITS = 26  # 2^26 weights are 1 GB
+MOST_BITS = 27  # 2^27 weights are 2 GB, of which only what is used is taken
 
 
 def prepare(data, settings):
@@ -65,7 +65,7 @@ def _options(data, settings):
         ],
         "plt": ["--plt", n_labels, "--kary_tree", settings.get("kary", 2), "--loss_function", "logistic"],
     }[reduction]
-    bits = math.ceil(math.log2((data.n_features + 1) * n_labels)) + 1
+    bits = math.ceil(math.log2((data.n_features + 1) * n_labels)) + 2
     options += ["-b", settings.get("bits", max(18, min(MOST_BITS, bits)))]
     extra = settings.get("options", "")  # e.g. vw-recall-tree:options=--learning_rate 2
     return [str(option) for option in options] + extra.split()

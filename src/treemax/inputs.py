@@ -115,49 +115,61 @@ def as_rows(X: Any, name: str = "X") -> Rows:
 
 def _matrix(X: Any, name: str) -> Any:
     """A table of numbers in whatever shape it comes, as float32 (or sparse, from a frame of sparse columns)."""
-    if len(getattr(X, "shape", ())) == 2:
-        _check_extent(X.shape)
-    if np.ma.is_masked(X):
-        raise ValueError(f"Input {name} is a masked array with masked values; fill them in, or leave out the rows.")
-    for dtype in getattr(X, "dtypes", [getattr(X, "dtype", "")]):
-        if str(dtype).lower().startswith(("date", "time", "duration", "period")):
-            raise ValueError(f"Input {name} contains dates or times ({dtype}); expected numbers.")
+    _refuse_what_looks_like_numbers(X, name)
     try:
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused later
             return check_array(
                 X, dtype=np.float32, order="C", ensure_all_finite=False, input_name=name, accept_sparse=True
             )
-    except OverflowError:
-        raise ValueError(f"Input {name} contains a value too large for float32{_not_a_number(X)}.") from None
-    except (TypeError, ValueError) as error:
-        where = _not_a_number(X)
-        if where:
-            raise type(error)(f"Input {name} is not a table of numbers{where}: {error}") from None
-        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        where = _first_trouble(X)
+        if not where:
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"Input {name} is not a table of numbers: {where}. {error}") from None
 
 
-def _not_a_number(X: Any) -> str:
-    """Where the first cell is that no float32 can be made of, if it can be found."""
-    try:
-        table = X.to_numpy() if hasattr(X, "to_numpy") else X
-        rows = [list(row) for row in table if not isinstance(row, str | bytes)]
-    except (TypeError, ValueError):
+def _refuse_what_looks_like_numbers(X: Any, name: str) -> None:
+    """What would be converted without a word, or with a misleading one."""
+    if len(getattr(X, "shape", ())) == 2:
+        _check_extent(X.shape)
+    if hasattr(X, "collect"):
+        raise ValueError(f"Input {name} is a {type(X).__name__}: collect() it first.")
+    if np.ma.is_masked(X):
+        raise ValueError(f"Input {name} has masked values; fill them in, or leave their rows out.")
+    for dtype in X.dtypes if hasattr(X, "columns") else [getattr(X, "dtype", "")]:
+        if str(dtype).lower().startswith(("date", "time", "duration", "period")):
+            raise ValueError(f"Input {name} contains dates or times ({dtype}); expected numbers.")
+
+
+def _first_trouble(X: Any) -> str:
+    """What stands where no number can be made of it, as far as that can be found."""
+    if getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
         return ""
-    for i, row in enumerate(rows):
+    table = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if not isinstance(table, np.ndarray | list | tuple):
+        return f"it is a {type(X).__name__}"
+    for i, row in enumerate(table):
+        if isinstance(row, str | bytes):
+            return f"row {i} is the text {row!r:.40}; make features of texts first, see treemax.text"
+        if not isinstance(row, np.ndarray | list | tuple):
+            return ""
         for j, value in enumerate(row):
             try:
                 float(value)
             except (TypeError, ValueError, OverflowError):
-                return f" at row {i}, column {j} ({value!r:.40})"
-        if len(row) != len(rows[0]):
-            return f" (row {i} has {len(row)} values, row 0 has {len(rows[0])})"
+                return f"row {i}, column {j} is {value!r:.40}"
+        if len(row) != len(table[0]):
+            return f"row {i} has {len(row)} values, row 0 has {len(table[0])}"
     return ""
 
 
 def _check_extent(shape: tuple[int, int]) -> None:
     for size, what in zip(shape, ("sample", "feature")):
         if size == 0:
-            raise ValueError(f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required.")
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required."
+            )
 
 
 def _refuse_non_finite(matrix: NDArray[np.float32], name: str) -> None:

@@ -19,6 +19,8 @@ from sklearn.exceptions import DataConversionWarning
 
 from treemax.inputs import read_only
 
+ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # what a row of several labels may be
+
 Form = Literal["vector", "lists", "indicator", "dense-indicator"]
 """How the caller wrote `y`: a vector has one label a row, the other forms any number."""
 
@@ -98,40 +100,69 @@ def read_labels(y: Any, name: str = "y") -> RaggedLabels:
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None.")
     if isinstance(y, RaggedLabels):
-        return y
+        return _checked(y, name)
     if sp.issparse(y):
         return _read_indicator(y, name)
-    if hasattr(y, "to_list") and not isinstance(y, np.ndarray):  # a pandas or polars series
-        y = y.to_list() if str(y.dtype).startswith(("List", "object", "str", "String")) else y.to_numpy()
-    elif hasattr(y, "to_numpy"):  # a data frame: a column, or an indicator matrix
-        y = y.to_numpy()
-    elif hasattr(y, "__array__") and not isinstance(y, np.ndarray):
-        y = np.asarray(y)
-    if isinstance(y, np.ndarray) and y.dtype != object:
-        return _read_array(y, name)
-    if isinstance(y, str | bytes):
-        raise ValueError(
-            f"{name} is one {type(y).__name__}; expected one label, or a list of labels, per row."
-        )
-    rows = list(y)
-    if isinstance(y, np.ndarray) and y.ndim == 2:
-        return _read_object_matrix(y, name)
-    if any(isinstance(row, list | tuple | set | frozenset | np.ndarray) for row in rows):
-        return _read_lists(rows, name)
-    values, dtype = _uniform(rows, name, None)
-    if isinstance(y, np.ndarray) or dtype.kind == "O":
-        dtype = np.dtype(object) if isinstance(y, np.ndarray) else np.dtype(str)
-    return RaggedLabels(np.arange(len(rows) + 1), values, dtype, "vector")
-
-
-def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
+    y = _without_wrapping(y, name)
+    if not isinstance(y, np.ndarray):
+        return _read_rows(list(y), name, np.dtype(str))
     if y.ndim == 2 and y.shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected; it is used as a vector.",
             DataConversionWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
         y = y.ravel()
+    if y.dtype != object:
+        return _read_array(y, name)
+    if y.ndim != 1:
+        raise ValueError(
+            f"{name} should be a 1d array or a list of label lists, got an object array of shape {y.shape}."
+        )
+    return _read_rows(list(y), name, np.dtype(object))
+
+
+def _checked(labels: RaggedLabels, name: str) -> RaggedLabels:
+    """Labels put together by hand: make sure that no row points outside."""
+    indptr = labels.indptr
+    if not len(indptr) or indptr[0] < 0 or indptr[-1] > len(labels.values) or (np.diff(indptr) < 0).any():
+        raise ValueError(
+            f"{name} is not a valid RaggedLabels: its indptr does not fit its {len(labels.values)} values."
+        )
+    return labels
+
+
+def _without_wrapping(y: Any, name: str) -> Any:
+    """Series, frames, tensors and the like as an array or a list; what has no rows is refused."""
+    if np.ma.is_masked(y):
+        raise ValueError(f"{name} has masked values at row {int(np.argmax(np.ma.getmaskarray(y)))}.")
+    if isinstance(y, np.ndarray):
+        return y.astype(object) if y.dtype.kind == "T" else y  # NumPy's strings of any length
+    if hasattr(y, "to_list"):  # a pandas or polars series
+        as_list = str(y.dtype).startswith(("List", "Array", "object", "str", "String"))
+        return y.to_list() if as_list else y.to_numpy()
+    if hasattr(y, "to_numpy"):  # a data frame: a column, or an indicator matrix
+        return y.to_numpy()
+    if hasattr(y, "__array__"):
+        return np.asarray(y)
+    if isinstance(y, str | bytes | dict | set | frozenset) or not isinstance(y, Iterable):
+        raise ValueError(
+            f"{name} is one {type(y).__name__}; expected one label, or a list of labels, per row."
+        )
+    return y
+
+
+def _read_rows(rows: list[Any], name: str, string_dtype: np.dtype) -> RaggedLabels:
+    """A list of labels, or of label lists."""
+    if any(isinstance(row, ROW_TYPES) for row in rows):
+        return _read_lists(rows, name)
+    values, dtype = _uniform(rows, name, None)
+    return RaggedLabels(
+        np.arange(len(rows) + 1), values, string_dtype if dtype.kind == "O" else dtype, "vector"
+    )
+
+
+def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
     if y.ndim == 2 and y.dtype.kind in "biuf":
         return _read_indicator(sp.csr_matrix(y), name, "dense-indicator")
     if y.ndim != 1:
@@ -160,27 +191,20 @@ def _integers(y: NDArray[Any], name: str) -> NDArray[np.int64]:
             raise ValueError(
                 f"Unknown label type: continuous. {name} has {y[row]} at row {row}; labels must be strings or integers."
             )
-    if y.size and (y.max() > np.iinfo(np.int64).max or y.min() < np.iinfo(np.int64).min):
+        exact = np.abs(y) <= 2**53
+        if not exact.all():
+            row = int(np.argmin(exact))
+            raise ValueError(
+                f"{name} has {y[row]} at row {row}: a float of that size stands for several integers; pass integers."
+            )
+    elif y.size and y.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{name} has labels outside the range of 64-bit integers.")
     return y.astype(np.int64)
 
 
-def _read_object_matrix(y: NDArray[Any], name: str) -> RaggedLabels:
-    if y.shape[1] == 1:
-        warnings.warn(
-            "A column-vector y was passed when a 1d array was expected; it is used as a vector.",
-            DataConversionWarning,
-            stacklevel=4,
-        )
-        return read_labels(y.ravel(), name)
-    raise ValueError(
-        f"{name} should be a 1d array or a list of label lists, got an object array of shape {y.shape}."
-    )
-
-
 def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
     for i, row in enumerate(rows):
-        if not isinstance(row, list | tuple | set | frozenset | np.ndarray):
+        if not isinstance(row, ROW_TYPES) or (isinstance(row, np.ndarray) and row.ndim != 1):
             raise ValueError(
                 f"{name} mixes label lists and single labels: row {i} is {row!r}, not a list. "
                 "Give every row a list of labels (it may be empty)."
@@ -199,9 +223,9 @@ def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> 
         return position if indptr is None else int(np.searchsorted(indptr, position, side="right")) - 1
 
     types = set(map(type, labels))
-    if types <= {str, np.str_}:
+    if all(issubclass(kind, str) for kind in types):
         out = np.empty(len(labels), dtype=object)
-        out[:] = [str(label) for label in labels] if np.str_ in types else labels
+        out[:] = labels if types <= {str} else [str.__str__(label) for label in labels]
         return out, np.dtype(object)
     integers = (int, bool, np.integer, np.bool_)
     if all(issubclass(kind, integers) for kind in types):
@@ -213,7 +237,7 @@ def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> 
         except OverflowError:
             raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
     if all(issubclass(kind, (*integers, float, np.floating)) for kind in types):
-        return _integers(np.array(labels, dtype=np.float64), name), np.dtype(np.float64)
+        return _whole_numbers(labels, name, row_of), np.dtype(np.float64)
     first = labels[0]
     for position, label in enumerate(labels):
         if not isinstance(label, (str, *integers)):

@@ -33,10 +33,10 @@ def csr_parts(X: Any, name: str) -> CsrParts:
     """
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got a {X.ndim}D sparse array as {name} instead.")
+    _CHECKS[X.format](X, name)
     try:
-        _CHECKS[X.format](X, name)
         csr = X.tocsr()
-    except (TypeError, OverflowError, AttributeError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} is not a valid {X.format} matrix: {error}.") from None
     used = int(csr.indptr[-1])
     parts = CsrParts(csr.indptr, csr.indices[:used], csr.data[:used])
@@ -45,15 +45,17 @@ def csr_parts(X: Any, name: str) -> CsrParts:
 
 def _is_canonical(parts: CsrParts) -> bool:
     """Whether each row is sorted and without duplicates; the matrix's own flags may be out of date."""
-    indptr, indices, _ = parts
-    ascending = indices[1:] > indices[:-1]
-    starts = indptr[1:-1]
-    ascending[starts[(starts > 0) & (starts < len(indices))] - 1] = True  # where a row begins, anything goes
-    return bool(ascending.all())
+    falls = parts.indices[1:] <= parts.indices[:-1]
+    if not falls.any():
+        return True
+    after = np.flatnonzero(falls) + 1
+    return bool((parts.indptr[np.searchsorted(parts.indptr, after)] == after).all())  # each begins a row
 
 
 def _summed(parts: CsrParts, shape: tuple[int, int]) -> CsrParts:
-    indptr, indices, values = (part.copy() for part in parts)  # SciPy sorts in place, and they may be the caller's
+    indptr, indices, values = (
+        part.copy() for part in parts
+    )  # SciPy sorts in place, and they may be the caller's
     csr = sp.csr_matrix((values, indices, indptr), shape=shape)
     csr.sum_duplicates()
     return CsrParts(csr.indptr, csr.indices, csr.data)
@@ -61,8 +63,11 @@ def _summed(parts: CsrParts, shape: tuple[int, int]) -> CsrParts:
 
 def _check_compressed(X: Any, name: str) -> None:
     """CSR, and CSC, which is the same by columns."""
-    lines, places = ("row", "column") if X.format == "csr" else ("column", "row")
-    _check_pointers(X, name, *(X.shape if X.format == "csr" else X.shape[::-1]), lines, places)
+    n_rows, n_columns = X.shape
+    if X.format == "csr":
+        _check_pointers(X, name, n_rows, n_columns, "row", "column")
+    else:
+        _check_pointers(X, name, n_columns, n_rows, "column", "row")
     if X.data.ndim != 1:
         raise ValueError(f"{name} is not a valid {X.format} matrix: its data is not a vector.")
 
@@ -93,11 +98,11 @@ def _check_pointers(X: Any, name: str, n_lines: int, n_places: int, line: str, p
             f"{name} is not a valid {X.format} matrix: indptr is inconsistent at {line} {at} "
             f"({indptr[at]} to {indptr[at + 1]}, with {len(indices)} indices and {len(X.data)} values)."
         )
-    at = _first_outside(indices[: indptr[-1]], n_places)
-    if at is not None:
-        where = int(np.searchsorted(indptr, at, side="right")) - 1
+    outside = _first_outside(indices[: indptr[-1]], n_places)
+    if outside is not None:
+        where = int(np.searchsorted(indptr, outside, side="right")) - 1
         raise ValueError(
-            f"{name} has {place} index {indices[at]} in {line} {where}, outside its {n_places} {place}s "
+            f"{name} has {place} index {indices[outside]} in {line} {where}, outside its {n_places} {place}s "
             f"(0 to {n_places - 1})."
         )
 
@@ -135,14 +140,14 @@ def _check_lists(X: Any, name: str) -> None:
             f"{X.shape[0]} rows."
         )
     for row, (columns, values) in enumerate(zip(X.rows, X.data)):
-        if len(columns) != len(values):
+        if not isinstance(columns, list) or not isinstance(values, list) or len(columns) != len(values):
             raise ValueError(
-                f"{name} is not a valid lil matrix: {len(columns)} columns but {len(values)} values in row {row}."
+                f"{name} is not a valid lil matrix: row {row} has the columns {columns!r:.40} and the values {values!r:.40}."
             )
         for column in columns:
-            if not 0 <= column < X.shape[1]:
+            if not isinstance(column, int | np.integer) or not 0 <= column < X.shape[1]:
                 raise ValueError(
-                    f"{name} has column index {column} in row {row}, outside its {X.shape[1]} columns "
+                    f"{name} has column index {column!r} in row {row}, outside its {X.shape[1]} columns "
                     f"(0 to {X.shape[1] - 1})."
                 )
 

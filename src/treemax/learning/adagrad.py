@@ -145,14 +145,16 @@ def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: i
     """Settings for passes over known data.
 
     A weight that receives u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach
-    about log(labels) for its label to win against all others (one, for the hinge): so the rate grows with log(labels) and falls
-    with the length of a row and with the square root of the examples a label has. The initial sum is worth
-    seven gradients of one. The constants were chosen on glyphs1k, wordnet and delicious.
+    about log(labels) for its label to win against all others: so the rate grows with log(labels) and falls
+    with the length of a row and with the square root of the examples a label has. A hinge's score has to
+    reach one, and its gradient ends there: the length alone counts. The initial sum is worth seven gradients
+    of one. The constants were chosen on glyphs1k, wordnet and delicious.
     """
     squared_length, width = _mean_squared_length(rows)
-    examples_per_label = max(1.0, len(targets.ids) / n_labels)
-    margin = 1.0 if loss == "squared_hinge" else math.log(n_labels) + 3.0
-    rate = 2.0 * margin / (math.sqrt(squared_length * examples_per_label) * passes**0.25)
+    rate = 1.0 / (math.sqrt(squared_length) * passes**0.25)
+    if loss != "squared_hinge":
+        examples_per_label = max(1.0, len(targets.ids) / n_labels)
+        rate *= 2.0 * (math.log(n_labels) + 3.0) / math.sqrt(examples_per_label)
     square = squared_length / width
     return Suggestion(rate, 7.0 * square, math.sqrt(square))
 

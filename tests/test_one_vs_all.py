@@ -1,0 +1,112 @@
+"""OneVsAll: what the battery does not ask of every estimator."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+
+import treemax
+from treemax import OneVsAll
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return train_test_split(X / 16.0 - 0.3, y, test_size=0.5, random_state=0)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic", "squared_hinge"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
+def test_as_accurate_as_scikit_learn(digits, loss, form):
+    X_train, X_test, y_train, y_test = digits
+    reference = LogisticRegression(max_iter=500).fit(X_train, y_train).score(X_test, y_test)
+    ours = OneVsAll(loss=loss, passes=10).fit(form(X_train), y_train).score(form(X_test), y_test)
+    assert ours > reference - 0.02
+
+
+def test_probabilities_are_calibrated(digits):
+    """Held-out log loss close to the reference's: the probabilities mean something."""
+    X_train, X_test, y_train, y_test = digits
+    reference = LogisticRegression(max_iter=500).fit(X_train, y_train).predict_proba(X_test)
+    ours = OneVsAll(passes=5).fit(X_train, y_train).predict_proba(X_test)
+    rows = np.arange(len(y_test))
+    assert -np.log(ours[rows, y_test]).mean() < -np.log(reference[rows, y_test]).mean() + 0.1
+
+
+def test_scale_of_the_features_does_not_matter(digits):
+    """The rate is computed from the data: tiny and huge features learn as well as those of size one."""
+    X_train, X_test, y_train, y_test = digits
+    for scale in (1e-4, 1e4):
+        assert OneVsAll().fit(X_train * scale, y_train).score(X_test * scale, y_test) > 0.93
+
+
+def test_loss_is_chosen_by_the_form_of_y():
+    X = np.eye(4)
+    assert OneVsAll().fit(X, [0, 1, 0, 1]).settings_.loss == "softmax"
+    assert OneVsAll().fit(X, [[0], [1], [0, 1], []]).settings_.loss == "logistic"
+    assert OneVsAll(loss="squared_hinge").fit(X, [0, 1, 0, 1]).settings_.loss == "squared_hinge"
+
+
+def test_refuses_politely_what_would_not_fit():
+    X = sp.csr_matrix(([1.0, 1.0], ([0, 1], [0, 2**31])), shape=(2, 2**31 + 1))
+    with pytest.raises(
+        MemoryError, match=r"OneVsAll needs .* GB for 2,147,483,649 features x 2 labels.*tree"
+    ):
+        OneVsAll(max_memory=8).fit(X, ["a", "b"])
+    small = OneVsAll(max_memory=1e-5)
+    small.partial_fit(np.eye(3), ["a", "b", "c"])
+    before = small.predict_proba(np.eye(3))
+    with pytest.raises(MemoryError):
+        small.partial_fit(np.repeat(np.eye(3), 200, axis=0), [f"label {i}" for i in range(600)])
+    assert small.classes_.tolist() == ["a", "b", "c"]
+    np.testing.assert_array_equal(before, small.predict_proba(np.eye(3)))
+
+
+def test_probabilities_that_would_not_fit_point_to_top_k(monkeypatch):
+    model = OneVsAll().fit(np.eye(3), ["a", "b", "c"])
+    monkeypatch.setattr("treemax.estimators.base.available_bytes", lambda: 20)
+    with pytest.raises(MemoryError, match="predict_topk"):
+        model.predict_proba(np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("loss", "hinge"), ("passes", 0), ("passes", 1.5), ("learning_rate", -1), ("learning_rate", "fast"),
+        ("final_rate", 2), ("initial_accumulator", 0), ("batch_size", 0), ("least_gradient", -1), ("n_jobs", 0),
+        ("n_jobs", "two"), ("max_memory", 0), ("passes", True), ("learning_rate", float("nan")),
+    ],
+)  # fmt: skip
+def test_parameters_are_checked_by_name_and_value(parameter, value):
+    with pytest.raises(ValueError, match=rf"{parameter}.*{value}"):
+        OneVsAll(**{parameter: value}).fit(np.eye(2), ["a", "b"])
+
+
+def test_sparse_models_keep_only_what_was_touched(tmp_path):
+    random = np.random.RandomState(0)
+    X = sp.random(300, 2000, density=0.005, format="csr", random_state=random)
+    y = random.randint(0, 150, 300)
+    model = OneVsAll(passes=2, least_gradient=0.02).fit(X, y)
+    assert model.describe()["layout"] == "packed-features"
+    model.save(tmp_path / "small.treemax")
+    model.save(tmp_path / "whole.treemax", resume=True)
+    assert (tmp_path / "small.treemax").stat().st_size < 0.5 * 4 * 2000 * 150
+    loaded = treemax.load(tmp_path / "small.treemax")
+    with pytest.warns(UserWarning, match="resume=True"):
+        loaded.partial_fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        treemax.load(tmp_path / "whole.treemax").partial_fit(X, y)
+
+
+def test_threads_learn_as_well_as_one(digits):
+    X_train, X_test, y_train, y_test = digits
+    scores = [
+        OneVsAll(passes=5, n_jobs=4, random_state=seed).fit(X_train, y_train).score(X_test, y_test)
+        for seed in range(3)
+    ]
+    assert min(scores) > OneVsAll(passes=5).fit(X_train, y_train).score(X_test, y_test) - 0.02

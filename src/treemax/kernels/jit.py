@@ -26,7 +26,13 @@ def fast_kernel(function: Function) -> Function:
 
 
 def inline_kernel(function: Function) -> Function:
-    """Compile a small floating-point piece that belongs inside its callers' loops."""
+    """Compile a small exact piece that belongs inside its callers' loops: a call would cost more than it does."""
+    compiled = numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function)
+    return cast(Function, compiled)
+
+
+def fast_inline_kernel(function: Function) -> Function:
+    """Compile a small floating-point piece that belongs inside its callers' loops and vectorises with them."""
     compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=True, forceinline=True)(
         function
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.jit import fast_kernel, inline_kernel, kernel
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 SOFTMAX, LOGISTIC, SQUARED_HINGE = 0, 1, 2  # losses
 SOFTMAX_LINK, LOGISTIC_LINK, HINGE_LINK = 0, 1, 2  # from a score to a probability
@@ -29,7 +29,7 @@ _LN2_LOW = np.float32(-2.12194440e-4)
 _ONE = np.float32(1.0)
 
 
-@inline_kernel
+@fast_inline_kernel
 def exp32(x):
     """e**x in float32: range reduction and a polynomial, which vectorises where `math.exp` does not."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))

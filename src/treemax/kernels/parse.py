@@ -12,14 +12,9 @@ with the answers.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from treemax.kernels.jit import kernel
-
-# A parser is made of small pieces that return several numbers: left as calls, they take three times as long.
-# (`inline_kernel` is for arithmetic that may be reordered; this must stay exact.)
-inlined = numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)
+from treemax.kernels.jit import inline_kernel, kernel
 
 # Why a line is malformed.
 BAD_LABEL = 1
@@ -63,24 +58,24 @@ def capacity(n_bytes: int) -> tuple[int, int, int]:
     return n_bytes + 1, n_bytes // 2 + 2, n_bytes // 2 + 2
 
 
-@inlined
+@inline_kernel
 def _is_digit(character):
     return np.uint8(character - _ZERO) <= _NINE
 
 
-@inlined
+@inline_kernel
 def _is_blank(character):
     return character == _SPACE or character == _TAB or character == _RETURN
 
 
-@inlined
+@inline_kernel
 def _skip_blanks(block, at):
     while _is_blank(block[at]):
         at += _ONE
     return at
 
 
-@inlined
+@inline_kernel
 def _line_end(block, at):
     while block[at] != _NEWLINE:
         at += _ONE
@@ -149,7 +144,7 @@ def _exponent(block, at):
     return -exponent if negative else exponent, at
 
 
-@inlined
+@inline_kernel
 def _number(block, at):
     """A decimal number at `at`: its value (a float32), where it ends, and what became of it."""
     negative = block[at] == _MINUS
@@ -196,7 +191,7 @@ def _number(block, at):
     return -value if negative else value, at, status
 
 
-@inlined
+@inline_kernel
 def _answered(block, at, answers_at, answers, questions, counts):
     """`_number`, with the help of what the caller has answered; what he has not is asked."""
     value, end, status = _number(block, at)
@@ -246,7 +241,7 @@ def _label_as_float(block, at):
     return label * power, at, label <= _INTEGER_POWERS[np.uint64(_MAX_LABEL_DIGITS)] // power
 
 
-@inlined
+@inline_kernel
 def _label(block, at):
     """An integer: its value, where it ends, whether it is one."""
     negative = block[at] == _MINUS
@@ -266,7 +261,7 @@ def _label(block, at):
     return -label if negative else label, at, good
 
 
-@inlined
+@inline_kernel
 def _labels(block, at, comments, lowest, limit, labels, n_labels):
     """The labels at the start of a line: how many there are now, where they end, and the error, if any."""
     start, first = at, n_labels
@@ -290,7 +285,7 @@ def _labels(block, at, comments, lowest, limit, labels, n_labels):
     return n_labels, at, BAD_LABEL
 
 
-@inlined
+@inline_kernel
 def _skip_query(block, at):
     """svmlight's `qid:7` says which query a line belongs to; it is neither label nor feature."""
     if (
@@ -305,7 +300,7 @@ def _skip_query(block, at):
     return at
 
 
-@inlined
+@inline_kernel
 def _features(
     block, at, comments, first_index, index_limit, indices, values, n_values,
     answers_at, answers, questions, counts,
@@ -342,7 +337,7 @@ def _features(
     return n_values, at, 0, at, ascending
 
 
-@inlined
+@inline_kernel
 def _sort_runs(keys, size, run):
     """Sort every stretch of `run` keys by insertion."""
     for first in range(np.uint64(0), size, run):
@@ -355,7 +350,7 @@ def _sort_runs(keys, size, run):
             keys[place] = key
 
 
-@inlined
+@inline_kernel
 def _merge(source, target, first, middle, last):
     left, right = first, middle
     for place in range(first, last):
@@ -405,7 +400,7 @@ def _sort_row(indices, values, start, stop, keys, spare, row_values):
     return end, True
 
 
-@inlined
+@inline_kernel
 def _note(bad, n_bad, line, place, error):
     if n_bad < len(bad):
         bad[n_bad, 0], bad[n_bad, 1], bad[n_bad, 2] = line, place, error
@@ -458,18 +453,18 @@ def parse_rows(
     counts[2], counts[3], counts[4], counts[5] = n_rows, n_labels, n_values, n_bad
 
 
-@inlined
+@inline_kernel
 def _rotate(word, places):
     return np.uint32(word << np.uint32(places)) | np.uint32(word >> np.uint32(32 - places))
 
 
-@inlined
+@inline_kernel
 def _mix(word):
     word = np.uint32(word * np.uint32(0xCC9E2D51))
     return np.uint32(_rotate(word, 15) * np.uint32(0x1B873593))
 
 
-@inlined
+@inline_kernel
 def _murmur(block, start, stop, seed):
     """MurmurHash3 (x86, 32 bits) of the bytes from `start` to `stop`."""
     digest = np.uint32(seed)
@@ -498,7 +493,7 @@ def murmur(data, seed):
     return _murmur(data, np.uint64(0), np.uint64(len(data)), np.uint32(seed))
 
 
-@inlined
+@inline_kernel
 def _name_hash(block, start, stop, seed):
     """As Vowpal Wabbit hashes: a name that is a number counts from the seed, any other is mixed with it."""
     number = np.uint64(0)
@@ -516,19 +511,19 @@ def name_hash(data, seed):
     return _name_hash(data, np.uint64(0), np.uint64(len(data)), np.uint64(seed))
 
 
-@inlined
+@inline_kernel
 def _name_end(block, at):
     while not (_is_blank(block[at]) or block[at] == _NEWLINE or block[at] == _COLON or block[at] == _BAR):
         at += _ONE
     return at
 
 
-@inlined
+@inline_kernel
 def _ends_token(character):
     return _is_blank(character) or character == _NEWLINE or character == _BAR
 
 
-@inlined
+@inline_kernel
 def _named_features(
     block, at, mask, indices, values, n_values, answers_at, answers, questions, counts
 ):  # fmt: skip
@@ -563,14 +558,14 @@ def _named_features(
     return n_values, at, 0, at
 
 
-@inlined
+@inline_kernel
 def _find_bar(block, at):
     while block[at] != _BAR and block[at] != _NEWLINE:
         at += _ONE
     return at
 
 
-@inlined
+@inline_kernel
 def _plain_labels(block, at, bar, labels, n_labels):
     """The labels before the bar where they are integers and nothing else: how many there are now, and whether."""
     if at == bar:

@@ -8,7 +8,7 @@ result: the ids of each row.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
 from treemax.inputs import read_only
+from treemax.sparse import csr_parts
 
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # what a row of several labels may be
 
@@ -178,28 +179,33 @@ def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
     return RaggedLabels(np.arange(len(y) + 1), _integers(y, name), y.dtype, "vector")
 
 
-def _integers(y: NDArray[Any], name: str) -> NDArray[np.int64]:
-    """Integer labels as int64; floats pass only when they are whole numbers."""
+def _integers(y: NDArray[Any], name: str, row_of: Callable[[int], int] = int) -> NDArray[np.int64]:
+    """Integer labels as int64; floats pass only when they are whole numbers, each one integer and no other."""
     if y.dtype.kind == "f":
-        finite = np.isfinite(y)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            raise ValueError(f"Input {name} contains NaN or infinity at row {row}.")
-        whole = y == np.floor(y)
-        if not whole.all():
-            row = int(np.argmin(whole))
-            raise ValueError(
-                f"Unknown label type: continuous. {name} has {y[row]} at row {row}; labels must be strings or integers."
-            )
-        exact = np.abs(y) <= 2**53
-        if not exact.all():
-            row = int(np.argmin(exact))
-            raise ValueError(
-                f"{name} has {y[row]} at row {row}: a float of that size stands for several integers; pass integers."
-            )
+        for sound, complaint in (
+            (np.isfinite(y), "Input {name} contains NaN or infinity at row {row}."),
+            (
+                y == np.floor(y),
+                "Unknown label type: continuous. {name} has {label} at row {row}; labels must be strings or integers.",
+            ),
+            (
+                np.abs(y) < 2**53,
+                "{name} has {label} at row {row}: a float of that size stands for several integers; pass integers.",
+            ),
+        ):
+            if not sound.all():
+                at = int(np.argmin(sound))
+                raise ValueError(complaint.format(name=name, label=y[at], row=row_of(at)))
     elif y.size and y.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{name} has labels outside the range of 64-bit integers.")
     return y.astype(np.int64)
+
+
+def _floats(labels: list[Any], name: str) -> NDArray[np.float64]:
+    try:
+        return np.array(labels, dtype=np.float64)
+    except OverflowError:
+        raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
 
 
 def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
@@ -229,15 +235,13 @@ def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> 
         return out, np.dtype(object)
     integers = (int, bool, np.integer, np.bool_)
     if all(issubclass(kind, integers) for kind in types):
+        dtype = np.dtype(bool if types <= {bool, np.bool_} else np.int64)
         try:
-            return np.array(labels, dtype=np.int64), np.dtype(bool) if types <= {
-                bool,
-                np.bool_,
-            } else np.dtype(np.int64)
+            return np.array(labels, dtype=np.int64), dtype
         except OverflowError:
             raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
     if all(issubclass(kind, (*integers, float, np.floating)) for kind in types):
-        return _whole_numbers(labels, name, row_of), np.dtype(np.float64)
+        return _integers(_floats(labels, name), name, row_of), np.dtype(np.float64)
     first = labels[0]
     for position, label in enumerate(labels):
         if not isinstance(label, (str, *integers)):
@@ -255,23 +259,19 @@ def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> 
 
 def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels:
     """Column j of an indicator matrix is the label j."""
-    if y.ndim != 2:
-        raise ValueError(f"{name} should be a two-dimensional indicator matrix, got {y.ndim} dimension(s).")
-    if y.format in ("csc", "bsr"):
-        y.check_format(full_check=True)
-    csr = sp.csr_matrix(y, copy=True)
-    csr.check_format(full_check=True)
-    csr.sum_duplicates()
-    csr.eliminate_zeros()
-    if csr.nnz and not (csr.data == 1).all():
-        at = int(np.argmax(csr.data != 1))
-        row = int(np.searchsorted(csr.indptr, at, side="right")) - 1
+    indptr, indices, values = csr_parts(y, name)
+    row_of = np.repeat(np.arange(y.shape[0]), np.diff(indptr))
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
         raise ValueError(
-            f"{name} is not an indicator matrix: it has {csr.data[at]} at row {row}; expected 0 or 1."
+            f"{name} is not an indicator matrix: it has {values[at]} at row {row_of[at]}, column {indices[at]}; "
+            "expected 0 or 1."
         )
-    return RaggedLabels(
-        csr.indptr.astype(np.int64), csr.indices.astype(np.int64), np.dtype(np.int64), form, csr.shape[1]
-    )
+    kept = values != 0
+    starts = np.zeros(y.shape[0] + 1, dtype=np.int64)
+    np.cumsum(np.bincount(row_of[kept], minlength=y.shape[0]), out=starts[1:])
+    return RaggedLabels(starts, indices[kept].astype(np.int64), np.dtype(np.int64), form, y.shape[1])
 
 
 class LabelIndex:
@@ -323,9 +323,9 @@ class LabelIndex:
         ids = np.fromiter(
             (lookup.setdefault(label, len(lookup)) for label in values.tolist()), np.int64, len(values)
         )
-        if len(lookup) > before:
-            self._append(list(lookup)[before:] if before == 0 else _newest(lookup, len(lookup) - before))
         self.dtype = self._merged_dtype(found)
+        if len(lookup) > before:
+            self._append(list(lookup) if before == 0 else _newest(lookup, len(lookup) - before))
         return ids
 
     def ids(self, labels: Any) -> NDArray[np.int64]:
@@ -363,7 +363,12 @@ class LabelIndex:
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], dtype: str | None) -> LabelIndex:
         """The index back from its arrays; strings are decoded only when asked for."""
-        index = cls(dtype=dtype)
+        try:
+            index = cls(dtype=dtype)
+        except TypeError:
+            raise ValueError(f"the label index is damaged: labels of type {dtype!r:.40}") from None
+        if index.dtype is not None and index.dtype.kind not in ("biuf" if "integers" in arrays else "UO"):
+            raise ValueError(f"the label index is damaged: its labels are not of type {dtype!r:.40}")
         if "integers" in arrays:
             integers = np.asarray(arrays["integers"])
             if integers.ndim != 1 or integers.dtype != np.int64:
@@ -408,9 +413,14 @@ class LabelIndex:
     def _unpack(self, i: int) -> str:
         assert self._packed is not None
         text, offsets = self._packed
-        return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
+        try:
+            return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the label index is damaged: label {i} is not UTF-8 ({error.reason})") from None
 
     def _append(self, labels: list[Any]) -> None:
+        if self.dtype == np.dtype(str) and any(label.endswith("\0") for label in labels):
+            self.dtype = np.dtype(object)  # NumPy's own strings lose a NUL at the end
         values = self._all()
         size = self._size + len(labels)
         room = self._values
@@ -425,7 +435,10 @@ class LabelIndex:
     def _merged_dtype(self, found: np.dtype) -> np.dtype:
         if self.dtype is None or self.holds_strings:
             return self.dtype or found
-        return np.result_type(self.dtype, found)
+        merged = np.result_type(self.dtype, found)
+        # Where whole floats meet integers, or uint64 meets int64, NumPy goes to floats, which are not exact.
+        exact = merged.kind != "f" or self.dtype.kind == found.kind == "f"
+        return merged if exact else np.dtype(np.int64)
 
     def _as_given(self, values: NDArray[Any]) -> NDArray[Any]:
         return values.copy() if self.dtype is None else values.astype(self.dtype)

@@ -117,20 +117,20 @@ def markdown(outcome: dict[str, Any]) -> str:
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     notes = [f"- {row['system']} failed: {row['error']}" for row in rows if row["error"]]
-    busy = [
-        row["system"]
-        for row in rows
-        if row.get("train_seconds", 0) > BUSY * row.get("train_cpu_seconds", 1e9)
-    ]
-    if busy:
-        notes.append(
-            f"- The core was shared while these trained, read their times with care: {', '.join(busy)}."
-        )
+    shared = [row["system"] for row in rows if _core_was_shared(row)]
+    if shared:
+        notes.append(f"- The core was shared during these, read their times with care: {', '.join(shared)}.")
     return ["", *notes] if notes else []
 
 
+def _core_was_shared(row: Row) -> bool:
+    pairs = (("train_seconds", "train_cpu_seconds"), ("batch_microseconds", "batch_cpu_microseconds"))
+    return any(wall in row and cpu in row and row[wall] > BUSY * row[cpu] for wall, cpu in pairs)
+
+
 def _cells(row: Row, columns: dict[str, str], ratio: bool = False) -> list[str]:
-    return [_cell(name, row.get(name), ratio) for name in columns]
+    cells = [_cell(name, row.get(name), ratio) for name in columns]
+    return cells if any(cells) else ["failed", *cells[1:]]
 
 
 def _cell(name: str, value: float | None, ratio: bool) -> str:

@@ -191,7 +191,9 @@ def test_ratios_are_ours_over_peer_and_leave_out_what_failed():
     assert line["P@1"] == pytest.approx(1.2) and line["train_seconds"] == 0.25 and line["peak_mb"] == 0.5
     assert line["P@3"] is None and line["model_mb"] is None
     page = report.markdown(result)
-    assert "broken failed: train: crashed (SIGSEGV)" in page and "| **tree** |" in page
+    assert (
+        "broken failed: train: crashed (SIGSEGV)" in page and "| failed |" in page and "| **tree** |" in page
+    )
     json.dumps(result)
 
 

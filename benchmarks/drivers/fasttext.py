@@ -1,13 +1,17 @@
-"""fastText with a hierarchical softmax over a Huffman tree, on raw text (or the names of the features, lacking text).
+"""fastText with a hierarchical softmax over a Huffman tree.
 
-It trains from a file, so reading it is part of the time. Settings go to `train_supervised`.
+It gets the words of a text as the tf-idf recipe sees them (lower case, no punctuation), for it splits at spaces
+only; the names of the features where there is no text. It trains from a file, so reading it is part of the time. Settings go to `train_supervised`.
 """
 
 from __future__ import annotations
 
+import re
+
 ENVIRONMENT = "fasttext"
 SYSTEMS = {"fasttext": {"loss": "hs", "dim": 100, "lr": 0.5, "epoch": 25}}
 PREFIX = "__label__"
+WORD = re.compile(r"\b\w\w+\b")
 
 
 def prepare(data, settings):
@@ -19,7 +23,7 @@ def prepare(data, settings):
 
 def _texts(data, part):
     if data.has_text:
-        return data.texts(part)
+        return [" ".join(WORD.findall(text.lower())) for text in data.texts(part)]
     if not data.sparse:
         raise ValueError("fastText takes words, and this data set is dense")
     return [" ".join(f"f{index}" for index, _ in row) for row in data.pairs(part)]

@@ -16,6 +16,7 @@ from treemax.labels import Targets
 from treemax.learning.adagrad import (
     LOSSES,
     Settings,
+    bytes_to_learn,
     empty_model,
     grown,
     learn,
@@ -125,7 +126,7 @@ class OneVsAll(OnlineLabelClassifier):
     # --- learning ---------------------------------------------------------------------------------------
 
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
-        self._check_growth(rows.shape[1], n_labels)
+        self._check_memory(bytes_to_learn(rows.shape[1], n_labels), rows.shape[1], n_labels)
         settings = self._settings(rows, targets, n_labels, multi_label, stream=False)
         bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
@@ -184,7 +185,10 @@ class OneVsAll(OnlineLabelClassifier):
         )
 
     def _check_growth(self, n_features: int, n_labels: int) -> None:
-        needed = 8 * (n_features + 1) * n_labels  # weights and AdaGrad's sums
+        needed = bytes_to_learn(n_features, n_labels, getattr(self, "model_", None))
+        self._check_memory(needed, n_features, n_labels)
+
+    def _check_memory(self, needed: int, n_features: int, n_labels: int) -> None:
         limit = 0.8 * available_bytes() if self.max_memory is None else self.max_memory * 1e9
         if needed > limit:
             raise MemoryError(

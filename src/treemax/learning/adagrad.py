@@ -51,6 +51,15 @@ def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> Lea
     )  # fmt: skip
 
 
+def bytes_to_learn(n_features: int, n_labels: int, model: LinearModel | None = None) -> int:
+    """Memory that learning takes: weights and sums of squares, and while a table grows, the old one too."""
+    if not isinstance(model, FeatureMajor):
+        return 8 * (n_features + 1) * n_labels
+    room = _room(model.weights.shape[1], n_labels)
+    moved = 0 if model.weights.shape == (n_features, room) else 2 * model.weights.nbytes
+    return 8 * (n_features + 1) * room + moved
+
+
 def grown(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> Learnable:
     """The model ready to learn, with room for labels and features seen for the first time.
 

@@ -187,22 +187,30 @@ def progressive_validation(
 ) -> ProgressiveResult:
     """Predict, then learn, example by example, and say how well it went.
 
-    Parameters
-    ----------
-    estimator : has `partial_fit` and `predict_topk`; it goes on from what it knows already. Before it knows
-        anything it can predict nothing, and the first chunk counts as misses.
-    stream : chunks (X, y), or with attributes X and y, from anything that can be iterated over; or one X,
-        with its `y` beside it.
-    k : how many labels to predict for each example.
-    chunk_rows : rows predicted and then learned together; larger chunks are cut. 1 is the strict definition;
-        more is faster and a little pessimistic, since an example no longer profits from the others of its
-        chunk. None takes the chunks as they come.
-    every : a point of the curve at every so many examples; None for powers of two, as suits a logarithmic
-        axis. With chunks, at the end of the chunk in which it is due. The end always has one.
-    report : called with each point of the curve as it is reached, for lines on a terminal.
-
     A true label that the model does not know yet is a miss. In the metrics, the constant predictor that
     "entropy_reduction" compares with is the best constant of the whole stream, in hindsight.
+
+    Parameters
+    ----------
+    estimator
+        Has `partial_fit` and `predict_topk`; it goes on from what it knows already. Before it knows anything
+        it can predict nothing, and the first chunk counts as misses.
+    stream
+        Chunks (X, y), or with attributes X and y, from anything that can be iterated over; or one X, with its
+        `y` beside it.
+    y
+        The labels, where `stream` is one X.
+    k
+        How many labels to predict for each example.
+    chunk_rows
+        Rows predicted and then learned together; larger chunks are cut. 1 is the strict definition; more is
+        faster and a little pessimistic, since an example no longer profits from the others of its chunk. None
+        takes the chunks as they come.
+    every
+        A point of the curve at every so many examples; None for powers of two, as suits a logarithmic axis.
+        With chunks, at the end of the chunk in which it is due. The end always has one.
+    report
+        Called with each point of the curve as it is reached, for lines on a terminal.
     """
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be 1 or more, or None; got {chunk_rows}.")

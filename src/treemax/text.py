@@ -209,13 +209,21 @@ class HashingText(_TextTransformer):
 
     Parameters
     ----------
-    bits : the number of columns is 2**bits, 1 to 30.
-    ngram_range : the shortest and the longest word n-gram, or None for no words.
-    char_ngram_range : the shortest and the longest character n-gram, or None for none.
-    lowercase : whether upper and lower case are the same.
-    log_counts : whether n occurrences count as 1 + ln n rather than n.
-    unit_length : whether rows are scaled to Euclidean length one.
+    bits : int
+        The number of columns is 2**bits, 1 to 30.
+    ngram_range : tuple or None
+        The shortest and the longest word n-gram, or None for no words.
+    char_ngram_range : tuple or None
+        The shortest and the longest character n-gram, or None for none.
+    lowercase : bool
+        Whether upper and lower case are the same.
+    log_counts : bool
+        Whether n occurrences count as 1 + ln n rather than n.
+    unit_length : bool
+        Whether rows are scaled to Euclidean length one.
 
+    Examples
+    --------
     >>> X = HashingText().transform(["The cat, the mat", "Cat the mat the"])
     >>> X.shape, X.nnz, bool((X[0] != X[1]).nnz)
     ((2, 262144), 6, False)
@@ -395,9 +403,13 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    vectorizer : `TfidfText`, `HashingText`, or anything saveable with `fit_transform` and `transform`.
-    estimator : any Treemax classifier.
+    vectorizer
+        `TfidfText`, `HashingText`, or anything saveable with `fit_transform` and `transform`.
+    estimator
+        Any Treemax classifier.
 
+    Examples
+    --------
     >>> from treemax import OneVsAll
     >>> model = TextModel(HashingText(bits=12), OneVsAll(passes=20))
     >>> model = model.fit(["red apple", "green pear", "fast car"], ["fruit", "fruit", "vehicle"])

@@ -113,16 +113,27 @@ def open_examples(
 ) -> Reader:
     """Open a file of examples for reading chunk by chunk; memory stays bounded however long the file is.
 
-    Parameters:
-        path: the file, `-` for standard input; gzip is recognised by its content.
-        format: one of `FORMATS`, or "auto": by the name of the file, else by its first lines.
-        chunk_rows: examples a chunk; the last may have fewer.
-        skip_bad: skip malformed lines and count them, instead of raising `FormatError` at the first.
-        bits: names of features (vw, jsonl) are hashed into `2**bits` columns.
-        n_features: number of columns; where it is not given, the largest index so far decides (xmc: the header).
-        zero_based: whether svmlight's indices count from zero; "auto" takes them as they are.
-        otherwise: the format to take when "auto" cannot tell, instead of an error.
+    Parameters
+    ----------
+    path
+        The file, `-` for standard input; gzip is recognised by its content.
+    format
+        One of `FORMATS`, or "auto": by the name of the file, else by its first lines.
+    chunk_rows
+        Examples a chunk; the last may have fewer.
+    skip_bad
+        Skip malformed lines and count them, instead of raising `FormatError` at the first.
+    bits
+        Names of features (vw, jsonl) are hashed into `2**bits` columns.
+    n_features
+        Number of columns; where it is not given, the largest index so far decides (xmc: the header).
+    zero_based
+        Whether svmlight's indices count from zero; "auto" takes them as they are.
+    otherwise
+        The format to take when "auto" cannot tell, instead of an error.
 
+    Examples
+    --------
     >>> with open_examples("train.svm") as reader:  # doctest: +SKIP
     ...     for chunk in reader:
     ...         model.partial_fit(chunk.X, chunk.y)

@@ -317,6 +317,8 @@ class LabelIndex:
         values, found = (
             (labels, np.dtype(dtype)) if dtype is not None else _uniform(list(labels), "labels", None)
         )
+        if len(values) == 0:  # no labels are of no kind
+            return np.empty(0, dtype=np.int64)
         self.check_kind(found)
         lookup = self._lookup()
         before = len(lookup)

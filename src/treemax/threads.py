@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
 Piece = TypeVar("Piece")
@@ -22,10 +23,10 @@ def thread_count(n_jobs: int | None) -> int:
     """
     if n_jobs is None:
         return 1
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
         raise ValueError(f"n_jobs must be None or an integer other than zero, got {n_jobs!r}.")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 
 
 def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> Iterator[Piece]:

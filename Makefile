@@ -23,7 +23,7 @@ test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 docs: $(VENV)/.dev    ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict

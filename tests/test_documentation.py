@@ -1,0 +1,223 @@
+"""What people read is true: sessions run as written, links lead somewhere, the site builds."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+
+from treemax.cli.main import commands
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+IN_PYTHON = ("index", "tutorial", "inputs", "text", "metrics", "reproducibility", "adding-a-model")
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks in a language, each with the number of its first line."""
+    text = page.read_text()
+    fenced = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in fenced]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# --- sessions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", IN_PYTHON)
+def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = blocks(DOCS / f"{name}.md", "python")
+    assert found, "a page that is listed here has something to run"
+    namespace: dict[str, object] = {"__name__": "session"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # a session shows no surprises
+        for line, code in found:
+            tree = ast.increment_lineno(ast.parse(code), line - 1)  # so that a failure points into the page
+            exec(compile(tree, f"docs/{name}.md", "exec"), namespace)
+
+
+def test_readme_answers_what_it_says(tmp_path, monkeypatch):
+    """The answers beside the code of the README's first session."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    answers = {}
+    for _, code in blocks(ROOT / "README.md", "python"):
+        for node in ast.parse(code).body:
+            if isinstance(node, ast.Expr):
+                source = ast.unparse(node)
+                answers[source] = eval(source, namespace)
+            else:
+                exec(ast.unparse(node), namespace)
+    assert answers["model.predict(['a river in Africa'])"].tolist() == ["noun:09434308:river"]
+    label, score = answers["(labels[0, 0], scores[0, 0])"]
+    assert label == "noun:13409418:coin" and score > 0.7
+    assert 0.18 < answers["model.score(test.texts, test.y)"] < 0.23
+    assert answers["model.predict([[0.0, 2.0], [1.0, 1.0]])"] == [["north"], ["east", "north"]]
+    assert answers["model.classes_"].tolist() == ["east", "north", "west"]
+
+
+def test_readme_shell_session_runs(tmp_path):
+    printed = in_shell("\n".join(code for _, code in blocks(ROOT / "README.md", "bash")), tmp_path)
+    shown = re.search(r"answers `(\{.*?\})`", (ROOT / "README.md").read_text())
+    answer, promised = (json.loads(text) for text in (printed.split("\n")[0], shown[1]))
+    assert answer["labels"] == promised["labels"]
+    assert answer["scores"] == pytest.approx(promised["scores"], abs=0.05)
+
+
+def in_shell(script: str, folder: Path) -> str:
+    """What a script prints, in an empty folder, with the command of this environment first on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if shutil.which("treemax", path=path) is None or shutil.which("bash") is None:
+        pytest.skip("needs bash, and the treemax command installed beside this Python")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- links ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{named(page)} links to {target}, which does not exist"
+        if anchor:
+            assert anchor in anchors(file), (
+                f"{named(page)} links to {target}; there are {sorted(anchors(file))}"
+            )
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as the ends of links to them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    for page in DOCS.rglob("*.md"):
+        name = str(page.relative_to(DOCS))
+        assert f": {name}\n" in navigation, f"{name} is not in the navigation of mkdocs.yml"
+
+
+# --- the command line ----------------------------------------------------------------------------------
+
+
+def command_section(name: str) -> str:
+    """What docs/command-line.md says of a command, the options it refers to included."""
+    text = (DOCS / "command-line.md").read_text()
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    own = sections[f"treemax {name}"]
+    for shared in ("Options of reading", "Options of the model"):
+        if f"#{shared.lower().replace(' ', '-')}" in own:
+            own += sections[shared]
+    return own
+
+
+def visible_options(command: click.Command) -> set[str]:
+    return {
+        flag
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for flag in parameter.opts
+    }
+
+
+@pytest.mark.parametrize("name", sorted(commands.commands))
+def test_every_command_is_documented_with_its_options(name):
+    documented = set(
+        re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"```.*?```", "", command_section(name)))
+    )
+    missing = visible_options(commands.commands[name]) - documented
+    assert not missing, f"docs/command-line.md does not say what {sorted(missing)} of {name} do"
+
+
+def test_every_command_and_option_mentioned_exists():
+    text = (DOCS / "command-line.md").read_text()
+    mentioned = set(re.findall(r"\btreemax ([a-z]+)\b", text))
+    assert mentioned == set(commands.commands)
+    known = {flag for command in commands.commands.values() for flag in visible_options(command)}
+    known |= {"--help", "-h", "--version"}
+    unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - known
+    assert not unknown, f"docs/command-line.md mentions {sorted(unknown)}"
+
+
+def command_lines() -> list[str]:
+    """Every call of `treemax` in a block of the documentation, but for the patterns with `[OPTIONS]`."""
+    lines = [line for page in PAGES for _, code in blocks(page, "(?:bash|text)") for line in code.split("\n")]
+    calls = (re.search(r"(?:^|\| )treemax ([a-z].*)$", line) for line in lines)
+    return sorted({call[1] for call in calls if call is not None and "OPTIONS" not in call[1]})
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_commands_in_blocks_are_understood(line):
+    name, *arguments = shlex.split(line)
+    commands.commands[name].make_context(name, arguments)  # reads the options, runs nothing
+
+
+# --- the site ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as `make docs` builds it."""
+    for needed in ("mkdocs", "material", "mkdocstrings"):
+        if find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_site_fetches_nothing_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 15
+    for page in pages:
+        fetched = re.findall(
+            r"<(?:link|script|img|iframe)\b[^>]*\b(?:href|src)=\"?(?:https?:)?//[^>]*>", page.read_text()
+        )
+        assert not fetched, f"{page.name}: {fetched}"
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
+
+
+def test_reference_has_every_public_name(site):
+    import treemax
+    import treemax.formats
+    import treemax.metrics
+
+    text = "".join(page.read_text() for page in (site / "api").glob("*.html"))
+    public = [f"treemax.{name}" for name in treemax.__all__ if name != "__version__"]
+    for module in (treemax.metrics, treemax.formats):
+        public += [f"{module.__name__}.{name}" for name in module.__all__ if name != "FORMATS"]
+    missing = [name for name in public if f'id="{name}"' not in text]
+    assert not missing, f"docs/api does not have {missing}"

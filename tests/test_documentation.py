@@ -21,6 +21,7 @@ from treemax.cli.main import commands
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "src" / "treemax"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md"]
 IN_PYTHON = ("index", "tutorial", "inputs", "text", "metrics", "reproducibility", "adding-a-model")
 
@@ -123,6 +124,54 @@ def test_every_page_is_in_the_navigation():
     for page in DOCS.rglob("*.md"):
         name = str(page.relative_to(DOCS))
         assert f": {name}\n" in navigation, f"{name} is not in the navigation of mkdocs.yml"
+
+
+# --- the architecture ----------------------------------------------------------------------------------
+
+
+def architecture_table(heading: str) -> list[list[str]]:
+    """The cells of the table under a heading of docs/architecture.md."""
+    section = (DOCS / "architecture.md").read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.split("\n") if line.startswith("|")]
+    return rows[2:]
+
+
+def imported_modules(file: Path) -> set[str]:
+    """The parts of the package that a file imports when it is itself imported."""
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = (
+                [f"treemax.{alias.name}" for alias in node.names]
+                if node.module == "treemax"
+                else [node.module]
+            )
+            found |= {name.split(".")[1] for name in names if name.startswith("treemax.")}
+    return found
+
+
+def test_nothing_imports_upwards():
+    layers = [re.findall(r"`(\w+)`", cells[0]) for cells in architecture_table("Layers")]
+    height = {name: -depth for depth, names in enumerate(layers) for name in names}
+    modules = {
+        path.stem for path in (PACKAGE).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert modules - {"__init__", "__main__"} == set(height), "the table of layers and the package differ"
+    for file in PACKAGE.rglob("*.py"):
+        own = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for other in imported_modules(file) & set(height) if own in height else ():
+            assert height[other] <= height[own], (
+                f"{file.relative_to(PACKAGE)} imports {other}, which is above it"
+            )
+
+
+def test_places_in_the_architecture_exist():
+    for _, place in (cells for cells in architecture_table("Looking for something?")):
+        folder = PACKAGE
+        for name in re.findall(r"`([\w/]+(?:\.py|/))`", place):
+            home = ROOT if name == "benchmarks/" else folder
+            assert (home / name).exists(), f"docs/architecture.md says {name}"
+            folder = PACKAGE / name if name.endswith("/") else folder
 
 
 # --- the command line ----------------------------------------------------------------------------------

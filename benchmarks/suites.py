@@ -245,7 +245,7 @@ SUITES = {
         delicious,
         ("delicious/train.xmc.gz", "delicious/test.xmc.gz"),
         "bag of words -> tags, 983 labels, 19 a row",
-        "omikuji,omikuji-1,pecos,napkinxc-plt,napkinxc-iplt,napkinxc-oplt,vw-plt:kary=2,fasttext",
+        "omikuji,omikuji-1,pecos,napkinxc-plt,napkinxc-iplt,napkinxc-oplt,vw-plt:kary=2,fasttext:lr=0.1",
         multi_label=True,
     ),
     "glyphs1k": Suite(

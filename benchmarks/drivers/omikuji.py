@@ -53,6 +53,7 @@ def restore(folder, data, settings):
 
     model = Model.load(str(folder))
     model.init_prediction_thread_pool(settings["threads"])
+    model.densify_weights(0.05)  # its documented way to fast prediction: three times faster, for some memory
     return model
 
 

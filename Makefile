@@ -26,7 +26,7 @@ test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker
 	$(BIN)/python -m pytest -n auto
 
 docs: $(VENV)/.dev    ## build the documentation site into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:           ## remove the environment and everything built
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .numba_cache

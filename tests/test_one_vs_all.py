@@ -54,7 +54,7 @@ def test_loss_is_chosen_by_the_form_of_y():
 def test_refuses_politely_what_would_not_fit():
     X = sp.csr_matrix(([1.0, 1.0], ([0, 1], [0, 2**31])), shape=(2, 2**31 + 1))
     with pytest.raises(
-        MemoryError, match=r"OneVsAll needs .* GB for 2,147,483,649 features x 2 labels.*tree"
+        MemoryError, match=r"OneVsAll needs .* GB for 2,147,483,649 features x 2 labels.*fewer features"
     ):
         OneVsAll(max_memory=8).fit(X, ["a", "b"])
     small = OneVsAll(max_memory=1e-5)

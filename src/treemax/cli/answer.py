@@ -16,10 +16,13 @@ from treemax.cli.options import data_options
 @click.argument("model")
 @click.argument("data")
 @click.option("--top", default=5, show_default=True, help="How many labels an example.")
+@click.option(
+    "--chunk", default=1000, show_default=True, help="Answer after so many lines: 1 to serve a pipe."
+)
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def predict(
-    model: str, data: str, top: int, jobs: int | None, format_: str, skip_bad: bool, bits: int
+    model: str, data: str, top: int, chunk: int, jobs: int | None, format_: str, skip_bad: bool, bits: int
 ) -> None:
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
@@ -28,7 +31,7 @@ def predict(
     from treemax.cli.data import check_kind, opened
 
     loaded = _loaded(model, jobs)
-    with opened(data, format_, skip_bad, bits, model=loaded) as reader:
+    with opened(data, format_, skip_bad, bits, chunk, loaded) as reader:
         for examples in reader:
             check_kind(loaded, examples, reader.name)
             labels, scores = loaded.predict_topk(examples.X, top)
@@ -66,7 +69,10 @@ def evaluate(
             scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))
     if n == 0:
         raise ValueError(f"{reader.name}: no examples in it")
-    _print_scores(scores.result(), 1e3 * seconds / n, Path(model).stat().st_size / 1e6, as_json)
+    result = scores.result()
+    if result["n_unlabelled"] == n:
+        raise ValueError(f"{reader.name}: no example has a label, so there is nothing to measure against")
+    _print_scores(result, 1e3 * seconds / n, Path(model).stat().st_size / 1e6, as_json)
 
 
 def _loaded(model: str, jobs: int | None) -> Any:

@@ -20,7 +20,7 @@ def opened(
 ) -> Iterator[Reader]:
     """DATA, open for reading. svmlight's column numbers are taken as they are, so that training, prediction
     and streams agree whatever they begin with. A model of texts takes plain lines of text too."""
-    otherwise = "fasttext" if model is not None and takes_text(model) else None
+    holds_text = model is not None and takes_text(model)
     with open_examples(
         path,
         format,
@@ -28,7 +28,7 @@ def opened(
         skip_bad=skip_bad,
         bits=bits,
         zero_based=True,
-        otherwise=otherwise,
+        holds_text=holds_text,
     ) as reader:
         yield reader
         if reader.bad_lines:

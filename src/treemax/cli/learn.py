@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from typing import Any
 
@@ -49,8 +50,8 @@ def fit(
     model.save(output, resume=resume)
     facts = model.describe()
     click.echo(
-        f"{output}: {facts['model']} of {facts['labels']:,} labels and {facts['features']:,} features, "
-        f"trained on {len(examples):,} examples in {seconds:.1f} s",
+        f"{output}: {facts['model']}, labels {facts['labels']:,}, features {facts['features']:,}, "
+        f"examples {len(examples):,}, trained in {seconds:.1f} s",
         err=True,
     )
 
@@ -86,7 +87,7 @@ def stream(
 
     model: Any = None if start is None else treemax.load(start)
     run = None
-    report = _json_line if as_json else _table_line
+    report = _json_line if as_json else _Table().line
     with opened(data, format_, skip_bad, bits, chunk, model) as reader:
         for examples in chunks(reader, "stream", progress=not as_json):
             if model is None:
@@ -101,10 +102,7 @@ def stream(
             run.step(examples.X, as_lists(examples.y) if multi_label else examples.y)
     if run is None:
         raise ValueError(f"{reader.name}: no examples in it")
-    metrics = run.result().metrics
-    click.echo(
-        json.dumps(metrics) if as_json else "\n" + "\n".join(f"{k:>18} {v:.4g}" for k, v in metrics.items())
-    )
+    _print_metrics(run.result().metrics, as_json)
     if output is not None:
         model.save(output, resume=True)
 
@@ -114,15 +112,32 @@ def _check_online(model: Any, name: str) -> None:
         raise ValueError(f"{name} cannot learn from a stream: it has no partial_fit")
 
 
+def _print_metrics(metrics: dict[str, float], as_json: bool) -> None:
+    if as_json:
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        click.echo(json.dumps(finite))  # JSON has no infinity, which the logarithm of no success is
+        return
+    click.echo()
+    for name, value in metrics.items():
+        click.echo(f"{name:>18} {value:.4g}")
+
+
 def _json_line(point: Any) -> None:
     click.echo(json.dumps(point._asdict()))
 
 
-def _table_line(point: Any) -> None:
-    if point.examples == 1:
-        click.echo(f"{'examples':>12} {'P@1':>8} {'since':>8} {'labels':>9} {'us/example':>11}")
-    micros = 1e6 * (point.predict_seconds + point.learn_seconds) / point.examples
-    click.echo(
-        f"{point.examples:>12,} {point.precision:>8.4f} {point.window_precision:>8.4f} "
-        f"{point.labels_known:>9,} {micros:>11.1f}"
-    )
+class _Table:
+    """The reports as lines under one heading."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def line(self, point: Any) -> None:
+        if not self.begun:
+            click.echo(f"{'examples':>12} {'P@1':>8} {'since':>8} {'labels':>9} {'us/example':>11}")
+            self.begun = True
+        micros = 1e6 * (point.predict_seconds + point.learn_seconds) / point.examples
+        click.echo(
+            f"{point.examples:>12,} {point.precision:>8.4f} {point.window_precision:>8.4f} "
+            f"{point.labels_known:>9,} {micros:>11.1f}"
+        )

@@ -51,12 +51,16 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as stop:
-        click.echo(f"Interrupted. {stop}".rstrip(), err=True)
+    except (KeyboardInterrupt, click.Abort) as stop:  # click hides the one in the other
+        click.echo(f"Interrupted: {stop.__cause__ or stop}".rstrip(": "), err=True)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output has gone, as in `treemax predict ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except (ValueError, MemoryError, OSError) as error:
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        click.echo(f"Error: {what}", err=True)
+        sys.exit(1)
+    except (ValueError, MemoryError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)

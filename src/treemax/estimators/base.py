@@ -374,9 +374,11 @@ class OnlineLabelClassifier(LabelClassifier):
             self._check_growth(n_features, n_labels)
             return
         self._check_width(X, rows)
-        if labels.multi_label != self.multi_label_:
-            began, now = ("multi-label", "a vector") if self.multi_label_ else ("multi-class", "label lists")
-            raise ValueError(f"The model began as {began}, but y is now {now}: keep to one form of y.")
+        if labels.multi_label and not self.multi_label_:
+            raise ValueError(
+                "The model began as multi-class, with one label a row; y is now multi-label. "
+                "Begin with label lists (or an indicator matrix) where rows may have several labels."
+            )
         self._check_growth(max(n_features, self.n_features_in_), n_labels)
 
     def _learn_more(self, rows: Rows, targets: Targets) -> None:

@@ -34,9 +34,9 @@ from treemax.threads import thread_count
 class OneVsAll(OnlineLabelClassifier):
     """One linear scorer per label, learned together by AdaGrad: accurate, and as slow as the labels are many.
 
-    Training and prediction take time and memory proportional to the number of labels: below about a thousand
-    labels nothing serves better, beyond a hundred thousand the trees do. Dense rows and sparse rows each have
-    a layout of their own.
+    Training and prediction take time and memory proportional to the number of labels: the reference for
+    accuracy, and the model of choice below about a thousand labels. Dense rows and sparse rows each have a
+    layout of their own.
 
     Parameters
     ----------
@@ -193,8 +193,8 @@ class OneVsAll(OnlineLabelClassifier):
         if needed > limit:
             raise MemoryError(
                 f"OneVsAll needs {in_words(needed)} for {n_features:,} features x {n_labels:,} labels, more than the "
-                f"{in_words(limit)} it may use (max_memory). Use a tree model, whose memory does not grow with "
-                "features x labels, or fewer features (hashing, a larger min_df)."
+                f"{in_words(limit)} it may use (max_memory). Give it fewer features (hashing with fewer bits, "
+                "a larger min_df) or fewer labels."
             )
 
     # --- answering --------------------------------------------------------------------------------------

@@ -42,17 +42,20 @@ def format_of_name(path: str | os.PathLike[str]) -> str | None:
     return _SUFFIXES.get(Path(name).suffix)
 
 
-def format_of_source(source: Source, otherwise: str | None = None) -> str:
-    """The format of a file that is open: by its name, else by its first lines, else `otherwise`."""
+def format_of_source(source: Source, holds_text: bool = False) -> str:
+    """The format of a file that is open: by its name, else by its first lines.
+
+    Where it is known to hold text, lines that are not JSON are taken as they are, whatever they look like.
+    """
     by_name = format_of_name(source.path) if source.path is not None else None
     if by_name is not None:
         return by_name
     line = _first_telling_line(source.peek())
+    if holds_text:
+        return "jsonl" if _LINES["jsonl"].match(line) else "fasttext"
     for name, pattern in _LINES.items():
         if pattern.match(line):
             return name
-    if otherwise is not None and line:
-        return otherwise
     raise FormatError.at(
         source.name,
         None,

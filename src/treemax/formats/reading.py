@@ -109,7 +109,7 @@ def open_examples(
     bits: int = 18,
     n_features: int | None = None,
     zero_based: bool | Literal["auto"] = "auto",
-    otherwise: str | None = None,
+    holds_text: bool = False,
 ) -> Reader:
     """Open a file of examples for reading chunk by chunk; memory stays bounded however long the file is.
 
@@ -129,8 +129,8 @@ def open_examples(
         Number of columns; where it is not given, the largest index so far decides (xmc: the header).
     zero_based
         Whether svmlight's indices count from zero; "auto" takes them as they are.
-    otherwise
-        The format to take when "auto" cannot tell, instead of an error.
+    holds_text
+        With "auto", take lines that are not JSON as text, whatever they look like.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def open_examples(
     check_format(format)
     source = Source(path)
     try:
-        found = format_of_source(source, otherwise) if format == "auto" else format
+        found = format_of_source(source, holds_text) if format == "auto" else format
         return Reader(source, found, chunk_rows, skip_bad, options)
     except BaseException:
         source.close()

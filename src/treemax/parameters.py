@@ -14,7 +14,8 @@ def check_number(
 ) -> None:  # fmt: skip
     """Refuse a parameter that is not a number within its bounds, by name and value."""
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-    good = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, kinds) and not isinstance(value, bool)
+    good = good and -math.inf < value < math.inf  # not isfinite: an integer may be too large for a float
     good = good and (least is None or value >= least) and (above is None or value > above)
     if not (good and (most is None or value <= most)):
         bounds = (
@@ -22,4 +23,5 @@ def check_number(
         )
         bounds += [f"at most {most}"] if most is not None else []
         kind = "an integer" if whole else "a number"
-        raise ValueError(f"{name} must be {kind} {' and '.join(bounds)}, got {value!r}.")
+        wanted = " ".join([kind, " and ".join(bounds)]).rstrip()
+        raise ValueError(f"{name} must be {wanted}, got {value!r}.")

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
 Piece = TypeVar("Piece")
@@ -70,15 +71,14 @@ class _QuietBlas:
         self._lock = threading.Lock()
         self._users = 0
         self._controller: ThreadpoolController | None = None
-        self._limit: object | None = None
+        self._limit: Any = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if self._users == 0:
                 self._controller = self._controller or ThreadpoolController()
-                self._limit = self._controller.limit(limits=1, user_api="blas")
-                self._limit.__enter__()  # type: ignore[union-attr]
+                self._limit = self._controller.limit(limits=1, user_api="blas")  # at once
             self._users += 1
         try:
             yield
@@ -86,7 +86,17 @@ class _QuietBlas:
             with self._lock:
                 self._users -= 1
                 if self._users == 0:
-                    self._limit.__exit__(None, None, None)  # type: ignore[union-attr]
+                    _let_any_thread_set_limits()
+                    self._limit.restore_original_limits()
+                    _let_any_thread_set_limits()
+
+
+def _let_any_thread_set_limits() -> None:
+    """From 3.8 on, threadpoolctl ignores all threads but the one that set a limit, until it is told not to.
+    Here the first to come sets the limit and the last to go lifts it, mostly another thread."""
+    release = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
 
 
 one_blas_thread = _QuietBlas()

@@ -1,0 +1,68 @@
+"""How much memory there is: on the machine, in a container, and in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treemax import memory
+from treemax.memory import available_bytes, in_words
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """The files of the system, as the test wants them."""
+    contents: dict[str, str] = {}
+
+    def read(path: Path) -> str:
+        if str(path) not in contents:
+            raise FileNotFoundError(path)
+        return contents[str(path)]
+
+    monkeypatch.setattr(memory.Path, "read_text", read)
+    return contents
+
+
+def test_this_machine_has_some_memory():
+    assert 10**6 < available_bytes() < 10**15
+
+
+def test_the_smaller_of_machine_and_container(files):
+    files["/proc/meminfo"] = "MemTotal: 99 kB\nMemAvailable:    2000 kB\n"
+    assert available_bytes() == 2000 * 1024
+    files["/sys/fs/cgroup/memory.max"] = "1000000\n"
+    files["/sys/fs/cgroup/memory.current"] = "400000\n"
+    assert available_bytes() == 600_000
+    files["/sys/fs/cgroup/memory.max"] = "max\n"
+    assert available_bytes() == 2000 * 1024
+
+
+def test_a_container_over_its_limit_has_nothing_left(files):
+    files["/proc/meminfo"] = "MemAvailable: 2000 kB\n"
+    files["/sys/fs/cgroup/memory.max"] = "1000"
+    files["/sys/fs/cgroup/memory.current"] = "5000"
+    assert available_bytes() == 0
+
+
+@pytest.mark.parametrize("limit", ["", "nonsense"])
+def test_files_that_say_nothing_are_left_out_of_account(files, limit):
+    files["/proc/meminfo"] = "MemTotal: 99 kB\n"
+    files["/sys/fs/cgroup/memory.max"] = limit
+    files["/sys/fs/cgroup/memory.current"] = "7"
+    assert available_bytes() > 10**6  # all there is on the machine
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (1.5e6, "1.5 MB"),
+        (2e9, "2.0 GB"),
+        (7.25e15, "7250.0 TB"),
+    ],
+)
+def test_sizes_in_words(size, words):
+    assert in_words(size) == words

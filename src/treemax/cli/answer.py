@@ -15,9 +15,15 @@ from treemax.cli.options import data_options
 @click.command()
 @click.argument("model")
 @click.argument("data")
-@click.option("--top", default=5, show_default=True, help="How many labels an example.")
 @click.option(
-    "--chunk", default=1000, show_default=True, help="Answer after so many lines: 1 to serve a pipe."
+    "--top", default=5, show_default=True, type=click.IntRange(min=1), help="How many labels an example."
+)
+@click.option(
+    "--chunk",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Answer after so many lines: 1 to serve a pipe.",
 )
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
@@ -35,9 +41,15 @@ def predict(
         for examples in reader:
             check_kind(loaded, examples, reader.name)
             labels, scores = loaded.predict_topk(examples.X, top)
-            for row_labels, row_scores in zip(labels.tolist(), scores.tolist()):
-                answer = {"labels": row_labels, "scores": [round(score, 6) for score in row_scores]}
-                click.echo(json.dumps(answer, ensure_ascii=False))
+            click.echo(b"\n".join(map(_answer_line, labels.tolist(), scores.tolist())))
+
+
+def _answer_line(labels: list[Any], scores: list[float]) -> bytes:
+    answer = {"labels": labels, "scores": [round(score, 6) for score in scores]}
+    try:
+        return json.dumps(answer, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a character, which only an escape can stand for
+        return json.dumps(answer).encode()
 
 
 @click.command("eval")

@@ -30,11 +30,15 @@ def opened(
         zero_based=True,
         holds_text=holds_text,
     ) as reader:
-        yield reader
-        if reader.bad_lines:
-            click.echo(
-                f"Skipped {reader.bad_lines} malformed lines; the first: {reader.bad_messages[0]}", err=True
-            )
+        try:
+            yield reader
+        finally:
+            if skip_bad and reader.bad_lines:
+                lines = "line" if reader.bad_lines == 1 else "lines"
+                click.echo(
+                    f"Skipped {reader.bad_lines} malformed {lines}; the first: {reader.bad_messages[0]}",
+                    err=True,
+                )
 
 
 def read_whole(reader: Reader) -> Examples:

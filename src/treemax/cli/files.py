@@ -66,7 +66,11 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
 )
 @click.option("--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were.")
 @click.option(
-    "--bits", default=18, show_default=True, help="Names of features are hashed into 2**bits columns."
+    "--bits",
+    default=18,
+    show_default=True,
+    type=click.IntRange(1, 31),
+    help="Names of features are hashed into 2**bits columns.",
 )
 def convert(data: str, out: str, to: str, format_: str, skip_bad: bool, bits: int) -> None:  # fmt: skip
     """Write DATA to OUT in another format, chunk by chunk; - is standard output."""

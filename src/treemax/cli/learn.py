@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
-from treemax.cli.options import data_options, make_model, make_vectorizer, model_options
+from treemax.cli.options import check_output, data_options, make_model, make_vectorizer, model_options
 
 
 @click.command()
 @click.argument("data")
-@click.option("-o", "--output", required=True, metavar="MODEL", help="Where to write the model.")
+@click.option(
+    "-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model."
+)
 @model_options
 @click.option(
     "--text",
@@ -60,11 +62,21 @@ def fit(
 @click.argument("data")
 @model_options
 @click.option(
-    "-o", "--output", metavar="MODEL", help="Write the model here at the end, ready to be continued."
+    "-o",
+    "--output",
+    metavar="MODEL",
+    callback=check_output,
+    help="Write the model here at the end, ready to be continued.",
 )
 @click.option("--start", metavar="MODEL", help="Continue with this model instead of a new one.")
 @click.option("--text", type=click.Choice(["hashing"]), default="hashing", hidden=True)
-@click.option("--chunk", default=1, show_default=True, help="Rows predicted, then learned, at a time.")
+@click.option(
+    "--chunk",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Rows predicted, then learned, at a time.",
+)
 @click.option("--multi-label", is_flag=True, help="Rows may have several labels although the first have one.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON: one line a report, the last with all metrics."
@@ -85,26 +97,35 @@ def stream(
     from treemax.progressive import ProgressiveRun
     from treemax.text import TextModel
 
-    model: Any = None if start is None else treemax.load(start)
-    run = None
+    if start is not None and (settings or text_settings):
+        raise click.UsageError(
+            "--set and --text-set are for a new model; --start continues with one as it is."
+        )
+    model = make_model(model_name, settings, jobs) if start is None else treemax.load(start)
+    vectorizer = make_vectorizer(text, text_settings)
+    run, seen = None, 0
     report = _json_line if as_json else _Table().line
-    with opened(data, format_, skip_bad, bits, chunk, model) as reader:
-        for examples in chunks(reader, "stream", progress=not as_json):
-            if model is None:
-                model = make_model(model_name, settings, jobs)
-                if examples.texts is not None:
-                    model = TextModel(make_vectorizer(text, text_settings), model)
-            if run is None:
-                check_kind(model, examples, reader.name)
-                _check_online(model, model_name)
-                multi_label = multi_label or examples.y.multi_label or getattr(model, "multi_label_", False)
-                run = ProgressiveRun(model, report=report)
-            run.step(examples.X, as_lists(examples.y) if multi_label else examples.y)
-    if run is None:
+    with opened(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
+        try:
+            for examples in chunks(reader, "stream", progress=not as_json):
+                if run is None:
+                    if start is None and examples.texts is not None:
+                        model = TextModel(vectorizer, model)
+                    check_kind(model, examples, reader.name)
+                    _check_online(model, model_name)
+                    multi_label = (
+                        multi_label or examples.y.multi_label or getattr(model, "multi_label_", False)
+                    )
+                    run = ProgressiveRun(model, report=report)
+                run.step(examples.X, as_lists(examples.y) if multi_label else examples.y)
+                seen += len(examples)
+        finally:  # Ctrl-C or a malformed line: what was learned until then is kept
+            if run is not None and seen:
+                if output is not None:
+                    model.save(output, resume=True)
+                _print_metrics(run.result().metrics, as_json)
+    if not seen:
         raise ValueError(f"{reader.name}: no examples in it")
-    _print_metrics(run.result().metrics, as_json)
-    if output is not None:
-        model.save(output, resume=True)
 
 
 def _check_online(model: Any, name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -19,7 +20,31 @@ from treemax.cli.learn import fit, stream
 from treemax.cli.show import demo
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Ends every command in the same way. Done here and not around the whole, where click has ways of its own."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as stop:
+            message = str(stop) or "interrupted"
+            click.echo(message[0].upper() + message[1:], err=True)
+            context.exit(130)
+        except BrokenPipeError:  # the reader of our output has gone, as in `treemax predict ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            context.exit(0)
+        except OSError as error:
+            known = error.filename and error.strerror
+            raise click.ClickException(
+                f"{error.filename}: {error.strerror}" if known else str(error)
+            ) from None
+        except (ValueError, MemoryError) as error:
+            raise click.ClickException(str(error) or "out of memory") from None
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="treemax")
 def commands() -> None:
     """Classification with thousands to millions of labels.
@@ -44,23 +69,4 @@ for command in (fit, predict, evaluate, stream, info, convert, demo, completion)
 
 def main() -> None:
     """The `treemax` command."""
-    try:
-        commands.main(standalone_mode=False, prog_name="treemax")
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as stop:  # click hides the one in the other
-        click.echo(f"Interrupted: {stop.__cause__ or stop}".rstrip(": "), err=True)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has gone, as in `treemax predict ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        click.echo(f"Error: {what}", err=True)
-        sys.exit(1)
-    except (ValueError, MemoryError) as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(1)
+    commands.main(prog_name="treemax")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,10 +15,25 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FORMATS = ("auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz")
 
 
+def check_output(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
+    """Refuse a place where nothing can be written before hours are spent on what should be written there."""
+    if path is None:
+        return None
+    folder = Path(path).absolute().parent
+    if Path(path).is_dir():
+        raise click.BadParameter(f"{path} is a folder; name a file in it.")
+    if not folder.is_dir():
+        raise click.BadParameter(f"the folder {folder} does not exist.")
+    if not os.access(folder, os.W_OK):
+        raise click.BadParameter(f"nothing may be written to the folder {folder}.")
+    return path
+
+
 def data_options(command: Command) -> Command:
     """How to read DATA."""
     for option in (
-        click.option("--bits", default=18, show_default=True, help="Names of features are hashed into 2**bits columns."),
+        click.option("--bits", default=18, show_default=True, type=click.IntRange(1, 31),
+                     help="Names of features are hashed into 2**bits columns."),
         click.option("--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were."),
         click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", show_default=True,
                      help="Format of DATA; auto tells it from the name or the first lines."),

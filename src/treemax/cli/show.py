@@ -7,7 +7,9 @@ import click
 
 @click.command()
 @click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
-@click.option("--rows", type=int, help="Train on the first ROWS examples only, for a quick look.")
+@click.option(
+    "--rows", type=click.IntRange(min=1), help="Train on the first ROWS examples only, for a quick look."
+)
 def demo(jobs: int, rows: int | None) -> None:
     """Train every model on the embedded WordNet data and compare them in one table."""
     from treemax.demo import run

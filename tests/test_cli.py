@@ -1,0 +1,531 @@
+"""The command line as people use it: whole rounds, every format, pipes, Ctrl-C, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import treemax
+from treemax import OneVsAll
+from treemax.cli.main import commands
+from treemax.cli.options import read_value
+from treemax.formats import read_examples, write_examples
+
+WORDS = {
+    "fruit": ["apple", "pear", "plum", "ripe"],
+    "car": ["wheel", "motor", "road", "fast"],
+    "sea": ["wave", "salt", "fish", "deep"],
+}
+EVAL_KEYS = ["n", "P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "ms_per_example", "model_mb"]
+FEATURE_FORMATS = {
+    "xmc": "data.xmc",
+    "svmlight": "data.svm",
+    "vw": "data.vw",
+    "jsonl": "data.jsonl",
+    "npz": "data.npz",
+}
+TEXT_FORMATS = {"fasttext": "text.ft", "jsonl": "text.jsonl", "npz": "text.npz"}
+
+
+def treemax_command(*arguments: object):
+    """Run a command in this process; its result has exit_code, stdout and stderr."""
+    result = CliRunner().invoke(commands, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result
+
+
+def done(*arguments: object) -> str:
+    result = treemax_command(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments: object, code: int = 1) -> str:
+    result = treemax_command(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.stderr and "Error: " in result.stderr
+    return result.stderr.partition("Error: ")[2].strip()
+
+
+def process(*arguments: object, **options) -> subprocess.CompletedProcess:
+    """Run a command in a process of its own."""
+    command = [sys.executable, "-m", "treemax", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Small data in every format, one- and multi-label, and a model of texts and one of features."""
+    folder = tmp_path_factory.mktemp("cli")
+    draw = random.Random(0)
+    lines, multi, features = [], [], ["100 9 3"]
+    for _ in range(100):
+        name, other = draw.sample(list(WORDS), 2)
+        lines.append(f"__label__{name} " + " ".join(draw.choices(WORDS[name], k=4)))
+        multi.append(
+            f"__label__{name} __label__{other} " + " ".join(draw.choices(WORDS[name] + WORDS[other], k=6))
+        )
+        label = draw.randrange(3)
+        features.append(f"{label} {label + 1}:1 {draw.randrange(5, 9)}:0.5")
+    (folder / "train.txt").write_text("\n".join(lines) + "\n")
+    (folder / "multi.txt").write_text("\n".join(multi) + "\n")
+    (folder / "data.xmc").write_text("\n".join(features) + "\n")
+    examples = read_examples(folder / "data.xmc")
+    for name in set(FEATURE_FORMATS.values()) - {"data.xmc"}:
+        write_examples(folder / name, examples)
+    texts = read_examples(folder / "train.txt")
+    for name in TEXT_FORMATS.values():
+        write_examples(folder / name, texts)
+    done("fit", folder / "train.txt", "-o", folder / "text.treemax")
+    done("fit", folder / "data.svm", "-o", folder / "features.treemax")
+    return folder
+
+
+# --- rounds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["train.txt", "multi.txt", *FEATURE_FORMATS.values(), *TEXT_FORMATS.values()]
+)
+def test_fit_predict_eval_info_stream_in_every_format(folder, tmp_path, name):
+    data, model = folder / name, tmp_path / "model.treemax"
+    fitted = treemax_command(
+        "fit", data, "-o", model, "--model", "one-vs-all", "--set", "passes=4", "--jobs", 1
+    )
+    assert fitted.exit_code == 0 and fitted.stdout == ""
+    assert "OneVsAll" in fitted.stderr and "100" in fitted.stderr
+
+    answers = [json.loads(line) for line in done("predict", model, data, "--top", 2).splitlines()]
+    truth = read_examples(data, zero_based=True).labels
+    assert len(answers) == 100
+    assert all(list(answer) == ["labels", "scores"] and len(answer["labels"]) == 2 for answer in answers)
+    assert all(answer["scores"] == sorted(answer["scores"], reverse=True) for answer in answers)
+    hits = np.mean([answer["labels"][0] in truth[row] for row, answer in enumerate(answers)])
+    assert hits > 0.95
+
+    measured = json.loads(done("eval", model, data, "--json"))
+    assert list(measured) == EVAL_KEYS
+    assert measured["n"] == 100 and measured["P@1"] == pytest.approx(hits)
+    assert measured["model_mb"] == model.stat().st_size / 1e6
+    table = done("eval", model, data)
+    assert [line.split()[0] for line in table.splitlines()] == EVAL_KEYS
+
+    facts = json.loads(done("info", model, "--json"))
+    assert facts["model"] == "OneVsAll" and facts["labels"] == 3 and facts["bytes"] == model.stat().st_size
+    assert facts["examples"] == 100 and facts["multi_label"] == (name == "multi.txt")
+    assert "labels" in done("info", model, "--verify")
+
+    reports = [json.loads(line) for line in done("stream", data, "--json").splitlines()]
+    assert [report["examples"] for report in reports[:-1]] == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert reports[-1]["n"] == 100 and reports[-1]["P@1"] == reports[-2]["precision"] > 0.7
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(FEATURE_FORMATS, 2)))
+def test_features_convert_between_all_formats(folder, tmp_path, source, target):
+    out = tmp_path / f"out.{target}"
+    done("convert", folder / FEATURE_FORMATS[source], out, "--format", target, "--from", source)
+    original, converted = read_examples(folder / "data.xmc"), read_examples(out, target, zero_based=True)
+    assert [list(row) for row in converted.labels] == [list(row) for row in original.labels]
+    ours, theirs = original.rows.to_scipy().toarray(), converted.rows
+    theirs = theirs if isinstance(theirs, np.ndarray) else theirs.to_scipy().toarray()
+    columns = np.flatnonzero(ours.any(axis=0))
+    if "vw" in (source, target) and theirs.shape[1] > 9:  # names of columns may have been hashed
+        columns = np.flatnonzero(theirs.any(axis=0))
+        assert sorted(map(sorted, theirs[:, columns].tolist())) == sorted(
+            sorted(row) for row in ours[:, np.flatnonzero(ours.any(axis=0))].tolist()
+        )
+    else:
+        np.testing.assert_array_equal(theirs[:, columns], ours[:, columns])
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(TEXT_FORMATS, 2)))
+def test_texts_convert_between_all_formats(folder, tmp_path, source, target):
+    out = tmp_path / ("out." + TEXT_FORMATS[target].partition(".")[2])
+    done("convert", folder / TEXT_FORMATS[source], out)
+    original, converted = read_examples(folder / "train.txt"), read_examples(out)
+    assert converted.texts == original.texts and list(converted.labels) == list(original.labels)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("train.txt", "svmlight"), ("train.txt", "xmc"), ("train.txt", "vw"), ("data.svm", "fasttext")],
+)
+def test_conversions_that_make_no_sense_say_so(folder, tmp_path, source, target):
+    out = tmp_path / "out.data"
+    out.write_text("what was there")
+    message = refused("convert", folder / source, out, "--format", target)
+    assert target in message or "text" in message
+    assert out.read_text() == "what was there" and list(tmp_path.iterdir()) == [out]
+
+
+def test_converting_a_file_onto_itself_keeps_it(folder, tmp_path):
+    data = tmp_path / "data.svm"
+    data.write_bytes((folder / "data.svm").read_bytes())
+    done("convert", data, data)
+    assert data.read_bytes() == (folder / "data.svm").read_bytes()
+
+
+def test_gzip_is_read_and_written_as_it_is(folder, tmp_path):
+    packed = tmp_path / "train.txt.gz"
+    packed.write_bytes(gzip.compress((folder / "train.txt").read_bytes()))
+    plain = done("predict", folder / "text.treemax", folder / "train.txt")
+    assert done("predict", folder / "text.treemax", packed) == plain
+    done("convert", packed, tmp_path / "out.jsonl.gz")
+    assert (tmp_path / "out.jsonl.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert read_examples(tmp_path / "out.jsonl.gz").texts == read_examples(folder / "train.txt").texts
+
+
+def test_a_stream_is_continued_where_it_stopped(folder, tmp_path):
+    lines = (folder / "train.txt").read_text().splitlines(keepends=True)
+    for name, part in (("first", lines[:60]), ("second", lines[60:])):
+        (tmp_path / f"{name}.txt").write_text("".join(part))
+    done("stream", folder / "train.txt", "-o", tmp_path / "whole.treemax")
+    done("stream", tmp_path / "first.txt", "-o", tmp_path / "half.treemax")
+    done(
+        "stream",
+        tmp_path / "second.txt",
+        "--start",
+        tmp_path / "half.treemax",
+        "-o",
+        tmp_path / "both.treemax",
+    )
+    answers = [
+        done("predict", tmp_path / f"{name}.treemax", folder / "train.txt") for name in ("whole", "both")
+    ]
+    assert answers[0] == answers[1]
+    assert json.loads(done("info", tmp_path / "both.treemax", "--json"))["examples"] == 100
+
+
+def test_a_stream_may_turn_multi_label_when_told(tmp_path):
+    data = tmp_path / "data.txt"
+    data.write_text("__label__a x\n__label__a __label__b y\nz\n")
+    assert "multi-label" in refused("stream", data)
+    assert json.loads(done("stream", data, "--multi-label", "--json").splitlines()[-1])["n"] == 3
+
+
+def test_a_stream_that_is_never_right_is_valid_json(tmp_path):
+    (tmp_path / "one.txt").write_text("__label__a x\n")
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    for line in done("stream", tmp_path / "one.txt", "--json").splitlines():
+        json.loads(line, parse_constant=refuse)
+
+
+def test_a_model_of_one_label_is_evaluated(tmp_path):
+    (tmp_path / "one.txt").write_text("__label__only red apple\n__label__only red pear\n")
+    done("fit", tmp_path / "one.txt", "-o", tmp_path / "m.treemax")
+    measured = json.loads(done("eval", tmp_path / "m.treemax", tmp_path / "one.txt", "--json"))
+    assert measured["P@1"] == 1.0 and measured["P@5"] == pytest.approx(0.2)
+    assert json.loads(done("predict", tmp_path / "m.treemax", tmp_path / "one.txt").splitlines()[0]) == {
+        "labels": ["only"], "scores": [1.0],
+    }  # fmt: skip
+
+
+def test_answers_do_not_depend_on_the_chunk(folder):
+    model, data = folder / "features.treemax", folder / "data.svm"
+    assert done("predict", model, data, "--chunk", 1) == done("predict", model, data, "--chunk", 7)
+
+
+def test_resume_keeps_what_learning_needs(folder, tmp_path):
+    for name, options in (("small", ()), ("large", ("--resume",))):
+        done("fit", folder / "data.svm", "-o", tmp_path / name, *options)
+    assert (tmp_path / "large").stat().st_size > (tmp_path / "small").stat().st_size
+
+
+def test_hashed_text_and_its_settings(folder, tmp_path):
+    model = tmp_path / "m.treemax"
+    options = ("--text", "hashing", "--text-set", "bits=10", "--text-set", "ngram_range=1,2")
+    done("fit", folder / "train.txt", "-o", model, *options)
+    vectorizer = treemax.load(model).vectorizer
+    assert vectorizer.bits == 10 and tuple(vectorizer.ngram_range) == (1, 2)
+
+
+def test_labels_of_every_script_come_out_readable(tmp_path):
+    data, model = tmp_path / "data.jsonl", tmp_path / "m.treemax"
+    names = ["größe", "模型", "😀", 'quote"', "a b"]
+    rows = [{"features": {str(i): 1.0}, "labels": [name]} for i, name in enumerate(names) for _ in range(5)]
+    data.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    done("fit", data, "-o", model, "--set", "passes=20")
+    out = done("predict", model, data, "--top", 1)
+    assert [json.loads(line)["labels"] for line in out.splitlines()] == [row["labels"] for row in rows]
+    assert "größe" in out and "模型" in out
+
+
+def test_half_a_character_is_escaped(folder, tmp_path):
+    OneVsAll().fit(np.eye(2), ["\ud800", "b"]).save(tmp_path / "m.treemax")
+    line = done("predict", tmp_path / "m.treemax", folder / "data.svm").splitlines()[0]
+    assert "\ud800" in json.loads(line)["labels"]
+
+
+# --- options and help -----------------------------------------------------------------------------------
+
+
+def test_every_flag_of_the_contract_exists():
+    contract = {
+        "fit": {"-o", "--model", "--set", "--format", "--jobs"},
+        "predict": {"--top"},
+        "eval": {"--json"},
+        "stream": {"--model", "--json"},
+        "info": {"--json"},
+        "convert": {"--format"},
+        "demo": set(),
+    }
+    for name, flags in contract.items():
+        command = commands.commands[name]
+        assert flags <= {flag for parameter in command.params for flag in parameter.opts}, name
+        assert done(name, "--help").startswith("Usage:")
+    formats = next(
+        parameter for parameter in commands.commands["fit"].params if parameter.name == "format_"
+    ).type
+    assert list(formats.choices) == ["auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz"]
+
+
+def test_version_models_and_completion():
+    assert treemax.__version__ in done("--version")
+    assert "one-vs-all" in json.loads(done("info", "--models", "--json"))
+    assert "one-vs-all" in done("info", "--models")
+    for shell in ("bash", "zsh", "fish"):
+        assert "_TREEMAX_COMPLETE" in done("completion", shell)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("-2", -2), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("False", False), ("none", None),
+        ("softmax", "softmax"), ("1,2", (1, 2)), ("", ""), ("a=b", "a=b"),
+    ],
+)  # fmt: skip
+def test_values_of_settings(text, value):
+    assert read_value(text) == value and type(read_value(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "No such command"),
+        (["fit"], "Missing argument 'DATA'"),
+        (["fit", "DATA"], "Missing option '-o'"),
+        (["info"], "Missing argument 'MODEL'"),
+        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "there is no model 'nope'; there are one-vs-all"),
+        (
+            ["fit", "DATA", "-o", "OUT", "--set", "nope=1"],
+            "OneVsAll has no parameter 'nope'; it has loss, passes",
+        ),
+        (["fit", "DATA", "-o", "OUT", "--set", "passes"], "expected NAME=VALUE, got 'passes'"),
+        (["fit", "DATA", "-o", "OUT", "--text-set", "bits=3"], "TfidfText has no parameter 'bits'"),
+        (["fit", "DATA", "-o", "OUT", "--format", "nope"], "'nope' is not one of"),
+        (["fit", "DATA", "-o", "OUT", "--jobs", "many"], "not a valid integer"),
+        (["fit", "DATA", "-o", "nowhere/model"], "nowhere does not exist"),
+        (["fit", "DATA", "-o", "."], "is a folder"),
+        (["stream", "DATA", "-o", "nowhere/model"], "nowhere does not exist"),
+        (
+            ["stream", "DATA", "--start", "MODEL", "--set", "passes=1"],
+            "--set and --text-set are for a new model",
+        ),
+        (["stream", "DATA", "--model", "nope"], "there is no model 'nope'"),
+        (["stream", "DATA", "--chunk", "0"], "x>=1"),
+        (["predict", "MODEL", "DATA", "--top", "0"], "x>=1"),
+        (["predict", "MODEL", "DATA", "--top", "-1"], "x>=1"),
+        (["fit", "DATA", "-o", "OUT", "--bits", "99"], "1<=x<=31"),
+        (["demo", "--rows", "0"], "x>=1"),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+    ],
+)
+def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, message):
+    names = {"DATA": folder / "train.txt", "MODEL": folder / "text.treemax", "OUT": tmp_path / "out.treemax"}
+    assert message in refused(*[names.get(argument, argument) for argument in arguments], code=2)
+    assert not (tmp_path / "out.treemax").exists()
+
+
+# --- what is wrong with the data, the model or the machine ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "missing.txt", "-o", "OUT"], "missing.txt: No such file or directory"),
+        (["predict", "MODEL", "missing.txt"], "missing.txt: No such file or directory"),
+        (["predict", "missing.treemax", "DATA"], "missing.treemax: No such file or directory"),
+        (["info", "missing.treemax"], "missing.treemax: No such file or directory"),
+        (["convert", "missing.svm", "OUT", "--format", "xmc"], "missing.svm: No such file or directory"),
+        (["fit", ".", "-o", "OUT"], "Is a directory"),
+        (["predict", ".", "DATA"], "is a folder, not a Treemax model"),
+        (["predict", "DATA", "DATA"], "is not a Treemax model"),
+        (["fit", "DATA", "-o", "OUT", "--format", "svmlight"], "train.txt:1: the label is not an integer"),
+        (["fit", "DATA", "-o", "OUT", "--format", "xmc"], "train.txt:1: the header is not three numbers"),
+        (["fit", "DATA", "-o", "OUT", "--format", "jsonl"], "train.txt:1: not JSON"),
+        (["fit", "DATA", "-o", "OUT", "--format", "npz"], "train.txt: not a sound npz archive"),
+        (["fit", "DATA", "-o", "OUT", "--format", "vw"], "train.txt:1: "),
+        (["fit", "DATA", "-o", "OUT", "--set", "passes=0"], "passes must be an integer at least 1, got 0"),
+        (["fit", "DATA", "-o", "OUT", "--set", "loss=foo"], "loss must be 'auto' or one of"),
+        (["fit", "DATA", "-o", "OUT", "--jobs", "0"], "n_jobs must be None or an integer other than zero"),
+        (["fit", "DATA", "-o", "OUT", "--set", "max_memory=1e-9"], "OneVsAll needs"),
+        (["predict", "MODEL", "FEATURES"], "the model was trained on text, but"),
+        (["eval", "MODEL", "FEATURES"], "the model was trained on text, but"),
+        (["stream", "FEATURES", "--start", "MODEL"], "the model was trained on text, but"),
+        (["fit", "EMPTY", "-o", "OUT", "--format", "fasttext"], "no examples in it"),
+        (["eval", "MODEL", "EMPTY", "--format", "fasttext"], "no examples in it"),
+        (["stream", "EMPTY", "--format", "fasttext"], "no examples in it"),
+        (["eval", "MODEL", "UNLABELLED"], "no example has a label"),
+        (["eval", "MODEL", "NUMBERED"], "strings"),
+    ],
+)
+def test_errors_are_one_line_and_end_with_1(folder, tmp_path, arguments, message):
+    names = {
+        "DATA": folder / "train.txt", "FEATURES": folder / "data.svm", "MODEL": folder / "text.treemax",
+        "OUT": tmp_path / "out.treemax", "EMPTY": tmp_path / "empty.txt", "UNLABELLED": tmp_path / "unlabelled.jsonl",
+        "NUMBERED": tmp_path / "numbered.jsonl",
+    }  # fmt: skip
+    names["EMPTY"].write_text("")
+    names["UNLABELLED"].write_text('{"text": "apple"}\n')
+    names["NUMBERED"].write_text('{"text": "apple", "labels": [1]}\n')
+    error = refused(*[names.get(argument, argument) for argument in arguments])
+    assert message in error and "\n" not in error and "Errno" not in error
+    assert not (tmp_path / "out.treemax").exists()
+
+
+def test_a_model_of_features_refuses_text(folder):
+    for command in ("predict", "eval"):
+        error = refused(command, folder / "features.treemax", folder / "train.txt")
+        assert "the model was trained on features, but" in error and "train.txt" in error
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "header", "empty"])
+def test_damaged_models_are_refused(folder, tmp_path, damage):
+    whole = bytearray((folder / "text.treemax").read_bytes())
+    broken = {
+        "cut": whole[: len(whole) // 2],
+        "flip": whole[: len(whole) // 2]
+        + bytes([whole[len(whole) // 2] ^ 0xFF])
+        + whole[len(whole) // 2 + 1 :],
+        "header": b"PK\x03\x04" + whole[40:],
+        "empty": b"",
+    }[damage]
+    path = tmp_path / "damaged.treemax"
+    path.write_bytes(broken)
+    for arguments in (
+        ("predict", path, folder / "train.txt"),
+        ("info", path),
+        ("eval", path, folder / "train.txt"),
+    ):
+        assert "damaged.treemax" in refused(*arguments)
+
+
+def test_malformed_lines_are_named_or_skipped_and_counted(folder, tmp_path):
+    data = tmp_path / "bad.svm"
+    data.write_text("0 1:1\nbad line\n1 2:1\n2 x:1\n0 1:2\n")
+    model = tmp_path / "m.treemax"
+    assert "bad.svm:2: " in refused("fit", data, "-o", model)
+    assert not model.exists()
+    result = treemax_command("fit", data, "-o", model, "--skip-bad")
+    assert result.exit_code == 0 and "examples 3" in result.stderr
+    assert f"Skipped 2 malformed lines; the first: {data}:2: " in result.stderr
+    predicted = treemax_command("predict", model, data, "--skip-bad")
+    assert len(predicted.stdout.splitlines()) == 3 and "Skipped 2 malformed lines" in predicted.stderr
+    assert "Skipped" in treemax_command("stream", data, "--skip-bad").stderr
+    assert "Skipped" in treemax_command("eval", model, data, "--skip-bad", "--json").stderr
+    assert "Skipped" in treemax_command("convert", data, tmp_path / "out.xmc", "--skip-bad").stderr
+    assert len(read_examples(tmp_path / "out.xmc")) == 3
+
+
+def test_lines_that_are_all_malformed_are_counted_before_the_error(tmp_path):
+    data = tmp_path / "bad.svm"
+    data.write_text("bad\nworse\n")
+    result = treemax_command("fit", data, "-o", tmp_path / "m.treemax", "--skip-bad")
+    assert result.exit_code == 1
+    assert "Skipped 2 malformed lines" in result.stderr and "no examples in it" in result.stderr
+
+
+def test_a_stream_that_meets_a_malformed_line_keeps_what_it_learned(tmp_path):
+    data, model = tmp_path / "long.svm", tmp_path / "m.treemax"
+    good = "".join(f"{i % 3} {i % 3 + 1}:1\n" for i in range(200_000))
+    data.write_text(good + "bad\n")
+    result = treemax_command("stream", data, "-o", model, "--chunk", 5000)
+    assert result.exit_code == 1 and "long.svm:200001: " in result.stderr
+    assert treemax.load(model).n_examples_ >= 5000 and "P@1" in result.stdout
+
+
+# --- processes: exit codes, pipes, signals --------------------------------------------------------------
+
+
+def test_a_process_answers_from_standard_input(folder):
+    command = [sys.executable, "-m", "treemax", "predict", folder / "text.treemax", "-", "--top", "1"]
+    packed = gzip.compress((folder / "train.txt").read_bytes())
+    answer = subprocess.run(command, input=packed, capture_output=True, timeout=60)
+    assert answer.returncode == 0 and answer.stderr == b""
+    assert len(answer.stdout.splitlines()) == 100
+
+
+def test_a_process_says_what_is_wrong_without_a_traceback(folder, tmp_path):
+    missing = process("fit", "missing.txt", "-o", tmp_path / "m.treemax")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == "Error: missing.txt: No such file or directory\n"
+    wrong = process("fit")
+    assert wrong.returncode == 2 and "Missing argument" in wrong.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
+@pytest.mark.parametrize(
+    "arguments", [["predict", "MODEL", "DATA"], ["convert", "DATA", "-", "--format", "jsonl"]]
+)
+def test_a_reader_that_leaves_early_is_no_error(folder, tmp_path, arguments):
+    data = tmp_path / "long.txt"
+    data.write_text((folder / "train.txt").read_text() * 100)
+    names = {"DATA": data, "MODEL": folder / "text.treemax"}
+    command = [
+        sys.executable,
+        "-m",
+        "treemax",
+        *(str(names.get(argument, argument)) for argument in arguments),
+    ]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout.readline().startswith(b"{")
+    running.stdout.close()
+    error = running.stderr.read()
+    assert running.wait(60) == 0 and error == b""
+
+
+def interrupted(command: str, data: Path, model: Path, delay: float) -> tuple[int, str]:
+    """Start a long command, press Ctrl-C when it has been at work for a while; exit code and standard error."""
+    options = ["--set", "passes=1000000"] if command == "fit" else []
+    running = subprocess.Popen(
+        [sys.executable, "-m", "treemax", command, str(data), "-o", str(model), *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    if command == "stream":
+        assert running.stdout is not None
+        while "256" not in running.stdout.readline():
+            pass
+    else:
+        time.sleep(delay)
+    assert running.poll() is None and not model.exists()
+    running.send_signal(signal.SIGINT)
+    _, error = running.communicate(timeout=30)
+    return running.returncode, error
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.parametrize("command", ["fit", "stream"])
+def test_control_c_ends_with_130_and_leaves_a_model(tmp_path, command):
+    data, model = tmp_path / "data.svm", tmp_path / "m.treemax"
+    data.write_text("".join(f"{i % 50} {i % 50}:1 {50 + i % 7}:0.5\n" for i in range(20_000)))
+    for delay in (3.0, 6.0, 12.0):  # a busy machine may not have begun to learn when the signal comes
+        code, error = interrupted(command, data, model, delay)
+        assert code == 130 and "Traceback" not in error and error.startswith("Interrupted")
+        if model.exists():
+            break
+    assert treemax.load(model).predict(read_examples(data).rows[:2]).shape == (2,)

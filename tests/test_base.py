@@ -274,9 +274,6 @@ def test_the_form_of_y_must_stay():
     assert state(model) == before
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an indicator model takes negative label lists and cannot answer afterwards"
-)
 def test_a_model_of_indicators_takes_no_negative_labels():
     model = OneVsAll().partial_fit(X, INDICATOR)
     with pytest.raises(ValueError):
@@ -295,7 +292,6 @@ def test_refused_growth_leaves_the_stream_as_it_was():
     assert state(model) == before
 
 
-@pytest.mark.xfail(strict=True, reason="labels are added to the index before the table has grown")
 def test_memory_that_runs_out_while_growing_leaves_the_stream_as_it_was(monkeypatch):
     model = OneVsAll().partial_fit(X, WORDS)
     before = state(model)
@@ -309,7 +305,6 @@ def test_memory_that_runs_out_while_growing_leaves_the_stream_as_it_was(monkeypa
     assert state(model) == before
 
 
-@pytest.mark.xfail(strict=True, reason="a label is made of every column before the size is looked at")
 def test_an_absurdly_wide_indicator_is_refused_at_once():
     y = sp.csr_matrix(([1], ([0], [0])), shape=(1, 2**40))
     for learn in (OneVsAll().fit, OneVsAll(max_memory=1).partial_fit):
@@ -369,7 +364,6 @@ def test_an_interrupted_fit_keeps_what_was_learned(monkeypatch, tmp_path, form, 
     model.partial_fit(form(X), y)
 
 
-@pytest.mark.xfail(strict=True, reason="a bar that is not shown does not count")
 def test_the_share_done_is_known_without_a_bar(monkeypatch):
     def interrupted(*arguments):
         for done in learn(*arguments):

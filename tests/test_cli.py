@@ -254,6 +254,15 @@ def test_hashed_text_and_its_settings(folder, tmp_path):
     assert vectorizer.bits == 10 and tuple(vectorizer.ngram_range) == (1, 2)
 
 
+def test_names_are_hashed_as_for_the_training(tmp_path):
+    data, model = tmp_path / "data.vw", tmp_path / "m.treemax"
+    data.write_text("1 |x red round\n2 |x fast loud\n" * 5)
+    done("fit", data, "-o", model, "--bits", 9)
+    assert treemax.load(model).reading_ == {"bits": 9}
+    assert json.loads(done("eval", model, data, "--json"))["P@1"] == 1.0
+    assert json.loads(done("predict", model, data, "--top", 1).splitlines()[0])["labels"] == [1]
+
+
 def test_labels_of_every_script_come_out_readable(tmp_path):
     data, model = tmp_path / "data.jsonl", tmp_path / "m.treemax"
     names = ["größe", "模型", "😀", 'quote"', "a b"]

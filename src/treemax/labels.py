@@ -61,6 +61,10 @@ class RaggedLabels(Sequence):
     def multi_label(self) -> bool:
         return self.form != "vector"
 
+    @property
+    def is_indicator(self) -> bool:
+        return self.form in ("indicator", "dense-indicator")
+
     def rows(self, start: int, stop: int) -> RaggedLabels:
         """Rows `start` to `stop`, as a view."""
         indptr = self.indptr[start : stop + 1]

@@ -28,7 +28,14 @@ from treemax.cli.options import data_options
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def predict(
-    model: str, data: str, top: int, chunk: int, jobs: int | None, format_: str, skip_bad: bool, bits: int
+    model: str,
+    data: str,
+    top: int,
+    chunk: int,
+    jobs: int | None,
+    format_: str,
+    skip_bad: bool,
+    bits: int | None,
 ) -> None:
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
@@ -59,7 +66,7 @@ def _answer_line(labels: list[Any], scores: list[float]) -> bytes:
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def evaluate(
-    model: str, data: str, as_json: bool, jobs: int | None, format_: str, skip_bad: bool, bits: int
+    model: str, data: str, as_json: bool, jobs: int | None, format_: str, skip_bad: bool, bits: int | None
 ) -> None:
     """Measure MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
     from treemax.cli.data import check_kind, chunks, opened

@@ -13,13 +13,17 @@ from treemax.formats import Examples, FormatError, Reader, open_examples
 from treemax.labels import RaggedLabels
 from treemax.progress import progress_bar
 
+BITS = 18  # names of features are hashed into 2**18 columns, unless told otherwise
+
 
 @contextmanager
 def opened(
-    path: str, format: str, skip_bad: bool, bits: int, chunk_rows: int = 1000, model: Any = None
+    path: str, format: str, skip_bad: bool, bits: int | None, chunk_rows: int = 1000, model: Any = None
 ) -> Iterator[Reader]:
-    """DATA, open for reading. svmlight's column numbers are taken as they are, so that training, prediction
-    and streams agree whatever they begin with. A model of texts takes plain lines of text too."""
+    """DATA, open for reading, so that training, prediction and streams agree: svmlight's column numbers are
+    taken as they are, names are hashed as they were for the model. A model of texts takes plain lines too."""
+    if bits is None:
+        bits = getattr(model, "reading_", {}).get("bits", BITS)
     holds_text = model is not None and takes_text(model)
     with open_examples(
         path,
@@ -63,6 +67,11 @@ def check_kind(model: Any, examples: Examples, name: str) -> None:
         raise ValueError(f"the model was trained on text, but {name} holds features")
     if not takes_text(model) and examples.texts is not None:
         raise ValueError(f"the model was trained on features, but {name} holds text")
+
+
+def remember_reading(model: Any, bits: int | None) -> None:
+    """Keep in the model how its data was read."""
+    getattr(model, "estimator", model).reading_ = {"bits": BITS if bits is None else bits}
 
 
 def takes_text(model: Any) -> bool:

@@ -29,10 +29,10 @@ from treemax.cli.options import check_output, data_options, make_model, make_vec
 @data_options
 def fit(
     data: str, output: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
-    text: str, resume: bool, format_: str, skip_bad: bool, bits: int,
+    text: str, resume: bool, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
-    from treemax.cli.data import opened, read_whole
+    from treemax.cli.data import opened, read_whole, remember_reading
     from treemax.estimators import TrainingInterrupted
     from treemax.text import TextModel
 
@@ -46,9 +46,11 @@ def fit(
     try:
         model.fit(examples.X, examples.y)
     except TrainingInterrupted as stop:
+        remember_reading(model, bits)
         model.save(output, resume=resume)
         raise TrainingInterrupted(None, stop.done) from None
     seconds = time.perf_counter() - start
+    remember_reading(model, bits)
     model.save(output, resume=resume)
     facts = model.describe()
     click.echo(
@@ -85,7 +87,7 @@ def fit(
 def stream(
     data: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
     output: str | None, start: str | None, text: str, chunk: int, multi_label: bool, as_json: bool,
-    format_: str, skip_bad: bool, bits: int,
+    format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Progressive validation on DATA: predict each example, then learn it, in order.
 
@@ -93,7 +95,7 @@ def stream(
     and microseconds an example. Every example is a test example once, so no held-out data is needed.
     """
     import treemax
-    from treemax.cli.data import as_lists, check_kind, chunks, opened
+    from treemax.cli.data import as_lists, check_kind, chunks, opened, remember_reading
     from treemax.progressive import ProgressiveRun
     from treemax.text import TextModel
 
@@ -122,6 +124,8 @@ def stream(
         finally:  # Ctrl-C or a malformed line: what was learned until then is kept
             if run is not None and seen:
                 if output is not None:
+                    if start is None:
+                        remember_reading(model, bits)
                     model.save(output, resume=True)
                 _print_metrics(run.result().metrics, as_json)
     if not seen:

@@ -32,8 +32,8 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
 def data_options(command: Command) -> Command:
     """How to read DATA."""
     for option in (
-        click.option("--bits", default=18, show_default=True, type=click.IntRange(1, 31),
-                     help="Names of features are hashed into 2**bits columns."),
+        click.option("--bits", type=click.IntRange(1, 31),
+                     help="Names of features are hashed into 2**bits columns: 18, or as for the training."),
         click.option("--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were."),
         click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", show_default=True,
                      help="Format of DATA; auto tells it from the name or the first lines."),

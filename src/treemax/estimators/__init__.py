@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from treemax.estimators.base import LabelClassifier, OnlineLabelClassifier, TopK, TrainingInterrupted
+from treemax.estimators.base import LabelClassifier, TopK, TrainingInterrupted
 from treemax.estimators.one_vs_all import OneVsAll
+from treemax.estimators.online import OnlineLabelClassifier
 
 MODELS: dict[str, type[LabelClassifier]] = {"one-vs-all": OneVsAll}
 """Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and

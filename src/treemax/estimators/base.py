@@ -8,7 +8,6 @@ answers, saving. A system adds its own file with a subclass that says how to tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import treemax
@@ -60,11 +58,15 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     n_features_in_: int
     multi_label_: bool
     model_: Any
+    reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
 
     # --- what a system adds -----------------------------------------------------------------------------
 
     def _check_parameters(self) -> None:
         """Raise a ValueError that names the parameter and the value it got."""
+
+    def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
+        """Refuse, before anything is changed, what would not fit in memory; `growing` from what there is."""
 
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
         """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible."""
@@ -107,7 +109,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_parameters()
         rows, labels = self._read(X, y)
+        if labels.is_indicator:
+            self._check_size(rows.shape[1], labels.n_columns)
         index = _sorted_index(labels)
+        self._check_size(rows.shape[1], len(index))
         targets = target_ids(labels, index.ids(labels.values))
         try:
             model = self._train(rows, targets, len(index), labels.multi_label)
@@ -143,6 +148,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self.multi_label_ = labels.multi_label
         self._label_form = labels.form
         self.model_ = model
+        self.reading_ = {}
         self.__dict__.pop("_classes", None)
 
     @property
@@ -267,6 +273,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             "label_form": self._label_form,
             "n_features": self.n_features_in_,
             "n_examples": self.n_examples_,
+            "reading": self.reading_,
             "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
             "model": header,
         }, {
@@ -289,6 +296,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         estimator.n_features_in_ = int(header["n_features"])
         estimator.multi_label_ = header["label_form"] != "vector"
         estimator._label_form = header["label_form"]
+        estimator.reading_ = dict(header["reading"])
         if header["feature_names"]:
             estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
         estimator.model_ = estimator._model_from_parts(header["model"], modelfile.part("model", arrays))
@@ -304,100 +312,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         return "model_" in self.__dict__
 
 
-class OnlineLabelClassifier(LabelClassifier):
-    """A classifier that also learns from a stream: labels and features never seen before simply arrive.
-
-    A subclass adds `_start` (an empty model for a stream) and `_continue` (grow as needed and learn on).
-    """
-
-    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
-        """A model that knows nothing yet, for a stream that begins with these rows."""
-        raise NotImplementedError
-
-    def _continue(self, model: Any, rows: Rows, targets: Targets, n_labels: int) -> Any:
-        """Learn the rows in the order given; the model may be changed in place and is returned."""
-        raise NotImplementedError
-
-    def _check_growth(self, n_features: int, n_labels: int) -> None:
-        """Refuse, before anything is changed, what would not fit."""
-
-    def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn these rows, in order, on top of what was learned before.
-
-        `classes` may announce labels (scikit-learn's manner); nothing needs to be announced.
-        """
-        self._check_parameters()
-        rows, labels = self._read(X, y)
-        fresh = not self.__sklearn_is_fitted__()
-        index = LabelIndex() if fresh else self.label_index_
-        announced = None if classes is None else read_labels(classes, "classes")
-        self._check_continuation(X, rows, labels, announced, index, fresh)
-        if announced is not None:
-            index.add(announced.values, announced.dtype)
-        if labels.form in ("indicator", "dense-indicator"):
-            index.add(np.arange(labels.n_columns), np.int64)
-        targets = target_ids(labels, index.add(labels.values, labels.dtype))
-        if fresh:
-            model = self._start(rows, targets, len(index), labels.multi_label)
-            self._adopt(X, rows, labels, index, targets, model)
-            self.label_counts_[:] = 0
-            self.n_examples_ = 0
-        self._learn_more(rows, targets)
-        return self
-
-    def _check_continuation(
-        self,
-        X: Any,
-        rows: Rows,
-        labels: RaggedLabels,
-        announced: RaggedLabels | None,
-        index: LabelIndex,
-        fresh: bool,
-    ) -> None:
-        """All that can be wrong with a continuation is found here, before anything is changed."""
-        new: set[Any] = set()
-        for part in (labels, announced):
-            if part is not None and len(part.values):
-                index.check_kind(part.dtype)
-                new.update(np.asarray(part.values)[index.ids(part.values) < 0].tolist())
-        if announced is not None and labels.values.size and announced.values.size:
-            missing = set(labels.values.tolist()) - set(announced.values.tolist()) if fresh else set()
-            if missing:
-                raise ValueError(f"y has labels that are not in classes: {sorted(missing)[:5]}.")
-        if labels.form in ("indicator", "dense-indicator"):
-            new.update(j for j in range(labels.n_columns) if j not in index)
-        n_labels = len(index) + len(new)
-        if n_labels == 0:
-            raise ValueError("y has no labels at all: nothing can be learned before the first label.")
-        n_features = rows.n_features if isinstance(rows, SparseRows) else rows.shape[1]
-        if fresh:
-            self._check_growth(n_features, n_labels)
-            return
-        self._check_width(X, rows)
-        if labels.multi_label and not self.multi_label_:
-            raise ValueError(
-                "The model began as multi-class, with one label a row; y is now multi-label. "
-                "Begin with label lists (or an indicator matrix) where rows may have several labels."
-            )
-        self._check_growth(max(n_features, self.n_features_in_), n_labels)
-
-    def _learn_more(self, rows: Rows, targets: Targets) -> None:
-        n_labels = len(self.label_index_)
-        self.n_features_in_ = max(
-            self.n_features_in_, rows.n_features if isinstance(rows, SparseRows) else rows.shape[1]
-        )
-        counts = np.zeros(n_labels, dtype=np.int64)
-        counts[: len(self.label_counts_)] = self.label_counts_
-        self.label_counts_ = counts + np.bincount(
-            targets.ids[targets.indptr[0] : targets.indptr[-1]], minlength=n_labels
-        )
-        self.n_examples_ += len(rows)
-        self.model_ = self._continue(self.model_, rows, targets, n_labels)
-
-
 def _sorted_index(labels: RaggedLabels) -> LabelIndex:
     """The index of a model trained from nothing: labels in order, as scikit-learn has it."""
-    if labels.form in ("indicator", "dense-indicator"):
+    if labels.is_indicator:
         names: list[Any] = list(range(labels.n_columns))
     else:
         names = sorted(set(labels.values.tolist()))
@@ -407,13 +324,6 @@ def _sorted_index(labels: RaggedLabels) -> LabelIndex:
     values = np.array(names, dtype=object if isinstance(names[0], str) else np.int64)
     index.add(values, labels.dtype)
     return index
-
-
-def row_orders(n_rows: int, passes: int, random_state: Any) -> Iterator[NDArray[np.uint32]]:
-    """A new random order of the rows for every pass."""
-    random = check_random_state(random_state)
-    for _ in range(passes):
-        yield random.permutation(n_rows).astype(np.uint32)
 
 
 def _jsonable(name: str, value: Any) -> Any:

@@ -9,18 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import modelfile
-from treemax.estimators.base import OnlineLabelClassifier, TrainingInterrupted, row_orders
+from treemax.estimators.base import TrainingInterrupted
+from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference import linear
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import Targets
 from treemax.learning.adagrad import (
     LOSSES,
+    MOST_BATCH_ROWS,
+    Learnable,
     Settings,
     bytes_to_learn,
     empty_model,
     grown,
     learn,
     prior_bias,
+    row_orders,
     suggestion,
     suggestion_for_stream,
 )
@@ -112,13 +116,14 @@ class OneVsAll(OnlineLabelClassifier):
     def _check_parameters(self) -> None:
         if self.loss not in ("auto", *LOSSES):
             raise ValueError(f"loss must be 'auto' or one of {', '.join(LOSSES)}, got {self.loss!r}.")
-        for name in ("passes", "batch_size"):
-            check_number(name, getattr(self, name), whole=True, least=1)
+        check_number("passes", self.passes, whole=True, least=1)
+        check_number("batch_size", self.batch_size, whole=True, least=1, most=MOST_BATCH_ROWS)
         check_number("final_rate", self.final_rate, least=0, most=1)
         check_number("least_gradient", self.least_gradient, least=0)
         for name in ("learning_rate", "initial_accumulator"):
-            if getattr(self, name) != "auto":
-                check_number(name, getattr(self, name), above=0)
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value == "auto"):
+                check_number(name, value, above=0)
         if self.max_memory is not None:
             check_number("max_memory", self.max_memory, above=0)
         thread_count(self.n_jobs)
@@ -126,19 +131,22 @@ class OneVsAll(OnlineLabelClassifier):
     # --- learning ---------------------------------------------------------------------------------------
 
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
-        self._check_memory(bytes_to_learn(rows.shape[1], n_labels), rows.shape[1], n_labels)
         settings = self._settings(rows, targets, n_labels, multi_label, stream=False)
         bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
         orders = row_orders(len(rows), self.passes, self.random_state)
         planned = self.passes * len(rows)
+        done = 0
         with progress_bar(planned, "one-vs-all", "rows", self.verbose) as bar:
             try:
-                for done in learn(model, rows, targets, orders, settings, planned, thread_count(self.n_jobs)):
-                    bar.update(done)
+                for rows_done in learn(
+                    model, rows, targets, orders, settings, planned, thread_count(self.n_jobs)
+                ):
+                    done += rows_done
+                    bar.update(rows_done)
             except KeyboardInterrupt:
                 self.settings_ = settings
-                raise TrainingInterrupted(linear.packed(model), bar.n / planned) from None
+                raise TrainingInterrupted(linear.packed(model), done / planned) from None
         self.settings_ = settings
         return linear.packed(model)
 
@@ -147,16 +155,15 @@ class OneVsAll(OnlineLabelClassifier):
         bias = self._bias_of_new(n_labels)
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
 
-    def _continue(
-        self, model: linear.LinearModel, rows: Rows, targets: Targets, n_labels: int
-    ) -> linear.LinearModel:
+    def _grown(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
+        return grown(model, n_features, self._bias_of_new(n_labels))
+
+    def _continue(self, model: Learnable, rows: Rows, targets: Targets) -> None:
         settings = self.settings_
-        self.model_ = table = grown(model, rows.shape[1], self._bias_of_new(n_labels))
         order = [np.arange(len(rows), dtype=np.uint32)]
         steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
-        for _ in learn(table, rows, targets, order, steady, len(rows), thread_count(self.n_jobs)):
+        for _ in learn(model, rows, targets, order, steady, len(rows), thread_count(self.n_jobs)):
             pass
-        return table
 
     def _bias_of_new(self, n_labels: int) -> NDArray[np.float32]:
         """A label that arrives in a stream starts as one among as many as there are now."""
@@ -184,11 +191,8 @@ class OneVsAll(OnlineLabelClassifier):
             least_gradient=self.least_gradient,
         )
 
-    def _check_growth(self, n_features: int, n_labels: int) -> None:
-        needed = bytes_to_learn(n_features, n_labels, getattr(self, "model_", None))
-        self._check_memory(needed, n_features, n_labels)
-
-    def _check_memory(self, needed: int, n_features: int, n_labels: int) -> None:
+    def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
+        needed = bytes_to_learn(n_features, n_labels, self.model_ if growing else None)
         limit = 0.8 * available_bytes() if self.max_memory is None else self.max_memory * 1e9
         if needed > limit:
             raise MemoryError(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from treemax.inference.linear import FeatureMajor, LabelMajor, LinearModel, densified, sparsified, unpacked
 from treemax.inputs import Rows, SparseRows
@@ -21,6 +22,7 @@ from treemax.labels import Targets
 from treemax.threads import for_each, one_blas_thread
 
 LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
+MOST_BATCH_ROWS = 65_536
 WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
 
 
@@ -99,7 +101,7 @@ def learn(
     state = (model.weights, model.squares, model.bias, model.bias_squares)
     constants = (
         np.float32(settings.initial), np.float32(settings.constant), LOSSES[settings.loss], np.float32(settings.least_gradient),
-        settings.batch_rows, int(np.diff(targets.indptr).max(initial=0)),
+        min(settings.batch_rows, len(rows)), int(np.diff(targets.indptr).max(initial=0)),
     )  # fmt: skip
     run, inputs = _kernel_and_inputs(model, rows)
 
@@ -188,6 +190,13 @@ def _mean_squared_length(rows: Rows) -> tuple[float, float]:
     if total <= 0.0 or not math.isfinite(total):
         return 1.0, 1.0
     return total / max(1, filled), count / max(1, filled)
+
+
+def row_orders(n_rows: int, passes: int, random_state: Any) -> Iterator[NDArray[np.uint32]]:
+    """A new random order of the rows for every pass."""
+    random = check_random_state(random_state)
+    for _ in range(passes):
+        yield random.permutation(n_rows).astype(np.uint32)
 
 
 def _cut(orders: Iterable[NDArray[np.uint32]], size: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:

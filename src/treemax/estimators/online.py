@@ -1,0 +1,107 @@
+"""What the classifiers share that also learn from a stream."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+
+from treemax.estimators.base import LabelClassifier
+from treemax.inputs import Rows
+from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
+
+Self = TypeVar("Self", bound="OnlineLabelClassifier")
+
+
+class OnlineLabelClassifier(LabelClassifier):
+    """A classifier that also learns from a stream: labels and features never seen before simply arrive.
+
+    A subclass adds `_start` (an empty model for a stream), `_grown` (room for what is new) and `_continue`
+    (learn on). All that can be refused is refused before anything is changed.
+    """
+
+    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
+        """A model that knows nothing yet, for a stream that begins with these rows."""
+        raise NotImplementedError
+
+    def _grown(self, model: Any, n_features: int, n_labels: int) -> Any:
+        """The model with room for so many features and labels; the one given stays as it is."""
+        raise NotImplementedError
+
+    def _continue(self, model: Any, rows: Rows, targets: Targets) -> None:
+        """Learn the rows in the order given, in place."""
+        raise NotImplementedError
+
+    def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn these rows, in order, on top of what was learned before.
+
+        `classes` may announce labels (scikit-learn's manner); nothing needs to be announced.
+        """
+        self._check_parameters()
+        rows, labels = self._read(X, y)
+        announced = None if classes is None else read_labels(classes, "classes")
+        if not self.__sklearn_is_fitted__():
+            self._begin(X, rows, labels, announced)
+        else:
+            self._go_on(X, rows, labels, announced)
+        return self
+
+    def _begin(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:
+        if announced is not None:
+            missing = set(labels.values.tolist()) - set(announced.values.tolist())
+            if missing:
+                raise ValueError(f"y has labels that are not in classes: {sorted(missing)[:5]}.")
+        index = LabelIndex()
+        n_labels = self._labels_to_be(index, labels, announced, rows.shape[1])
+        if n_labels == 0:
+            raise ValueError("y has no labels at all: nothing can be learned before the first label.")
+        targets = _indexed(index, labels, announced)
+        self._adopt(X, rows, labels, index, targets, self._start(rows, targets, n_labels, labels.multi_label))
+        self._continue(self.model_, rows, targets)
+
+    def _go_on(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:
+        self._check_width(X, rows)
+        self._check_form(labels)
+        n_features = max(rows.shape[1], self.n_features_in_)
+        n_labels = self._labels_to_be(self.label_index_, labels, announced, n_features)
+        model = self._grown(self.model_, n_features, n_labels)
+        targets = _indexed(self.label_index_, labels, announced)
+        self.model_, self.n_features_in_ = model, n_features
+        seen = np.bincount(targets.ids[targets.indptr[0] : targets.indptr[-1]], minlength=n_labels)
+        seen[: len(self.label_counts_)] += self.label_counts_
+        self.label_counts_ = seen
+        self.n_examples_ += len(rows)
+        self._continue(model, rows, targets)
+
+    def _check_form(self, labels: RaggedLabels) -> None:
+        if labels.multi_label and not self.multi_label_:
+            raise ValueError(
+                "The model began as multi-class, with one label a row; y is now multi-label. "
+                "Begin with label lists (or an indicator matrix) where rows may have several labels."
+            )
+        if self._label_form in ("indicator", "dense-indicator") and not labels.is_indicator:
+            raise ValueError("The model began with an indicator matrix as y; keep to that form.")
+
+    def _labels_to_be(
+        self, index: LabelIndex, labels: RaggedLabels, announced: RaggedLabels | None, n_features: int
+    ) -> int:
+        """How many labels there will be, if they are of one kind and fit in memory."""
+        columns = labels.n_columns if labels.is_indicator else 0
+        growing = self.__sklearn_is_fitted__()
+        self._check_size(n_features, max(len(index), columns), growing)
+        new = {j for j in range(columns) if j not in index}
+        for part in (labels, announced):
+            if part is not None and len(part.values):
+                index.check_kind(part.dtype)
+                new.update(np.asarray(part.values)[index.ids(part.values) < 0].tolist())
+        self._check_size(n_features, len(index) + len(new), growing)
+        return len(index) + len(new)
+
+
+def _indexed(index: LabelIndex, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
+    """Give every label that needs one its id."""
+    if announced is not None:
+        index.add(announced.values, announced.dtype)
+    if labels.is_indicator:
+        index.add(np.arange(labels.n_columns), np.int64)
+    return target_ids(labels, index.add(labels.values, labels.dtype))

@@ -3,10 +3,12 @@
 import pytest
 
 from treemax.checks import CHECKS
-from treemax.estimators import MODELS, OneVsAll
+from treemax.estimators import MODELS, LabelTree, OneVsAll
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},
+    "label-tree, logistic, deep": LabelTree(loss="logistic", arity=2, max_leaf=2),
+    "label-tree, exact, huffman": LabelTree(tree="huffman", search="exact"),
     "one-vs-all, logistic": OneVsAll(loss="logistic"),
     "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
 }

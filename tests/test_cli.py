@@ -329,7 +329,7 @@ def test_values_of_settings(text, value):
         (["fit"], "Missing argument 'DATA'"),
         (["fit", "DATA"], "Missing option '-o'"),
         (["info"], "Missing argument 'MODEL'"),
-        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "there is no model 'nope'; there are one-vs-all"),
+        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "there is no model 'nope'; there are label-tree"),
         (
             ["fit", "DATA", "-o", "OUT", "--set", "nope=1"],
             "OneVsAll has no parameter 'nope'; it has loss, passes",

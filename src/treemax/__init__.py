@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from treemax.estimators import MODELS, OneVsAll, TopK, TrainingInterrupted
+    from treemax.estimators import MODELS, LabelTree, OneVsAll, TopK, TrainingInterrupted
     from treemax.modelfile import ModelFileError
     from treemax.progressive import progressive_validation
     from treemax.text import HashingText, TextModel, TfidfText
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Names are imported when first used: the command line answers `--help` without waiting for Numba.
 _HOMES = {
     "MODELS": "treemax.estimators",
+    "LabelTree": "treemax.estimators",
     "OneVsAll": "treemax.estimators",
     "TopK": "treemax.estimators",
     "TrainingInterrupted": "treemax.estimators",
@@ -29,6 +30,7 @@ _HOMES = {
 __all__ = [
     "MODELS",
     "HashingText",
+    "LabelTree",
     "ModelFileError",
     "OneVsAll",
     "TextModel",

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from treemax.estimators.base import LabelClassifier, TopK, TrainingInterrupted
+from treemax.estimators.label_tree import LabelTree
 from treemax.estimators.one_vs_all import OneVsAll
 from treemax.estimators.online import OnlineLabelClassifier
 
-MODELS: dict[str, type[LabelClassifier]] = {"one-vs-all": OneVsAll}
+MODELS: dict[str, type[LabelClassifier]] = {"label-tree": LabelTree, "one-vs-all": OneVsAll}
 """Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and
 the battery of tests by itself."""
 
-__all__ = ["MODELS", "LabelClassifier", "OneVsAll", "OnlineLabelClassifier", "TopK", "TrainingInterrupted"]
+__all__ = [
+    "MODELS",
+    "LabelClassifier",
+    "LabelTree",
+    "OneVsAll",
+    "OnlineLabelClassifier",
+    "TopK",
+    "TrainingInterrupted",
+]

@@ -1,0 +1,160 @@
+"""Probabilistic label trees with packed weights: what is saved, and how it is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inference.linear import blocks, sparsified
+from treemax.inputs import Rows, SparseRows, read_only
+from treemax.kernels import search as kernels
+from treemax.threads import for_each
+from treemax.trees import Tree
+
+LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
+MOST_CHILDREN = 2**16  # a child is written in sixteen bits
+FILLED = 0.75  # of a hash table: fuller is smaller, emptier is faster
+
+
+class NodeWeights(NamedTuple):
+    """The weights of the children of one node: for each feature kept, the children that it speaks for."""
+
+    features: NDArray[np.uint32]
+    starts: NDArray[np.int64]
+    children: NDArray[np.uint32]
+    weights: NDArray[np.float32]
+    biases: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTree:
+    """A tree and, for every inner node, a hash table from features to the weights of its children.
+
+    Node v has the slots `tables[v]` to `tables[v + 1]`; a slot is a feature (upper half) and the place of
+    its run in `entries` (lower half). The children of a node at level l are as probable as the softmax of
+    `slopes[l]` times their scores, or, with the logistic link, each as 1 / (1 + exp(-(slope * s + shift))).
+    """
+
+    tree: Tree
+    tables: NDArray[np.int64]
+    slots: NDArray[np.uint64]
+    entries: NDArray[np.uint32]
+    bias: NDArray[np.float32]
+    slopes: NDArray[np.float32]
+    shifts: NDArray[np.float32]
+    link: str
+
+    @classmethod
+    def pack(
+        cls,
+        tree: Tree,
+        weights: Mapping[int, NodeWeights],
+        link: str,
+        slopes: NDArray[Any],
+        shifts: NDArray[Any],
+    ) -> PackedTree:
+        """Put the weights of all inner nodes into one structure."""
+        sizes = np.zeros(len(tree), dtype=np.int64)
+        for node, part in weights.items():
+            sizes[node] = int(np.ceil(len(part.features) / FILLED)) + 1 if len(part.features) else 0
+        tables = np.concatenate([[0], np.cumsum(sizes)])
+        slots = np.full(tables[-1], kernels.EMPTY, dtype=np.uint64)
+        n_entries = sum(len(part.features) + len(part.weights) for part in weights.values())
+        entries = np.empty(n_entries, dtype=np.uint32)
+        bias = np.zeros(len(tree), dtype=np.float32)
+        offset = 0
+        for node in sorted(weights):
+            part = weights[node]
+            first = int(tree.first_child[node])
+            bias[first : first + len(part.biases)] = part.biases
+            own_slots = slots[tables[node] : tables[node + 1]]
+            offset = kernels.fill_table(
+                part.features, part.starts, part.children, part.weights, own_slots, entries, offset
+            )
+        return cls(
+            tree, tables, slots, entries, bias, slopes.astype(np.float32), shifts.astype(np.float32), link
+        )
+
+    def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
+        return self._best(rows, k, threads, kernels.beam_search, width)
+
+    def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k labels of the largest probability, by uniform-cost search."""
+        return self._best(rows, k, threads, kernels.exact_search)
+
+    def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label."""
+        sparse = sparsified(rows)
+        out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
+        search: Callable[..., None] = kernels.all_probabilities
+
+        def answer(block: slice) -> None:
+            search(*self._arguments(sparse[block]), out[block])
+
+        for _ in for_each(blocks(len(rows), self.tree.n_labels), answer, threads):
+            pass
+        return out
+
+    def _best(
+        self, rows: Rows, k: int, threads: int, search: Callable[..., None], *options: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        sparse = sparsified(rows)
+        ids = np.empty((len(rows), k), dtype=np.int64)
+        probabilities = np.empty((len(rows), k), dtype=np.float32)
+
+        def answer(block: slice) -> None:
+            search(*self._arguments(sparse[block]), *options, ids[block], probabilities[block])
+
+        for _ in for_each(blocks(len(rows), 1), answer, threads):
+            pass
+        return ids, probabilities
+
+    def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
+        tree = self.tree
+        arrays: tuple[NDArray[Any], ...] = (
+            tree.first_child, tree.n_children, tree.label, tree.level, self.tables, self.slots, self.entries,
+            self.bias, self.slopes, self.shifts,
+        )  # fmt: skip
+        own = tuple(read_only(array) for array in arrays)
+        most_children = int(tree.n_children.max())
+        return (rows.indptr, rows.indices, rows.values, *own, most_children, LINKS[self.link])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The model as arrays, for the file."""
+        own = ("tables", "slots", "entries", "bias", "slopes", "shifts")
+        return {**self.tree.arrays(), **{name: getattr(self, name) for name in own}}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
+        """The model from its arrays, once nothing in them can point outside."""
+        tree = Tree.from_arrays({name: arrays.pop(name) for name in ("n_children", "label")})
+        if link not in LINKS:
+            raise ValueError(f"unknown link {link!r}")
+        packed = cls(tree, link=link, **arrays)
+        _check(packed)
+        return packed
+
+
+def _check(packed: PackedTree) -> None:
+    """Everything that a search relies on without looking."""
+    expected = {
+        "tables": (np.int64, len(packed.tree) + 1), "bias": (np.float32, len(packed.tree)),
+        "slopes": (np.float32, packed.tree.depth), "shifts": (np.float32, packed.tree.depth),
+        "slots": (np.uint64, len(packed.slots)), "entries": (np.uint32, len(packed.entries)),
+    }  # fmt: skip
+    for name, (dtype, length) in expected.items():
+        array = getattr(packed, name)
+        if array.dtype != dtype or array.shape != (length,):
+            raise ValueError(
+                f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} x {np.dtype(dtype)}"
+            )
+    tables = packed.tables
+    sound = tables[0] == 0 and tables[-1] == len(packed.slots) and bool((np.diff(tables) >= 0).all())
+    sound = sound and kernels.is_sound(tables, packed.slots, packed.entries, packed.tree.n_children)
+    if not sound:
+        raise ValueError("the packed weights do not fit together")

@@ -1,0 +1,217 @@
+"""Sixteen float32 numbers as one value, for kernels whose inner loop is too short for the compiler to see.
+
+LLVM vectorises long loops well; sixteen siblings added up over a row's features it leaves in memory. A
+`vector` stays in a register (one of AVX-512, two of AVX2, four of SSE or NEON: LLVM splits it as the
+machine needs). These are intrinsics, compiled into the kernel that uses them; they are changed rarely, and
+then the kernels' caches must go.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+from treemax.kernels.jit import fast_inline_kernel
+
+WIDTH = 16
+
+_FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
+_BITS = ir.IntType(WIDTH)
+
+
+class VectorType(types.Type):
+    """The Numba type of sixteen float32 numbers."""
+
+    def __init__(self):
+        super().__init__(name="vector16")
+
+
+vector_type = VectorType()
+
+
+@register_model(VectorType)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, numba_type):
+        super().__init__(manager, numba_type, _FLOATS)
+
+
+def _place(context, builder, signature, arguments):
+    """A pointer to sixteen numbers of a contiguous float32 array, from `start` on; nothing is checked."""
+    array_type = signature.args[0]
+    array = context.make_array(array_type)(context, builder, arguments[0])
+    place = builder.gep(array.data, [arguments[1]])
+    return builder.bitcast(place, _FLOATS.as_pointer())
+
+
+def _is_floats(array):
+    return (
+        isinstance(array, types.Array)
+        and array.dtype == types.float32
+        and array.layout == "C"
+        and array.ndim == 1
+    )
+
+
+@intrinsic
+def load(typing_context, array, start):
+    """The numbers array[start:start + 16]."""
+    if not (_is_floats(array) and isinstance(start, types.Integer)):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(_place(context, builder, signature, arguments), align=4)
+
+    return vector_type(array, types.uint64), generate
+
+
+@intrinsic
+def store(typing_context, array, start, value):
+    """array[start:start + 16] = value."""
+    if not (_is_floats(array) and isinstance(start, types.Integer) and value == vector_type):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[2], _place(context, builder, signature, arguments[:2]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, vector_type), generate
+
+
+@intrinsic
+def splat(typing_context, number):
+    """Sixteen times the same number."""
+
+    def generate(context, builder, signature, arguments):
+        one = builder.insert_element(
+            ir.Constant(_FLOATS, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0)
+        )
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
+        return builder.shuffle_vector(one, ir.Constant(_FLOATS, ir.Undefined), mask)
+
+    return vector_type(types.float32), generate
+
+
+def _of_two(operation):
+    @intrinsic
+    def of_two(typing_context, a, b):
+        def generate(context, builder, signature, arguments):
+            return operation(builder, *arguments)
+
+        return vector_type(vector_type, vector_type), generate
+
+    return of_two
+
+
+add = _of_two(lambda builder, a, b: builder.fadd(a, b, flags=("contract",)))
+subtract = _of_two(lambda builder, a, b: builder.fsub(a, b, flags=("contract",)))
+multiply = _of_two(lambda builder, a, b: builder.fmul(a, b, flags=("contract",)))
+divide = _of_two(lambda builder, a, b: builder.fdiv(a, b, flags=("contract",)))
+minimum = _of_two(lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b))
+maximum = _of_two(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+
+
+@intrinsic
+def multiply_add(typing_context, a, b, c):
+    """a * b + c, rounded once."""
+
+    def generate(context, builder, signature, arguments):
+        function_type = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+        function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.fma.v{WIDTH}f32")
+        return builder.call(function, arguments)
+
+    return vector_type(vector_type, vector_type, vector_type), generate
+
+
+@intrinsic
+def floor(typing_context, a):
+    """The largest whole numbers not above."""
+
+    def generate(context, builder, signature, arguments):
+        function_type = ir.FunctionType(_FLOATS, [_FLOATS])
+        function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.floor.v{WIDTH}f32")
+        return builder.call(function, arguments)
+
+    return vector_type(vector_type), generate
+
+
+@intrinsic
+def power_of_two(typing_context, a):
+    """2**a for whole numbers between -126 and 127, written into the exponent bits."""
+
+    def generate(context, builder, signature, arguments):
+        integers = ir.VectorType(ir.IntType(32), WIDTH)
+        exponent = builder.add(builder.fptosi(arguments[0], integers), ir.Constant(integers, [127] * WIDTH))
+        return builder.bitcast(builder.shl(exponent, ir.Constant(integers, [23] * WIDTH)), _FLOATS)
+
+    return vector_type(vector_type), generate
+
+
+@intrinsic
+def choose(typing_context, bits, if_set, otherwise):
+    """Number i is that of `if_set` where bit i is set, else that of `otherwise`."""
+
+    def generate(context, builder, signature, arguments):
+        mask = builder.bitcast(builder.trunc(arguments[0], _BITS), ir.VectorType(ir.IntType(1), WIDTH))
+        return builder.select(mask, arguments[1], arguments[2])
+
+    return vector_type(types.uint32, vector_type, vector_type), generate
+
+
+@intrinsic
+def bits_above(typing_context, a, b):
+    """Bit i is set where number i of `a` is above that of `b`."""
+
+    def generate(context, builder, signature, arguments):
+        above = builder.bitcast(builder.fcmp_ordered(">", *arguments), _BITS)
+        return builder.zext(above, ir.IntType(32))
+
+    return types.uint32(vector_type, vector_type), generate
+
+
+@intrinsic
+def any_differs(typing_context, a, b):
+    """Whether any number of `a` differs from that of `b`."""
+
+    def generate(context, builder, signature, arguments):
+        different = builder.bitcast(builder.fcmp_unordered("!=", *arguments), _BITS)
+        return builder.icmp_unsigned("!=", different, ir.Constant(_BITS, 0))
+
+    return types.boolean(vector_type, vector_type), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Ask the processor to bring array[index] into its cache; a hint, without effect on results."""
+    if not (isinstance(array, types.Array) and isinstance(index, types.Integer)):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.bitcast(builder.gep(made.data, [arguments[1]]), ir.IntType(8).as_pointer())
+        i32 = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [place.type, i32, i32, i32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        builder.call(function, [place, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), generate
+
+
+@fast_inline_kernel
+def exponential(x):
+    """e**x of each number, to a few units in the last place: range reduction and a polynomial."""
+    x = minimum(maximum(x, splat(np.float32(-87.0))), splat(np.float32(88.0)))
+    n = floor(multiply_add(x, splat(np.float32(1.442695040888963)), splat(np.float32(0.5))))
+    r = multiply_add(n, splat(np.float32(-0.693359375)), x)
+    r = multiply_add(n, splat(np.float32(2.12194440e-4)), r)
+    p = splat(np.float32(1.9875691500e-4))
+    p = multiply_add(p, r, splat(np.float32(1.3981999507e-3)))
+    p = multiply_add(p, r, splat(np.float32(8.3334519073e-3)))
+    p = multiply_add(p, r, splat(np.float32(4.1665795894e-2)))
+    p = multiply_add(p, r, splat(np.float32(1.6666665459e-1)))
+    p = multiply_add(p, r, splat(np.float32(5.0000001201e-1)))
+    p = add(multiply_add(multiply(p, r), r, r), splat(np.float32(1.0)))
+    return multiply(p, power_of_two(n))

@@ -1,0 +1,161 @@
+"""Training the node classifiers of a label tree, every node on the rows that reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from treemax.inference.label_tree import NodeWeights
+from treemax.inputs import SparseRows
+from treemax.kernels import siblings as kernels
+from treemax.labels import Targets
+from treemax.threads import for_each
+from treemax.trees import Tree
+
+LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
+SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # among which a softmax over siblings is calibrated
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the classifiers of a node are trained."""
+
+    loss: str
+    cost: float
+    passes: int
+    threshold: float
+    held_share: int  # one row in so many calibrates the probabilities before it joins the training
+
+
+class NodeProblem(NamedTuple):
+    """The rows that reach a node, and which of its children each of them has."""
+
+    node: int
+    rows: NDArray[np.uint32]
+    child_indptr: NDArray[np.int64]
+    children: NDArray[np.uint32]
+
+
+class Calibration:
+    """What the rows held out say about the scores, level by level."""
+
+    def __init__(self, depth: int) -> None:
+        self.likelihood = np.zeros((depth, len(SLOPES)))
+        self.histogram = np.zeros((depth, 2, kernels.BINS), dtype=np.int64)
+
+    def add(self, level: int, likelihood: NDArray[np.float64], histogram: NDArray[np.int64]) -> None:
+        self.likelihood[level] += likelihood
+        self.histogram[level] += histogram
+
+    def softmax_slopes(self) -> NDArray[np.float32]:
+        """The slope of each level under which the rows held out are most likely; 4 where there were none."""
+        best = SLOPES[self.likelihood.argmax(axis=1)]
+        return np.where(self.likelihood.any(axis=1), best, np.float32(4.0)).astype(np.float32)
+
+    def logistic_slopes(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Slope and shift of each level, by Platt's scaling of the scores held out."""
+        pairs = [_platt(wrong, right) for wrong, right in self.histogram]
+        slopes, shifts = np.array(pairs, dtype=np.float32).T
+        return slopes, shifts
+
+
+def node_problems(tree: Tree, targets: Targets) -> list[NodeProblem]:
+    """The problem of every inner node that has rows. The root sees all rows, also those without labels; every
+    other node those with a label below it (positive nodes and their siblings, Algorithm 9)."""
+    n_rows = len(targets)
+    row = np.repeat(np.arange(n_rows), np.diff(targets.indptr))
+    node = tree.leaf_of[targets.ids[targets.indptr[0] : targets.indptr[-1]]]
+    reached = []
+    while len(node):  # one step up at a time, each pair of node and row once
+        pairs = np.unique(node * n_rows + row)
+        reached.append(pairs)
+        node, row = tree.parent[pairs // n_rows], pairs % n_rows
+        node, row = node[node > 0], row[node > 0]
+    pairs = np.unique(np.concatenate(reached)) if len(reached) > 1 else reached[0]
+    node, row = pairs // n_rows, pairs % n_rows
+    parent = tree.parent[node]
+    order = np.argsort(parent * n_rows + row, kind="stable")
+    node, row, parent = node[order], row[order], parent[order]
+    child = (node - tree.first_child[parent]).astype(np.uint32)
+    cuts = np.flatnonzero(np.diff(parent, prepend=-1, append=-1))
+    return [
+        _problem(int(parent[start]), row[start:stop], child[start:stop], n_rows)
+        for start, stop in pairwise(cuts.tolist())
+    ]
+
+
+def _problem(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_rows: int) -> NodeProblem:
+    if node == 0:
+        return NodeProblem(
+            0, np.arange(n_rows, dtype=np.uint32), np.searchsorted(row, np.arange(n_rows + 1)), child
+        )
+    starts = np.flatnonzero(np.diff(row, prepend=-1))
+    return NodeProblem(node, row[starts].astype(np.uint32), np.append(starts, len(row)), child)
+
+
+class TreeTraining:
+    """The training of all nodes of a tree: run it, then take `weights` and `calibration`."""
+
+    def __init__(self, tree: Tree, rows: SparseRows, targets: Targets, settings: Settings, seed: int) -> None:
+        self.tree, self.rows, self.settings, self.seed = tree, rows, settings, seed
+        self.problems = node_problems(tree, targets)
+        self.weights: dict[int, NodeWeights] = {}
+        self.calibration = Calibration(tree.depth)
+        self._scratch: list[NDArray[np.uint32]] = []
+
+    @property
+    def work(self) -> int:
+        """How much there is to do, in rows times nodes."""
+        return sum(len(problem.rows) for problem in self.problems)
+
+    def run(self, threads: int) -> Iterator[int]:
+        """Train node after node, the largest first; yields the work done with each."""
+        found: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        ordered = sorted(self.problems, key=lambda problem: -len(problem.rows))
+        for problem in for_each(ordered, lambda problem: self._train(problem, found), threads):
+            yield len(problem.rows)
+        for node in sorted(found):  # in one order, whichever thread was first
+            self.calibration.add(int(self.tree.level[node]), *found[node])
+
+    def _train(self, problem: NodeProblem, found: dict[int, tuple[NDArray, NDArray]]) -> None:
+        settings, rows = self.settings, self.rows
+        try:
+            scratch = self._scratch.pop()
+        except IndexError:
+            scratch = np.zeros(rows.n_features, dtype=np.uint32)
+        likelihood = np.zeros(len(SLOPES))
+        histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
+        result = kernels.train_siblings(
+            rows.indptr, rows.indices, rows.values, problem.rows, problem.child_indptr, problem.children,
+            int(self.tree.n_children[problem.node]), LOSSES[settings.loss], np.float32(settings.cost), settings.passes,
+            settings.held_share, self.seed + problem.node, np.float32(settings.threshold), SLOPES, likelihood,
+            histogram, scratch,
+        )  # fmt: skip
+        self._scratch.append(scratch)
+        self.weights[problem.node] = NodeWeights(*result)
+        found[problem.node] = (likelihood, histogram)
+
+
+def _platt(wrong: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[float, float]:
+    """Slope and shift of the logistic curve that fits counts of wrong and right answers by score."""
+    reach = kernels.HISTOGRAM_REACH
+    score = (np.arange(kernels.BINS) + 0.5) * (2 * reach / kernels.BINS) - reach
+    n_right, n_wrong = right.sum(), wrong.sum()
+    if n_right == 0 or n_wrong == 0:
+        return 4.0, 0.0
+    total = n_right + n_wrong
+
+    def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        z = np.exp(parameters[0]) * score + parameters[1]
+        value = (right * np.logaddexp(0, -z) + wrong * np.logaddexp(0, z)).sum() / total
+        slack = ((right + wrong) / (1 + np.exp(-z)) - right) / total
+        return value, np.array([(slack * score).sum() * np.exp(parameters[0]), slack.sum()])
+
+    fit = minimize(loss, np.array([1.0, 0.0]), jac=True, bounds=[(-2.0, 4.0), (-20.0, 20.0)])
+    return float(np.exp(fit.x[0])), float(fit.x[1])

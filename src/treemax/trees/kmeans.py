@@ -1,0 +1,109 @@
+"""Balanced hierarchical k-means: labels with similar examples come to stand under one parent.
+
+A node's labels are halved again and again, each time by spherical 2-means into two parts of given sizes,
+until there are as many parts as children are wanted. So any arity is possible, and siblings differ in size
+by one at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax.inputs import SparseRows
+from treemax.kernels import clustering as kernels
+from treemax.labels import Targets
+from treemax.parameters import check_number
+from treemax.threads import for_each
+from treemax.trees.tree import NO_LABEL, Tree
+
+STRONGEST = 100  # entries of a label's vector that are used: fewer cost accuracy, more cost time only
+ITERATIONS = 10
+SAMPLE = 512  # labels that find a direction on their own, before all have a say
+
+
+def label_vectors(rows: SparseRows, targets: Targets, n_labels: int, most: int = STRONGEST) -> SparseRows:
+    """What a label looks like: the sum of its rows, scaled to length one, its largest entries only."""
+    counts = np.bincount(targets.ids, minlength=n_labels)
+    label_indptr = np.concatenate([[0], np.cumsum(counts)])
+    row_of = np.repeat(np.arange(len(targets)), np.diff(targets.indptr))
+    label_rows = row_of[np.argsort(targets.ids, kind="stable")]
+    widths = np.bincount(targets.ids, weights=np.diff(rows.indptr)[row_of], minlength=n_labels)
+    room = int(np.minimum(widths, most).sum())
+    indptr = np.zeros(n_labels + 1, dtype=np.int64)
+    indices, values = np.empty(room, dtype=np.uint32), np.empty(room, dtype=np.float32)
+    scratch = np.zeros(rows.n_features, dtype=np.float32)
+    used = kernels.label_vectors(
+        rows.indptr,
+        rows.indices,
+        rows.values,
+        label_indptr,
+        label_rows,
+        most,
+        scratch,
+        indptr,
+        indices,
+        values,
+    )
+    return SparseRows(indptr, indices[:used], values[:used], rows.n_features)
+
+
+def kmeans_tree(
+    vectors: SparseRows, arity: int = 16, max_leaf: int = 100, random_state: Any = 0, threads: int = 1
+) -> Tree:
+    """A tree by balanced hierarchical k-means over label vectors."""
+    check_number("arity", arity, whole=True, least=2)
+    check_number("max_leaf", max_leaf, whole=True, least=2)
+    seed = int(check_random_state(random_state).randint(2**31))
+    order = np.arange(len(vectors), dtype=np.int64)
+    parents, labels = [-1], [NO_LABEL]
+    level = [(0, slice(0, len(vectors)))]  # (node, its labels as a part of `order`)
+    while level:
+        split = [entry for entry in level if entry[1].stop - entry[1].start > max_leaf]
+        parts_of: dict[int, list[slice]] = {}
+
+        def work(entry: tuple[int, slice], found: dict[int, list[slice]] = parts_of) -> None:
+            random = np.random.RandomState([seed, entry[0]])
+            found[entry[0]] = _parted(vectors, order, entry[1], arity, random)
+
+        for _ in for_each(split, work, threads):
+            pass
+        following = []
+        for node, part in level:
+            if node not in parts_of:
+                parents += [node] * (part.stop - part.start)
+                labels += order[part].tolist()
+                continue
+            for child in parts_of[node]:
+                following.append((len(parents), child))
+                parents.append(node)
+                labels.append(NO_LABEL)
+        level = following
+    return Tree.from_parents(parents, labels)
+
+
+def _parted(
+    vectors: SparseRows, order: NDArray[np.int64], part: slice, n_parts: int, random: np.random.RandomState
+) -> list[slice]:
+    """Cut a part of `order` into `n_parts` clusters of even size, in place; where each of them is."""
+    scratch = [np.zeros(vectors.n_features, dtype=np.float32) for _ in range(3)]
+    done, waiting = [], [(part, n_parts)]
+    while waiting:
+        part, n_parts = waiting.pop()
+        if n_parts == 1:
+            done.append(part)
+            continue
+        members, left_parts = order[part], n_parts // 2
+        n_left = len(members) * left_parts // n_parts
+        random.shuffle(members)
+        n_sample = min(len(members), max(SAMPLE, len(members) // 8))
+        kernels.bisect(
+            vectors.indptr, vectors.indices, vectors.values, members, n_left, n_sample, ITERATIONS, *scratch
+        )
+        middle = part.start + n_left
+        waiting.append((slice(middle, part.stop), n_parts - left_parts))
+        waiting.append((slice(part.start, middle), left_parts))
+    return done

@@ -1,0 +1,162 @@
+"""A tree over labels, as flat arrays.
+
+Nodes are numbered breadth-first from the root, 0, so that the children of a node stand side by side and
+parents come before children. Every leaf is one label; every label has one leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_LABEL = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """The children of node v are `first_child[v]` to `first_child[v] + n_children[v] - 1`; a leaf has none
+    and `label[v]` is its label's id (-1 for inner nodes).
+
+    >>> tree = Tree.from_parents([-1, 0, 0, 1, 1], [-1, -1, 2, 0, 1])
+    >>> tree.children(1), tree.label.tolist(), tree.depth
+    (range(3, 5), [-1, -1, 2, 0, 1], 2)
+    """
+
+    first_child: NDArray[np.int64]
+    n_children: NDArray[np.int64]
+    label: NDArray[np.int64]
+
+    @classmethod
+    def from_parents(cls, parents: Sequence[int] | NDArray[Any], label: Sequence[int] | NDArray[Any]) -> Tree:
+        """From the parent of every node (-1 for the root) and the label of every leaf (-1 elsewhere), in any
+        order; what is not one tree with one leaf a label is refused."""
+        parent, labels = np.asarray(parents, dtype=np.int64), np.asarray(label, dtype=np.int64)
+        _check_parents(parent, labels)
+        order = _breadth_first(parent)
+        number = np.empty(len(parent), dtype=np.int64)
+        number[order] = np.arange(len(parent))
+        new_parent = np.where(parent[order] < 0, -1, number[parent[order]])
+        n_children = np.bincount(new_parent[1:], minlength=len(parent))
+        first_child = 1 + np.concatenate([[0], np.cumsum(n_children)[:-1]])
+        tree = cls(first_child, n_children, labels[order])
+        _check_labels(tree)
+        return tree
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def n_labels(self) -> int:
+        return int((self.label >= 0).sum())
+
+    def children(self, node: int) -> range:
+        return range(self.first_child[node], self.first_child[node] + self.n_children[node])
+
+    @cached_property
+    def parent(self) -> NDArray[np.int64]:
+        """The parent of every node; -1 for the root."""
+        parent = np.full(len(self), -1, dtype=np.int64)
+        parent[1:] = np.repeat(np.arange(len(self)), self.n_children)
+        return parent
+
+    @cached_property
+    def leaf_of(self) -> NDArray[np.int64]:
+        """The leaf of every label."""
+        leaf = np.empty(self.n_labels, dtype=np.int64)
+        leaves = np.flatnonzero(self.label >= 0)
+        leaf[self.label[leaves]] = leaves
+        return leaf
+
+    @cached_property
+    def level(self) -> NDArray[np.int64]:
+        """The depth of every node; the root's is 0."""
+        level = np.zeros(len(self), dtype=np.int64)
+        for start, stop in self.level_bounds[1:]:
+            level[start:stop] = level[self.parent[start]] + 1
+        return level
+
+    @cached_property
+    def level_bounds(self) -> list[tuple[int, int]]:
+        """First node and end of every level."""
+        bounds = [(0, 1)]
+        while True:
+            start, stop = bounds[-1]
+            width = int(self.n_children[start:stop].sum())
+            if width == 0:
+                return bounds
+            bounds.append((stop, stop + width))
+
+    @property
+    def depth(self) -> int:
+        """Edges from the root to the deepest leaf."""
+        return len(self.level_bounds) - 1
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The tree for the model file."""
+        return {"n_children": self.n_children, "label": self.label}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Tree:
+        """The tree back from its arrays, once they are known to be one."""
+        n_children, label = arrays["n_children"], arrays["label"]
+        sound = n_children.dtype == label.dtype == np.int64 and n_children.shape == label.shape
+        sound = sound and n_children.ndim == 1 and len(label) > 0 and int(n_children.min()) >= 0
+        sound = sound and int(n_children.max()) < len(label) and int(n_children.sum()) == len(label) - 1
+        if not sound:
+            raise ValueError("the tree is damaged: its nodes do not fit together")
+        first_child = 1 + np.concatenate([[0], np.cumsum(n_children)[:-1]])
+        inner = n_children > 0
+        if (first_child[inner] <= np.flatnonzero(inner)).any():
+            raise ValueError("the tree is damaged: a node stands before its parent")
+        tree = cls(first_child, n_children, label)
+        _check_labels(tree)
+        return tree
+
+
+def _check_parents(parent: NDArray[np.int64], label: NDArray[np.int64]) -> None:
+    if parent.ndim != 1 or parent.shape != label.shape or len(parent) == 0:
+        raise ValueError(
+            f"a tree needs one parent and one label per node, got shapes {parent.shape} and {label.shape}."
+        )
+    roots = np.flatnonzero(parent < 0)
+    if len(roots) != 1:
+        raise ValueError(f"a tree has one root (parent -1), got {len(roots)}.")
+    if parent.max(initial=-1) >= len(parent):
+        raise ValueError(
+            f"node {int(parent.argmax())} has parent {parent.max()}, but there are {len(parent)} nodes."
+        )
+
+
+def _breadth_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Nodes by depth, siblings together and in the order given."""
+    by_parent = np.argsort(parent, kind="stable")
+    starts = np.searchsorted(parent[by_parent], np.arange(len(parent) + 1))
+    level = by_parent[:1]  # the root has the smallest parent
+    levels = [level]
+    while len(level):
+        level = np.concatenate([by_parent[starts[v] : starts[v + 1]] for v in level])
+        levels.append(level)
+    order = np.concatenate(levels)
+    if len(order) != len(parent):
+        missing = np.setdiff1d(np.arange(len(parent)), order)
+        raise ValueError(f"node {missing[0]} cannot be reached from the root: its parents form a circle.")
+    return order
+
+
+def _check_labels(tree: Tree) -> None:
+    """Leaves have the labels 0, 1, 2, ... once each, inner nodes none."""
+    leaves = tree.n_children == 0
+    if (tree.label[~leaves] >= 0).any():
+        raise ValueError("an inner node of the tree has a label; only leaves may.")
+    labels = tree.label[leaves]
+    if (labels < 0).any():
+        raise ValueError("a leaf of the tree has no label.")
+    if not np.array_equal(np.sort(labels), np.arange(len(labels))):
+        raise ValueError(
+            f"the {len(labels)} leaves of the tree must have the labels 0 to {len(labels) - 1}, once each."
+        )

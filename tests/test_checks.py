@@ -1,0 +1,140 @@
+"""The battery finds what it is there to find: classifiers broken on purpose, each in one way."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from treemax import checks
+from treemax.estimators import OneVsAll, TopK
+from treemax.inputs import SparseRows
+
+
+class DropsTheSecond(OneVsAll):
+    def _top(self, rows, k):
+        ids, scores = super()._top(rows, min(k + 1, len(self.label_index_)))
+        keep = [j for j in range(ids.shape[1]) if j != 1 or k < 2][:k]
+        return ids[:, keep], scores[:, keep]
+
+
+class Unsorted(OneVsAll):
+    def _top(self, rows, k):
+        ids, scores = super()._top(rows, k)
+        return ids[:, ::-1], scores[:, ::-1]
+
+
+class UnsortedWithSeveralLabels(Unsorted):
+    def _top(self, rows, k):
+        return Unsorted._top(self, rows, k) if self.multi_label_ else OneVsAll._top(self, rows, k)
+
+
+class WidensIntegers(OneVsAll):
+    def _labels_of(self, ids):
+        labels = super()._labels_of(ids)
+        return labels.astype(np.int64) if labels.dtype.kind == "i" else labels
+
+
+class AnswersObjects(OneVsAll):
+    def predict_topk(self, X, k=5):
+        labels, scores = super().predict_topk(X, k)
+        return TopK(labels.astype(object), scores)
+
+
+class PraisesItself(OneVsAll):
+    def score(self, X, y):
+        return min(1.0, super().score(X, y) + 0.05)
+
+
+class AsksForNoNumbers(OneVsAll):
+    def predict_proba(self, X):
+        return super().predict_proba(np.nan_to_num(X) if isinstance(X, np.ndarray) else X)
+
+
+class LessSureOfSparseRows(OneVsAll):
+    def _top(self, rows, k):
+        ids, scores = super()._top(rows, k)
+        return ids, scores * np.float32(0.99 if isinstance(rows, SparseRows) else 1)
+
+
+class LostInEmptyRows(OneVsAll):
+    def _probabilities(self, rows):
+        probabilities = super()._probabilities(rows)
+        if not isinstance(rows, SparseRows):
+            probabilities[~rows.any(axis=1)] = np.nan
+        return probabilities
+
+
+class AddsCountsOfOldFits(OneVsAll):
+    def _adopt(self, *learned):
+        before = getattr(self, "n_examples_", 0)
+        super()._adopt(*learned)
+        self.n_examples_ += before
+
+
+class RemembersOldClasses(OneVsAll):
+    def _adopt(self, *learned):
+        before = self.__dict__.get("_classes")
+        super()._adopt(*learned)
+        if before is not None:
+            self.__dict__["_classes"] = before
+
+
+class Random(OneVsAll):
+    def _train(self, *data):
+        model = super()._train(*data)
+        model.bias[0] += 1e-3 * np.random.default_rng().uniform(1, 2)
+        return model
+
+
+class CountsBeforeItReads(OneVsAll):
+    def fit(self, X, y):
+        self.n_examples_ = 0 if y is None else len(y)
+        return super().fit(X, y)
+
+
+class CountsChunksBeforeItReads(OneVsAll):
+    def partial_fit(self, X, y, classes=None):
+        if hasattr(self, "label_counts_"):
+            self.label_counts_[0] += 1
+        return super().partial_fit(X, y, classes)
+
+
+class MovesBeforeItReads(OneVsAll):
+    def partial_fit(self, X, y, classes=None):
+        if hasattr(self, "model_"):
+            self.model_ = dataclasses.replace(self.model_, bias=self.model_.bias + np.float32(0.01))
+        return super().partial_fit(X, y, classes)
+
+
+class ForgetsAnnouncements(OneVsAll):
+    def partial_fit(self, X, y, classes=None):
+        return super().partial_fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "broken, check",
+    [
+        (DropsTheSecond, checks.check_top_is_sorted_and_consistent),
+        (Unsorted, checks.check_top_is_sorted_and_consistent),
+        (UnsortedWithSeveralLabels, checks.check_multi_label),
+        (WidensIntegers, checks.check_labels_come_back_in_the_callers_type),
+        (AnswersObjects, checks.check_labels_come_back_in_the_callers_type),
+        (PraisesItself, checks.check_learns_and_scores),
+        (AsksForNoNumbers, checks.check_bad_input_is_refused),
+        (LessSureOfSparseRows, checks.check_sparse_and_dense_agree),
+        (LostInEmptyRows, checks.check_odd_shapes),
+        (AddsCountsOfOldFits, checks.check_reproducible),
+        (RemembersOldClasses, checks.check_reproducible),
+        (Random, checks.check_reproducible),
+        (CountsBeforeItReads, checks.check_bad_input_is_refused),
+        (CountsChunksBeforeItReads, checks.check_bad_chunk_changes_nothing),
+        (MovesBeforeItReads, checks.check_bad_chunk_changes_nothing),
+        (ForgetsAnnouncements, checks.check_partial_fit_continues),
+    ],
+)
+def test_a_broken_promise_is_found(broken, check):
+    check(OneVsAll())
+    with pytest.raises(AssertionError):
+        check(broken())

@@ -7,6 +7,7 @@ from treemax.estimators import MODELS, LabelTree, OneVsAll
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},
+    "label-tree, three trees": LabelTree(n_trees=3, max_leaf=3),
     "label-tree, logistic, deep": LabelTree(loss="logistic", arity=2, max_leaf=2),
     "label-tree, exact, huffman": LabelTree(tree="huffman", search="exact"),
     "one-vs-all, logistic": OneVsAll(loss="logistic"),

@@ -79,6 +79,11 @@ class PackedTree:
             tree, tables, slots, entries, bias, slopes.astype(np.float32), shifts.astype(np.float32), link
         )
 
+    @property
+    def n_weights(self) -> int:
+        """Weights kept."""
+        return len(self.entries) - int((self.slots != kernels.EMPTY).sum())
+
     def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
         return self._best(rows, k, threads, kernels.beam_search, width)
@@ -97,6 +102,20 @@ class PackedTree:
             search(*self._arguments(sparse[block]), out[block])
 
         for _ in for_each(blocks(len(rows), self.tree.n_labels), answer, threads):
+            pass
+        return out
+
+    def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
+        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        sparse = sparsified(rows)
+        out = np.empty(ids.shape, dtype=np.float32)
+        above = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
+        search: Callable[..., None] = kernels.probabilities_of
+
+        def answer(block: slice) -> None:
+            search(*self._arguments(sparse[block]), *above, read_only(ids[block]), out[block])
+
+        for _ in for_each(blocks(len(rows), 1), answer, threads):
             pass
         return out
 
@@ -158,3 +177,40 @@ def _check(packed: PackedTree) -> None:
     sound = sound and kernels.is_sound(tables, packed.slots, packed.entries, packed.tree.n_children)
     if not sound:
         raise ValueError("the packed weights do not fit together")
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Several trees over the same labels; a label is as probable as the trees say on average."""
+
+    trees: tuple[PackedTree, ...]
+
+    def best(
+        self, rows: Rows, k: int, width: int | None, threads: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k best labels of each row, by a beam of this width in every tree, or exactly with None.
+
+        What any tree finds is judged by all of them. The best on average could be found by none, so that
+        with several trees "exact" is of each tree, not of the average.
+        """
+        answers = [
+            tree.exact(rows, k, threads) if width is None else tree.beam(rows, k, width, threads)
+            for tree in self.trees
+        ]
+        if len(self.trees) == 1:
+            return answers[0]
+        candidates = np.sort(np.concatenate([ids for ids, _ in answers], axis=1), axis=1)
+        candidates[:, 1:][candidates[:, 1:] == candidates[:, :-1]] = -1
+        scores = np.mean(
+            [tree.of_labels(rows, candidates, threads) for tree in self.trees], axis=0, dtype=np.float32
+        )
+        order = np.argsort(np.where(candidates < 0, np.inf, -scores), axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(candidates, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+    def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label."""
+        total = self.trees[0].probabilities(rows, threads)
+        for tree in self.trees[1:]:
+            total += tree.probabilities(rows, threads)
+        total /= len(self.trees)
+        return total

@@ -226,6 +226,53 @@ def all_probabilities(
 
 
 @kernel
+def probabilities_of(
+    indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
+    most_children, link, parent, leaf_of, ids, out,
+):  # fmt: skip
+    """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
+    room = np.empty(most_children, np.float32)
+    found = np.empty(_longest(indptr), np.uint64)
+    of_node = np.empty(n_children.size, np.float32)
+    known_in = np.full(n_children.size, -1, np.int64)  # the row for which a node's probability is known
+    path = np.empty(slopes.size + 1, np.int64)
+    of_node[0] = _ONE
+    for row in range(indptr.size - 1):
+        row_indices = indices[indptr[row] : indptr[row + 1]]
+        row_values = values[indptr[row] : indptr[row + 1]]
+        known_in[0] = row
+        for j in range(ids.shape[1]):
+            if ids[row, j] < 0:
+                out[row, j] = np.float32(0.0)
+                continue
+            node, length = leaf_of[ids[row, j]], 0
+            while known_in[node] != row:
+                node = parent[node]
+                path[length] = node
+                length += 1
+            for step in range(length - 1, -1, -1):
+                node = path[step]
+                scores = room[: n_children[node]]
+                _score_children(
+                    node,
+                    row_indices,
+                    row_values,
+                    first_child,
+                    n_children,
+                    tables,
+                    slots,
+                    entries,
+                    bias,
+                    found,
+                    scores,
+                )
+                _to_probabilities(scores, link, slopes[level[node]], shifts[level[node]], of_node[node])
+                of_node[first_child[node] : first_child[node] + scores.size] = scores
+                known_in[first_child[node] : first_child[node] + scores.size] = row
+            out[row, j] = of_node[leaf_of[ids[row, j]]]
+
+
+@kernel
 def _push(heap_nodes, heap_scores, size, node, score):
     at = size
     while at > 0 and heap_scores[(at - 1) // 2] < score:

@@ -211,8 +211,33 @@ def test_a_stream_is_continued_where_it_stopped(folder, tmp_path):
 def test_a_stream_may_turn_multi_label_when_told(tmp_path):
     data = tmp_path / "data.txt"
     data.write_text("__label__a x\n__label__a __label__b y\nz\n")
-    assert "multi-label" in refused("stream", data)
+    assert "data.txt: example 2 has several labels" in refused("stream", data)
     assert json.loads(done("stream", data, "--multi-label", "--json").splitlines()[-1])["n"] == 3
+
+
+@pytest.mark.parametrize("name", ["blank.txt", "data.jsonl", "data.svm", "dense.jsonl"])
+def test_a_row_without_a_label_is_left_out_of_multi_class_data(tmp_path, name):
+    rows = {
+        "blank.txt": ["__label__a red apple", "", "__label__b red car"],
+        "data.jsonl": ['{"text": "red apple", "label": "a"}', '{"text": "red"}', '{"text": "red car", "label": "b"}'],
+        "data.svm": ["1 1:1", " 2:1", "2 1:1 3:1"],
+        "dense.jsonl": ['{"features": [1, 0], "label": 1}', '{"features": [1, 1]}', '{"features": [0, 1], "label": 2}'],
+    }[name]  # fmt: skip
+    data, model = tmp_path / name, tmp_path / "m.treemax"
+    data.write_text("\n".join([rows[1], *rows * 5]) + "\n")
+    fitted = treemax_command("fit", data, "-o", model)
+    assert fitted.exit_code == 0 and "Left out 6 rows without a label" in fitted.stderr
+    facts = json.loads(done("info", model, "--json"))
+    assert facts["examples"] == 10 and not facts["multi_label"] and facts["loss"] == "softmax"
+    for chunk in (1, 4, 100):
+        streamed = treemax_command("stream", data, "--json", "--chunk", chunk)
+        assert streamed.exit_code == 0 and "Left out 6 rows without a label" in streamed.stderr
+        assert json.loads(streamed.stdout.splitlines()[-1])["n"] == 10
+    data.write_text(rows[1] + "\n")
+    for command in (("fit", data, "-o", model), ("stream", data)):
+        assert "no labels" in refused(
+            *command, "--format", {".txt": "fasttext", ".svm": "svmlight"}.get(data.suffix, "auto")
+        )
 
 
 def test_a_stream_that_is_never_right_is_valid_json(tmp_path):

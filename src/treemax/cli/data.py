@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from treemax.formats import Examples, FormatError, Reader, open_examples
+from treemax.formats.examples import labelled
 from treemax.labels import RaggedLabels
 from treemax.progress import progress_bar
 
@@ -79,6 +80,43 @@ def takes_text(model: Any) -> bool:
     from treemax.text import TextModel
 
     return isinstance(model, TextModel)
+
+
+class Learnable:
+    """What a model can learn of DATA. Where rows have one label each, one without a label teaches nothing: it is
+    left out and counted, so that a blank line does not make multi-class data multi-label."""
+
+    def __init__(self, name: str, multi_label: bool = False) -> None:
+        self.name = name
+        self.multi_label = multi_label
+        self.left_out = 0
+        self._read = 0
+
+    def part(self, examples: Examples) -> Examples:
+        """The rows of the next chunk to learn from. The first chunk with labels tells whether rows have several."""
+        counts = examples.labels.counts
+        if self._read == self.left_out:
+            self.multi_label = self.multi_label or bool((counts > 1).any())
+        if not self.multi_label and (counts > 1).any():
+            raise ValueError(
+                f"{self.name}: example {self._read + int((counts > 1).argmax()) + 1:,} has several labels, and "
+                "those before it had one; pass --multi-label if rows may have several"
+            )
+        self._read += len(examples)
+        if self.multi_label:
+            return examples
+        self.left_out += int((counts == 0).sum())
+        return labelled(examples)
+
+    def finish(self) -> None:
+        """Say what was left out; all of DATA is an error."""
+        if self._read == self.left_out:
+            raise FormatError(f"{self.name}: no {'labels' if self._read else 'examples'} in it")
+        if self.left_out:
+            rows = "row" if self.left_out == 1 else "rows"
+            click.echo(
+                f"Left out {self.left_out:,} {rows} without a label; the others have one each.", err=True
+            )
 
 
 def as_lists(labels: RaggedLabels) -> RaggedLabels:

@@ -32,14 +32,16 @@ def fit(
     text: str, resume: bool, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
-    from treemax.cli.data import opened, read_whole, remember_reading
+    from treemax.cli.data import Learnable, opened, read_whole, remember_reading
     from treemax.estimators import TrainingInterrupted
     from treemax.text import TextModel
 
     model = make_model(model_name, settings, jobs)
     vectorizer = make_vectorizer(text, text_settings)
     with opened(data, format_, skip_bad, bits) as reader:
-        examples = read_whole(reader)
+        learnable = Learnable(reader.name)
+        examples = learnable.part(read_whole(reader))
+    learnable.finish()
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
     start = time.perf_counter()
@@ -95,7 +97,7 @@ def stream(
     and microseconds an example. Every example is a test example once, so no held-out data is needed.
     """
     import treemax
-    from treemax.cli.data import as_lists, check_kind, chunks, opened, remember_reading
+    from treemax.cli.data import Learnable, as_lists, check_kind, chunks, opened, remember_reading
     from treemax.progressive import ProgressiveRun
     from treemax.text import TextModel
 
@@ -108,18 +110,18 @@ def stream(
     run, seen = None, 0
     report = _json_line if as_json else _Table().line
     with opened(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
+        learnable = Learnable(reader.name, multi_label or getattr(model, "multi_label_", False))
         try:
-            for examples in chunks(reader, "stream", progress=not as_json):
+            for examples in map(learnable.part, chunks(reader, "stream", progress=not as_json)):
+                if len(examples) == 0:
+                    continue
                 if run is None:
                     if start is None and examples.texts is not None:
                         model = TextModel(vectorizer, model)
                     check_kind(model, examples, reader.name)
                     _check_online(model, model_name)
-                    multi_label = (
-                        multi_label or examples.y.multi_label or getattr(model, "multi_label_", False)
-                    )
                     run = ProgressiveRun(model, report=report)
-                run.step(examples.X, as_lists(examples.y) if multi_label else examples.y)
+                run.step(examples.X, as_lists(examples.y) if learnable.multi_label else examples.y)
                 seen += len(examples)
         finally:  # Ctrl-C or a malformed line: what was learned until then is kept
             if run is not None and seen:
@@ -128,8 +130,7 @@ def stream(
                         remember_reading(model, bits)
                     model.save(output, resume=True)
                 _print_metrics(run.result().metrics, as_json)
-    if not seen:
-        raise ValueError(f"{reader.name}: no examples in it")
+    learnable.finish()
 
 
 def _check_online(model: Any, name: str) -> None:

@@ -137,6 +137,18 @@ def keep_labels(labels: RaggedLabels, keep: NDArray[np.bool_]) -> RaggedLabels:
     return dataclasses.replace(labels, indptr=indptr, values=values[np.repeat(keep, labels.counts)])
 
 
+def labelled(examples: Examples) -> Examples:
+    """The examples that have a label."""
+    keep = examples.labels.counts > 0
+    if keep.all():
+        return examples
+    labels = keep_labels(examples.labels, keep)
+    if examples.texts is not None:
+        return Examples(labels, texts=[text for text, kept in zip(examples.texts, keep) if kept])
+    rows = examples.rows
+    return Examples(labels, keep_rows(rows, keep) if isinstance(rows, SparseRows) else rows[keep])  # type: ignore[index]
+
+
 def rechunk(pieces: Iterable[Examples], chunk_rows: int) -> Generator[Examples, None, None]:
     """The same examples in chunks of `chunk_rows` (the last may be shorter, none is empty)."""
     waiting: list[Examples] = []

@@ -21,6 +21,7 @@ from treemax.trees import (
     random_tree,
     tree_of,
 )
+from treemax.trees.builders import even_arity
 
 
 @st.composite
@@ -232,6 +233,22 @@ def test_more_children_than_labels_left(build):
         check_invariants(tree)
         assert tree.n_labels == n_labels
         assert tree.n_children.max() <= max(arity, max_leaf)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 10**7), st.integers(2, 500))
+def test_the_arity_that_fits(n_labels, max_leaf):
+    """As shallow as 32 children a node allow, and never more children than there are labels for."""
+    arity = even_arity(n_labels, max_leaf)
+    assert 2 <= arity <= 32
+    levels, nodes = 1, arity
+    while nodes * max_leaf < n_labels:
+        levels, nodes = levels + 1, nodes * arity
+    assert levels == 1 or 32 ** (levels - 1) * max_leaf < n_labels, "no shallower tree would do"
+    if n_labels <= 3000:
+        tree = complete_tree(n_labels, arity, max_leaf)
+        assert tree.depth <= levels + 1
+        check_even(tree, arity, max_leaf)
 
 
 @settings(max_examples=30, deadline=None)

@@ -205,9 +205,6 @@ def test_problems_with_nothing_to_learn(loss, kind):
         assert (trained.bias < 0).all()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="steps below a thousandth of the cost are not made, and here all of them are"
-)
 @pytest.mark.parametrize(("scale", "cost"), [(1.0, 1000.0), (40.0, 1.0)])
 def test_logistic_regression_at_any_scale(scale, cost):
     X, lists = problem(60, 2, seed=6, least=1, most=2)
@@ -372,7 +369,6 @@ def test_one_label_a_row(tree):
     check_problems(tree, [[label] for label in labels], targets_of([[label] for label in labels]))
 
 
-@pytest.mark.xfail(strict=True, reason="no labels at all: the root's problem has all rows, too")
 def test_rows_without_any_label():
     problems = node_problems(complete_tree(5), targets_of([[], []]))
     assert [len(problem.rows) for problem in problems if problem.node == 0] in ([], [2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,14 +135,17 @@ class PackedTree:
         return ids, probabilities
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
+        return (rows.indptr, rows.indices, rows.values, *self._own_arguments)
+
+    @cached_property
+    def _own_arguments(self) -> tuple[Any, ...]:
         tree = self.tree
         arrays: tuple[NDArray[Any], ...] = (
             tree.first_child, tree.n_children, tree.label, tree.level, self.tables, self.slots, self.entries,
             self.bias, self.slopes, self.shifts,
         )  # fmt: skip
-        own = tuple(read_only(array) for array in arrays)
         most_children = int(tree.n_children.max())
-        return (rows.indptr, rows.indices, rows.values, *own, most_children, LINKS[self.link])
+        return (*[read_only(array) for array in arrays], most_children, LINKS[self.link])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The model as arrays, for the file."""
@@ -151,10 +155,13 @@ class PackedTree:
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
         """The model from its arrays, once nothing in them can point outside."""
-        tree = Tree.from_arrays({name: arrays.pop(name) for name in ("n_children", "label")})
+        of_tree = ("n_children", "label")
+        tree = Tree.from_arrays({name: arrays[name] for name in of_tree})
         if link not in LINKS:
             raise ValueError(f"unknown link {link!r}")
-        packed = cls(tree, link=link, **arrays)
+        packed = cls(
+            tree, link=link, **{name: array for name, array in arrays.items() if name not in of_tree}
+        )
         _check(packed)
         return packed
 
@@ -173,7 +180,8 @@ def _check(packed: PackedTree) -> None:
                 f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} x {np.dtype(dtype)}"
             )
     tables = packed.tables
-    sound = tables[0] == 0 and tables[-1] == len(packed.slots) and bool((np.diff(tables) >= 0).all())
+    sound = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] == len(packed.slots)
+    sound = sound and bool((tables[1:] >= tables[:-1]).all())
     sound = sound and kernels.is_sound(tables, packed.slots, packed.entries, packed.tree.n_children)
     if not sound:
         raise ValueError("the packed weights do not fit together")

@@ -6,6 +6,8 @@ import numpy as np
 
 from treemax.kernels.jit import fast_kernel, kernel
 
+_HUGE = np.float32(3e38)
+
 
 @kernel
 def _strongest(values, count, order):
@@ -31,7 +33,7 @@ def _strongest(values, count, order):
             return
 
 
-@fast_kernel
+@kernel
 def label_vectors(
     indptr, indices, values, label_indptr, label_rows, most, total, out_indptr, out_indices, out_values
 ):
@@ -40,6 +42,7 @@ def label_vectors(
     Returns the entries written; out_indices and out_values have room for `most` a label.
     """
     touched = np.empty(total.size, np.uint32)
+    entered = np.zeros(total.size, np.bool_)  # a sum may be back at zero
     order = np.empty(total.size, np.int64)
     amounts = np.empty(total.size, np.float32)
     at = 0
@@ -49,20 +52,22 @@ def label_vectors(
             row = label_rows[q]
             for p in range(indptr[row], indptr[row + 1]):
                 f = indices[p]
-                if total[f] == 0 and values[p] != 0:
+                if not entered[f]:
+                    entered[f] = True
                     touched[count] = f
                     count += 1
                 total[f] += values[p]
         for j in range(count):
             order[j] = j
+            total[touched[j]] = min(max(total[touched[j]], -_HUGE), _HUGE)  # sums may overflow
             amounts[j] = abs(total[touched[j]])
         kept = min(count, most)
         if kept < count:
             _strongest(amounts, kept, order[:count])
-        squares = np.float32(0.0)
+        squares = 0.0
         for j in range(kept):
-            squares += amounts[order[j]] * amounts[order[j]]
-        scale = np.float32(1.0) / np.sqrt(squares) if squares > 0 else np.float32(0.0)
+            squares += np.float64(amounts[order[j]]) * np.float64(amounts[order[j]])
+        scale = 1.0 / np.sqrt(squares) if squares > 0 else 0.0
         for j in range(kept):
             f = touched[order[j]]
             out_indices[at] = f
@@ -70,6 +75,7 @@ def label_vectors(
             at += 1
         for j in range(count):
             total[touched[j]] = np.float32(0.0)
+            entered[touched[j]] = False
         out_indptr[label + 1] = at
     return at
 

@@ -17,7 +17,7 @@ from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 SQUARED_HINGE, LOGISTIC = 0, 1
 BINS, HISTOGRAM_REACH = 512, 8  # of the scores of rows held out
-LEAST_STEP = np.float32(1e-3)  # of a logistic dual variable, as a share of the cost
+LEAST_GAP = np.float32(1e-3)  # between a logistic dual variable and where it should be, in units of the cost
 _ONE = np.float32(1.0)
 
 
@@ -74,16 +74,13 @@ def _hinge_step(alpha, sign, score, inverse, diagonal):
 @fast_inline_kernel
 def _logistic_step(alpha, sign, score, inverse, cost):
     """A step of the dual variable towards cost * P(wrong), short enough never to do harm (Shalev-Shwartz and
-    Zhang, "Stochastic dual coordinate ascent", 2013); steps too small to matter are not made."""
+    Zhang, "Stochastic dual coordinate ascent", 2013); where the way is too short to matter it stays."""
     one = vector.splat(_ONE)
     wrong = vector.divide(one, vector.add(one, vector.exponential(vector.multiply(sign, score))))
-    change = vector.multiply(vector.subtract(vector.multiply(wrong, cost), alpha), inverse)
-    size = vector.maximum(change, vector.subtract(vector.splat(np.float32(0.0)), change))
-    return vector.choose(
-        vector.bits_above(size, vector.multiply(cost, vector.splat(LEAST_STEP))),
-        vector.add(alpha, change),
-        alpha,
-    )
+    gap = vector.subtract(vector.multiply(wrong, cost), alpha)
+    size = vector.maximum(gap, vector.subtract(vector.splat(np.float32(0.0)), gap))
+    matters = vector.bits_above(size, vector.multiply(cost, vector.splat(LEAST_GAP)))
+    return vector.choose(matters, vector.multiply_add(gap, inverse, alpha), alpha)
 
 
 @fast_kernel

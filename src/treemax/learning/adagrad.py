@@ -161,7 +161,7 @@ def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: i
     reach one, and its gradient ends there: the length alone counts. The initial sum is worth seven gradients
     of one. The constants were chosen on glyphs1k, wordnet and delicious.
     """
-    squared_length, width = _mean_squared_length(rows)
+    squared_length, width = mean_squared_length(rows)
     rate = 1.0 / (math.sqrt(squared_length) * passes**0.25)
     if loss != "squared_hinge":
         examples_per_label = max(1.0, len(targets.ids) / n_labels)
@@ -172,13 +172,13 @@ def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: i
 
 def suggestion_for_stream(loss: str, rows: Rows) -> Suggestion:
     """Settings for a stream, of which only the first rows are known."""
-    squared_length, width = _mean_squared_length(rows)
+    squared_length, width = mean_squared_length(rows)
     square = squared_length / width
     rate = 0.5 if loss == "squared_hinge" else 2.0
     return Suggestion(rate / math.sqrt(squared_length), square, math.sqrt(square))
 
 
-def _mean_squared_length(rows: Rows) -> tuple[float, float]:
+def mean_squared_length(rows: Rows) -> tuple[float, float]:
     """The mean squared length of a row that is not all zero, and the mean number of its non-zeros."""
     if isinstance(rows, SparseRows):
         values = rows.values[rows.indptr[0] : rows.indptr[-1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,7 @@ from treemax.inference.label_tree import NodeWeights
 from treemax.inputs import SparseRows
 from treemax.kernels import siblings as kernels
 from treemax.labels import Targets
+from treemax.learning.adagrad import mean_squared_length
 from treemax.threads import for_each
 from treemax.trees import Tree
 
@@ -73,21 +75,29 @@ def node_problems(tree: Tree, targets: Targets) -> list[NodeProblem]:
     node = tree.leaf_of[targets.ids[targets.indptr[0] : targets.indptr[-1]]]
     reached = []
     while len(node):  # one step up at a time, each pair of node and row once
-        pairs = np.unique(node * n_rows + row)
+        pairs = _distinct(node * n_rows + row)
         reached.append(pairs)
         node, row = tree.parent[pairs // n_rows], pairs % n_rows
         node, row = node[node > 0], row[node > 0]
-    pairs = np.unique(np.concatenate(reached)) if len(reached) > 1 else reached[0]
+    pairs = _distinct(np.concatenate(reached)) if reached else np.empty(0, dtype=np.int64)
     node, row = pairs // n_rows, pairs % n_rows
     parent = tree.parent[node]
     order = np.argsort(parent * n_rows + row, kind="stable")
     node, row, parent = node[order], row[order], parent[order]
     child = (node - tree.first_child[parent]).astype(np.uint32)
+    if len(parent) == 0:  # not one label: every row is a row of the root, and of none of its children
+        return [_problem(0, row, child, n_rows)]
     cuts = np.flatnonzero(np.diff(parent, prepend=-1, append=-1))
     return [
         _problem(int(parent[start]), row[start:stop], child[start:stop], n_rows)
         for start, stop in pairwise(cuts.tolist())
     ]
+
+
+def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct numbers, sorted (NumPy's own `unique` hashes first, which takes ten times as long here)."""
+    numbers = np.sort(numbers)
+    return numbers[np.diff(numbers, prepend=-1) != 0]
 
 
 def _problem(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_rows: int) -> NodeProblem:
@@ -103,7 +113,10 @@ class TreeTraining:
     """The training of all nodes of a tree: run it, then take `weights` and `calibration`."""
 
     def __init__(self, tree: Tree, rows: SparseRows, targets: Targets, settings: Settings, seed: int) -> None:
-        self.tree, self.rows, self.settings, self.seed = tree, rows, settings, seed
+        self.tree, self.settings, self.seed = tree, settings, seed
+        self.length = math.sqrt(mean_squared_length(rows)[0])
+        values = rows.values / np.float32(self.length)  # cost and threshold are meant for rows of length one
+        self.rows = SparseRows(rows.indptr, rows.indices, values, rows.n_features)
         self.problems = node_problems(tree, targets)
         self.weights: dict[int, NodeWeights] = {}
         self.calibration = Calibration(tree.depth)
@@ -138,7 +151,10 @@ class TreeTraining:
             histogram, scratch,
         )  # fmt: skip
         self._scratch.append(scratch)
-        self.weights[problem.node] = NodeWeights(*result)
+        features, starts, children, weights, biases = result
+        self.weights[problem.node] = NodeWeights(
+            features, starts, children, weights / np.float32(self.length), biases
+        )
         found[problem.node] = (likelihood, histogram)
 
 

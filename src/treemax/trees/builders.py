@@ -70,7 +70,7 @@ def grouped_tree(order: NDArray[np.int64], arity: int, max_leaf: int) -> Tree:
 
 def split_evenly(group: NDArray[np.int64], arity: int, max_leaf: int) -> list[NDArray[np.int64]]:
     """The children of a node with these labels: leaves if they are few enough, else `arity` even parts."""
-    n_parts = len(group) if len(group) <= max_leaf else arity
+    n_parts = len(group) if len(group) <= max_leaf else min(arity, len(group))
     return np.array_split(group, n_parts)
 
 
@@ -83,6 +83,8 @@ def huffman_tree(counts: NDArray[np.int64], arity: int = 2) -> Tree:
     """
     check_number("arity", arity, whole=True, least=2)
     n_labels = len(counts)
+    if n_labels == 1:
+        return complete_tree(1)
     parents: list[int] = [-1] * n_labels
     heap = [(int(count), node) for node, count in enumerate(counts)]
     # The first merger takes fewer, so that every later one, and so the root, is full.

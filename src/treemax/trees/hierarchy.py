@@ -61,16 +61,13 @@ def _read(hierarchy: Any) -> dict[Any, Any]:
             else ((parent, child) for child, parent in hierarchy.items())
         )
     elif isinstance(hierarchy, Iterable) and not isinstance(hierarchy, str):
-        pairs = (tuple(pair) for pair in hierarchy)  # type: ignore[assignment]
+        pairs = (_edge(pair) for pair in hierarchy)
     else:
         raise ValueError(
             f"a hierarchy is a dictionary or pairs (parent, child), got {type(hierarchy).__name__}."
         )
     parent_of: dict[Any, Any] = {}
-    for pair in pairs:
-        if len(pair) != 2:
-            raise ValueError(f"an edge of a hierarchy is a pair (parent, child), got {pair!r}.")
-        parent, child = pair
+    for parent, child in pairs:
         if parent is None:
             continue
         if parent_of.setdefault(child, parent) != parent:
@@ -80,14 +77,25 @@ def _read(hierarchy: Any) -> dict[Any, Any]:
     return parent_of
 
 
+def _edge(pair: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise ValueError(f"an edge of a hierarchy is a pair (parent, child), got {pair!r}.")
+    return pair[0], pair[1]
+
+
 def _nested_pairs(branch: Any, parent: Any) -> Iterable[tuple[Any, Any]]:
     waiting = [(branch, parent)]
     while waiting:
         branch, parent = waiting.pop()
         for child in branch:
             yield parent, child
-            if isinstance(branch, Mapping) and branch[child]:
-                waiting.append((branch[child], child))
+            below = branch[child] if isinstance(branch, Mapping) else None
+            if below is not None and not isinstance(below, Mapping | list | tuple | set):
+                raise ValueError(
+                    f"below {child!r} the hierarchy has {below!r}; expected a dictionary or a list."
+                )
+            if below:
+                waiting.append((below, child))
 
 
 def _without_single_children(parents: list[int], names: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -96,6 +104,9 @@ def _without_single_children(parents: list[int], names: list[int]) -> tuple[np.n
     children = np.bincount(parent[1:], minlength=len(parent))
     skipped = (children == 1) & (name == NO_LABEL)
     skipped[0] = False
+    top = 0  # a chain of single children below the root: the last of them gives its children to the root
+    while children[top] == 1 and name[below := int(np.flatnonzero(parent == top)[0])] == NO_LABEL:
+        skipped[below], top = True, below
     for node in range(1, len(parent)):  # parents come before children
         while parent[node] > 0 and skipped[parent[node]]:
             parent[node] = parent[parent[node]]

@@ -67,7 +67,8 @@ def kmeans_tree(
 
         def work(entry: tuple[int, slice], found: dict[int, list[slice]] = parts_of) -> None:
             random = np.random.RandomState([seed, entry[0]])
-            found[entry[0]] = _parted(vectors, order, entry[1], arity, random)
+            n_parts = min(arity, entry[1].stop - entry[1].start)
+            found[entry[0]] = _parted(vectors, order, entry[1], n_parts, random)
 
         for _ in for_each(split, work, threads):
             pass

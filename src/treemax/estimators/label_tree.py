@@ -128,7 +128,7 @@ class LabelTree(LabelClassifier):
             check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN)
         check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
         check_number("cost", self.cost, above=0)
-        check_number("temperature", self.temperature, above=0)
+        check_number("temperature", self.temperature, least=0.01, most=100)
         check_number("threshold", self.threshold, least=0)
         for name in ("n_trees", "passes"):
             check_number(name, getattr(self, name), whole=True, least=1)

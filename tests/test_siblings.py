@@ -76,7 +76,7 @@ def reference(loss, X, truth, cost):
 # --- the solver ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("loss", "tolerance"), [("squared_hinge", 1e-4), ("logistic", 2e-2)])
+@pytest.mark.parametrize(("loss", "tolerance"), [("squared_hinge", 1e-4), ("logistic", 1e-3)])
 @pytest.mark.parametrize("n_children", [1, 15, 16, 17, 33])
 @pytest.mark.parametrize("cost", [0.3, 1.0, 8.0])
 def test_the_same_solution_as_scikit_learn(loss, tolerance, n_children, cost):
@@ -88,7 +88,7 @@ def test_the_same_solution_as_scikit_learn(loss, tolerance, n_children, cost):
         weights, bias = reference(loss, X, truth, cost)
         best = objective(loss, X, truth, weights, bias, cost)
         got = objective(loss, X, truth, trained.dense[:, child], trained.bias[child], cost)
-        assert best * (1 - 1e-6) <= got <= best * (1 + tolerance * (1.0 if cost > 1 else 0.05))
+        assert best * (1 - 1e-6) <= got <= best * (1 + tolerance)
         difference = np.append(trained.dense[:, child] - weights, trained.bias[child] - bias)
         assert np.abs(difference).max() < (2e-3 if loss == "squared_hinge" else 0.05 * max(1.0, cost))
 
@@ -144,8 +144,9 @@ def plain_passes(X, lists, n_children, loss, cost, passes, held=None):
                 moved = np.maximum(alphas[i] - gradient / (squares[i] + 0.5 / cost), 0.0)
             else:
                 wrong = 1 / (1 + np.exp(truth[i] * scores))
-                change = (wrong * cost - alphas[i]) / max(1.0, 0.25 + squares[i] * cost)
-                moved = alphas[i] + np.where(np.abs(change) > 1e-3 * cost, change, 0.0)
+                gap = wrong * cost - alphas[i]
+                change = gap / max(1.0, 0.25 + squares[i] * cost)
+                moved = alphas[i] + np.where(np.abs(gap) > 1e-3 * cost, change, 0.0)
             weights += np.outer(with_one[i], (moved - alphas[i]) * truth[i])
             alphas[i] = moved
     return weights[:-1], weights[-1]

@@ -182,7 +182,7 @@ class LabelTree(LabelClassifier):
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        width = None if self.search == "exact" else self.beam
+        width = None if self.search == "exact" else min(self.beam, len(self.model_.trees[0].tree))
         return self.model_.best(rows, k, width, thread_count(self.n_jobs))
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:

@@ -65,6 +65,8 @@ class PackedTree:
         tables = np.concatenate([[0], np.cumsum(sizes)])
         slots = np.full(tables[-1], kernels.EMPTY, dtype=np.uint64)
         n_entries = sum(len(part.features) + len(part.weights) for part in weights.values())
+        if n_entries >= 2**32:
+            raise MemoryError(f"{n_entries:,} weights are too many for one tree; raise the threshold.")
         entries = np.empty(n_entries, dtype=np.uint32)
         bias = np.zeros(len(tree), dtype=np.float32)
         offset = 0

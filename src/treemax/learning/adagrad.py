@@ -182,10 +182,11 @@ def mean_squared_length(rows: Rows) -> tuple[float, float]:
     """The mean squared length of a row that is not all zero, and the mean number of its non-zeros."""
     if isinstance(rows, SparseRows):
         values = rows.values[rows.indptr[0] : rows.indptr[-1]]
-        total, count = float(np.dot(values, values)), int(np.count_nonzero(values))
+        total = float(np.einsum("i,i->", values, values, dtype=np.float64))
+        count = int(np.count_nonzero(values))
         filled = int((np.diff(rows.indptr) > 0).sum())
     else:
-        squared = np.einsum("ij,ij->i", rows, rows)
+        squared = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
         total, count, filled = float(squared.sum()), int(np.count_nonzero(rows)), int((squared > 0).sum())
     if total <= 0.0 or not math.isfinite(total):
         return 1.0, 1.0

@@ -104,7 +104,8 @@ class Scratch:
 
     def run(self, block: NDArray[np.uint8], kernel: Callable[..., None]) -> None:
         """Call the kernel until it has no questions; `kernel` gets the arguments that all kernels end with."""
-        at, answers = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)
+        at: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        answers: NDArray[np.float64] = np.empty(0, dtype=np.float64)
         while True:
             kernel(at, answers, self.questions, self.bad, self.counts)
             asked = self.questions[: min(int(self.counts[1]), _QUESTIONS)]

@@ -21,13 +21,13 @@ class LabelTallies:
     def __init__(self, ks: Sequence[int]) -> None:
         self._bands = list(zip([0, *ks[:-1]], ks))
         self._band_of = {k: band for band, k in enumerate(ks)}
-        self._true = np.zeros(0, dtype=np.int64)
-        self._predicted = np.zeros((len(ks), 0), dtype=np.int64)
-        self._correct = np.zeros((len(ks), 0), dtype=np.int64)
+        self._true: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._predicted: NDArray[np.int64] = np.zeros((len(ks), 0), dtype=np.int64)
+        self._correct: NDArray[np.int64] = np.zeros((len(ks), 0), dtype=np.int64)
 
     def update(self, targets: Targets, top_ids: NDArray[np.int64], found: NDArray[np.bool_]) -> None:
         true = true_ids(targets)
-        self._make_room(1 + max(true.max(initial=-1), top_ids.max(initial=-1)))
+        self._make_room(1 + int(max(true.max(initial=-1), top_ids.max(initial=-1))))
         np.add.at(self._true, true, 1)
         for band, (start, stop) in enumerate(self._bands):
             places, correct = top_ids[:, start:stop], found[:, start:stop]

@@ -177,6 +177,17 @@ def test_converting_a_file_onto_itself_keeps_it(folder, tmp_path):
     assert data.read_bytes() == (folder / "data.svm").read_bytes()
 
 
+@pytest.mark.parametrize("command", ["fit", "stream"])
+def test_a_model_never_replaces_its_data(folder, tmp_path, command):
+    data, link = tmp_path / "train.txt", tmp_path / "link.treemax"
+    data.write_bytes((folder / "train.txt").read_bytes())
+    link.symlink_to(data)
+    for arguments in ((data, "-o", data), ("-o", data, data), ("-o", link, data)):
+        result = treemax_command(command, *arguments)
+        assert result.exit_code == 2 and "is DATA itself" in result.stderr
+    assert data.read_bytes() == (folder / "train.txt").read_bytes()
+
+
 def test_gzip_is_read_and_written_as_it_is(folder, tmp_path):
     packed = tmp_path / "train.txt.gz"
     packed.write_bytes(gzip.compress((folder / "train.txt").read_bytes()))

@@ -13,7 +13,7 @@ from treemax.cli.options import check_output, data_options, make_model, make_vec
 
 
 @click.command()
-@click.argument("data")
+@click.argument("data", is_eager=True)  # known when MODEL is checked
 @click.option(
     "-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model."
 )
@@ -63,7 +63,7 @@ def fit(
 
 
 @click.command()
-@click.argument("data")
+@click.argument("data", is_eager=True)  # known when MODEL is checked
 @model_options
 @click.option(
     "-o",

@@ -26,6 +26,9 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
         raise click.BadParameter(f"the folder {folder} does not exist.")
     if not os.access(folder, os.W_OK):
         raise click.BadParameter(f"nothing may be written to the folder {folder}.")
+    data = context.params.get("data")
+    if data is not None and Path(data).exists() and Path(path).exists() and Path(data).samefile(path):
+        raise click.BadParameter(f"{path} is DATA itself; the model would replace it.")
     return path
 
 

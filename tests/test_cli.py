@@ -271,6 +271,15 @@ def test_a_model_of_one_label_is_evaluated(tmp_path):
     }  # fmt: skip
 
 
+def test_a_blank_line_is_no_example_to_measure(tmp_path):
+    (tmp_path / "data.txt").write_text("__label__a red apple\n__label__b red car\n\n" * 3)
+    done("fit", tmp_path / "data.txt", "-o", tmp_path / "m.treemax", "--set", "passes=20")
+    measured = json.loads(
+        done("eval", tmp_path / "m.treemax", tmp_path / "data.txt", "--json").splitlines()[-1]
+    )
+    assert measured["n"] == 6 and measured["P@1"] == 1.0
+
+
 def test_answers_do_not_depend_on_the_chunk(folder):
     model, data = folder / "features.treemax", folder / "data.svm"
     assert done("predict", model, data, "--chunk", 1) == done("predict", model, data, "--chunk", 7)

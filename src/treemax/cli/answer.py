@@ -70,15 +70,23 @@ def evaluate(
 ) -> None:
     """Measure MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
     from treemax.cli.data import check_kind, chunks, opened
+    from treemax.formats.examples import labelled
     from treemax.metrics import IdEncoder, Scores
 
     loaded = _loaded(model, jobs)
     encoder = IdEncoder(loaded.label_index_)
     scores = Scores(ks=(1, 3, 5), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
-    seconds, n = 0.0, 0
+    seconds, n, left_out = 0.0, 0, 0
     with opened(data, format_, skip_bad, bits, model=loaded) as reader:
         for examples in chunks(reader, "eval", progress=not as_json):
             check_kind(loaded, examples, reader.name)
+            if (
+                not loaded.multi_label_
+            ):  # as in training: a row without a label, a blank line say, is no example
+                left_out += int((examples.labels.counts == 0).sum())
+                examples = labelled(examples)
+            if len(examples) == 0:
+                continue
             if n == 0:
                 loaded.predict_topk(examples[:1].X, 5)  # compiles what is not compiled yet, off the clock
             start = time.perf_counter()
@@ -86,11 +94,13 @@ def evaluate(
             seconds += time.perf_counter() - start
             n += len(examples)
             scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))
-    if n == 0:
+    if n + left_out == 0:
         raise ValueError(f"{reader.name}: no examples in it")
-    result = scores.result()
+    result = scores.result() if n else {"n_unlabelled": 0}
     if result["n_unlabelled"] == n:
         raise ValueError(f"{reader.name}: no example has a label, so there is nothing to measure against")
+    if left_out:
+        click.echo(f"Left out {left_out:,} without a label.", err=True)
     _print_scores(result, 1e3 * seconds / n, Path(model).stat().st_size / 1e6, as_json)
 
 

@@ -52,7 +52,7 @@ class LabelMajor:
         if isinstance(rows, SparseRows):
             rows = densified(rows, self.n_features)
         if len(rows) == 1:
-            scores = np.empty((1, self.n_labels), dtype=np.float32)
+            scores: Floats = np.empty((1, self.n_labels), dtype=np.float32)
             kernels.score_dense_row(rows[0], read_only(self.weights), read_only(self.bias), scores[0])
             return scores
         with one_blas_thread():

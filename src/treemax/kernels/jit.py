@@ -17,23 +17,32 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def kernel(function: Function) -> Function:
     """Compile an exact kernel: integer work, parsing, anything where the order of additions matters."""
-    return cast(Function, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    return _compiled(function)
 
 
 def fast_kernel(function: Function) -> Function:
     """Compile a floating-point kernel that may reorder additions, so that it vectorises."""
-    return cast(Function, numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=True)(function))
+    return _compiled(function, fastmath=True)
 
 
 def inline_kernel(function: Function) -> Function:
     """Compile a small exact piece that belongs inside its callers' loops: a call would cost more than it does."""
-    compiled = numba.njit(nogil=True, cache=True, error_model="numpy", forceinline=True)(function)
-    return cast(Function, compiled)
+    return _compiled(function, forceinline=True)
 
 
 def fast_inline_kernel(function: Function) -> Function:
     """Compile a small floating-point piece that belongs inside its callers' loops and vectorises with them."""
-    compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=True, forceinline=True)(
-        function
-    )
-    return cast(Function, compiled)
+    return _compiled(function, fastmath=True, forceinline=True)
+
+
+def _compiled(function: Function, **options: Any) -> Function:
+    """Cached on disk where there is a place for it: neither a read-only installation nor a home that cannot
+    be written to, as in many containers, is a reason to fail."""
+    compile_plainly: Any = numba.njit(nogil=True, error_model="numpy", **options)
+    compile_cached: Any = numba.njit(nogil=True, cache=True, error_model="numpy", **options)
+    try:
+        return cast(Function, compile_cached(function))
+    except RuntimeError as error:
+        if "no locator" not in str(error):
+            raise
+        return cast(Function, compile_plainly(function))

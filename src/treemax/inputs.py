@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
+from treemax.kernels import soundness
 from treemax.sparse import csr_parts
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
@@ -181,6 +182,16 @@ def _what(value: np.float32) -> str:
     return "NaN" if np.isnan(value) else "infinity or a value too large for float32"
 
 
+def _usable(X: Any) -> bool:
+    """Whether a matrix is just what the kernels want, as most are; if not, the long way says what is wrong."""
+    usual = X.format == "csr" and X.ndim == 2 and X.data.dtype == np.float32 and X.data.ndim == 1
+    usual = usual and X.indices.dtype == X.indptr.dtype == np.int32 and X.indices.ndim == X.indptr.ndim == 1
+    parts = (X.indptr, X.indices, X.data) if usual else ()
+    if not usual or not all(type(part) is np.ndarray and part.flags.c_contiguous for part in parts):
+        return False
+    return bool(soundness.is_sound(*map(read_only, parts), *X.shape))
+
+
 def _sparse_rows(X: Any, name: str) -> SparseRows:
     if X.dtype.kind not in "fiub":
         what = "Complex data not supported" if X.dtype.kind == "c" else f"dtype {X.dtype} is not numeric"
@@ -189,6 +200,8 @@ def _sparse_rows(X: Any, name: str) -> SparseRows:
         _check_extent(X.shape)
     if X.shape[-1] > MAX_FEATURES:
         raise ValueError(f"{name} has {X.shape[-1]:,} columns; at most {MAX_FEATURES:,} are supported.")
+    if _usable(X):
+        return SparseRows(X.indptr.astype(np.int64), X.indices.view(np.uint32), X.data, X.shape[1])
     indptr, indices, data = csr_parts(X, name)
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(data, dtype=np.float32)

@@ -1,0 +1,26 @@
+"""Whether a sparse matrix can be used as it is: all checks in one look, since for one row the looking counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels.jit import kernel
+
+
+@kernel
+def is_sound(indptr, indices, values, n_rows, n_columns):
+    """True for rows whose columns are sorted, distinct and inside, and whose values are all finite."""
+    if indptr.size != n_rows + 1 or indptr[0] != 0 or indices.size != values.size:
+        return False
+    if indptr[n_rows] > indices.size:
+        return False
+    for row in range(n_rows):
+        if indptr[row + 1] < indptr[row] or indptr[row + 1] > indices.size:
+            return False
+        before = np.int64(-1)
+        for p in range(indptr[row], indptr[row + 1]):
+            column = np.int64(indices[p])
+            if column <= before or column >= n_columns or not np.isfinite(values[p]):
+                return False
+            before = column
+    return True

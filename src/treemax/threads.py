@@ -53,6 +53,12 @@ def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def run_all(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> None:
+    """Call `work` on every piece, and return when all are done."""
+    for _ in for_each(pieces, work, threads):
+        pass
+
+
 def _finished(under_way: dict[Future[object], Piece]) -> Iterator[Piece]:
     done, _ = wait(under_way, return_when=FIRST_COMPLETED)
     for future in done:

@@ -82,7 +82,7 @@ def takes_text(model: Any) -> bool:
     return isinstance(model, TextModel)
 
 
-class Learnable:
+class TrainingRows:
     """What a model can learn of DATA. Where rows have one label each, one without a label teaches nothing: it is
     left out and counted, so that a blank line does not make multi-class data multi-label."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from treemax.cli.options import FORMATS
+from treemax.cli.options import FORMATS, bits_option, skip_bad_option
 
 
 @click.command()
@@ -64,15 +64,9 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
     show_default=True,
     help="Format of DATA; auto tells it from the name or the first lines.",
 )
-@click.option("--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were.")
-@click.option(
-    "--bits",
-    default=18,
-    show_default=True,
-    type=click.IntRange(1, 31),
-    help="Names of features are hashed into 2**bits columns.",
-)
-def convert(data: str, out: str, to: str, format_: str, skip_bad: bool, bits: int) -> None:  # fmt: skip
+@skip_bad_option
+@bits_option
+def convert(data: str, out: str, to: str, format_: str, skip_bad: bool, bits: int | None) -> None:
     """Write DATA to OUT in another format, chunk by chunk; - is standard output."""
     from treemax.cli.data import chunks, opened
     from treemax.formats import write_examples

@@ -32,14 +32,14 @@ def fit(
     text: str, resume: bool, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
-    from treemax.cli.data import Learnable, opened, read_whole, remember_reading
+    from treemax.cli.data import TrainingRows, opened, read_whole, remember_reading
     from treemax.estimators import TrainingInterrupted
     from treemax.text import TextModel
 
     model = make_model(model_name, settings, jobs)
     vectorizer = make_vectorizer(text, text_settings)
     with opened(data, format_, skip_bad, bits) as reader:
-        learnable = Learnable(reader.name)
+        learnable = TrainingRows(reader.name)
         examples = learnable.part(read_whole(reader))
     learnable.finish()
     if examples.texts is not None:
@@ -97,7 +97,7 @@ def stream(
     and microseconds an example. Every example is a test example once, so no held-out data is needed.
     """
     import treemax
-    from treemax.cli.data import Learnable, as_lists, check_kind, chunks, opened, remember_reading
+    from treemax.cli.data import TrainingRows, as_lists, check_kind, chunks, opened, remember_reading
     from treemax.progressive import ProgressiveRun
     from treemax.text import TextModel
 
@@ -110,7 +110,7 @@ def stream(
     run, seen = None, 0
     report = _json_line if as_json else _Table().line
     with opened(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
-        learnable = Learnable(reader.name, multi_label or getattr(model, "multi_label_", False))
+        learnable = TrainingRows(reader.name, multi_label or getattr(model, "multi_label_", False))
         try:
             for examples in map(learnable.part, chunks(reader, "stream", progress=not as_json)):
                 if len(examples) == 0:

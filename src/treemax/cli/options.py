@@ -32,12 +32,21 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
     return path
 
 
+bits_option = click.option(
+    "--bits",
+    type=click.IntRange(1, 31),
+    help="Names of features are hashed into 2**bits columns: 18, or as for the training.",
+)
+skip_bad_option = click.option(
+    "--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were."
+)
+
+
 def data_options(command: Command) -> Command:
     """How to read DATA."""
     for option in (
-        click.option("--bits", type=click.IntRange(1, 31),
-                     help="Names of features are hashed into 2**bits columns: 18, or as for the training."),
-        click.option("--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were."),
+        bits_option,
+        skip_bad_option,
         click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", show_default=True,
                      help="Format of DATA; auto tells it from the name or the first lines."),
     ):  # fmt: skip

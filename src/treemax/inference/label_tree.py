@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from treemax.inference.linear import blocks, sparsified
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
-from treemax.threads import for_each
+from treemax.threads import run_all
 from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
@@ -89,52 +89,44 @@ class PackedTree:
 
     def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
-        return self._best(rows, k, threads, kernels.beam_search, width)
+        ids, probabilities = _room(len(rows), k)
+        self._run(kernels.beam_search, rows, threads, (width,), ids, probabilities)
+        return ids, probabilities
 
     def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k labels of the largest probability, by uniform-cost search."""
-        return self._best(rows, k, threads, kernels.exact_search)
+        ids, probabilities = _room(len(rows), k)
+        self._run(kernels.exact_search, rows, threads, (), ids, probabilities)
+        return ids, probabilities
 
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
-        sparse = sparsified(rows)
         out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
-        search: Callable[..., None] = kernels.all_probabilities
-
-        def answer(block: slice) -> None:
-            search(*self._arguments(sparse[block]), out[block])
-
-        for _ in for_each(blocks(len(rows), self.tree.n_labels), answer, threads):
-            pass
+        self._run(kernels.all_probabilities, rows, threads, (), out)
         return out
 
     def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
-        sparse = sparsified(rows)
         out = np.empty(ids.shape, dtype=np.float32)
         above = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
-        search: Callable[..., None] = kernels.probabilities_of
-
-        def answer(block: slice) -> None:
-            search(*self._arguments(sparse[block]), *above, read_only(ids[block]), out[block])
-
-        for _ in for_each(blocks(len(rows), 1), answer, threads):
-            pass
+        self._run(kernels.probabilities_of, rows, threads, above, read_only(ids), out)
         return out
 
-    def _best(
-        self, rows: Rows, k: int, threads: int, search: Callable[..., None], *options: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _run(
+        self,
+        search: Callable[..., None],
+        rows: Rows,
+        threads: int,
+        options: tuple[Any, ...],
+        *by_row: NDArray[Any],
+    ) -> None:
+        """Search block by block; `by_row` are the arrays that have a line for every row."""
         sparse = sparsified(rows)
-        ids = np.empty((len(rows), k), dtype=np.int64)
-        probabilities = np.empty((len(rows), k), dtype=np.float32)
 
         def answer(block: slice) -> None:
-            search(*self._arguments(sparse[block]), *options, ids[block], probabilities[block])
+            search(*self._arguments(sparse[block]), *options, *[array[block] for array in by_row])
 
-        for _ in for_each(blocks(len(rows), 1), answer, threads):
-            pass
-        return ids, probabilities
+        run_all(blocks(len(rows), by_row[-1].shape[1]), answer, threads)
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
         return (rows.indptr, rows.indices, rows.values, *self._own_arguments)
@@ -166,6 +158,10 @@ class PackedTree:
         )
         _check(packed)
         return packed
+
+
+def _room(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    return np.empty((n_rows, k), dtype=np.int64), np.empty((n_rows, k), dtype=np.float32)
 
 
 def _check(packed: PackedTree) -> None:

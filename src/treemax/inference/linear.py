@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
-from treemax.threads import for_each, one_blas_thread
+from treemax.threads import one_blas_thread, run_all
 
 LINKS = {
     "softmax": kernels.SOFTMAX_LINK,
@@ -206,8 +206,7 @@ def top(
         kernels.best_of_rows(scores, ids[block], best[block])
         kernels.probabilities_of_best(scores, best[block], LINKS[link], normalise)
 
-    for _ in for_each(blocks(len(rows), model.n_labels), answer, threads):
-        pass
+    run_all(blocks(len(rows), model.n_labels), answer, threads)
     return ids, best
 
 
@@ -220,8 +219,7 @@ def probabilities(model: LinearModel, rows: Rows, link: str, normalise: bool, th
         kernels.rows_to_probabilities(scores, LINKS[link], normalise)
         out[block] = scores
 
-    for _ in for_each(blocks(len(rows), model.n_labels), answer, threads):
-        pass
+    run_all(blocks(len(rows), model.n_labels), answer, threads)
     return out
 
 

@@ -17,7 +17,7 @@ from treemax.inputs import SparseRows
 from treemax.kernels import clustering as kernels
 from treemax.labels import Targets
 from treemax.parameters import check_number
-from treemax.threads import for_each
+from treemax.threads import run_all
 from treemax.trees.tree import NO_LABEL, Tree
 
 STRONGEST = 100  # entries of a label's vector that are used: fewer cost accuracy, more cost time only
@@ -70,8 +70,7 @@ def kmeans_tree(
             n_parts = min(arity, entry[1].stop - entry[1].start)
             found[entry[0]] = _parted(vectors, order, entry[1], n_parts, random)
 
-        for _ in for_each(split, work, threads):
-            pass
+        run_all(split, work, threads)
         following = []
         for node, part in level:
             if node not in parts_of:

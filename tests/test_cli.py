@@ -583,3 +583,36 @@ def test_control_c_ends_with_130_and_leaves_a_model(tmp_path, command):
         if model.exists():
             break
     assert treemax.load(model).predict(read_examples(data).rows[:2]).shape == (2,)
+
+
+# --- a hierarchy of one's own --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_fit_with_a_hierarchy(tmp_path, numbers):
+    data, edges, model = tmp_path / "data.vw", tmp_path / "edges.tsv", tmp_path / "model.treemax"
+    names = ["0", "1", "2", "3"] if numbers else ["cat", "dog", "owl", "tit"]
+    kind = "svmlight" if numbers else "vw"
+    if numbers:
+        data.write_text("".join(f"{name} {name}:1\n" for name in names * 10))
+    else:
+        data.write_text("".join(f"{name} | f{name}\n" for name in names * 10))
+    edges.write_text(
+        "".join(f"{'mammal' if i < 2 else 'bird'}\t{name}\r\n\n" for i, name in enumerate(names))
+    )
+    arguments = ("fit", data, "-o", model, "--format", kind, "--hierarchy", edges)
+    done(*arguments, "--model", "label-tree")
+    tree = treemax.load(model).model_.trees[0].tree
+    assert tree.depth == 2 and tree.parent[tree.leaf_of].tolist() == [1, 1, 2, 2]
+    assert "one-vs-all" in refused(*arguments, code=2)
+    edges.write_text("mammal\tcat\nbird owl\n")
+    assert f"{edges}:2: expected parent, tab, child" in refused(*arguments, "--model", "label-tree")
+
+
+def test_fit_says_which_loss_it_chose(tmp_path):
+    data = tmp_path / "data.vw"
+    data.write_text("a | x\nb | y\n" * 10)
+    result = treemax_command(
+        "fit", data, "-o", tmp_path / "m.treemax", "--format", "vw", "--model", "label-tree"
+    )
+    assert "loss squared_hinge" in result.stderr

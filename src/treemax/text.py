@@ -421,13 +421,16 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self.vectorizer = vectorizer
         self.estimator = estimator
 
-    def fit(self, texts: Any, y: Any) -> TextModel:
-        """Fit the vectoriser to the texts and the estimator to the features and `y`."""
+    def fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
+        """Fit the vectoriser to the texts and the estimator to the features and `y`.
+
+        `options` (such as `label_features` of `LabelTree`) are handed to the estimator's `fit`.
+        """
         vectorizer = clone(self.vectorizer)
         X = vectorizer.fit_transform(texts)
         # The vectoriser changes when the estimator has, so that a `y` it refuses leaves the model as it was.
         try:
-            self.estimator.fit(X, y)
+            self.estimator.fit(X, y, **options)
         except TrainingInterrupted:  # the estimator keeps what it has learned so far
             vars(self.vectorizer).update(vars(vectorizer))
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -73,6 +74,24 @@ def check_kind(model: Any, examples: Examples, name: str) -> None:
 def remember_reading(model: Any, bits: int | None) -> None:
     """Keep in the model how its data was read."""
     getattr(model, "estimator", model).reading_ = {"bits": BITS if bits is None else bits}
+
+
+def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
+    """A hierarchy from lines of parent, tab, child; numbers are labels where the labels of DATA are numbers."""
+
+    def name(text: str) -> Any:
+        return int(text) if whole_numbers and text.lstrip("-").isdecimal() else text
+
+    edges = []
+    with Path(path).open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            names = line.rstrip("\r\n").split("\t")
+            if len(names) != 2:
+                raise FormatError.at(path, number, f"expected parent, tab, child, got {line.rstrip()!r:.80}")
+            edges.append((name(names[0]), name(names[1])))
+    return edges
 
 
 def takes_text(model: Any) -> bool:

@@ -25,23 +25,34 @@ from treemax.cli.options import check_output, data_options, make_model, make_vec
     show_default=True,
     help="How text becomes features.",
 )
+@click.option(
+    "--hierarchy",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The tree over the labels, for models that take one: lines of parent, tab, child.",
+)
 @click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
 @data_options
 def fit(
     data: str, output: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
-    text: str, resume: bool, format_: str, skip_bad: bool, bits: int | None,
+    text: str, hierarchy: str | None, resume: bool, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
-    from treemax.cli.data import TrainingRows, opened, read_whole, remember_reading
+    from treemax.cli.data import TrainingRows, opened, read_edges, read_whole, remember_reading
     from treemax.estimators import TrainingInterrupted
     from treemax.text import TextModel
 
     model = make_model(model_name, settings, jobs)
+    if hierarchy is not None and "tree" not in model.get_params():
+        raise click.UsageError(
+            f"--hierarchy is for models with a tree over the labels, not for {model_name}."
+        )
     vectorizer = make_vectorizer(text, text_settings)
     with opened(data, format_, skip_bad, bits) as reader:
         learnable = TrainingRows(reader.name)
         examples = learnable.part(read_whole(reader))
     learnable.finish()
+    if hierarchy is not None:
+        model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
     start = time.perf_counter()
@@ -55,9 +66,10 @@ def fit(
     remember_reading(model, bits)
     model.save(output, resume=resume)
     facts = model.describe()
+    chosen = f"loss {facts['loss']}, " if "loss" in facts else ""
     click.echo(
         f"{output}: {facts['model']}, labels {facts['labels']:,}, features {facts['features']:,}, "
-        f"examples {len(examples):,}, trained in {seconds:.1f} s",
+        f"examples {len(examples):,}, {chosen}trained in {seconds:.1f} s",
         err=True,
     )
 

@@ -72,6 +72,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible."""
         raise NotImplementedError
 
+    def _train_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
+        """The same as `_train`, for a system that must also know what the labels are called."""
+        return self._train(rows, targets, len(index), multi_label)
+
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first."""
         raise NotImplementedError
@@ -87,6 +91,16 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Any:
         """The model back from its parts; anything unsound in them is a ValueError."""
         raise NotImplementedError
+
+    def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """The parameters as JSON, and as arrays those that JSON is not made for."""
+        given = self.get_params(deep=False)
+        return {name: _jsonable(name, value) for name, value in given.items()}, {}
+
+    @classmethod
+    def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
+        """The parameters back from their parts."""
+        return saved
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures: labels, features, weights and whatever a system adds."""
@@ -107,6 +121,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
         a list of label lists or an indicator matrix (multi-label).
         """
+        return self._fit(X, y)
+
+    def _fit(self: Self, X: Any, y: Any, **options: Any) -> Self:
+        """`fit` with whatever else a system takes, which is handed to its `_train_named`."""
         self._check_parameters()
         rows, labels = self._read(X, y)
         if labels.is_indicator:
@@ -115,7 +133,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self._check_size(rows.shape[1], len(index))
         targets = target_ids(labels, index.ids(labels.values))
         try:
-            model = self._train(rows, targets, len(index), labels.multi_label)
+            model = self._train_named(rows, targets, index, labels.multi_label, **options)
         except TrainingInterrupted as interruption:
             self._adopt(X, rows, labels, index, targets, interruption.model)
             raise
@@ -263,12 +281,11 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """This estimator as a JSON-able header and named arrays."""
         check_is_fitted(self, "model_")
         header, arrays = self._model_parts(resume)
+        parameters, parameter_arrays = self._parameter_parts()
         index_dtype = self.label_index_.dtype
         return {
             "treemax": treemax.__version__,
-            "parameters": {
-                name: _jsonable(name, value) for name, value in self.get_params(deep=False).items()
-            },
+            "parameters": parameters,
             "label_dtype": None if index_dtype is None else index_dtype.str.replace("<U0", "<U"),
             "label_form": self._label_form,
             "n_features": self.n_features_in_,
@@ -280,12 +297,14 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             **modelfile.prefixed("labels", self.label_index_.arrays()),
             "label_counts": self.label_counts_,
             **modelfile.prefixed("model", arrays),
+            **modelfile.prefixed("parameters", parameter_arrays),
         }
 
     @classmethod
     def from_parts(cls: type[Self], header: dict[str, Any], arrays: modelfile.Arrays) -> Self:
         """The estimator back from its parts."""
-        estimator = cls(**header["parameters"])
+        parameters = modelfile.part("parameters", arrays)
+        estimator = cls(**cls._parameters_from_parts(header["parameters"], parameters))
         index = LabelIndex.from_arrays(modelfile.part("labels", arrays), header["label_dtype"])
         counts = np.array(arrays["label_counts"])
         if counts.shape != (len(index),) or counts.dtype != np.int64:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.estimators.base import LabelClassifier
+from treemax.estimators.base import LabelClassifier, TrainingInterrupted
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
-from treemax.labels import Targets
+from treemax.labels import LabelIndex, Targets
 from treemax.learning.label_tree import LOSSES, Settings, TreeTraining
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
@@ -22,10 +22,16 @@ from treemax.trees import (
     Tree,
     complete_tree,
     even_arity,
+    given_vectors,
+    hierarchy_arrays,
+    hierarchy_from_arrays,
     huffman_tree,
+    is_hierarchy,
     kmeans_tree,
     label_vectors,
     random_tree,
+    refined,
+    tree_of,
 )
 
 TREES = ("kmeans", "random", "complete", "huffman")
@@ -41,13 +47,14 @@ class LabelTree(LabelClassifier):
 
     Parameters
     ----------
-    tree : "kmeans", "random", "complete" or "huffman"
-        How labels are grouped: by what their examples look like (balanced hierarchical k-means), or without
-        looking at them.
+    tree : "kmeans", "random", "complete", "huffman", or a hierarchy
+        How labels are grouped: by what their examples look like (balanced hierarchical k-means), without
+        looking at them, or as a hierarchy of your own says: pairs (parent, child), a nested dictionary, a
+        dictionary from child to parent, a parent array or a `treemax.trees.Tree`.
     arity : "auto" or int
         Children of an inner node; "auto" makes the tree as shallow as 32 children a node allow (Huffman: 2).
     max_leaf : int
-        Labels under one last inner node.
+        Labels under one last inner node. A node of your own hierarchy with more children is divided further.
     n_trees : int
         Trees whose probabilities are averaged: more accurate, and as many times larger and slower.
     loss : "auto", "squared_hinge" or "logistic"
@@ -73,6 +80,11 @@ class LabelTree(LabelClassifier):
     verbose : int
         0 for no progress bar.
 
+    Attributes
+    ----------
+    loss_ : str
+        The loss in use, also where it was chosen by the data.
+
     Examples
     --------
     >>> import treemax
@@ -88,9 +100,11 @@ class LabelTree(LabelClassifier):
     Prabhu et al., "Parabel: partitioned label trees for extreme classification", 2018.
     """
 
+    loss_: str
+
     def __init__(
         self,
-        tree: str = "kmeans",
+        tree: Any = "kmeans",
         arity: int | str = "auto",
         max_leaf: int = 100,
         n_trees: int = 1,
@@ -121,9 +135,11 @@ class LabelTree(LabelClassifier):
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        for name, choices in (("tree", TREES), ("loss", ("auto", *LOSSES)), ("search", ("beam", "exact"))):
+        for name, choices in (("loss", ("auto", *LOSSES)), ("search", ("beam", "exact"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+        if not is_hierarchy(self.tree) and self.tree not in TREES:
+            raise ValueError(f"tree must be one of {', '.join(TREES)}, or a hierarchy, got {self.tree!r}.")
         if not (isinstance(self.arity, str) and self.arity == "auto"):
             check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN)
         check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
@@ -137,21 +153,42 @@ class LabelTree(LabelClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Forest:
+    def fit(self, X: Any, y: Any, label_features: Any = None) -> LabelTree:
+        """Train from nothing; a model trained before is replaced only when the new one is ready.
+
+        X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
+        a list of label lists or an indicator matrix (multi-label). `label_features`, if given, say which labels
+        are alike in place of the labels' examples: a mapping from label to features, or a pair (labels, matrix).
+        """
+        return self._fit(X, y, label_features=label_features)
+
+    def _train_named(
+        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
+    ) -> Forest:
         sparse = sparsified(rows)
-        seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees)
-        return Forest(
-            tuple(self._train_tree(sparse, targets, n_labels, multi_label, int(seed)) for seed in seeds)
-        )
+        settings = self._settings(targets, multi_label)
+        vectors = self._given_vectors(label_features, index)
+        seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist()
+        trees: list[PackedTree] = []
+        try:
+            for seed in seeds:
+                tree = self._tree(sparse, targets, index, vectors, seed)
+                trees.append(self._train_tree(tree, sparse, targets, multi_label, settings, seed))
+        except KeyboardInterrupt:  # trees that are ready are a smaller forest
+            if not trees:
+                raise
+            self.loss_ = settings.loss
+            raise TrainingInterrupted(Forest(tuple(trees)), len(trees) / self.n_trees) from None
+        self.loss_ = settings.loss
+        return Forest(tuple(trees))
 
     def _train_tree(
-        self, rows: SparseRows, targets: Targets, n_labels: int, multi_label: bool, seed: int
+        self, tree: Tree, rows: SparseRows, targets: Targets, multi_label: bool, settings: Settings, seed: int
     ) -> PackedTree:
-        threads = thread_count(self.n_jobs)
-        tree = self._tree(rows, targets, n_labels, seed, threads)
-        training = TreeTraining(tree, rows, targets, self._settings(targets, multi_label), seed)
-        with progress_bar(training.work, "label-tree", "rows", self.verbose) as bar:
-            for done in training.run(threads):
+        training = TreeTraining(tree, rows, targets, settings, seed)
+        title = f"label-tree, {settings.loss}"
+        with progress_bar(training.work, title, "rows", self.verbose) as bar:
+            for done in training.run(thread_count(self.n_jobs)):
                 bar.update(done)
         if multi_label:
             link, (slopes, shifts) = "logistic", training.calibration.logistic_slopes()
@@ -167,13 +204,29 @@ class LabelTree(LabelClassifier):
             loss = "logistic" if multi_label and len(targets.ids) > 5 * len(targets) else "squared_hinge"
         return Settings(loss, self.cost, self.passes, self.threshold, 20 if self.passes > 1 else 0)
 
-    def _tree(self, rows: SparseRows, targets: Targets, n_labels: int, seed: int, threads: int) -> Tree:
+    def _given_vectors(self, label_features: Any, index: LabelIndex) -> SparseRows | None:
+        if label_features is None:
+            return None
+        if not is_hierarchy(self.tree) and self.tree != "kmeans":
+            raise ValueError(f"label_features are of no use to tree={self.tree!r}; they are for 'kmeans'.")
+        return given_vectors(label_features, index)
+
+    def _tree(
+        self, rows: SparseRows, targets: Targets, index: LabelIndex, vectors: SparseRows | None, seed: int
+    ) -> Tree:
+        n_labels, threads = len(index), thread_count(self.n_jobs)
+        if is_hierarchy(self.tree):
+            own = tree_of(self.tree, index)
+            if own.n_children.max() <= self.max_leaf:
+                return own
+            vectors = vectors or label_vectors(rows, targets, n_labels)
+            return refined(own, vectors, self.max_leaf, seed, threads)
         if self.tree == "huffman":
             counts = np.bincount(targets.ids, minlength=n_labels)
             return huffman_tree(counts, 2 if self.arity == "auto" else int(self.arity))
         arity = even_arity(n_labels, self.max_leaf) if self.arity == "auto" else int(self.arity)
         if self.tree == "kmeans":
-            vectors = label_vectors(rows, targets, n_labels)
+            vectors = vectors or label_vectors(rows, targets, n_labels)
             return kmeans_tree(vectors, arity, self.max_leaf, seed, threads)
         if self.tree == "random":
             return random_tree(n_labels, arity, self.max_leaf, seed)
@@ -193,6 +246,7 @@ class LabelTree(LabelClassifier):
         trees = self.model_.trees
         return {
             **super().describe(),
+            "loss": self.loss_,
             "trees": len(trees),
             "depth": max(packed.tree.depth for packed in trees),
             "nodes": sum(len(packed.tree) for packed in trees),
@@ -203,12 +257,23 @@ class LabelTree(LabelClassifier):
 
     # --- saving -----------------------------------------------------------------------------------------
 
+    def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
+        if not is_hierarchy(self.tree):
+            return super()._parameter_parts()
+        plain, _ = type(self)(**{**self.get_params(deep=False), "tree": None})._parameter_parts()
+        return plain, modelfile.prefixed("tree", hierarchy_arrays(self.tree))
+
+    @classmethod
+    def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
+        hierarchy = modelfile.part("tree", arrays)
+        return {**saved, "tree": hierarchy_from_arrays(hierarchy)} if hierarchy else saved
+
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         trees = self.model_.trees
         arrays: modelfile.Arrays = {}
         for number, packed in enumerate(trees):
             arrays |= modelfile.prefixed(str(number), packed.arrays())
-        return {"links": [packed.link for packed in trees]}, arrays
+        return {"loss": self.loss_, "links": [packed.link for packed in trees]}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Forest:
         trees = tuple(
@@ -217,4 +282,7 @@ class LabelTree(LabelClassifier):
         )
         if not trees or any(packed.tree.n_labels != len(self.label_index_) for packed in trees):
             raise ValueError("the trees do not fit the labels")
+        if header["loss"] not in LOSSES:
+            raise ValueError(f"unknown loss {header['loss']!r}")
+        self.loss_ = header["loss"]
         return Forest(trees)

@@ -1,17 +1,24 @@
 """The tree over the labels, and ways to build one."""
 
 from treemax.trees.builders import complete_tree, even_arity, huffman_tree, random_tree
-from treemax.trees.hierarchy import tree_of
+from treemax.trees.features import given_vectors
+from treemax.trees.hierarchy import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, tree_of
 from treemax.trees.kmeans import kmeans_tree, label_vectors
+from treemax.trees.refinement import refined
 from treemax.trees.tree import Tree
 
 __all__ = [
     "Tree",
     "complete_tree",
     "even_arity",
+    "given_vectors",
+    "hierarchy_arrays",
+    "hierarchy_from_arrays",
     "huffman_tree",
+    "is_hierarchy",
     "kmeans_tree",
     "label_vectors",
     "random_tree",
+    "refined",
     "tree_of",
 ]

@@ -51,6 +51,12 @@ def label_vectors(rows: SparseRows, targets: Targets, n_labels: int, most: int =
     return SparseRows(indptr, indices[:used], values[:used], rows.n_features)
 
 
+def unit_rows(rows: SparseRows) -> SparseRows:
+    """Every row scaled to length one."""
+    each = Targets(np.arange(len(rows) + 1), np.arange(len(rows), dtype=np.uint32))
+    return label_vectors(rows, each, len(rows), most=max(1, rows.n_features))
+
+
 def kmeans_tree(
     vectors: SparseRows, arity: int = 16, max_leaf: int = 100, random_state: Any = 0, threads: int = 1
 ) -> Tree:

@@ -14,7 +14,7 @@ from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
-from treemax.learning.label_tree import LOSSES, Settings, TreeTraining
+from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
@@ -60,6 +60,9 @@ class LabelTree(LabelClassifier):
     loss : "auto", "squared_hinge" or "logistic"
         "auto" takes the logistic loss where rows have many labels (more than 5 on average), else the squared
         hinge.
+    penalty : "l2" or "l1"
+        What keeps the weights small: "l1" makes most of them zero, for a much smaller model that takes longer to
+        train.
     cost : float
         Weight of an error against the size of the weights (C of support vector machines).
     passes : int
@@ -109,6 +112,7 @@ class LabelTree(LabelClassifier):
         max_leaf: int = 100,
         n_trees: int = 1,
         loss: str = "auto",
+        penalty: str = "l2",
         cost: float = 1.0,
         passes: int = 10,
         threshold: float = 0.1,
@@ -124,6 +128,7 @@ class LabelTree(LabelClassifier):
         self.max_leaf = max_leaf
         self.n_trees = n_trees
         self.loss = loss
+        self.penalty = penalty
         self.cost = cost
         self.passes = passes
         self.threshold = threshold
@@ -135,7 +140,8 @@ class LabelTree(LabelClassifier):
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        for name, choices in (("loss", ("auto", *LOSSES)), ("search", ("beam", "exact"))):
+        choices_of = {"loss": ("auto", *LOSSES), "penalty": PENALTIES, "search": ("beam", "exact")}
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
         if not is_hierarchy(self.tree) and self.tree not in TREES:
@@ -202,7 +208,8 @@ class LabelTree(LabelClassifier):
         loss = self.loss
         if loss == "auto":
             loss = "logistic" if multi_label and len(targets.ids) > 5 * len(targets) else "squared_hinge"
-        return Settings(loss, self.cost, self.passes, self.threshold, 20 if self.passes > 1 else 0)
+        held_share = 20 if self.passes > 1 else 0
+        return Settings(loss, self.cost, self.passes, self.threshold, held_share, self.penalty)
 
     def _given_vectors(self, label_features: Any, index: LabelIndex) -> SparseRows | None:
         if label_features is None:

@@ -17,10 +17,12 @@ from treemax.inputs import SparseRows
 from treemax.kernels import siblings as kernels
 from treemax.labels import Targets
 from treemax.learning.adagrad import mean_squared_length
+from treemax.learning.lasso import train_sparsely
 from treemax.threads import for_each
 from treemax.trees import Tree
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
+PENALTIES = ("l2", "l1")
 SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # among which a softmax over siblings is calibrated
 
 
@@ -33,6 +35,7 @@ class Settings:
     passes: int
     threshold: float
     held_share: int  # one row in so many calibrates the probabilities before it joins the training
+    penalty: str = "l2"
 
 
 class NodeProblem(NamedTuple):
@@ -137,25 +140,41 @@ class TreeTraining:
             self.calibration.add(int(self.tree.level[node]), *found[node])
 
     def _train(self, problem: NodeProblem, found: dict[int, tuple[NDArray, NDArray]]) -> None:
-        settings, rows = self.settings, self.rows
         try:
             scratch = self._scratch.pop()
         except IndexError:
-            scratch = np.zeros(rows.n_features, dtype=np.uint32)
+            scratch = np.zeros(self.rows.n_features, dtype=np.uint32)
         likelihood = np.zeros(len(SLOPES))
         histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
-        result = kernels.train_siblings(
+        solve = self._with_l1 if self.settings.penalty == "l1" else self._with_l2
+        features, starts, children, weights, biases = solve(problem, likelihood, histogram, scratch)
+        self._scratch.append(scratch)
+        self.weights[problem.node] = NodeWeights(
+            features, starts, children, (weights / np.float32(self.length)).astype(np.float32), biases
+        )
+        found[problem.node] = (likelihood, histogram)
+
+    def _with_l2(
+        self, problem: NodeProblem, likelihood: NDArray, histogram: NDArray, scratch: NDArray[np.uint32]
+    ) -> tuple[NDArray, ...]:
+        settings, rows = self.settings, self.rows
+        return kernels.train_siblings(
             rows.indptr, rows.indices, rows.values, problem.rows, problem.child_indptr, problem.children,
             int(self.tree.n_children[problem.node]), LOSSES[settings.loss], np.float32(settings.cost), settings.passes,
             settings.held_share, self.seed + problem.node, np.float32(settings.threshold), SLOPES, likelihood,
             histogram, scratch,
         )  # fmt: skip
-        self._scratch.append(scratch)
-        features, starts, children, weights, biases = result
-        self.weights[problem.node] = NodeWeights(
-            features, starts, children, weights / np.float32(self.length), biases
-        )
-        found[problem.node] = (likelihood, histogram)
+
+    def _with_l1(
+        self, problem: NodeProblem, likelihood: NDArray, histogram: NDArray, scratch: NDArray[np.uint32]
+    ) -> tuple[NDArray, ...]:
+        settings = self.settings
+        return train_sparsely(
+            self.rows, problem.rows, problem.child_indptr, problem.children,
+            int(self.tree.n_children[problem.node]), settings.loss, settings.cost, settings.passes,
+            settings.held_share, self.seed + problem.node, settings.threshold, SLOPES, likelihood, histogram,
+            kernels.HISTOGRAM_REACH, scratch,
+        )  # fmt: skip
 
 
 def _platt(wrong: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[float, float]:

@@ -1,0 +1,360 @@
+"""All children of one node trained together with an L1 penalty, which leaves few weights other than zero.
+
+Primal coordinate descent: one feature after the other, sixteen siblings at a time, each with Newton's step
+towards the minimum of C times its loss plus the absolute values of its weights. This is the problem of
+LIBLINEAR (Yuan et al., "A comparison of optimization methods and software for large-scale L1-regularized
+linear classification", 2010); as there, the bias is the weight of a feature that is always one, and is
+penalised as the others are. Scores of all rows are kept up to date, so that a step looks at one column of
+the node's own matrix only. A feature without weight whose gradient is far from mattering rests for a few
+passes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels import vector
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+
+SQUARED_HINGE, LOGISTIC = 0, 1
+SETTLED = 1e-2  # violations of the optimum of a sibling, all features together; the slope of the penalty is 1
+SUFFICIENT = np.float32(0.01)  # of the decrease that the slope promises, for a step to be taken
+HALVINGS = 12
+WAKING = 5  # passes after which features that rest are looked at again
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_WIDTH = np.uint64(vector.WIDTH)
+
+
+@kernel
+def local_columns(indptr, indices, values, rows, local_of):
+    """The rows of a node column by column, over the features that they have; the last column is all ones.
+
+    `local_of` is a zeroed scratch over the features, and is left so. Returns the features, where each column
+    begins, and the row (of the node) and value of each entry.
+    """
+    nnz = 0
+    for i in range(rows.size):
+        nnz += indptr[rows[i] + 1] - indptr[rows[i]]
+    features = np.empty(min(nnz, local_of.size), np.uint32)
+    counts = np.zeros(features.size + 2, np.int64)
+    n_local = 0
+    for i in range(rows.size):
+        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            f = indices[p]
+            if local_of[f] == 0:
+                features[n_local] = f
+                n_local += 1
+                local_of[f] = n_local
+            counts[local_of[f]] += 1
+    starts = np.empty(n_local + 2, np.int64)
+    starts[0] = 0
+    for j in range(n_local):
+        starts[j + 1] = starts[j] + counts[j + 1]
+    starts[n_local + 1] = starts[n_local] + rows.size
+    at = starts[: n_local + 1].copy()
+    column_rows, column_values = np.empty(nnz + rows.size, np.uint32), np.empty(nnz + rows.size, np.float32)
+    for i in range(rows.size):
+        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            j = local_of[indices[p]] - 1
+            column_rows[at[j]] = i
+            column_values[at[j]] = values[p]
+            at[j] += 1
+        column_rows[at[n_local]] = i
+        column_values[at[n_local]] = _ONE
+        at[n_local] += 1
+    for j in range(n_local):
+        local_of[features[j]] = 0
+    return features[:n_local], starts, column_rows, column_values
+
+
+@fast_inline_kernel
+def _absolute(a):
+    return vector.maximum(a, vector.subtract(vector.splat(_ZERO), a))
+
+
+@fast_inline_kernel
+def _derivatives(first, last, rows, values, costs, positive, scores, loss, out):
+    """Write the first and second derivatives of sixteen losses along one feature."""
+    one, minus, zero = vector.splat(_ONE), vector.splat(-_ONE), vector.splat(_ZERO)
+    slope, curvature = zero, zero
+    for p in range(first, last):
+        i = np.uint64(rows[p])
+        x = values[p]
+        pull = vector.splat(costs[i] * x)
+        sign = vector.choose(positive[i], one, minus)
+        score = vector.load(scores, i * _WIDTH)
+        margin = vector.multiply(sign, score)
+        if loss == LOGISTIC:
+            wrong = vector.divide(one, vector.add(one, vector.exponential(margin)))
+            slope = vector.subtract(slope, vector.multiply(pull, vector.multiply(sign, wrong)))
+            spread = vector.multiply(wrong, vector.subtract(one, wrong))
+            curvature = vector.multiply_add(vector.multiply(pull, vector.splat(x)), spread, curvature)
+        else:
+            short = vector.subtract(one, margin)
+            twice = vector.add(pull, pull)
+            active = vector.bits_above(short, zero)
+            lack = vector.multiply(sign, vector.maximum(short, zero))
+            slope = vector.subtract(slope, vector.multiply(twice, lack))
+            grown = vector.multiply_add(twice, vector.splat(x), curvature)
+            curvature = vector.choose(active, grown, curvature)
+    vector.store(out, np.uint64(0), slope)
+    vector.store(out, _WIDTH, curvature)
+
+
+@fast_inline_kernel
+def _violation(weight, slope):
+    """How far each weight is from its optimum: the smallest subgradient of loss plus penalty."""
+    zero, one = vector.splat(_ZERO), vector.splat(_ONE)
+    above, below = vector.bits_above(weight, zero), vector.bits_above(zero, weight)
+    at_zero = vector.maximum(vector.subtract(_absolute(slope), one), zero)
+    if_positive = _absolute(vector.add(slope, one))
+    if_negative = _absolute(vector.subtract(slope, one))
+    return vector.choose(above, if_positive, vector.choose(below, if_negative, at_zero))
+
+
+@fast_inline_kernel
+def _newton(weight, slope, curvature):
+    """Newton's step for a quadratic loss plus the penalty: shrink towards zero, and no further."""
+    zero, one = vector.splat(_ZERO), vector.splat(_ONE)
+    reach = vector.multiply(curvature, weight)
+    up, down = vector.add(slope, one), vector.subtract(slope, one)
+    rise = vector.divide(vector.subtract(zero, up), curvature)
+    fall = vector.divide(vector.subtract(zero, down), curvature)
+    step = vector.choose(vector.bits_above(down, reach), fall, vector.subtract(zero, weight))
+    return vector.choose(vector.bits_above(reach, up), rise, step)
+
+
+@fast_inline_kernel
+def _damped(weight, slope, curvature, largest):
+    """A step that cannot fail to decrease a logistic loss plus the penalty.
+
+    The third derivative is at most `largest`, the largest value of the feature, times the second, so that
+    g / (h + largest |g| / 2) is never beyond the minimum. It stops at zero.
+    """
+    zero, one = vector.splat(_ZERO), vector.splat(_ONE)
+    up, down = vector.add(slope, one), vector.subtract(slope, one)
+    above, below = vector.bits_above(weight, zero), vector.bits_above(zero, weight)
+    rises = vector.bits_above(zero, up)
+    falls = vector.bits_above(down, zero)
+    at_zero = vector.choose(rises, up, vector.choose(falls, down, zero))
+    g = vector.choose(above, up, vector.choose(below, down, at_zero))
+    room = vector.multiply_add(vector.splat(np.float32(0.5) * largest), _absolute(g), curvature)
+    moved = vector.subtract(weight, vector.divide(g, room))
+    moved = vector.choose(
+        above, vector.maximum(moved, zero), vector.choose(below, vector.minimum(moved, zero), moved)
+    )
+    return vector.subtract(moved, weight)
+
+
+@fast_inline_kernel
+def _hinge_change(first, last, rows, values, costs, positive, scores, step):
+    """By how much a step changes sixteen squared hinges."""
+    one, minus, zero = vector.splat(_ONE), vector.splat(-_ONE), vector.splat(_ZERO)
+    total = zero
+    for p in range(first, last):
+        i = np.uint64(rows[p])
+        sign = vector.choose(positive[i], one, minus)
+        score = vector.load(scores, i * _WIDTH)
+        later = vector.multiply_add(vector.splat(values[p]), step, score)
+        before = vector.maximum(vector.subtract(one, vector.multiply(sign, score)), zero)
+        after = vector.maximum(vector.subtract(one, vector.multiply(sign, later)), zero)
+        squares = vector.multiply(vector.subtract(after, before), vector.add(after, before))
+        total = vector.multiply_add(vector.splat(costs[i]), squares, total)
+    return total
+
+
+@fast_inline_kernel
+def _searched(first, last, rows, values, costs, positive, scores, weight, slope, bound, step):
+    """The step, halved until the objective decreases by enough (Armijo's rule); where a quadratic bound of
+    the loss shows that it does, the loss is not looked at."""
+    zero = vector.splat(_ZERO)
+    promised = vector.subtract(_absolute(vector.add(weight, step)), _absolute(weight))
+    promised = vector.multiply_add(slope, step, promised)  # not above zero
+    share = vector.splat(_ONE)
+    half_bound = vector.splat(np.float32(0.5) * bound)
+    for _ in range(HALVINGS):
+        penalty = vector.subtract(_absolute(vector.add(weight, step)), _absolute(weight))
+        wanted = vector.multiply(vector.multiply(promised, share), vector.splat(SUFFICIENT))
+        least = vector.subtract(penalty, wanted)
+        curve = vector.multiply(vector.multiply(step, step), half_bound)
+        missed = vector.bits_above(vector.add(least, vector.multiply_add(slope, step, curve)), zero)
+        if missed == 0:
+            break
+        change = _hinge_change(first, last, rows, values, costs, positive, scores, step)
+        missed = missed & vector.bits_above(vector.add(least, change), zero)
+        if missed == 0:
+            break
+        half = vector.splat(np.float32(0.5))
+        step = vector.choose(missed, vector.multiply(step, half), step)
+        share = vector.choose(missed, vector.multiply(share, half), share)
+    return step
+
+
+@kernel
+def _sum(numbers):
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
+
+
+@kernel
+def _stride(n, random):
+    """A step through 0..n-1 that visits every number once."""
+    step = random % n if n > 1 else 1
+    while True:
+        a, b = n, step
+        while b:
+            a, b = b, a % b
+        if a == 1:
+            return step
+        step = (step + 1) % n
+
+
+@kernel
+def _next(random):
+    return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+
+
+@fast_kernel
+def _one_pass(
+    start, stride, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting, weights,
+    scores, violations, derivatives,
+):  # fmt: skip
+    """One pass over the features; enters the sum and the largest of the violations into `violations`."""
+    n = np.uint64(starts.size - 1)
+    zero = vector.splat(_ZERO)
+    total, most = zero, zero
+    j = np.uint64(start)
+    for _ in range(n):
+        if not resting[j]:
+            first, last = np.uint64(starts[j]), np.uint64(starts[j + np.uint64(1)])
+            _derivatives(first, last, rows, values, costs, positive, scores, loss, derivatives)
+            slope = vector.load(derivatives, np.uint64(0))
+            curvature = vector.maximum(vector.load(derivatives, _WIDTH), vector.splat(np.float32(1e-6)))
+            weight = vector.load(weights, j * _WIDTH)
+            violation = vector.choose(valid, _violation(weight, slope), zero)
+            total = vector.add(total, violation)
+            most = vector.maximum(most, violation)
+            if vector.any_differs(violation, zero):
+                if loss == LOGISTIC:
+                    step = _damped(weight, slope, curvature, largest[j])
+                else:
+                    step = _newton(weight, slope, curvature)
+                    step = _searched(
+                        first, last, rows, values, costs, positive, scores, weight, slope, bounds[j], step
+                    )
+                step = vector.choose(valid, step, zero)
+                vector.store(weights, j * _WIDTH, vector.add(weight, step))
+                for p in range(first, last):
+                    at = np.uint64(rows[p]) * _WIDTH
+                    moved = vector.multiply_add(vector.splat(values[p]), step, vector.load(scores, at))
+                    vector.store(scores, at, moved)
+            elif not vector.any_differs(vector.choose(valid, weight, zero), zero):
+                near = vector.bits_above(_absolute(slope), vector.splat(matters))
+                resting[j] = (near & valid) == 0
+        j += np.uint64(stride)
+        if j >= n:
+            j -= n
+    vector.store(violations, np.uint64(0), total)
+    vector.store(violations, _WIDTH, most)
+
+
+@kernel
+def _bounds(starts, rows, values, costs, loss, bounds, largest):
+    """For each column, the most that the second derivative can be, and its largest value."""
+    factor = np.float32(0.25 if loss == LOGISTIC else 2.0)
+    for j in range(starts.size - 1):
+        squares, top = _ZERO, _ZERO
+        for p in range(starts[j], starts[j + 1]):
+            squares += costs[rows[p]] * values[p] * values[p]
+            top = max(top, abs(values[p]))
+        bounds[j] = factor * squares
+        largest[j] = top
+
+
+@kernel
+def _descend(
+    starts, rows, values, costs, positive, valid, loss, passes, random, bounds, largest, weights, scores
+):
+    """Passes over the features until they settle, from the weights given."""
+    n = starts.size - 1
+    _bounds(starts, rows, values, costs, loss, bounds, largest)
+    resting = np.zeros(n, np.bool_)
+    n_siblings = 0
+    for lane in range(16):
+        n_siblings += valid >> np.uint32(lane) & np.uint32(1)
+    violations, derivatives = np.empty(32, np.float32), np.empty(32, np.float32)
+    matters = _ZERO
+    for number in range(passes):
+        random = _next(random)
+        stride = _stride(n, np.int64(random >> np.uint64(33)))
+        random = _next(random)
+        start = np.int64(random >> np.uint64(33)) % n
+        _one_pass(
+            start, stride, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting,
+            weights, scores, violations, derivatives,
+        )  # fmt: skip
+        matters = _ONE - min(_ONE, violations[16:].max() / np.float32(costs.size))
+        settled = _sum(violations[:16]) <= SETTLED * n_siblings
+        if settled and not resting.any():
+            break
+        if settled or number % WAKING == WAKING - 1:
+            resting[:] = False
+    return random
+
+
+@kernel
+def train_sparsely(
+    indptr,
+    indices,
+    values,
+    rows,
+    child_indptr,
+    children,
+    n_children,
+    loss,
+    cost,
+    passes,
+    held,
+    seed,
+    local_of,
+):
+    """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
+
+    The rows that are `held` take no part in the first half of the passes. Returns the features, the weights
+    (features by children, the biases below them), and the scores of the rows held out after that half.
+    """
+    features, starts, column_rows, column_values = local_columns(indptr, indices, values, rows, local_of)
+    n, n_columns = rows.size, starts.size - 1
+    weights = np.zeros((n_columns, n_children), np.float32)
+    held_rows = np.flatnonzero(held)
+    held_scores = np.zeros((held_rows.size, n_children), np.float32)
+    bounds, largest = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)
+    costs = np.empty(n, np.float32)
+    for block in range((n_children + 15) // 16):
+        low, high = 16 * block, min(n_children, 16 * block + 16)
+        valid = (np.uint32(1) << np.uint32(high - low)) - np.uint32(1)
+        positive = np.zeros(n, np.uint32)
+        for i in range(n):
+            costs[i] = _ZERO if held[i] else cost
+            for q in range(child_indptr[i], child_indptr[i + 1]):
+                if low <= children[q] < high:
+                    positive[i] |= np.uint32(1) << np.uint32(children[q] - low)
+        own, scores = np.zeros(n_columns * 16, np.float32), np.zeros(n * 16, np.float32)
+        random = _next(np.uint64(seed))
+        first_passes = max(1, passes // 2) if held_rows.size else 0
+        random = _descend(
+            starts, column_rows, column_values, costs, positive, valid, loss, first_passes, random, bounds, largest,
+            own, scores,
+        )  # fmt: skip
+        for h in range(held_rows.size):
+            held_scores[h, low:high] = scores[held_rows[h] * 16 : held_rows[h] * 16 + high - low]
+        costs[:] = cost
+        _descend(
+            starts, column_rows, column_values, costs, positive, valid, loss, passes - first_passes, random, bounds,
+            largest, own, scores,
+        )  # fmt: skip
+        for j in range(n_columns):
+            weights[j, low:high] = own[j * 16 : j * 16 + high - low]
+    return features, weights, held_scores

@@ -379,7 +379,7 @@ def test_any_number_of_passes(passes):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"tree": "oak"}, "tree must be one of kmeans, random, complete, huffman, got 'oak'"),
+        ({"tree": "oak"}, "tree must be one of kmeans, random, complete, huffman, or a hierarchy, got 'oak'"),
         ({"tree": None}, "tree must be one of .* got None"),
         ({"loss": "hinge"}, "loss must be one of auto, squared_hinge, logistic, got 'hinge'"),
         ({"search": "depth-first"}, "search must be one of beam, exact, got 'depth-first'"),

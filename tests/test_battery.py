@@ -3,7 +3,7 @@
 import pytest
 
 from treemax.checks import CHECKS
-from treemax.estimators import MODELS, LabelTree, OneVsAll
+from treemax.estimators import MODELS, LabelTree, OneVsAll, OnlineLabelTree
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},
@@ -12,6 +12,12 @@ VARIANTS = {
     "label-tree, exact, huffman": LabelTree(tree="huffman", search="exact"),
     "one-vs-all, logistic": OneVsAll(loss="logistic"),
     "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
+    "online-label-tree, the paper's": OnlineLabelTree(
+        arity=2, max_leaf=100, together=True, learning_rate=1.0
+    ),
+    "online-label-tree, one level": OnlineLabelTree(policy="one-level", search="exact"),
+    "online-label-tree, complete": OnlineLabelTree(policy="complete"),
+    "online-label-tree, warm start": OnlineLabelTree(tree="kmeans", sample=0.5, policy="random", max_leaf=3),
 }
 
 

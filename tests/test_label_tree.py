@@ -8,12 +8,11 @@ import scipy.sparse as sp
 
 import treemax
 from treemax.datasets import load_wordnet
-from treemax.estimators.label_tree import TREES
 from treemax.inference.label_tree import NodeWeights
 from treemax.inputs import as_rows
 from treemax.labels import Targets
 from treemax.learning.label_tree import Settings, TreeTraining
-from treemax.trees import complete_tree
+from treemax.trees import TREES, complete_tree
 
 N_LABELS = 40
 

@@ -554,8 +554,10 @@ def test_labels_the_hierarchy_does_not_know_hang_from_the_root():
     names = ["cat", "quark", "puppy", "fern", "moss"]
     tree = tree_of(NESTED, LabelIndex(names))
     assert tree.parent[tree.leaf_of[1]] == 0
-    for hierarchy in ({}, [], {"x": {"y": {}}}):
+    for hierarchy in ({}, []):
         assert tree_of(hierarchy, LabelIndex(names)).n_children.tolist() == [5, 0, 0, 0, 0, 0]
+    with pytest.raises(ValueError, match="knows none of the 5 labels"):
+        tree_of({"x": {"y": {}}}, LabelIndex(names))
 
 
 def test_integer_labels():
@@ -601,7 +603,7 @@ def test_what_is_no_hierarchy_is_refused(hierarchy, message):
 
 @pytest.mark.parametrize("hierarchy", [{"a": ["cat"], "b": "dog"}, [1, 2], ["ab"]])
 def test_what_is_no_edge_is_refused(hierarchy):
-    with pytest.raises(ValueError, match=r"pair|children|hierarchy"):
+    with pytest.raises(ValueError, match=r"pair|children|hierarchy|parent array"):
         tree_of(hierarchy, LabelIndex(["cat", "dog"]))
 
 

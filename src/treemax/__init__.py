@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from treemax.estimators import MODELS, LabelTree, OneVsAll, TopK, TrainingInterrupted
+    from treemax.estimators import MODELS, LabelTree, OneVsAll, OnlineLabelTree, TopK, TrainingInterrupted
     from treemax.modelfile import ModelFileError
     from treemax.progressive import progressive_validation
     from treemax.text import HashingText, TextModel, TfidfText
@@ -18,6 +18,7 @@ _HOMES = {
     "MODELS": "treemax.estimators",
     "LabelTree": "treemax.estimators",
     "OneVsAll": "treemax.estimators",
+    "OnlineLabelTree": "treemax.estimators",
     "TopK": "treemax.estimators",
     "TrainingInterrupted": "treemax.estimators",
     "ModelFileError": "treemax.modelfile",
@@ -33,6 +34,7 @@ __all__ = [
     "LabelTree",
     "ModelFileError",
     "OneVsAll",
+    "OnlineLabelTree",
     "TextModel",
     "TfidfText",
     "TopK",

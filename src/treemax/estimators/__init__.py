@@ -6,8 +6,13 @@ from treemax.estimators.base import LabelClassifier, TopK, TrainingInterrupted
 from treemax.estimators.label_tree import LabelTree
 from treemax.estimators.one_vs_all import OneVsAll
 from treemax.estimators.online import OnlineLabelClassifier
+from treemax.estimators.online_label_tree import OnlineLabelTree
 
-MODELS: dict[str, type[LabelClassifier]] = {"label-tree": LabelTree, "one-vs-all": OneVsAll}
+MODELS: dict[str, type[LabelClassifier]] = {
+    "label-tree": LabelTree,
+    "one-vs-all": OneVsAll,
+    "online-label-tree": OnlineLabelTree,
+}
 """Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and
 the battery of tests by itself."""
 
@@ -17,6 +22,7 @@ __all__ = [
     "LabelTree",
     "OneVsAll",
     "OnlineLabelClassifier",
+    "OnlineLabelTree",
     "TopK",
     "TrainingInterrupted",
 ]

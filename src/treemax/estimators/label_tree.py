@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.estimators.base import LabelClassifier, TrainingInterrupted
+from treemax.estimators.base import TrainingInterrupted
+from treemax.estimators.hierarchies import WithHierarchy
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
@@ -18,27 +19,11 @@ from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTrainin
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
-from treemax.trees import (
-    Tree,
-    complete_tree,
-    even_arity,
-    given_vectors,
-    hierarchy_arrays,
-    hierarchy_from_arrays,
-    huffman_tree,
-    is_hierarchy,
-    kmeans_tree,
-    label_vectors,
-    random_tree,
-    refined,
-    tree_of,
-)
-
-TREES = ("kmeans", "random", "complete", "huffman")
+from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
 
 
 @modelfile.saveable
-class LabelTree(LabelClassifier):
+class LabelTree(WithHierarchy):
     """A tree over the labels with a classifier at every node: time grows with the logarithm of the labels.
 
     A probabilistic label tree. The probability of a label is the product of the probabilities along its
@@ -144,8 +129,7 @@ class LabelTree(LabelClassifier):
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-        if not is_hierarchy(self.tree) and self.tree not in TREES:
-            raise ValueError(f"tree must be one of {', '.join(TREES)}, or a hierarchy, got {self.tree!r}.")
+        check_tree(self.tree)
         if not (isinstance(self.arity, str) and self.arity == "auto"):
             check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN)
         check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
@@ -178,7 +162,9 @@ class LabelTree(LabelClassifier):
         trees: list[PackedTree] = []
         try:
             for seed in seeds:
-                tree = self._tree(sparse, targets, index, vectors, seed)
+                tree = build_tree(
+                    self.tree, sparse, targets, index, self.arity, self.max_leaf, vectors, seed, thread_count(self.n_jobs)
+                )  # fmt: skip
                 trees.append(self._train_tree(tree, sparse, targets, multi_label, settings, seed))
         except KeyboardInterrupt:  # trees that are ready are a smaller forest
             if not trees:
@@ -218,27 +204,6 @@ class LabelTree(LabelClassifier):
             raise ValueError(f"label_features are of no use to tree={self.tree!r}; they are for 'kmeans'.")
         return given_vectors(label_features, index)
 
-    def _tree(
-        self, rows: SparseRows, targets: Targets, index: LabelIndex, vectors: SparseRows | None, seed: int
-    ) -> Tree:
-        n_labels, threads = len(index), thread_count(self.n_jobs)
-        if is_hierarchy(self.tree):
-            own = tree_of(self.tree, index)
-            if own.n_children.max() <= self.max_leaf:
-                return own
-            vectors = vectors or label_vectors(rows, targets, n_labels)
-            return refined(own, vectors, self.max_leaf, seed, threads)
-        if self.tree == "huffman":
-            counts = np.bincount(targets.ids, minlength=n_labels)
-            return huffman_tree(counts, 2 if self.arity == "auto" else int(self.arity))
-        arity = even_arity(n_labels, self.max_leaf) if self.arity == "auto" else int(self.arity)
-        if self.tree == "kmeans":
-            vectors = vectors or label_vectors(rows, targets, n_labels)
-            return kmeans_tree(vectors, arity, self.max_leaf, seed, threads)
-        if self.tree == "random":
-            return random_tree(n_labels, arity, self.max_leaf, seed)
-        return complete_tree(n_labels, arity, self.max_leaf)
-
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -263,17 +228,6 @@ class LabelTree(LabelClassifier):
         }
 
     # --- saving -----------------------------------------------------------------------------------------
-
-    def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
-        if not is_hierarchy(self.tree):
-            return super()._parameter_parts()
-        plain, _ = type(self)(**{**self.get_params(deep=False), "tree": None})._parameter_parts()
-        return plain, modelfile.prefixed("tree", hierarchy_arrays(self.tree))
-
-    @classmethod
-    def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
-        hierarchy = modelfile.part("tree", arrays)
-        return {**saved, "tree": hierarchy_from_arrays(hierarchy)} if hierarchy else saved
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         trees = self.model_.trees

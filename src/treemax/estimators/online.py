@@ -24,6 +24,10 @@ class OnlineLabelClassifier(LabelClassifier):
         """A model that knows nothing yet, for a stream that begins with these rows."""
         raise NotImplementedError
 
+    def _start_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
+        """The same as `_start`, for a system that must also know what the labels are called."""
+        return self._start(rows, targets, len(index), multi_label)
+
     def _grown(self, model: Any, n_features: int, n_labels: int) -> Any:
         """The model with room for so many features and labels; the one given stays as it is."""
         raise NotImplementedError
@@ -56,7 +60,8 @@ class OnlineLabelClassifier(LabelClassifier):
         if n_labels == 0:
             raise ValueError("y has no labels at all: nothing can be learned before the first label.")
         targets = _indexed(index, labels, announced)
-        self._adopt(X, rows, labels, index, targets, self._start(rows, targets, n_labels, labels.multi_label))
+        model = self._start_named(rows, targets, index, labels.multi_label)
+        self._adopt(X, rows, labels, index, targets, model)
         self._continue(self.model_, rows, targets)
 
     def _go_on(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:

@@ -81,6 +81,29 @@ def store(typing_context, array, start, value):
 
 
 @intrinsic
+def load_at(typing_context, address):
+    """The sixteen numbers at an address in memory, a multiple of 64; nothing is checked."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(builder.inttoptr(arguments[0], _FLOATS.as_pointer()), align=64)
+
+    return vector_type(types.uint64), generate
+
+
+@intrinsic
+def store_at(typing_context, address, value):
+    """Write sixteen numbers to an address in memory, a multiple of 64; nothing is checked."""
+    if value != vector_type:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _FLOATS.as_pointer()), align=64)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, vector_type), generate
+
+
+@intrinsic
 def splat(typing_context, number):
     """Sixteen times the same number."""
 
@@ -92,6 +115,18 @@ def splat(typing_context, number):
         return builder.shuffle_vector(one, ir.Constant(_FLOATS, ir.Undefined), mask)
 
     return vector_type(types.float32), generate
+
+
+@intrinsic
+def extract(typing_context, value, lane):
+    """One of the sixteen numbers."""
+    if value != vector_type:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        return builder.extract_element(arguments[0], builder.trunc(arguments[1], ir.IntType(32)))
+
+    return types.float32(vector_type, types.uint64), generate
 
 
 def _of_two(operation):
@@ -125,16 +160,23 @@ def multiply_add(typing_context, a, b, c):
     return vector_type(vector_type, vector_type, vector_type), generate
 
 
-@intrinsic
-def floor(typing_context, a):
-    """The largest whole numbers not above."""
+def _of_one(name):
+    @intrinsic
+    def of_one(typing_context, a):
+        def generate(context, builder, signature, arguments):
+            function_type = ir.FunctionType(_FLOATS, [_FLOATS])
+            function = cgutils.get_or_insert_function(
+                builder.module, function_type, f"llvm.{name}.v{WIDTH}f32"
+            )
+            return builder.call(function, arguments)
 
-    def generate(context, builder, signature, arguments):
-        function_type = ir.FunctionType(_FLOATS, [_FLOATS])
-        function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.floor.v{WIDTH}f32")
-        return builder.call(function, arguments)
+        return vector_type(vector_type), generate
 
-    return vector_type(vector_type), generate
+    return of_one
+
+
+floor = _of_one("floor")  # the largest whole numbers not above
+square_root = _of_one("sqrt")
 
 
 @intrinsic
@@ -191,13 +233,29 @@ def prefetch(typing_context, array, index):
     def generate(context, builder, signature, arguments):
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
         place = builder.bitcast(builder.gep(made.data, [arguments[1]]), ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [place.type, i32, i32, i32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        builder.call(function, [place, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        _call_prefetch(builder, place)
         return context.get_dummy_value()
 
     return types.void(array, types.uint64), generate
+
+
+@intrinsic
+def prefetch_at(typing_context, address):
+    """Ask the processor to bring the cache line at an address closer; a hint, without effect on results."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        _call_prefetch(builder, place)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
+def _call_prefetch(builder, place):
+    i32 = ir.IntType(32)
+    function_type = ir.FunctionType(ir.VoidType(), [place.type, i32, i32, i32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    builder.call(function, [place, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
 
 
 @fast_inline_kernel

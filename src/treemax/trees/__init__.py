@@ -1,6 +1,7 @@
 """The tree over the labels, and ways to build one."""
 
 from treemax.trees.builders import complete_tree, even_arity, huffman_tree, random_tree
+from treemax.trees.building import TREES, build_tree, check_tree, named_tree
 from treemax.trees.features import given_vectors
 from treemax.trees.hierarchy import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, tree_of
 from treemax.trees.kmeans import kmeans_tree, label_vectors
@@ -8,7 +9,10 @@ from treemax.trees.refinement import refined
 from treemax.trees.tree import Tree
 
 __all__ = [
+    "TREES",
     "Tree",
+    "build_tree",
+    "check_tree",
     "complete_tree",
     "even_arity",
     "given_vectors",
@@ -18,6 +22,7 @@ __all__ = [
     "is_hierarchy",
     "kmeans_tree",
     "label_vectors",
+    "named_tree",
     "random_tree",
     "refined",
     "tree_of",

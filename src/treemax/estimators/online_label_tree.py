@@ -1,0 +1,296 @@
+"""Probabilistic label trees that learn from a stream, and grow with the labels that it brings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax import modelfile
+from treemax.estimators.base import TrainingInterrupted
+from treemax.estimators.hierarchies import WithHierarchy
+from treemax.estimators.online import OnlineLabelClassifier
+from treemax.inference.linear import sparsified
+from treemax.inference.online_tree import OnlineTree
+from treemax.inputs import Rows, SparseRows
+from treemax.labels import LabelIndex, Targets
+from treemax.learning.adagrad import row_orders
+from treemax.learning.online_tree import (
+    POLICIES,
+    SCHEDULES,
+    Settings,
+    adopt_labels,
+    empty_tree,
+    learn,
+    planted_tree,
+)
+from treemax.parameters import check_number
+from treemax.progress import progress_bar
+from treemax.threads import thread_count
+from treemax.trees import build_tree, check_tree, is_hierarchy, named_tree
+
+FEW_LABELS, MANY_LABELS = 2.0, 0.5  # learning rates where rows have few labels, and more than five on average
+
+
+@modelfile.saveable
+class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
+    """A label tree that learns row after row and grows with every new label: nothing is known beforehand.
+
+    An online probabilistic label tree (OPLT). Labels and features need no declaration; a row can be learned
+    as soon as it arrives, and a prediction asked for in between. After any stream every node's classifier is,
+    bit for bit, what it would be had the tree been there from the beginning. With `tree` given, a first tree
+    is built from the first rows and grows from there (a warm start), or, in `fit`, from all of them (IPLT).
+
+    Parameters
+    ----------
+    policy : "best-greedy", "random", "complete", "one-level" or "best-greedy-printed"
+        Where a new label goes: to the child that suits its row, in balance with the size of the children; to
+        a random one; so that the tree is a complete binary one (CPET); or below the root, which gives one
+        classifier a label (one-vs-rest). The last is best-greedy with the formula exactly as the paper prints it.
+    arity : int
+        Children of an inner node.
+    max_leaf : int
+        Labels under one last inner node. Sixteen classifiers are learned at a time, one of which is kept for
+        labels to come: multiples of 16 less one are good choices.
+    alpha : float
+        Of the best-greedy policies: 0 looks at the row only, 1 at the balance of the tree only.
+    together : bool
+        Whether all new labels of a row go to one place, as in the paper, however deep the tree becomes there.
+        By default the row selects another place when one is full.
+    tree : None, "kmeans", "random", "complete", "huffman" or a hierarchy
+        None begins with nothing. Otherwise the tree that the first rows are learned with, as in `LabelTree`.
+    sample : float or None
+        With `tree`, the share of the rows of `fit` that the first tree is built from; None is all of them.
+    learning_rate : "auto" or float
+        "auto" is 2, and 0.5 where rows have more than five labels on average; 1 in the paper.
+    schedule : "adagrad", "constant" or "inverse-root"
+        How the rate falls: for each weight by its own gradients, not at all, or with the root of the rows seen.
+    epsilon : float
+        Added to AdaGrad's sums of squared gradients.
+    least_gradient : float
+        Classifiers whose gradient is smaller are not updated; 0 updates all, as in the paper.
+    passes : int
+        Passes over the data in `fit`.
+    shuffle : bool
+        Whether `fit` takes the rows in a new random order every pass. By default it takes them as they come,
+        like a stream; shuffle where they are sorted by label.
+    beam, search
+        As in `LabelTree`.
+    n_jobs : int or None
+        Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
+    random_state : int, RandomState or None
+        Seed of the random policy, of the first tree and of the row order. One seed and one thread give the
+        same model, bit for bit.
+    verbose : int
+        0 for no progress bar.
+
+    Attributes
+    ----------
+    settings_ : Settings
+        How the tree grows and learns, also where that was computed from the data.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> text = treemax.HashingText(bits=10)
+    >>> model = treemax.OnlineLabelTree()
+    >>> for _ in range(10):
+    ...     _ = model.partial_fit(text.transform(["red apple", "fast car"]), ["fruit", "vehicle"])
+    >>> _ = model.partial_fit(text.transform(["grey whale"] * 5), ["animal"] * 5)
+    >>> model.predict(text.transform(["green apple", "whale", "car"])).tolist()
+    ['fruit', 'animal', 'vehicle']
+
+    References
+    ----------
+    Jasinska-Kobus et al., "Online probabilistic label trees", 2021.
+    Beygelzimer et al., "Conditional probability tree estimation analysis and algorithms", 2009.
+    """
+
+    settings_: Settings
+    model_: OnlineTree
+
+    def __init__(
+        self,
+        policy: str = "best-greedy",
+        arity: int = 16,
+        max_leaf: int = 15,
+        alpha: float = 0.75,
+        together: bool = False,
+        tree: Any = None,
+        sample: float | None = None,
+        learning_rate: float | str = "auto",
+        schedule: str = "adagrad",
+        epsilon: float = 0.01,
+        least_gradient: float = 1e-3,
+        passes: int = 1,
+        shuffle: bool = False,
+        beam: int = 10,
+        search: str = "beam",
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.policy = policy
+        self.arity = arity
+        self.max_leaf = max_leaf
+        self.alpha = alpha
+        self.together = together
+        self.tree = tree
+        self.sample = sample
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.epsilon = epsilon
+        self.least_gradient = least_gradient
+        self.passes = passes
+        self.shuffle = shuffle
+        self.beam = beam
+        self.search = search
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self) -> None:
+        choices = {"policy": tuple(POLICIES), "schedule": SCHEDULES, "search": ("beam", "exact")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+        if self.tree is not None:
+            check_tree(self.tree)
+        for name in ("arity", "max_leaf"):
+            check_number(name, getattr(self, name), whole=True, least=2)
+        for name in ("passes", "beam"):
+            check_number(name, getattr(self, name), whole=True, least=1)
+        check_number("alpha", self.alpha, least=0, most=1)
+        check_number("epsilon", self.epsilon, above=0)
+        check_number("least_gradient", self.least_gradient, least=0, most=0.5)
+        if not (isinstance(self.learning_rate, str) and self.learning_rate == "auto"):
+            check_number("learning_rate", self.learning_rate, above=0)
+        if self.sample is not None:
+            check_number("sample", self.sample, above=0, most=1)
+        thread_count(self.n_jobs)
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
+        settings, sparse = self._settings(targets), sparsified(rows)
+        n_first = len(rows) if self.sample is None else max(1, int(self.sample * len(rows)))
+        tree = self._first_tree(sparse[:n_first], targets[:n_first], index, multi_label, settings)
+        tree.make_room_for_labels(len(index))
+        self.settings_ = settings
+        done, planned = 0, self.passes * len(rows)
+        with progress_bar(planned, "online-label-tree", "rows", self.verbose) as bar:
+            try:
+                for n in learn(
+                    tree, sparse, targets, self._orders(len(rows)), settings, 0, thread_count(self.n_jobs)
+                ):
+                    done += n
+                    bar.update(n)
+            except KeyboardInterrupt:
+                adopt_labels(tree, settings)
+                raise TrainingInterrupted(tree, done / planned) from None
+        adopt_labels(tree, settings)
+        return tree
+
+    def _orders(self, n_rows: int) -> Iterable[NDArray[np.uint32]]:
+        if self.shuffle:
+            return row_orders(n_rows, self.passes, self.random_state)
+        return repeat(np.arange(n_rows, dtype=np.uint32), self.passes)
+
+    def _start_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
+        self.settings_ = self._settings(targets)
+        tree = self._first_tree(sparsified(rows), targets, index, multi_label, self.settings_)
+        tree.make_room_for_labels(len(index))
+        return tree
+
+    def _grown(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
+        if not model.knows_squares and self.settings_.schedule == "adagrad":
+            warnings.warn(
+                "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
+                "Use save(path, resume=True) to continue as if learning had never stopped.",
+                stacklevel=4,
+            )
+            model.knows_squares = True
+        model.make_room_for_labels(n_labels)
+        return model
+
+    def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> None:
+        seen = self.n_examples_ - len(rows)
+        order = np.arange(len(rows), dtype=np.uint32)
+        for _ in learn(
+            model, sparsified(rows), targets, [order], self.settings_, seen, thread_count(self.n_jobs)
+        ):
+            pass
+        adopt_labels(model, self.settings_)
+
+    def _first_tree(
+        self, rows: SparseRows, targets: Targets, index: LabelIndex, multi_label: bool, settings: Settings
+    ) -> OnlineTree:
+        """Nothing but a root, or the tree asked for over the labels that these rows have."""
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        own = targets.ids[targets.indptr[0] : targets.indptr[-1]]
+        targets = Targets(targets.indptr - targets.indptr[0], own)
+        ids = np.unique(own)
+        if self.tree is None or len(ids) == 0:
+            return empty_tree(not multi_label, settings, seed)
+        shape: dict[str, Any] = {"arity": self.arity, "max_leaf": self.max_leaf, "seed": seed}
+        if is_hierarchy(self.tree):
+            tree = build_tree(self.tree, rows, targets, index, **shape)
+            return planted_tree(tree, not multi_label, settings, seed)
+        compact = Targets(targets.indptr, np.searchsorted(ids, own).astype(np.uint32))
+        tree = named_tree(self.tree, rows, compact, len(ids), threads=thread_count(self.n_jobs), **shape)
+        return planted_tree(tree, not multi_label, settings, seed, ids)
+
+    def _settings(self, targets: Targets) -> Settings:
+        n_labels = int(targets.indptr[-1] - targets.indptr[0])
+        suggested = MANY_LABELS if n_labels > 5 * len(targets) else FEW_LABELS
+        return Settings(
+            policy=self.policy,
+            arity=self.arity,
+            max_leaf=self.max_leaf,
+            alpha=self.alpha,
+            together=self.together,
+            schedule=self.schedule,
+            rate=suggested if self.learning_rate == "auto" else float(self.learning_rate),
+            epsilon=self.epsilon,
+            least_gradient=self.least_gradient,
+        )
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        if self.search == "exact":
+            return self.model_.exact(rows, k, thread_count(self.n_jobs))
+        return self.model_.beam(rows, k, min(self.beam, self.model_.n_nodes), thread_count(self.n_jobs))
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        return self.model_.probabilities(rows, thread_count(self.n_jobs))
+
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        return {
+            **super().describe(),
+            "policy": self.settings_.policy,
+            "learning_rate": self.settings_.rate,
+            "depth": self.model_.depth,
+            "nodes": self.model_.n_nodes,
+            "memory_mb": round(self.model_.nbytes / 2**20, 1),
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        state = {"random_state": self.model_.random_state, "settings": vars(self.settings_)}
+        return state, self.model_.arrays(resume)
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
+        self.settings_ = Settings(**header["settings"])
+        if self.settings_.policy not in POLICIES or self.settings_.schedule not in SCHEDULES:
+            raise ValueError(f"unknown policy or schedule: {header['settings']}")
+        return OnlineTree.from_arrays(
+            arrays, not self.multi_label_, len(self.label_index_), int(header["random_state"])
+        )

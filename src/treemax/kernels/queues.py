@@ -1,0 +1,64 @@
+"""Short sorted lists and heaps of nodes with scores, for searches through trees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels.jit import inline_kernel, kernel
+
+
+@kernel
+def _place(node, score, nodes, scores, at):
+    """Move what is smaller down from `at`, and put the node where it belongs."""
+    while at > 0 and scores[at - 1] < score:
+        scores[at] = scores[at - 1]
+        nodes[at] = nodes[at - 1]
+        at -= 1
+    scores[at] = score
+    nodes[at] = node
+
+
+@inline_kernel
+def offer(node, score, nodes, scores, filled):
+    """Insert into a short list sorted by score, the first offered first among equals; returns its length."""
+    room = np.int64(nodes.size)
+    if filled < room:
+        _place(node, score, nodes, scores, filled)
+        return filled + 1
+    if score > scores[room - 1]:
+        _place(node, score, nodes, scores, room - 1)
+    return filled
+
+
+@kernel
+def push(heap_nodes, heap_scores, size, node, score):
+    """Add to a heap, the largest score on top; returns its new size."""
+    at = size
+    while at > 0 and heap_scores[(at - 1) // 2] < score:
+        heap_scores[at] = heap_scores[(at - 1) // 2]
+        heap_nodes[at] = heap_nodes[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap_scores[at] = score
+    heap_nodes[at] = node
+    return size + 1
+
+
+@kernel
+def pop(heap_nodes, heap_scores, size):
+    """Take the largest off a heap; it is left behind its end, at position size - 1. Returns the new size."""
+    top_node, top_score = heap_nodes[0], heap_scores[0]
+    node, score = heap_nodes[size - 1], heap_scores[size - 1]
+    last, at = size - 1, 0
+    while 2 * at + 1 < last:
+        child = 2 * at + 1
+        if child + 1 < last and heap_scores[child + 1] > heap_scores[child]:
+            child += 1
+        if heap_scores[child] <= score:
+            break
+        heap_scores[at] = heap_scores[child]
+        heap_nodes[at] = heap_nodes[child]
+        at = child
+    heap_scores[at] = score
+    heap_nodes[at] = node
+    heap_nodes[last], heap_scores[last] = top_node, top_score
+    return last

@@ -1,0 +1,195 @@
+"""Learning with a tree that grows: what the policies, the rates and the threads of `OnlineTree` are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inference.online_tree import CHUNK_RECORDS, OnlineTree
+from treemax.inputs import SparseRows
+from treemax.kernels import online_tree as kernels
+from treemax.kernels.online_tree import LANES, Scratch
+from treemax.labels import Targets
+from treemax.threads import run_all
+from treemax.trees import Tree
+
+POLICIES = {
+    "best-greedy": kernels.BEST_GREEDY,
+    "best-greedy-printed": kernels.BEST_GREEDY_PRINTED,
+    "random": kernels.RANDOM,
+    "complete": kernels.COMPLETE,
+    "one-level": kernels.ONE_LEVEL,
+}
+SCHEDULES = ("adagrad", "constant", "inverse-root")
+ROWS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the tree grows and its classifiers learn."""
+
+    policy: str
+    arity: int  # children of an inner node
+    max_leaf: int  # leaves under one node
+    alpha: float  # of the best-greedy policy: 1 looks at balance only
+    together: bool  # all new labels of a row go to one place, however deep the tree becomes there
+    schedule: str
+    rate: float
+    epsilon: float
+    least_gradient: float
+
+    def rates(self, first: int, n_rows: int) -> NDArray[np.float32]:
+        """The learning rate for each of the rows that come after `first` others."""
+        rates = np.full(n_rows, self.rate, dtype=np.float32)
+        if self.schedule == "inverse-root":
+            rates /= np.sqrt(1.0 + np.arange(first, first + n_rows), dtype=np.float32)
+        return rates
+
+    @property
+    def constants(self) -> tuple[np.float32, np.float32, np.float32]:
+        adaptive = float(self.schedule == "adagrad")
+        return np.float32(self.epsilon), np.float32(self.least_gradient), np.float32(adaptive)
+
+    @property
+    def growth(self) -> tuple[int, int, int, float, bool]:
+        return POLICIES[self.policy], self.arity, self.max_leaf, float(self.alpha), self.together
+
+
+def empty_tree(one_label: bool, settings: Settings, seed: int = 0) -> OnlineTree:
+    """Algorithm 2, OPLT.Init: a root that has no label yet, with both its classifiers."""
+    return _planted(np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, -1), one_label, settings, seed)
+
+
+def planted_tree(
+    tree: Tree, one_label: bool, settings: Settings, seed: int = 0, ids: NDArray[Any] | None = None
+) -> OnlineTree:
+    """A given tree, to learn with it (Algorithm 1, IPLT) and to go on from it (OPLT with a warm start).
+
+    `ids` are the labels that the tree's own stand for, where it has some of the labels only.
+    """
+    label = tree.label if ids is None else np.where(tree.label < 0, -1, ids[tree.label].astype(np.int64))
+    return _planted(tree.first_child, tree.n_children, label, one_label, settings, seed)
+
+
+def _planted(
+    first_child: NDArray[np.int64],
+    n_children: NDArray[np.int64],
+    label: NDArray[np.int64],
+    one_label: bool,
+    settings: Settings,
+    seed: int,
+) -> OnlineTree:
+    online = OnlineTree(one_label, seed)
+    n_blocks = 2 + len(label) + int((n_children // LANES).sum())
+    online.make_room(nodes=len(label), blocks=n_blocks, slots=n_blocks << kernels.SMALLEST_TABLE_BITS)
+    online.make_room_for_labels(int(label.max()) + 1)
+    kernels.plant(
+        first_child, n_children, label, settings.growth, online.nodes, online.blocks, online.store, online.leaf_of,
+        online.counts,
+    )  # fmt: skip
+    return online
+
+
+def adopt_labels(tree: OnlineTree, settings: Settings) -> None:
+    """Give a leaf to labels that are known but came with no row yet."""
+    waiting = np.flatnonzero(tree.leaf_of < 0)
+    if len(waiting):
+        nothing = SparseRows(
+            np.zeros(len(waiting) + 1, np.int64), np.empty(0, np.uint32), np.empty(0, np.float32), 0
+        )
+        order = np.arange(len(waiting), dtype=np.uint32)
+        _grow(tree, nothing, Targets(np.arange(len(waiting) + 1), waiting.astype(np.uint32)), order, settings)
+
+
+def learn(
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    orders: Iterable[NDArray[np.uint32]],
+    settings: Settings,
+    seen: int = 0,
+    threads: int = 1,
+) -> Iterator[int]:
+    """Algorithm 3, OPLT.Train: learn the rows in the given orders, in place, after `seen` others; yields the
+    rows done after each piece.
+
+    With several threads, labels that are new in a piece get their leaves first, then the threads race for
+    the weights without locks: results within noise.
+    """
+    for order in orders:
+        for start in range(0, len(order), ROWS_AT_ONCE):
+            piece = order[start : start + ROWS_AT_ONCE]
+            rates = settings.rates(seen, len(piece))
+            if threads > 1:
+                _grow(tree, rows, targets, piece, settings)
+            _learn_piece(tree, rows, targets, piece, rates, settings, threads)
+            seen += len(piece)
+            yield len(piece)
+
+
+def _grow(
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], settings: Settings
+) -> None:
+    found, done = np.empty(_longest(rows), dtype=np.uint64), 0
+    while done < len(order):
+        done = kernels.grow_tree(
+            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order, done, settings.growth, tree.nodes,
+            tree.blocks, tree.store, tree.leaf_of, tree.counts, found,
+        )  # fmt: skip
+        if done < len(order):
+            _make_room_wanted(tree)
+
+
+def _learn_piece(
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    order: NDArray[np.uint32],
+    rates: NDArray[np.float32],
+    settings: Settings,
+    threads: int,
+) -> None:
+    cuts = np.linspace(0, len(order), threads + 1).astype(int)
+    done = cuts[:-1].copy()  # how far each thread has come
+
+    def work(thread: int) -> None:
+        stop = cuts[thread + 1]
+        done[thread] = kernels.learn(
+            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order[:stop], done[thread],
+            not tree.one_label, rates, settings.constants, settings.growth, tree.nodes, tree.blocks, tree.store,
+            tree.leaf_of, tree.counts, _scratch(tree, rows),
+        )  # fmt: skip
+
+    while (done < cuts[1:]).any():
+        run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
+        if (done < cuts[1:]).any():
+            _make_room_wanted(tree)
+
+
+def _make_room_wanted(tree: OnlineTree) -> None:
+    """What the kernel found missing, with some to spare."""
+    counts = tree.counts
+    tree.make_room(
+        nodes=2 + tree.n_nodes // 8,
+        blocks=4 + tree.n_blocks // 8,
+        records=int(counts[kernels.RECORDS_WANTED]) + CHUNK_RECORDS // 2,
+        slots=int(counts[kernels.SLOTS_WANTED]),
+    )
+
+
+def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
+    n_nodes = len(tree.nodes.parent)
+    return Scratch(
+        np.empty(n_nodes, dtype=np.int64),
+        np.zeros(n_nodes, dtype=np.bool_),
+        np.zeros(len(tree.blocks.following), dtype=np.uint32),
+        np.empty(_longest(rows), dtype=np.uint64),
+    )
+
+
+def _longest(rows: SparseRows) -> int:
+    return int(np.diff(rows.indptr).max(initial=0))

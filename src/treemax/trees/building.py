@@ -1,0 +1,72 @@
+"""The tree that a name or a hierarchy stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from treemax.inputs import SparseRows
+from treemax.labels import LabelIndex, Targets
+from treemax.trees.builders import complete_tree, even_arity, huffman_tree, random_tree
+from treemax.trees.hierarchy import is_hierarchy, tree_of
+from treemax.trees.kmeans import kmeans_tree, label_vectors
+from treemax.trees.refinement import refined
+from treemax.trees.tree import Tree
+
+TREES = ("kmeans", "random", "complete", "huffman")
+
+
+def check_tree(tree: Any) -> None:
+    """Refuse what is neither the name of a way to build a tree nor a hierarchy."""
+    if not is_hierarchy(tree) and tree not in TREES:
+        raise ValueError(f"tree must be one of {', '.join(TREES)}, or a hierarchy, got {tree!r}.")
+
+
+def build_tree(
+    tree: Any,
+    rows: SparseRows,
+    targets: Targets,
+    index: LabelIndex,
+    arity: int | str = "auto",
+    max_leaf: int = 100,
+    vectors: SparseRows | None = None,
+    seed: int = 0,
+    threads: int = 1,
+) -> Tree:
+    """The tree over the labels of `index`: of one's own hierarchy, or built as `tree` says.
+
+    `vectors` say what labels look like; without them, their rows do.
+    """
+    n_labels = len(index)
+    if is_hierarchy(tree):
+        own = tree_of(tree, index)
+        if own.n_children.max() <= max_leaf:
+            return own
+        vectors = vectors or label_vectors(rows, targets, n_labels)
+        return refined(own, vectors, max_leaf, seed, threads)
+    return named_tree(tree, rows, targets, n_labels, arity, max_leaf, vectors, seed, threads)
+
+
+def named_tree(
+    tree: str,
+    rows: SparseRows,
+    targets: Targets,
+    n_labels: int,
+    arity: int | str = "auto",
+    max_leaf: int = 100,
+    vectors: SparseRows | None = None,
+    seed: int = 0,
+    threads: int = 1,
+) -> Tree:
+    """The tree over the labels 0 to n_labels - 1, built as one of `TREES` says."""
+    if tree == "huffman":
+        counts = np.bincount(targets.ids, minlength=n_labels)
+        return huffman_tree(counts, 2 if arity == "auto" else int(arity))
+    arity = even_arity(n_labels, max_leaf) if arity == "auto" else int(arity)
+    if tree == "kmeans":
+        vectors = vectors or label_vectors(rows, targets, n_labels)
+        return kmeans_tree(vectors, arity, max_leaf, seed, threads)
+    if tree == "random":
+        return random_tree(n_labels, arity, max_leaf, seed)
+    return complete_tree(n_labels, arity, max_leaf)

@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import treemax
-from treemax import checks
 from treemax.inputs import as_rows
 from treemax.kernels import lasso as kernels
 from treemax.kernels import siblings
@@ -196,11 +195,6 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
 
 
 # --- models --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
-def test_the_battery(check):
-    check(treemax.LabelTree(penalty="l1", arity=2, max_leaf=3, cost=3.0, verbose=0))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -191,6 +191,35 @@ def check_multi_label(estimator: Any) -> None:
     np.testing.assert_array_equal(dense, [[name in row for name in CLASSES] for row in answer])
 
 
+def check_thresholds_and_given_labels(estimator: Any) -> None:
+    """All labels over a threshold, and the probabilities of given labels, are those of `predict_proba`."""
+    X, y = example_data()
+    multi_X, lists = example_lists()
+    for features, labels in ((X, y), (sp.csr_matrix(multi_X), lists)):
+        model = clone(estimator).fit(features, labels)
+        probabilities = model.predict_proba(features)
+        for threshold in (0.0, 0.05, 0.5, 1.0):
+            found = model.predict_above(features, threshold)
+            expected = [model.classes_[row].tolist() for row in probabilities >= threshold]
+            agree = np.mean([a == b for a, b in zip(found, expected, strict=True)])
+            assert agree > 0.99, (
+                f"predict_above({threshold}) is not what predict_proba says"
+            )  # rounding aside
+        for row, pairs in zip(probabilities[:20], model.predict_above(features, 0.05, scores=True)):
+            assert [score for _, score in pairs] == sorted((score for _, score in pairs), reverse=True)
+            for label, score in pairs:
+                assert abs(score - row[np.searchsorted(model.classes_, label)]) < 1e-4
+        some = [2, 0, 2]
+        of_some = model.predict_proba_of(features, model.classes_[some])
+        np.testing.assert_allclose(of_some, probabilities[:, some], rtol=1e-4, atol=1e-6)
+        top = model.predict_topk(features, 3)
+        own = model.predict_proba_of(features, top.labels)
+        np.testing.assert_allclose(own, top.scores, rtol=1e-4, atol=1e-6)
+        refused(lambda model=model, X=features: model.predict_proba_of(X, ["yak"]), "yak")  # type: ignore[misc]
+        for wrong in (-0.1, 1.5, "half", None, True):
+            refused(lambda t=wrong, model=model, X=features: model.predict_above(X, t), "threshold")  # type: ignore[misc]
+
+
 def check_odd_shapes(estimator: Any) -> None:
     """One class, one row, one feature, and rows of zeros have defined results."""
     X, y = example_data()
@@ -318,7 +347,7 @@ def check_bad_input_is_refused(estimator: Any) -> None:
 def check_unfitted(estimator: Any) -> None:
     """Nothing can be asked of a model before it is fitted."""
     X, _ = example_data()
-    for call in ("predict", "predict_topk", "predict_proba"):
+    for call in ("predict", "predict_topk", "predict_proba", "predict_above"):
         try:
             getattr(clone(estimator), call)(X)
         except NotFittedError:
@@ -403,6 +432,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_sparse_and_dense_agree,
     check_one_row_at_a_time,
     check_multi_label,
+    check_thresholds_and_given_labels,
     check_odd_shapes,
     check_reproducible,
     check_save_and_load,

@@ -278,6 +278,30 @@ def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels
     return RaggedLabels(starts, indices[kept].astype(np.int64), np.dtype(np.int64), form, y.shape[1])
 
 
+def asked_ids(labels: Any, index: LabelIndex, n_rows: int) -> NDArray[np.int64]:
+    """The ids of labels that someone asks about: the same for every row, or a table with those of each row.
+
+    None in a table stands for no label, as in the answers of `predict_topk`, and gets the id -1.
+    """
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise ValueError(f"labels must be a list of labels, or one list for each row, got {labels!r}.")
+    rows = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    nested = any(isinstance(row, ROW_TYPES) for row in rows)
+    table = [list(row) for row in rows if isinstance(row, ROW_TYPES)] if nested else [rows]
+    if len({len(row) for row in table}) > 1 or (nested and not len(table) == len(rows) == n_rows):
+        raise ValueError(
+            f"labels must be one list for all rows, or as many lists of one length as X has rows ({n_rows})."
+        )
+    ids = np.array([index.ids(row) for row in table], dtype=np.int64).reshape(len(table), -1)
+    for row, known in zip(table, ids):
+        unknown = [
+            label for label, number in zip(row, known) if number < 0 and not (nested and label is None)
+        ]
+        if unknown:
+            raise ValueError(f"The model does not know the label {unknown[0]!r} that is asked for.")
+    return np.ascontiguousarray(np.broadcast_to(ids, (n_rows, ids.shape[1])))
+
+
 class LabelIndex:
     """Gives every label an id, 0, 1, 2, ... in order of arrival, and keeps it for ever.
 

@@ -462,6 +462,16 @@ class TextModel(ClassifierMixin, BaseEstimator):
         return self.estimator.predict_topk(self._rows(texts), k)
 
     @available_if(_gives_probabilities)
+    def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:
+        """All labels of each text whose probability is at least `threshold`, as the estimator gives them."""
+        return self.estimator.predict_above(self._rows(texts), threshold, scores)
+
+    @available_if(_gives_probabilities)
+    def predict_proba_of(self, texts: Any, labels: Any) -> Any:
+        """The probabilities of given labels for each text."""
+        return self.estimator.predict_proba_of(self._rows(texts), labels)
+
+    @available_if(_gives_probabilities)
     def predict_proba(self, texts: Any) -> Any:
         """The probability of every label for each text."""
         return self.estimator.predict_proba(self._rows(texts))

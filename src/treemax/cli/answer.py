@@ -19,6 +19,11 @@ from treemax.cli.options import data_options
     "--top", default=5, show_default=True, type=click.IntRange(min=1), help="How many labels an example."
 )
 @click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    help="All labels of at least this probability, in place of the best --top.",
+)
+@click.option(
     "--chunk",
     default=1000,
     show_default=True,
@@ -31,6 +36,7 @@ def predict(
     model: str,
     data: str,
     top: int,
+    threshold: float | None,
     chunk: int,
     jobs: int | None,
     format_: str,
@@ -47,8 +53,19 @@ def predict(
     with opened(data, format_, skip_bad, bits, chunk, loaded) as reader:
         for examples in reader:
             check_kind(loaded, examples, reader.name)
-            labels, scores = loaded.predict_topk(examples.X, top)
-            click.echo(b"\n".join(map(_answer_line, labels.tolist(), scores.tolist())))
+            labels, scores = _answers(loaded, examples.X, top, threshold)
+            click.echo(b"\n".join(map(_answer_line, labels, scores)))
+
+
+def _answers(
+    model: Any, X: Any, top: int, threshold: float | None
+) -> tuple[list[list[Any]], list[list[float]]]:
+    """Labels and scores of each row, best first: the best `top`, or all of at least `threshold`."""
+    if threshold is None:
+        found = model.predict_topk(X, top)
+        return found.labels.tolist(), found.scores.tolist()
+    rows = model.predict_above(X, threshold, scores=True)
+    return [[label for label, _ in row] for row in rows], [[score for _, score in row] for row in rows]
 
 
 def _answer_line(labels: list[Any], scores: list[float]) -> bytes:

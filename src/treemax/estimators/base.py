@@ -20,9 +20,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import treemax
 from treemax import modelfile
 from treemax.inputs import Rows, SparseRows, as_rows
-from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
+from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, read_labels, target_ids
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
+from treemax.parameters import check_number
 
 Self = TypeVar("Self", bound="LabelClassifier")
 
@@ -83,6 +84,34 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         """The probability of every label for each row."""
         raise NotImplementedError
+
+    def _above(
+        self, rows: Rows, threshold: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Row, id and probability of all labels with at least this probability, by row and id.
+
+        For a system that finds them without looking at all labels; this one looks at all, in blocks.
+        """
+        found = []
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            probabilities = self._probabilities(rows[start : start + ROWS_AT_ONCE])
+            row, ids = np.nonzero(probabilities >= np.float32(threshold))
+            found.append((row + start, ids, probabilities[row, ids]))
+        row, ids, chosen = (np.concatenate(parts) for parts in zip(*found))
+        return row, ids, chosen
+
+    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1.
+
+        For a system that knows them without looking at all labels; this one looks at all, in blocks.
+        """
+        answer = np.empty(ids.shape, dtype=np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            block = slice(start, start + ROWS_AT_ONCE)
+            of_all = self._probabilities(rows[block])
+            answer[block] = np.take_along_axis(of_all, np.maximum(ids[block], 0), axis=1)
+        answer[ids < 0] = 0.0
+        return answer
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
@@ -199,9 +228,35 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """
         rows = self._rows_to_predict(X)
         if self.multi_label_:
-            return self._labels_above(rows, 0.5)
+            row_of, ids, _ = self._above(rows, 0.5)
+            return self._in_caller_form(row_of, ids, len(rows))
         ids, _ = self._top(rows, 1)
         return self._labels_of(ids)[:, 0]
+
+    def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
+        """All labels of each row whose probability is at least `threshold`, however many they are.
+
+        In the form of the `y` of the training: label lists (also for a multi-class model) or an indicator
+        matrix. With `scores`, a list for each row of pairs (label, probability), best first.
+        """
+        check_number("threshold", threshold, least=0, most=1)
+        rows = self._rows_to_predict(X)
+        row_of, ids, probabilities = self._above(rows, float(threshold))
+        if not scores:
+            return self._in_caller_form(row_of, ids, len(rows))
+        order = np.lexsort((-probabilities, row_of))
+        pairs = list(zip(self.label_index_.labels(ids[order]).tolist(), probabilities[order].tolist()))
+        ends = np.searchsorted(row_of, np.arange(1, len(rows) + 1)).tolist()
+        return [pairs[start:end] for start, end in zip([0, *ends], ends)]
+
+    def predict_proba_of(self, X: Any, labels: Any) -> NDArray[np.float32]:
+        """The probabilities of given labels, of shape (rows, labels): no others are looked at where a model can.
+
+        `labels` is a list of labels for all rows, or a table with a row of labels for each row of X, such as
+        the labels of `predict_topk` (where None stands for no label, with probability 0).
+        """
+        rows = self._rows_to_predict(X)
+        return self._probabilities_of(rows, asked_ids(labels, self.label_index_, len(rows)))
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """The probability of every label, in the order of `classes_`.
@@ -249,17 +304,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             return labels
         return self.label_index_.labels(ids)
 
-    def _labels_above(self, rows: Rows, threshold: float) -> Any:
-        """All labels with at least this probability, in the caller's form."""
-        row_of, ids = [], []
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            chosen = np.nonzero(self._probabilities(rows[start : start + ROWS_AT_ONCE]) >= threshold)
-            row_of.append(chosen[0] + start)
-            ids.append(chosen[1])
-        return self._in_caller_form(np.concatenate(row_of), np.concatenate(ids), len(rows))
-
     def _in_caller_form(self, row_of: NDArray[np.int64], ids: NDArray[np.int64], n_rows: int) -> Any:
-        if self._label_form == "lists":
+        if self._label_form in ("lists", "vector"):
             cuts = np.searchsorted(row_of, np.arange(1, n_rows))
             return [part.tolist() for part in np.split(self.label_index_.labels(ids), cuts)]
         columns = self.label_index_.labels(ids).astype(np.int64)

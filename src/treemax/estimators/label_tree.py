@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
-from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
+from treemax.inference.label_tree import MOST_CHILDREN, Forest, Found, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
@@ -212,6 +212,12 @@ class LabelTree(WithHierarchy):
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         return self.model_.probabilities(rows, thread_count(self.n_jobs))
+
+    def _above(self, rows: Rows, threshold: float) -> Found:
+        return self.model_.above(rows, threshold, thread_count(self.n_jobs))
+
+    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""

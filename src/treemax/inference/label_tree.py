@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -19,6 +19,14 @@ from treemax.trees import Tree
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
 MOST_CHILDREN = 2**16  # a child is written in sixteen bits
 FILLED = 0.75  # of a hash table: fuller is smaller, emptier is faster
+
+
+class Found(NamedTuple):
+    """Labels found in rows, by row and id, with their probabilities."""
+
+    rows: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
 
 
 class NodeWeights(NamedTuple):
@@ -111,6 +119,23 @@ class PackedTree:
         above = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
         self._run(kernels.probabilities_of, rows, threads, above, read_only(ids), out)
         return out
+
+    def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
+        """All labels with at least this probability."""
+        sparse = sparsified(rows)
+        parts: dict[int, Found] = {}
+        search: Callable[..., Any] = kernels.labels_above
+
+        def answer(block: slice) -> None:
+            starts = np.empty(block.stop - block.start + 1, dtype=np.int64)
+            arguments = self._arguments(sparse[block])
+            ids, probabilities = search(*arguments, np.float32(threshold), starts)
+            row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
+            order = np.lexsort((ids, row))
+            parts[block.start] = Found(row, ids[order], probabilities[order])
+
+        run_all(blocks(len(rows), 1), answer, threads)
+        return Found(*map(np.concatenate, zip(*[parts[start] for start in sorted(parts)])))
 
     def _run(
         self,
@@ -207,16 +232,50 @@ class Forest:
             return answers[0]
         candidates = np.sort(np.concatenate([ids for ids, _ in answers], axis=1), axis=1)
         candidates[:, 1:][candidates[:, 1:] == candidates[:, :-1]] = -1
-        scores = np.mean(
-            [tree.of_labels(rows, candidates, threads) for tree in self.trees], axis=0, dtype=np.float32
-        )
+        scores = self.of_labels(rows, candidates, threads)
         order = np.argsort(np.where(candidates < 0, np.inf, -scores), axis=1, kind="stable")[:, :k]
         return np.take_along_axis(candidates, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
+    def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
+        """All labels with at least this probability: what is so probable on average is so in some tree."""
+        if len(self.trees) == 1:
+            return self.trees[0].above(rows, threshold, threads)
+        parts = []
+        for block in blocks(len(rows), self.trees[0].tree.n_labels):
+            some = rows[block]
+            found = [tree.above(some, threshold, threads) for tree in self.trees]
+            row, ids = _distinct_pairs(found)
+            place = np.arange(len(row)) - np.searchsorted(row, row)  # among those of its row
+            table = np.full((len(some), int(place.max(initial=-1)) + 1), -1)
+            table[row, place] = ids
+            scores = self.of_labels(some, table, threads)[row, place]
+            kept = scores >= np.float32(threshold)
+            parts.append(Found(row[kept] + block.start, ids[kept], scores[kept]))
+        return Found(*map(np.concatenate, zip(*parts)))
+
+    def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
+        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        return self._average([tree.of_labels(rows, ids, threads) for tree in self.trees])
+
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
-        total = self.trees[0].probabilities(rows, threads)
-        for tree in self.trees[1:]:
-            total += tree.probabilities(rows, threads)
+        return self._average(tree.probabilities(rows, threads) for tree in self.trees)
+
+    def _average(self, answers: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """In one way and order, so that every question gets the same answer to the last bit."""
+        total: NDArray[np.float32] | None = None
+        for answer in answers:
+            total = answer if total is None else np.add(total, answer, out=total)
+        assert total is not None
         total /= len(self.trees)
         return total
+
+
+def _distinct_pairs(found: list[Found]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and id of all that was found, each pair once, sorted."""
+    row, ids = (np.concatenate([getattr(part, name) for part in found]) for name in ("rows", "ids"))
+    order = np.lexsort((ids, row))
+    row, ids = row[order], ids[order]
+    first = np.ones(len(row), dtype=bool)
+    first[1:] = (row[1:] != row[:-1]) | (ids[1:] != ids[:-1])
+    return row[first], ids[first]

@@ -361,6 +361,66 @@ def exact_search(
 
 
 @kernel
+def labels_above(
+    indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
+    most_children, link, threshold, starts,
+):  # fmt: skip
+    """All labels of each row with at least this probability, and their probabilities; `starts` gets where each
+    row begins. No label is more probable than the nodes above it, so branches below the threshold stay shut."""
+    room = np.empty(most_children, np.float32)
+    found = np.empty(_longest(indptr), np.uint64)
+    waiting, waiting_scores = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
+    ids, probabilities, count = np.empty(1024, np.int64), np.empty(1024, np.float32), 0
+    worth_opening = threshold * (
+        _ONE - min(_ONE, np.float32(1e-6) * slopes.size)
+    )  # rounding may add a little
+    starts[0] = 0
+    for row in range(indptr.size - 1):
+        row_indices = indices[indptr[row] : indptr[row + 1]]
+        row_values = values[indptr[row] : indptr[row + 1]]
+        waiting[0], waiting_scores[0], size = 0, _ONE, 1
+        while size:
+            size -= 1
+            node, above = waiting[size], waiting_scores[size]
+            scores = room[: n_children[node]]
+            _score_children(
+                node,
+                row_indices,
+                row_values,
+                first_child,
+                n_children,
+                tables,
+                slots,
+                entries,
+                bias,
+                found,
+                scores,
+            )
+            _to_probabilities(scores, link, slopes[level[node]], shifts[level[node]], above)
+            if count + scores.size > ids.size:
+                ids, probabilities = _doubled(ids, count), _doubled(probabilities, count)
+            for c in range(scores.size):
+                child = first_child[node] + c
+                if label[child] < 0:
+                    if scores[c] >= worth_opening:
+                        waiting[size], waiting_scores[size] = child, scores[c]
+                        size += 1
+                elif scores[c] >= threshold:
+                    ids[count], probabilities[count] = label[child], scores[c]
+                    count += 1
+        starts[row + 1] = count
+    return ids[:count], probabilities[:count]
+
+
+@kernel
+def _doubled(array, used):
+    """The same numbers with twice the room, and at least a wide node's."""
+    larger = np.empty(2 * array.size + 65536, array.dtype)
+    larger[:used] = array[:used]
+    return larger
+
+
+@kernel
 def is_sound(tables, slots, entries, n_children):
     """Whether every table ends its searches at an empty slot, and no run of entries leaves the array or
     names a child that is not there."""

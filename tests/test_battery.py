@@ -11,6 +11,7 @@ VARIANTS = {
     "label-tree, logistic, deep": LabelTree(loss="logistic", arity=2, max_leaf=2),
     "label-tree, exact, huffman": LabelTree(tree="huffman", search="exact"),
     "label-tree, L1": LabelTree(penalty="l1", arity=2, max_leaf=3, cost=3.0),
+    "label-tree, eight bits": LabelTree(precision="int8", max_leaf=3),
     "one-vs-all, logistic": OneVsAll(loss="logistic"),
     "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
     "online-label-tree, the paper's": OnlineLabelTree(

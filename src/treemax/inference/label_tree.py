@@ -56,6 +56,7 @@ class PackedTree:
     slopes: NDArray[np.float32]
     shifts: NDArray[np.float32]
     link: str
+    scales: NDArray[np.float32] | None = None  # of which the weights of each node are multiples, if they are
 
     @classmethod
     def pack(
@@ -65,6 +66,7 @@ class PackedTree:
         link: str,
         slopes: NDArray[Any],
         shifts: NDArray[Any],
+        scales: NDArray[np.float32] | None = None,
     ) -> PackedTree:
         """Put the weights of all inner nodes into one structure."""
         sizes = np.zeros(len(tree), dtype=np.int64)
@@ -86,9 +88,8 @@ class PackedTree:
             offset = kernels.fill_table(
                 part.features, part.starts, part.children, part.weights, own_slots, entries, offset
             )
-        return cls(
-            tree, tables, slots, entries, bias, slopes.astype(np.float32), shifts.astype(np.float32), link
-        )
+        calibration = (slopes.astype(np.float32), shifts.astype(np.float32))
+        return cls(tree, tables, slots, entries, bias, *calibration, link, scales)
 
     @property
     def n_weights(self) -> int:

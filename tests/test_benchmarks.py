@@ -369,3 +369,29 @@ def test_real_data_has_the_known_size(name, rows, tmp_path, monkeypatch):
     monkeypatch.setattr(suites, "CACHE", tmp_path)
     facts = json.loads((suites.prepared(name) / "facts.json").read_text())
     assert (facts["train_rows"], facts["test_rows"], facts["labels"]) == rows
+
+
+# --- scripts of the documentation ----------------------------------------------------------------------
+
+
+def test_hypernyms_by_name_and_number():
+    from benchmarks.hierarchy import hypernyms
+
+    rows = [
+        ("net : a goal", "noun:0900:goal"), ("net : a trap", "noun:0110:trap"), ("net sales : money", "noun:0101:money"),
+        ("tulle : fine net", "noun:0100:net"), ("trap snare : a device", "noun:0100:net"), ("net", "verb:0100:catch"),
+    ]  # fmt: skip
+    found = hypernyms([text for text, _ in rows], [label for _, label in rows])
+    # The nearest of the nouns called "net" and nothing else; a trap is not below the net that is below it.
+    assert found == {"noun:0100:net": "noun:0110:trap"}
+
+
+def test_reliability_of_probabilities_that_are_true():
+    from benchmarks.reliability import curve, expected_error
+
+    random = np.random.RandomState(0)
+    probabilities = random.uniform(0.01, 1, 20_000)
+    right = random.uniform(size=20_000) < probabilities
+    assert expected_error(probabilities, right) < 0.02 < 0.2 < expected_error(probabilities**3, right)
+    says, is_right = curve(probabilities, right)
+    np.testing.assert_allclose(says, is_right, atol=0.1)

@@ -15,6 +15,7 @@ from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
 from treemax.estimators.online import OnlineLabelClassifier
+from treemax.inference.label_tree import Found
 from treemax.inference.linear import sparsified
 from treemax.inference.online_tree import OnlineTree
 from treemax.inputs import Rows, SparseRows
@@ -269,6 +270,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         return self.model_.probabilities(rows, thread_count(self.n_jobs))
+
+    def _above(self, rows: Rows, threshold: float) -> Found:
+        return self.model_.above(rows, threshold, thread_count(self.n_jobs))
+
+    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""

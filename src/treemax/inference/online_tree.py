@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inference.label_tree import Found
 from treemax.inference.linear import blocks as row_blocks
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, read_only
@@ -237,6 +238,30 @@ class OnlineTree:
         self._run(kernels.all_probabilities, rows, threads, (), out)
         return out
 
+    def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
+        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        out = np.empty(ids.shape, dtype=np.float32)
+        search = kernels.probabilities_of
+        self._run(search, rows, threads, (read_only(self.leaf_of),), read_only(ids), out)
+        return out
+
+    def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
+        """All labels with at least this probability."""
+        sparse, state = sparsified(rows), self._state()
+        parts: dict[int, Found] = {}
+        search: Callable[..., Any] = kernels.labels_above
+
+        def answer(block: slice) -> None:
+            part, starts = sparse[block], np.empty(block.stop - block.start + 1, dtype=np.int64)
+            arguments = (part.indptr, part.indices, part.values, *state)
+            ids, probabilities = search(*arguments, np.float32(threshold), starts)
+            row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
+            order = np.lexsort((ids, row))
+            parts[block.start] = Found(row, ids[order], probabilities[order])
+
+        run_all(row_blocks(len(rows), 1), answer, threads)
+        return Found(*map(np.concatenate, zip(*[parts[start] for start in sorted(parts)])))
+
     def _run(
         self,
         search: Callable[..., None],
@@ -246,14 +271,7 @@ class OnlineTree:
         *by_row: NDArray[Any],
     ) -> None:
         """Search block by block; `by_row` are the arrays that have a line for every row."""
-        sparse = sparsified(rows)
-        state = (
-            self.one_label,
-            self.n_nodes,
-            Nodes(*map(read_only, self.nodes)),
-            Blocks(*map(read_only, self.blocks)),
-            Store(*map(read_only, self.store)),
-        )
+        sparse, state = sparsified(rows), self._state()
 
         def answer(block: slice) -> None:
             part = sparse[block]
@@ -261,6 +279,15 @@ class OnlineTree:
             search(part.indptr, part.indices, part.values, *state, *options, *arrays)
 
         run_all(row_blocks(len(rows), by_row[-1].shape[1]), answer, threads)
+
+    def _state(self) -> tuple[Any, ...]:
+        return (
+            self.one_label,
+            self.n_nodes,
+            Nodes(*map(read_only, self.nodes)),
+            Blocks(*map(read_only, self.blocks)),
+            Store(*map(read_only, self.store)),
+        )
 
 
 def _answers(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

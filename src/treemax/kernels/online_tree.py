@@ -937,3 +937,77 @@ def all_probabilities(indptr, indices, values, one_label, n_nodes, nodes, blocks
                     above[size] = scores[c]
                     size, c = size + 1, c + 1
                 block = blocks.following[block]
+
+
+@kernel
+def probabilities_of(indptr, indices, values, one_label, n_nodes, nodes, blocks, store, leaf_of, ids, out):
+    """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
+    found, scores = _rooms(indptr, nodes, n_nodes)
+    of_node = np.empty(n_nodes, np.float32)
+    known_in = np.full(n_nodes, -1, np.int64)  # the row for which a node's probability is known
+    path = np.empty(n_nodes, np.int64)
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        of_node[0] = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        known_in[0] = row
+        for j in range(ids.shape[1]):
+            leaf = leaf_of[ids[row, j]] if ids[row, j] >= 0 else -1
+            if leaf < 0:
+                out[row, j] = _ZERO
+                continue
+            node, length = leaf, 0
+            while known_in[node] != row:
+                node = nodes.parent[node]
+                path[length] = node
+                length += 1
+            for step in range(length - 1, -1, -1):
+                node = path[step]
+                _expand(
+                    node, of_node[node], indices[x], values[x], one_label, nodes, blocks, store, found, scores
+                )
+                block, c = nodes.first_block[node], 0
+                while block >= 0:
+                    for lane in range(blocks.used[block]):
+                        child = blocks.child[block * LANES + lane]
+                        of_node[child], known_in[child] = scores[c], row
+                        c += 1
+                    block = blocks.following[block]
+            out[row, j] = of_node[leaf]
+
+
+@kernel
+def labels_above(indptr, indices, values, one_label, n_nodes, nodes, blocks, store, threshold, starts):
+    """All labels whose probability is at least `threshold`: no branch below it is opened. Those of row i are
+    starts[i] to starts[i + 1] of what is returned."""
+    found, scores = _rooms(indptr, nodes, n_nodes)
+    waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
+    ids, probabilities = np.empty(64, np.int64), np.empty(64, np.float32)
+    count = 0
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        starts[row] = count
+        waiting[0], size = 0, 1
+        above[0] = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        while size:
+            size -= 1
+            node, probability = waiting[size], above[size]
+            if probability < threshold:
+                continue
+            if nodes.label[node] >= 0:
+                if count == ids.size:
+                    ids = np.append(ids, np.empty(count, np.int64))
+                    probabilities = np.append(probabilities, np.empty(count, np.float32))
+                ids[count], probabilities[count] = nodes.label[node], probability
+                count += 1
+                continue
+            _expand(node, probability, indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            block, c = nodes.first_block[node], 0
+            while block >= 0:
+                for lane in range(blocks.used[block]):
+                    if scores[c] >= threshold:
+                        waiting[size], above[size] = blocks.child[block * LANES + lane], scores[c]
+                        size += 1
+                    c += 1
+                block = blocks.following[block]
+    starts[indptr.size - 1] = count
+    return ids[:count], probabilities[:count]

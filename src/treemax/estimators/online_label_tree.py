@@ -295,9 +295,11 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return state, self.model_.arrays(resume)
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
-        self.settings_ = Settings(**header["settings"])
-        if self.settings_.policy not in POLICIES or self.settings_.schedule not in SCHEDULES:
-            raise ValueError(f"unknown policy or schedule: {header['settings']}")
+        self.settings_ = settings = Settings(**header["settings"])
+        parameters = {**vars(settings), "learning_rate": settings.rate}
+        del parameters["rate"]
+        type(self)(**parameters)._check_parameters()
+        seed = int(header["random_state"])
         return OnlineTree.from_arrays(
-            arrays, not self.multi_label_, len(self.label_index_), int(header["random_state"])
+            arrays, not self.multi_label_, len(self.label_index_), seed, settings.growth
         )

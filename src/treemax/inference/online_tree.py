@@ -14,7 +14,7 @@ from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, read_only
 from treemax.kernels import online_tree as kernels
 from treemax.kernels.online_tree import LANES, Blocks, Nodes, Store
-from treemax.threads import run_all
+from treemax.threads import SharedLock, run_all
 
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
@@ -32,6 +32,7 @@ class OnlineTree:
 
     def __init__(self, one_label: bool, seed: int = 0) -> None:
         self.one_label = one_label
+        self.lock = SharedLock()  # searches share it; learning, which moves things, is alone
         self.knows_squares = True  # AdaGrad's; not after loading a file without them
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
@@ -46,12 +47,16 @@ class OnlineTree:
         self.make_room(nodes=ROOM, blocks=ROOM, records=1, slots=1024)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "store": self.store._replace(chunks=np.zeros(0, dtype=np.uint64))}
+        elsewhere = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
+        return {**self.__dict__, "store": elsewhere, "lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy has chunks of its own, at other addresses."""
+        """A copy has chunks of its own, at other addresses; and what was mapped from a file can be written to."""
         self.__dict__.update(state)
+        self.lock = SharedLock()
         self.chunks = [_aligned_copy(chunk) for chunk in self.chunks]
+        self.leaf_of, self.counts = _enlarged(self.leaf_of, 0), _enlarged(self.counts, 0)
+        self.store = self.store._replace(free=_enlarged(self.store.free, 0))
         self.make_room()
 
     # --- room -------------------------------------------------------------------------------------------
@@ -178,15 +183,24 @@ class OnlineTree:
 
     @classmethod
     def from_arrays(
-        cls, arrays: dict[str, NDArray[Any]], one_label: bool, n_labels: int, seed: int
+        cls,
+        arrays: dict[str, NDArray[Any]],
+        one_label: bool,
+        n_labels: int,
+        seed: int,
+        growth: tuple[int, int, int, float, bool],
     ) -> OnlineTree:
-        """The model back from its arrays; what does not fit together is a ValueError."""
+        """The model back from its arrays; what does not fit together, or cannot grow further as `growth`
+        says, is a ValueError."""
         _check_types(arrays)
         label, owner, used, child = (arrays[name] for name in ("label", "owner", "used", "child"))
         n_nodes, n_blocks = len(label), len(owner)
         self = cls(one_label, seed)
         filled, lanes = arrays["filled"], arrays["lanes"]
-        _check_shape(label, owner, used, child, filled, n_labels)
+        _check_shape(label, owner, used, child, n_labels)
+        n_features = len(arrays["features"])
+        if filled.min() < 0 or filled.max() > n_features or filled.sum() != n_features:
+            raise ValueError("the features do not fit the tree")
         if ((lanes != _ALL).any() and (lanes != (1 << used) - 1)[lanes != _ALL].any()) or (lanes == 0).any():
             raise ValueError("the tree is damaged: a block has lanes that belong to nobody")
         self.make_room(n_nodes, n_blocks)
@@ -195,13 +209,16 @@ class OnlineTree:
         self.make_room_for_labels(n_labels)
         self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
         self.blocks.lanes[:n_blocks] = lanes
+        followed = self.blocks.following[:n_blocks] >= 0
+        if (used[followed] != LANES).any() or not kernels.can_grow(growth, n_nodes, self.nodes, self.blocks):
+            raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.knows_squares = "squares" in arrays
         squares = arrays.get("squares", np.empty(0, dtype=np.float32))
-        if "bias_squares" in arrays:
+        if self.knows_squares:
             self.blocks.bias_squares[: n_blocks * LANES] = arrays["bias_squares"]
         n_values = int((filled * self._stored_lanes()).sum())
-        if len(arrays["features"]) != filled.sum() or {len(arrays["weights"]), len(squares)} - {n_values, 0}:
+        if len(arrays["weights"]) != n_values or len(squares) != n_values * self.knows_squares:
             raise ValueError("the weights do not fit the tree")
         slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
         self.make_room(records=int(filled.sum()), slots=int(slots))
@@ -223,19 +240,22 @@ class OnlineTree:
     def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
         ids, probabilities = _answers(len(rows), k)
-        self._run(kernels.beam_search, rows, threads, (width,), ids, probabilities)
+        with self.lock.shared():
+            self._run(kernels.beam_search, rows, threads, (width,), ids, probabilities)
         return ids, probabilities
 
     def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k labels of the largest probability, by uniform-cost search."""
         ids, probabilities = _answers(len(rows), k)
-        self._run(kernels.exact_search, rows, threads, (), ids, probabilities)
+        with self.lock.shared():
+            self._run(kernels.exact_search, rows, threads, (), ids, probabilities)
         return ids, probabilities
 
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
-        out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
-        self._run(kernels.all_probabilities, rows, threads, (), out)
+        with self.lock.shared():
+            out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
+            self._run(kernels.all_probabilities, rows, threads, (), out)
         return out
 
     def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
@@ -330,7 +350,8 @@ _TYPES = {
 
 
 def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
-    missing = set(_TYPES) - set(arrays) - {"bias_squares", "squares"}
+    optional = {"bias_squares", "squares"}
+    missing = set(_TYPES) - set(arrays) - (set() if optional & set(arrays) else optional)
     if missing:
         raise ValueError(f"the model has no {', '.join(sorted(missing))}")
     for name, array in arrays.items():
@@ -349,13 +370,12 @@ def _check_shape(
     owner: NDArray[np.int64],
     used: NDArray[np.int64],
     child: NDArray[np.int64],
-    filled: NDArray[np.int64],
     n_labels: int,
 ) -> None:
     """Everything that learning and searching rely on without looking."""
     n_nodes = len(label)
     sound = n_nodes > 0 and len(owner) > 0 and owner[0] == -1 and used[0] == 1
-    sound = sound and bool((filled >= 0).all() and ((used >= 0) & (used <= LANES)).all())
+    sound = sound and bool(((used >= 0) & (used <= LANES)).all())
     sound = sound and len(child) == used.sum() and np.array_equal(np.sort(child), np.arange(n_nodes))
     sound = sound and child[0] == 0 and bool(((owner[1:] >= 0) & (owner[1:] < n_nodes)).all())
     leaves = label[label >= 0]

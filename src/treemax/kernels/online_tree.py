@@ -37,6 +37,8 @@ SELECTED, RANDOM_STATE, UPDATES, AUXILIARY_UPDATES, TABLE_LOCK = 6, 7, 8, 9, 10
 RECORDS_WANTED, SLOTS_WANTED, N_COUNTS = 11, 12, 13
 
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+_LOWER_HALF = np.uint64(0xFFFFFFFF)
+_UPPER_HALF = np.uint64(0xFFFFFFFF00000000)
 _MISSING = np.uint64(0)  # an address that no record has
 _ALL_LANES = np.uint32(0xFFFF)
 _MULTIPLIER = np.uint32(0x9E3779B1)
@@ -127,7 +129,7 @@ def _find_all(block, indices, blocks, store, found):
             if slot == _EMPTY:
                 break
             if slot >> np.uint64(32) == feature:
-                address = _address(store, slot & np.uint64(0xFFFFFFFF))
+                address = _address(store, slot & _LOWER_HALF)
                 vector.prefetch_at(address)
                 break
             at = (at + np.uint64(1)) & last
@@ -145,19 +147,34 @@ def _table_bits(n_records):
 
 @kernel
 def _new_table(bits, store, counts):
-    """Room for a table, all slots empty: one that is no longer used, or new."""
+    """Room for a table, all slots empty: one that is no longer used, or new; -1 where there is no room."""
     while not atomic.take(counts, TABLE_LOCK):
         pass
     start = store.free[bits]
     if start >= 0:
-        store.free[bits] = np.int64(store.slots[start])
-    else:
+        store.free[bits] = _next_unused(store.slots[start])
+    elif counts[SLOTS] + (1 << bits) <= store.slots.size:
         start = counts[SLOTS]
         counts[SLOTS] = start + (1 << bits)
     atomic.give(counts, TABLE_LOCK)
-    for at in range(start, start + (1 << bits)):
-        store.slots[at] = _EMPTY
+    if start >= 0:
+        for at in range(start, start + (1 << bits)):
+            store.slots[at] = _EMPTY
     return start
+
+
+@inline_kernel
+def _link(start):
+    """A slot that leads to a table no longer used. A thread may still look for a feature in the table that
+    it is written into: it has the one feature that no row has."""
+    return _UPPER_HALF | np.uint64(start >> SMALLEST_TABLE_BITS)
+
+
+@inline_kernel
+def _next_unused(link):
+    """The way back from `_link`."""
+    start = link & _LOWER_HALF
+    return np.int64(-1) if start == _LOWER_HALF else np.int64(start) << SMALLEST_TABLE_BITS
 
 
 @kernel
@@ -171,24 +188,30 @@ def _put(slots, start, bits, slot):
 
 @kernel
 def _extend_table(block, bits, blocks, store, counts):
-    """Move a block's slots to a table of the given size."""
+    """Move a block's slots to a table of the given size; False, and nothing changed, where there is no room."""
     old = blocks.table[block]
     old_start, old_bits = old >> 6, old & 63
     start = _new_table(bits, store, counts)
+    if start < 0:
+        return False
     for at in range(old_start, old_start + (1 << old_bits)):
         if store.slots[at] != _EMPTY:
             _put(store.slots, np.uint64(start), np.uint64(bits), store.slots[at])
     blocks.table[block] = start << 6 | bits
     while not atomic.take(counts, TABLE_LOCK):
         pass
-    store.slots[old_start] = np.uint64(store.free[old_bits])
+    store.slots[old_start] = _link(store.free[old_bits])
     store.free[old_bits] = old_start
     atomic.give(counts, TABLE_LOCK)
+    return True
 
 
 @kernel
 def _insert(block, feature, blocks, store, counts):
-    """The address of the record of a feature that had none; zeros, unless another thread was faster."""
+    """The address of the record of a feature that had none; zeros, unless another thread was faster.
+
+    Missing where the table is full and there is no room for a larger one: other threads have added features
+    to this block since this one planned its row. Alone, a thread has planned enough."""
     while not atomic.take(blocks.lock, block):
         pass
     table = np.uint64(blocks.table[block])
@@ -198,13 +221,16 @@ def _insert(block, feature, blocks, store, counts):
         slot = store.slots[start + at]
         if slot >> np.uint64(32) == np.uint64(feature):
             atomic.give(blocks.lock, block)
-            return _address(store, slot & np.uint64(0xFFFFFFFF))
+            return _address(store, slot & _LOWER_HALF)
         at = (at + np.uint64(1)) & last
+    full = 4 * (blocks.filled[block] + 1) > 3 << bits
+    if full and not _extend_table(block, np.int64(bits) + 1, blocks, store, counts):
+        atomic.give(blocks.lock, block)
+        return _MISSING
     record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
     slot = np.uint64(feature) << np.uint64(32) | record
     blocks.filled[block] += 1
-    if 4 * blocks.filled[block] > 3 << bits:
-        _extend_table(block, np.int64(bits) + 1, blocks, store, counts)
+    if full:
         table = np.uint64(blocks.table[block])
         _put(store.slots, table >> np.uint64(6), table & np.uint64(63), slot)
     else:
@@ -260,6 +286,8 @@ def _update_block(block, targets, indices, values, blocks, store, counts, found,
         address = found[p]
         if address == _MISSING:
             address = _insert(block, indices[p], blocks, store, counts)
+            if address == _MISSING:
+                continue
         step = vector.multiply(gradient, vector.splat(values[p]))
         squares = vector.multiply_add(step, step, vector.load_at(_squares(address)))
         vector.store_at(_squares(address), squares)
@@ -308,8 +336,8 @@ def _copy_of_lane(source, lane, blocks, store, counts):
         if slot == _EMPTY:
             continue
         record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
-        store.slots[new_start + at - start] = slot & np.uint64(0xFFFFFFFF00000000) | record
-        old, new = _address(store, slot & np.uint64(0xFFFFFFFF)), _address(store, record)
+        store.slots[new_start + at - start] = slot & _UPPER_HALF | record
+        old, new = _address(store, slot & _LOWER_HALF), _address(store, record)
         vector.store_at(new, vector.splat(vector.extract(vector.load_at(old), lane)))
         vector.store_at(_squares(new), vector.splat(vector.extract(vector.load_at(_squares(old)), lane)))
     blocks.filled[block] = blocks.filled[source]
@@ -319,12 +347,12 @@ def _copy_of_lane(source, lane, blocks, store, counts):
 @kernel
 def _invert_first_lane(block, blocks, store):
     """The classifier of lane 0 becomes its inverse: every update it had counts the other way round."""
-    blocks.bias[block * LANES] = -blocks.bias[block * LANES]
+    blocks.bias[block * LANES] = _ZERO - blocks.bias[block * LANES]  # not -0 for one that learned nothing
     table = blocks.table[block]
     zero = vector.splat(_ZERO)
     for at in range(table >> 6, (table >> 6) + (1 << (table & 63))):
         if store.slots[at] != _EMPTY:
-            address = _address(store, store.slots[at] & np.uint64(0xFFFFFFFF))
+            address = _address(store, store.slots[at] & _LOWER_HALF)
             weights = vector.load_at(address)
             vector.store_at(address, vector.choose(np.uint32(1), vector.subtract(zero, weights), weights))
 
@@ -347,7 +375,7 @@ def _may_grow(node, policy, arity, nodes):
     """Whether a node may get more children, or a node inserted below it: then it keeps its auxiliary
     classifier."""
     if policy == COMPLETE:
-        return nodes.label[node] >= 0
+        return nodes.n_children[node] == 0
     if policy == ONE_LEVEL:
         return node == 0
     return nodes.n_inner[node] == 0 or nodes.n_children[node] < arity
@@ -425,10 +453,8 @@ def plant(first_child, n_children, label, growth, nodes, blocks, store, leaf_of,
             leaf_of[label[node]] = node
     nodes.place[0] = 0
     for node in range(n):
-        if n_children[node] == 0:
-            mixed = nodes.parent[node] >= 0 and nodes.n_inner[nodes.parent[node]] > 0
-            if node > 0 and not (policy == COMPLETE or (policy != ONE_LEVEL and mixed)):
-                continue
+        if node > 0 and n_children[node] == 0 and not _leaf_may_grow(node, policy, nodes):
+            continue
         block = _new_block(SMALLEST_TABLE_BITS, blocks, store, counts)
         nodes.first_block[node] = nodes.last_block[node] = block
         for child in range(first_child[node], first_child[node] + n_children[node]):
@@ -575,8 +601,10 @@ def _update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of,
         if nodes.n_leaves[0] == 0:  # the first label of all
             nodes.label[0], nodes.n_leaves[0], leaf_of[label] = label, 1, 0
             continue
+        before, random_state = counts[SELECTED], counts[RANDOM_STATE]
         node = _select(indices, values, growth, nodes, blocks, store, counts, found, room)
         if not _room_to_extend(node, nodes, blocks, store, counts):
+            counts[SELECTED], counts[RANDOM_STATE] = before, random_state  # to select the same again
             return False
         if nodes.label[node] >= 0 or (policy != ONE_LEVEL and _is_full(node, most_children, nodes)):
             _insert_node(node, policy, nodes, blocks, store, leaf_of, counts)
@@ -742,7 +770,7 @@ def pack_records(n_blocks, blocks, store, features, weights, squares):
                 continue
             features[record] = slot >> np.uint64(32)
             record += 1
-            address = _address(store, slot & np.uint64(0xFFFFFFFF))
+            address = _address(store, slot & _LOWER_HALF)
             vector.store(row, np.uint64(0), vector.load_at(address))
             vector.store(row_squares, np.uint64(0), vector.load_at(_squares(address)))
             for lane in range(width):
@@ -750,6 +778,21 @@ def pack_records(n_blocks, blocks, store, features, weights, squares):
                 if squares.size:
                     squares[at] = row_squares[lane]
                 at += 1
+
+
+@kernel
+def can_grow(growth, n_nodes, nodes, blocks):
+    """Whether every node that the policy may select has its auxiliary classifier."""
+    policy, arity = growth[0], growth[1]
+    for node in range(n_nodes):
+        if node > 0 and nodes.label[node] >= 0:
+            selectable = _leaf_may_grow(node, policy, nodes)
+        else:
+            selectable = _may_grow(node, policy, arity, nodes)
+        last = nodes.last_block[node]
+        if selectable and (last < 0 or blocks.used[last] == LANES or blocks.lanes[last] != _ALL_LANES):
+            return False
+    return True
 
 
 @kernel

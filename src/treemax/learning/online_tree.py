@@ -102,7 +102,9 @@ def adopt_labels(tree: OnlineTree, settings: Settings) -> None:
             np.zeros(len(waiting) + 1, np.int64), np.empty(0, np.uint32), np.empty(0, np.float32), 0
         )
         order = np.arange(len(waiting), dtype=np.uint32)
-        _grow(tree, nothing, Targets(np.arange(len(waiting) + 1), waiting.astype(np.uint32)), order, settings)
+        targets = Targets(np.arange(len(waiting) + 1), waiting.astype(np.uint32))
+        with tree.lock.alone():
+            _grow(tree, nothing, targets, order, settings)
 
 
 def learn(
@@ -124,9 +126,10 @@ def learn(
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
             rates = settings.rates(seen, len(piece))
-            if threads > 1:
-                _grow(tree, rows, targets, piece, settings)
-            _learn_piece(tree, rows, targets, piece, rates, settings, threads)
+            with tree.lock.alone():
+                if threads > 1:
+                    _grow(tree, rows, targets, piece, settings)
+                _learn_piece(tree, rows, targets, piece, rates, settings, threads)
             seen += len(piece)
             yield len(piece)
 

@@ -1,0 +1,402 @@
+"""The tree that grows while it learns: its structure, and what its classifiers are (kernels and learning)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_online_tree import Reference, as_arrays, random_stream
+from treemax.kernels import online_tree as kernels
+from treemax.learning.online_tree import POLICIES, SCHEDULES, Settings, empty_tree, learn, planted_tree
+from treemax.trees import Tree
+
+LANES = kernels.LANES
+PLAIN = Settings("best-greedy", 3, 4, 0.75, False, "adagrad", 1.0, 0.01, 0.0)
+NEAR_LANES = (14, 15, 16, 17, 31, 32, 33)
+
+
+@st.composite
+def growths(draw):
+    """Ways to grow and to learn, the awkward ones among them."""
+    return Settings(
+        policy=draw(st.sampled_from(sorted(POLICIES))),
+        arity=draw(st.sampled_from((2, 3, 5, 15, 16, 17, 18))),
+        max_leaf=draw(st.sampled_from((2, 3, 5, *NEAR_LANES))),
+        alpha=draw(st.sampled_from((0.0, 0.3, 0.75, 1.0))),
+        together=draw(st.booleans()),
+        schedule=draw(st.sampled_from(SCHEDULES)),
+        rate=draw(st.sampled_from((0.1, 1.0, 3.0))),
+        epsilon=draw(st.sampled_from((1e-6, 0.01, 1.0))),
+        least_gradient=draw(st.sampled_from((0.0, 1e-3, 0.2, 0.5))),
+    )
+
+
+@st.composite
+def streams(draw):
+    """(rows, targets, one_label)"""
+    one_label = draw(st.booleans())
+    stream = random_stream(
+        draw(st.integers(0, 2**31)),
+        n_rows=draw(st.integers(1, 70)),
+        n_labels=draw(st.sampled_from((1, 2, 3, 20, 40, 90))),
+        n_features=draw(st.sampled_from((1, 5, 40))),
+        most_labels=draw(st.sampled_from((1, 3, 9))),
+        one_label=one_label,
+    )
+    return (*as_arrays(stream), one_label)
+
+
+def taught(tree, rows, targets, how, seen=0, threads=1):
+    """The tree after one pass."""
+    tree.make_room_for_labels(int(max(targets.ids, default=-1)) + 1)
+    order = np.arange(len(rows), dtype=np.uint32)
+    for _ in learn(tree, rows, targets, [order], how, seen, threads):
+        pass
+    return tree
+
+
+def grown(rows, targets, how, one_label, seed=7):
+    return taught(empty_tree(one_label, how, seed), rows, targets, how)
+
+
+def planted_like(tree, how, seed=7):
+    """The same shape, knowing nothing."""
+    parent, label = tree.shape()
+    ids, own = np.unique(label[label >= 0], return_inverse=True)
+    compact = label.copy()
+    compact[label >= 0] = own
+    if len(ids) == 0:
+        return empty_tree(tree.one_label, how, seed)
+    return planted_tree(Tree.from_parents(parent, compact), tree.one_label, how, seed, ids)
+
+
+def states(tree):
+    """Bit by bit what the classifier of each place (block * 16 + lane) is, AdaGrad's sums included; also of
+    the free lane that stands for the auxiliary classifier."""
+    arrays = tree.arrays(resume=True)
+    widths, first, start, known = tree._stored_lanes(), 0, 0, {}
+    for block, (filled, width) in enumerate(zip(arrays["filled"].tolist(), widths.tolist())):
+        features = arrays["features"][first : first + filled]
+        pieces = [
+            arrays[name][start : start + filled * width].reshape(filled, width)
+            for name in ("weights", "squares")
+        ]
+        by_feature = np.argsort(features)
+        for lane in range(width):
+            bits = [piece[by_feature, lane].view(np.uint32) for piece in pieces]
+            matters = (bits[0] | bits[1]) != 0
+            place = block * LANES + lane
+            bias = [arrays[name][place : place + 1].tobytes() for name in ("bias", "bias_squares")]
+            known[place] = (
+                features[by_feature][matters].tobytes(),
+                *(b[matters].tobytes() for b in bits),
+                *bias,
+            )
+        first, start = first + filled, start + filled * width
+    return known
+
+
+def pairs_of_nodes(one, other):
+    """Which node of one tree is which of the other; the shapes must be the same."""
+    pairs = {0: 0}
+    np.testing.assert_array_equal(one.leaf_of >= 0, other.leaf_of >= 0)
+    for label in np.flatnonzero(one.leaf_of >= 0):
+        a, b = int(one.leaf_of[label]), int(other.leaf_of[label])
+        while a >= 0:
+            assert pairs.setdefault(a, b) == b
+            a, b = int(one.nodes.parent[a]), int(other.nodes.parent[b])
+        assert b == -1
+    assert len(pairs) == len(set(pairs.values())) == one.n_nodes == other.n_nodes
+    return pairs
+
+
+def auxiliary_place(tree, node):
+    """Where the auxiliary classifier of a node is, or None."""
+    block = int(tree.nodes.last_block[node])
+    if block < 0 or tree.blocks.lanes[block] != kernels._ALL_LANES or tree.blocks.used[block] == LANES:
+        return None
+    return block * LANES + int(tree.blocks.used[block])
+
+
+def assert_same_classifiers(one, other):
+    """Every node's classifier, and the auxiliary ones, are the same in every bit."""
+    own, others = states(one), states(other)
+    for a, b in pairs_of_nodes(one, other).items():
+        assert own[int(one.nodes.place[a])] == others[int(other.nodes.place[b])], f"node {a}"
+        places = auxiliary_place(one, a), auxiliary_place(other, b)
+        assert (places[0] is None) == (places[1] is None), f"auxiliary classifier of node {a}"
+        if places[0] is not None:
+            assert own[places[0]] == others[places[1]], f"auxiliary classifier of node {a}"
+
+
+def assert_sound(tree, how, one_thread=True):
+    """Everything that holds of the structure after any stream."""
+    nodes, blocks, n_nodes, n_blocks = tree.nodes, tree.blocks, tree.n_nodes, tree.n_blocks
+    parent, label = tree.shape()
+    owned, leaves_below = [0], np.zeros(n_nodes, int)
+    assert parent[0] == -1 and (parent[1:] >= 0).all()
+    assert blocks.child[0] == 0 and nodes.place[0] == 0 and blocks.used[0] == 1 and blocks.lanes[0] == 1
+    for node in range(n_nodes):
+        children, block = [], int(nodes.first_block[node])
+        while block >= 0:
+            owned.append(block)
+            used = int(blocks.used[block])
+            own = blocks.child[block * LANES : (block + 1) * LANES]
+            assert (own[:used] >= 0).all() and (own[used:] == -1).all()
+            children += own[:used].tolist()
+            if blocks.following[block] < 0:
+                assert block == nodes.last_block[node]
+                assert blocks.lanes[block] in ((1 << used) - 1, kernels._ALL_LANES)
+            else:
+                assert used == LANES and blocks.lanes[block] == kernels._ALL_LANES
+            assert blocks.lock[block] == 0
+            block = int(blocks.following[block])
+        assert children == sorted(children, key=lambda child: nodes.place[child])
+        assert [parent[child] for child in children] == [node] * len(children)
+        assert sorted(children) == np.flatnonzero(parent == node).tolist()
+        assert nodes.n_children[node] == len(children)
+        assert nodes.n_inner[node] == sum(label[child] < 0 for child in children)
+        assert (label[node] >= 0) == (not children) or n_nodes == 1
+        at = node
+        while label[node] >= 0 and at >= 0:
+            leaves_below[at] += 1
+            at = parent[at]
+        assert_may_grow_when_it_should(tree, node, how)
+    assert sorted(owned) == list(range(n_blocks)), "every block belongs to one node"
+    np.testing.assert_array_equal(nodes.n_leaves[:n_nodes], leaves_below)
+    leaves = np.flatnonzero(label >= 0)
+    np.testing.assert_array_equal(tree.leaf_of[label[leaves]], leaves)
+    assert (tree.leaf_of >= 0).sum() == len(leaves)
+    assert_tables_are_sound(tree)
+    if one_thread:
+        assert_free_lanes_are_alike(tree)
+    for count in (kernels.RECORDS_PLANNED, kernels.SLOTS_PLANNED, kernels.TABLE_LOCK):
+        assert tree.counts[count] == 0
+    assert tree.counts[kernels.SELECTED] == -1
+
+
+def assert_may_grow_when_it_should(tree, node, how):
+    """A node that a policy may extend has its auxiliary classifier; others have none."""
+    nodes = tree.nodes
+    leaf, beside_inner = nodes.n_children[node] == 0, node > 0 and nodes.n_inner[nodes.parent[node]] > 0
+    if how.policy == "complete":
+        open_ended = leaf
+    elif how.policy == "one-level":
+        open_ended = node == 0
+    elif leaf:
+        open_ended = node == 0 or beside_inner
+    else:
+        open_ended = nodes.n_inner[node] == 0 or nodes.n_children[node] < how.arity
+    assert (auxiliary_place(tree, node) is not None) == open_ended, f"node {node}"
+
+
+def assert_tables_are_sound(tree):
+    """No two tables share a slot, no two slots a record, and every slot can be found."""
+    taken, records = np.zeros(tree.n_slots, bool), []
+    for block in range(tree.n_blocks):
+        start, bits = divmod(int(tree.blocks.table[block]), 64)
+        assert start + (1 << bits) <= tree.n_slots <= len(tree.store.slots)
+        assert not taken[start : start + (1 << bits)].any()
+        taken[start : start + (1 << bits)] = True
+        slots = tree.store.slots[start : start + (1 << bits)]
+        full = slots[slots != kernels._EMPTY]
+        assert len(full) == tree.blocks.filled[block] and 4 * len(full) <= 3 << bits
+        assert len(np.unique(full >> np.uint64(32))) == len(full)
+        records.append(full & np.uint64(0xFFFFFFFF))
+    numbers = np.concatenate(records)
+    assert len(np.unique(numbers)) == len(numbers) == tree.n_records
+    assert numbers.max(initial=0) < max(1, tree.n_records)
+
+
+def record(tree, number):
+    """Weights and sums of squares of one record."""
+    chunk, at = divmod(int(number), 1 << kernels.CHUNK_BITS)
+    return tree.chunks[chunk][32 * at : 32 * at + 32].reshape(2, LANES)
+
+
+def assert_free_lanes_are_alike(tree):
+    for node in range(tree.n_nodes):
+        place = auxiliary_place(tree, node)
+        if place is None:
+            continue
+        block, lane = divmod(place, LANES)
+        start, bits = divmod(int(tree.blocks.table[block]), 64)
+        parts = [tree.blocks.bias[block * LANES :][:LANES], tree.blocks.bias_squares[block * LANES :][:LANES]]
+        for slot in tree.store.slots[start : start + (1 << bits)]:
+            if slot != kernels._EMPTY:
+                parts += [*record(tree, slot & np.uint64(0xFFFFFFFF))]
+        for part in parts:
+            assert len(np.unique(part[lane:].view(np.uint32))) == 1
+
+
+def nested(tree, node=0):
+    """The shape, as the reference gives it."""
+    if tree.nodes.n_children[node] == 0:
+        label = int(tree.nodes.label[node])
+        return None if label < 0 else label
+    parts, block = [], int(tree.nodes.first_block[node])
+    while block >= 0:
+        own = tree.blocks.child[block * LANES :][: tree.blocks.used[block]]
+        parts += [nested(tree, int(child)) for child in own]
+        block = int(tree.blocks.following[block])
+    return tuple(parts)
+
+
+# --- against the reference ----------------------------------------------------------------------------------
+
+
+def assert_agrees(tree, reference, rows, stream):
+    assert nested(tree) == reference.root.nested()
+    answers = tree.probabilities(rows)
+    expected = np.zeros_like(answers)
+    for i, (x, _) in enumerate(stream):
+        for label, probability in reference.probabilities(x).items():
+            if label is not None:
+                expected[i, label] = probability
+    np.testing.assert_allclose(answers, expected, atol=2e-4, rtol=2e-3)
+
+
+@pytest.mark.parametrize("one_label", [False, True], ids=["multi-label", "multi-class"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(("arity", "max_leaf"), [(2, 2), (2, 5), (3, 17), (4, 3), (16, 15)])
+@pytest.mark.parametrize("together", [False, True])
+def test_the_reference_grows_and_answers_the_same(policy, arity, max_leaf, together, one_label):
+    how = replace(PLAIN, policy=policy, arity=arity, max_leaf=max_leaf, together=together)
+    how = replace(how, least_gradient=1e-3 if together else 0.0)
+    stream = random_stream(arity * 100 + max_leaf, n_rows=80, n_labels=50, one_label=one_label)
+    rows, targets = as_arrays(stream)
+    reference = Reference(how, one_label, seed=7)
+    for x, labels in stream:
+        reference.learn(x, labels)
+    tree = grown(rows, targets, how, one_label)
+    assert_agrees(tree, reference, rows, stream)
+    pairs = [(0, reference.root)]
+    for node, twin in pairs:
+        weights, bias = tree.classifier(node)
+        twin_weights, twin_bias = twin.eta.parameters()
+        features = sorted(weights.keys() | twin_weights.keys())
+        np.testing.assert_allclose(
+            [weights.get(f, 0.0) for f in features], [twin_weights.get(f, 0.0) for f in features], atol=2e-4
+        )
+        assert bias == pytest.approx(twin_bias, abs=2e-4)
+        children = sorted(
+            np.flatnonzero(tree.nodes.parent[: tree.n_nodes] == node), key=lambda c: tree.nodes.place[c]
+        )
+        pairs += zip(map(int, children), twin.children)
+    assert len(pairs) == tree.n_nodes
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_reference_is_proper_itself(policy):
+    """Algorithm 3 and Algorithm 1 with the tree that it built: the same classifiers."""
+    how = replace(PLAIN, policy=policy, arity=2)
+    stream = random_stream(3, n_rows=40)
+    online = Reference(how, False)
+    for x, labels in stream:
+        online.learn(x, labels)
+    given_tree = Reference(how, False, nested=online.root.nested())
+    for x, labels in stream:
+        given_tree.learn(x, labels)
+    assert online.root.nested() == given_tree.root.nested()
+    for one, other in zip(online.nodes(), given_tree.nodes()):
+        (weights, bias), (other_weights, other_bias) = one.eta.parameters(), other.eta.parameters()
+        assert weights == pytest.approx(other_weights) and bias == pytest.approx(other_bias)
+
+
+# --- properness and efficiency (Definitions 1 and 2) --------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=150)
+@given(growths(), streams())
+def test_every_classifier_is_what_it_would_be_with_the_tree_given(how, stream):
+    rows, targets, one_label = stream
+    tree = grown(rows, targets, how, one_label)
+    assert_sound(tree, how)
+    assert set(tree.shape()[1][tree.shape()[1] >= 0]) == set(targets.ids.tolist())
+    twin = taught(planted_like(tree, how), rows, targets, how)
+    assert_sound(twin, how)
+    assert_same_classifiers(tree, twin)
+    np.testing.assert_array_equal(tree.probabilities(rows), twin.probabilities(rows))
+
+
+@settings(deadline=None, max_examples=50)
+@given(growths(), streams(), st.integers(0, 2**31))
+def test_the_same_after_a_warm_start(how, stream, seed):
+    """A first tree of any shape over some of the labels, which grows with the others."""
+    rows, targets, one_label = stream
+    first = taught(planted_first(targets, how, one_label, seed), rows, targets, how)
+    assert_sound(first, how)
+    twin = taught(planted_like(first, how), rows, targets, how)
+    assert_same_classifiers(first, twin)
+    np.testing.assert_array_equal(first.probabilities(rows), twin.probabilities(rows))
+
+
+def planted_first(targets, how, one_label, seed):
+    """A random tree over a random half of the labels: nodes of one child, leaves beside inner nodes."""
+    random = np.random.RandomState(seed)
+    ids = np.unique(targets.ids)
+    ids = ids[random.uniform(size=len(ids)) < 0.5]
+    if len(ids) == 0:
+        return empty_tree(one_label, how, 7)
+    parent, label = [-1], [-1]
+    for number in range(len(ids)):
+        at = int(random.choice([node for node in range(len(label)) if label[node] < 0]))
+        while random.uniform() < 0.3:
+            parent, label, at = [*parent, at], [*label, -1], len(parent)
+        parent, label = [*parent, at], [*label, number]
+    tree = Tree.from_parents(parent, label)
+    return planted_tree(tree, one_label, how, 7, ids)
+
+
+@settings(deadline=None, max_examples=60)
+@given(growths(), streams())
+def test_auxiliary_classifiers_at_most_double_the_work(how, stream):
+    rows, targets, one_label = stream
+    tree = grown(rows, targets, how, one_label)
+    updates, auxiliary = tree.counts[kernels.UPDATES], tree.counts[kernels.AUXILIARY_UPDATES]
+    roots = len(rows) if one_label else 0  # with one label a row, the root has an auxiliary classifier only
+    assert auxiliary <= updates + roots
+    twin = taught(planted_like(tree, how), rows, targets, how)
+    assert updates <= twin.counts[kernels.UPDATES], "no more updates than with the tree given"
+    n_labels = len(np.unique(targets.ids))
+    assert tree.n_nodes <= max(1, 2 * n_labels - 1)
+    assert tree.n_blocks <= 1 + 2 * tree.n_nodes
+
+
+def test_work_is_counted_as_the_reference_counts_it():
+    how = replace(PLAIN, arity=2, max_leaf=100)
+    stream = random_stream(5, n_rows=50)
+    reference = Reference(how, False)
+    for x, labels in stream:
+        reference.learn(x, labels)
+    tree = grown(*as_arrays(stream), how, False)
+    assert tree.counts[kernels.UPDATES] == reference.regular_updates
+    assert tree.counts[kernels.AUXILIARY_UPDATES] <= reference.auxiliary_updates  # it has them everywhere
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    streams(), st.sampled_from((2, 3, 16)), st.sampled_from((2, 5, 15, 16, 17)), st.booleans(), st.booleans()
+)
+def test_nodes_are_as_wide_as_they_may_be(stream, arity, max_leaf, together, greedy):
+    rows, targets, one_label = stream
+    policy = "best-greedy" if greedy else "random"
+    how = replace(PLAIN, policy=policy, arity=arity, max_leaf=max_leaf, together=together)
+    nodes, n = (tree := grown(rows, targets, how, one_label)).nodes, tree.n_nodes
+    inner = nodes.n_inner[:n] > 0
+    assert nodes.n_children[:n][inner].max(initial=0) <= arity
+    assert nodes.n_children[:n][~inner].max(initial=0) <= max_leaf
+    assert (nodes.n_children[:n][nodes.label[:n] < 0] >= 2).all() or n == 1
+
+
+@pytest.mark.parametrize("n_labels", [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33])
+def test_the_depth_of_complete_and_one_level_trees(n_labels):
+    stream = [([(label % 5, 1.0)], [label]) for label in range(n_labels)]
+    for one_label in (False, True):
+        complete = grown(*as_arrays(stream), replace(PLAIN, policy="complete"), one_label)
+        assert complete.depth == int(np.ceil(np.log2(n_labels)))
+        assert complete.n_nodes == 2 * n_labels - 1
+        flat = grown(*as_arrays(stream), replace(PLAIN, policy="one-level"), one_label)
+        assert flat.depth == min(1, n_labels - 1)

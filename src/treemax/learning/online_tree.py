@@ -14,6 +14,7 @@ from treemax.inputs import SparseRows
 from treemax.kernels import online_tree as kernels
 from treemax.kernels.online_tree import LANES, Scratch
 from treemax.labels import Targets
+from treemax.memory import available_bytes, in_words
 from treemax.threads import run_all
 from treemax.trees import Tree
 
@@ -174,14 +175,17 @@ def _learn_piece(
 
 
 def _make_room_wanted(tree: OnlineTree) -> None:
-    """What the kernel found missing, with some to spare."""
-    counts = tree.counts
-    tree.make_room(
-        nodes=2 + tree.n_nodes // 8,
-        blocks=4 + tree.n_blocks // 8,
-        records=int(counts[kernels.RECORDS_WANTED]) + CHUNK_RECORDS // 2,
-        slots=int(counts[kernels.SLOTS_WANTED]),
-    )
+    """What the kernel found missing, with some to spare; what is learned stays when there is no memory left."""
+    records = int(tree.counts[kernels.RECORDS_WANTED]) + CHUNK_RECORDS // 2
+    slots = int(tree.counts[kernels.SLOTS_WANTED])
+    needed, available = records * kernels.RECORD_BYTES + 8 * slots, available_bytes()
+    if needed > 0.9 * available:
+        raise MemoryError(
+            f"The tree has grown to {in_words(tree.nbytes)}, and the next row may need {in_words(needed)} more; "
+            f"{in_words(available)} is available. A larger least_gradient, fewer features (hashing with fewer "
+            "bits) or a policy other than 'one-level' need less."
+        )
+    tree.make_room(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, records, slots)
 
 
 def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:

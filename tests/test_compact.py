@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.inference.compact import MOST, loaded_tree, rounded_weights, saved_arrays
+from treemax.inference.compact import (
+    MOST,
+    _from_bytes,
+    _from_steps,
+    _in_bytes,
+    _steps,
+    loaded_tree,
+    rounded_weights,
+    saved_arrays,
+)
 from treemax.inference.label_tree import NodeWeights, PackedTree
 from treemax.inputs import as_rows
 from treemax.trees import random_tree
@@ -79,6 +88,16 @@ def test_nodes_wider_than_a_byte_and_many_features():
     assert np.array_equal(whole.entries, again.entries) and np.array_equal(whole.slots, again.slots)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2**32 - 1), unique=True, max_size=8), max_size=6))
+def test_features_as_steps_in_bytes(nodes):
+    features = np.array([feature for node in nodes for feature in sorted(node)], dtype=np.int64)
+    counts = np.array([len(node) for node in nodes], dtype=np.int64)
+    written = _in_bytes(_steps(features, counts))
+    assert written.dtype == np.uint8
+    assert np.array_equal(_from_steps(_from_bytes(written), counts), features)
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -90,11 +109,14 @@ def test_nodes_wider_than_a_byte_and_many_features():
         ("scales", lambda array: array.astype(np.float64)),
         ("bias", lambda array: array[1:]),
         ("slopes", lambda array: array[:0]),
-        ("features", lambda array: array.astype(np.float32)),
+        ("steps", lambda array: array.astype(np.float32)),
+        ("steps", lambda array: array | 0x80),
+        ("steps", lambda array: array[1:]),
+        ("steps", lambda array: np.append(array[:-1], [0xFF] * 8 + [1]).astype(np.uint8)),
         ("counts", lambda array: -array.astype(np.int16)),
         ("label", lambda array: array * 0),
         ("n_children", lambda array: array + 1),
-        ("features", lambda array: array.reshape(1, -1)),
+        ("steps", lambda array: array.reshape(1, -1)),
     ],
 )
 def test_damaged_arrays_are_refused(name, change):

@@ -65,10 +65,11 @@ def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
     entries = packed.entries[is_entry]
     values = (entries & np.uint32(0xFFFF0000)).view(np.float32)
     codes = np.rint(values / np.repeat(packed.scales[node], counts))
+    n_features = np.bincount(node, minlength=len(packed.tree))[packed.tree.n_children > 0]
     return {
         **{name: _smallest(array) for name, array in packed.tree.arrays().items()},
-        "n_features": _smallest(np.bincount(node, minlength=len(packed.tree))[packed.tree.n_children > 0]),
-        "features": _smallest(slots >> np.uint64(32)),
+        "n_features": _smallest(n_features),
+        "steps": _in_bytes(_steps((slots >> np.uint64(32)).astype(np.int64), n_features)),
         "counts": _smallest(counts),
         "children": _smallest(entries & np.uint32(0xFFFF)),
         "codes": codes.astype(np.int8),
@@ -84,7 +85,7 @@ def loaded_tree(arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
     if "codes" not in arrays:
         return PackedTree.from_arrays(arrays, link)
     tree = Tree.from_arrays({name: arrays[name].astype(np.int64) for name in OF_TREE})
-    _check(tree, arrays, link)
+    features = _check(tree, arrays, link)
     inner = np.flatnonzero(tree.n_children)
     scales = np.zeros(len(tree), dtype=np.float32)
     scales[inner] = arrays["scales"]
@@ -96,7 +97,7 @@ def loaded_tree(arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
         entries = slice(starts[end - count], starts[end])
         first = int(tree.first_child[node])
         weights[node] = NodeWeights(
-            arrays["features"][own].astype(np.uint32),
+            features[own],
             starts[end - count : end + 1] - starts[end - count],
             arrays["children"][entries].astype(np.uint32),
             arrays["codes"][entries] * scales[node],
@@ -115,13 +116,52 @@ def _smallest(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> None:
-    """Everything that packing and searching rely on without looking."""
+def _steps(features: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The features of each node, which are in order, as differences: mostly small."""
+    steps = np.diff(features, prepend=0)
+    first = (np.cumsum(n_features) - n_features)[n_features > 0]
+    steps[first] = features[first]
+    return steps
+
+
+def _from_steps(steps: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The way back from `_steps`."""
+    before = np.concatenate([[0], np.cumsum(steps)])
+    return before[1:] - np.repeat(before[np.cumsum(n_features) - n_features], n_features)
+
+
+def _in_bytes(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Numbers one after the other, seven bits a byte, the lowest first; the last byte of each is below 128.
+
+    >>> _in_bytes(np.array([5, 300])).tolist()
+    [5, 172, 2]
+    """
+    lengths = 1 + sum((numbers >> shift > 0).astype(np.int64) for shift in range(7, 35, 7))
+    place = np.arange(int(np.sum(lengths))) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    parts = np.repeat(numbers, lengths) >> (7 * place) & 0x7F
+    return (parts | np.where(place < np.repeat(lengths, lengths) - 1, 0x80, 0)).astype(np.uint8)
+
+
+def _from_bytes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The way back from `_in_bytes`; bytes that it never writes are refused."""
+    ends = np.flatnonzero(text < 0x80)
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    lengths = ends - starts + 1
+    if lengths.sum() != len(text) or lengths.max(initial=0) > 5:
+        raise ValueError("the steps between features are damaged")
+    if len(text) == 0:
+        return np.empty(0, dtype=np.int64)
+    place = np.arange(len(text)) - np.repeat(starts, lengths)
+    return np.add.reduceat((text & 0x7F).astype(np.int64) << (7 * place), starts)
+
+
+def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np.uint32]:
+    """The features, once everything that packing and searching rely on is known to hold."""
     n_inner = int((tree.n_children > 0).sum())
-    n_slots, n_entries = len(arrays["features"]), len(arrays["codes"])
+    n_slots, n_entries = len(arrays["counts"]), len(arrays["codes"])
     lengths = {
-        "n_features": n_inner, "scales": n_inner, "features": n_slots, "counts": n_slots, "children": n_entries,
-        "codes": n_entries, "bias": len(tree), "slopes": tree.depth, "shifts": tree.depth,
+        "n_features": n_inner, "scales": n_inner, "steps": len(arrays["steps"]), "counts": n_slots,
+        "children": n_entries, "codes": n_entries, "bias": len(tree), "slopes": tree.depth, "shifts": tree.depth,
     }  # fmt: skip
     for name, length in lengths.items():
         array = arrays[name]
@@ -132,13 +172,17 @@ def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> None:
             raise ValueError(
                 f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} numbers"
             )
-    counts = arrays["counts"].astype(np.int64)
-    sound = link in ("softmax", "logistic") and tree.depth > 0 and arrays["codes"].dtype == np.int8
-    sound = (
-        sound and int(arrays["n_features"].sum(dtype=np.int64)) == n_slots and int(counts.sum()) == n_entries
-    )
-    if sound:
-        node = np.repeat(np.flatnonzero(tree.n_children), arrays["n_features"])
-        sound = bool((arrays["children"] < np.repeat(tree.n_children[node], counts)).all())
-    if not sound or int(arrays["features"].max(initial=0)) >= 2**32:
+    counts, n_features = arrays["counts"].astype(np.int64), arrays["n_features"].astype(np.int64)
+    sound = link in ("softmax", "logistic") and tree.depth > 0
+    sound = sound and arrays["codes"].dtype == np.int8 and arrays["steps"].dtype == np.uint8
+    sound = sound and int(n_features.sum()) == n_slots and int(counts.sum()) == n_entries
+    steps = _from_bytes(arrays["steps"]) if sound else np.empty(0, dtype=np.int64)
+    if not sound or len(steps) != n_slots:
         raise ValueError("the compact weights do not fit together")
+    node = np.repeat(np.flatnonzero(tree.n_children), n_features)
+    features = _from_steps(steps, n_features)
+    if (arrays["children"] >= np.repeat(tree.n_children[node], counts)).any() or features.max(
+        initial=0
+    ) >= 2**32:
+        raise ValueError("the compact weights name children or features that there cannot be")
+    return features.astype(np.uint32)

@@ -182,7 +182,7 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
             )  # fmt: skip
         else:
             siblings.train_siblings(
-                source.indptr, source.indices, source.values, rows, indptr, children, 5, 0, np.float32(1.0), 10, 4, 3,
+                source.indptr, source.indices, source.values, rows, indptr, children, 5, 0, np.float32(1.0), 10, np.float32(0), 4, 3,
                 np.float32(0.1), SLOPES, likelihood, histogram, scratch,
             )  # fmt: skip
         found.append(histogram.sum(axis=1).tolist())

@@ -36,7 +36,17 @@ class Trained:
     """What `train_siblings` gives back, as dense weights of shape (features, children)."""
 
     def __init__(
-        self, X, lists, n_children, loss="squared_hinge", cost=1.0, passes=5, held=0, least=0.0, rows=None
+        self,
+        X,
+        lists,
+        n_children,
+        loss="squared_hinge",
+        cost=1.0,
+        passes=5,
+        held=0,
+        least=0.0,
+        rows=None,
+        small=0.0,
     ):
         source = as_rows(sp.csr_matrix(X))
         self.rows = np.arange(len(X), dtype=np.uint32) if rows is None else np.asarray(rows, dtype=np.uint32)
@@ -46,7 +56,7 @@ class Trained:
         self.scratch = np.zeros(source.n_features, dtype=np.uint32)
         self.features, self.starts, self.children, self.weights, self.bias = kernels.train_siblings(
             source.indptr, source.indices, source.values, self.rows, indptr, children, n_children, LOSSES[loss],
-            np.float32(cost), passes, held, SEED, np.float32(least), SLOPES, self.likelihood, self.histogram,
+            np.float32(cost), passes, np.float32(small), held, SEED, np.float32(least), SLOPES, self.likelihood, self.histogram,
             self.scratch,
         )  # fmt: skip
         self.dense = np.zeros((source.n_features, n_children), dtype=np.float32)
@@ -121,6 +131,16 @@ def following(number):
     return (number * 6364136223846793005 + 1442695040888963407) % 2**64
 
 
+def shuffled(n):
+    """The order in which the kernel takes the rows up."""
+    order, random = np.arange(n), SEED
+    for i in range(n - 1, 0, -1):
+        random = following(random)
+        j = (random >> 32) * (i + 1) >> 32
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
 def plain_passes(X, lists, n_children, loss, cost, passes, held=None):
     """One coordinate at a time, in the order of the kernel, in double precision; rows held are passed over."""
     n = len(X)
@@ -128,14 +148,14 @@ def plain_passes(X, lists, n_children, loss, cost, passes, held=None):
     with_one = np.hstack([X.astype(np.float64), np.ones((n, 1))])
     squares = np.square(with_one).sum(axis=1)
     weights, alphas = np.zeros((with_one.shape[1], n_children)), np.zeros((n, n_children))
-    random = following(SEED)
+    order, random = shuffled(n), following(SEED)
     for _ in range(passes):
         random = following(random)
         step = (random >> 33) % n if n > 1 else 1
         while np.gcd(n, step) != 1:
             step = (step + 1) % n
         random = following(random)
-        for i in ((random >> 33) % n + step * np.arange(n)) % n:
+        for i in order[((random >> 33) % n + step * np.arange(n)) % n]:
             if held is not None and held[i]:
                 continue
             scores = with_one[i] @ weights
@@ -160,6 +180,32 @@ def test_a_few_passes_against_plain_numpy(loss, n_rows, n_children):
     weights, bias = plain_passes(X, lists, n_children, loss, 0.7, 3)
     np.testing.assert_allclose(trained.dense, weights, atol=2e-3)
     np.testing.assert_allclose(trained.bias, bias, atol=2e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
+def test_resting_rows_cost_little(loss, cost):
+    """Rows that hardly move rest, and the passes end early: near the solution, whatever the cost."""
+    X, lists = problem(300, 20, seed=2)
+    exact = Trained(X, lists, 20, loss, cost=cost, passes=300)
+    rested = Trained(X, lists, 20, loss, cost=cost, passes=300, small=0.03)
+    assert not np.array_equal(exact.dense, rested.dense), "else nothing rested"
+    for child in range(20):
+        truth = np.array([child in row for row in lists])
+        least = objective(loss, X, truth, exact.dense[:, child], exact.bias[child], cost)
+        reached = objective(loss, X, truth, rested.dense[:, child], rested.bias[child], cost)
+        assert reached <= 1.05 * least
+
+
+@pytest.mark.parametrize("passes", [2, 8])
+def test_rows_held_out_learn_though_the_others_rest(passes):
+    """They join when the others have long come to rest, and still move the weights."""
+    X, lists = problem(200, 5, seed=3)
+    held = held_rows(np.arange(200), 4)
+    without = Trained(X[~held], [lists[i] for i in np.flatnonzero(~held)], 5, passes=100)
+    joined = Trained(X, lists, 5, passes=passes * 20, held=4, small=0.03)
+    everything = Trained(X, lists, 5, passes=300)
+    assert np.abs(joined.dense - everything.dense).max() < 0.5 * np.abs(joined.dense - without.dense).max()
 
 
 @pytest.mark.parametrize("loss", LOSSES)

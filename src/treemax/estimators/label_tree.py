@@ -52,7 +52,7 @@ class LabelTree(WithHierarchy):
     cost : float
         Weight of an error against the size of the weights (C of support vector machines).
     passes : int
-        Passes over the rows of each node.
+        Passes over the rows of each node, fewer where they settle before.
     threshold : float
         Weights smaller than this are dropped.
     precision : "bfloat16" or "int8"
@@ -98,7 +98,7 @@ class LabelTree(WithHierarchy):
         self,
         tree: Any = "kmeans",
         arity: int | str = "auto",
-        max_leaf: int = 100,
+        max_leaf: int = 150,
         n_trees: int = 1,
         loss: str = "auto",
         penalty: str = "l2",

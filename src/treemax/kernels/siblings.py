@@ -1,10 +1,11 @@
 """All children of one node trained together: they share their rows, and one pass serves sixteen at a time.
 
-Weights stand feature by feature, the siblings of a feature side by side, over the features that occur in
+Weights stand feature by feature, sixteen siblings of a feature side by side, over the features that occur in
 the node's rows only: the local matrix is small enough for a cache, and a row's scores for sixteen siblings
 are one vector. Dual coordinate descent (Hsieh et al., "A dual coordinate descent method for large-scale
 linear SVM", 2008) for the squared hinge and, in the same shape, for the logistic loss. The rows are visited
-in a new order every pass: in one and the same order it does not converge.
+in a new order every pass: in one and the same order it does not converge. A row whose dual variables hardly
+moved rests for a while, and where hardly a row moves any more the sixteen are done.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ SQUARED_HINGE, LOGISTIC = 0, 1
 BINS, HISTOGRAM_REACH = 512, 8  # of the scores of rows held out
 LEAST_GAP = np.float32(1e-3)  # between a logistic dual variable and where it should be, in units of the cost
 _ONE = np.float32(1.0)
+_WIDTH = np.uint64(vector.WIDTH)
+_RESTS = 3  # passes until a row that hardly moved is visited again
+_DONE = np.float32(0.02)  # of the rows still moving: no need for another pass
+_AHEAD = np.uint64(4)  # rows from the visit of one to that of which the numbers are asked for
+_FITS = 1 << 17  # weights that the nearest caches hold: asking for these in advance would only cost
 
 
 @kernel
-def _local_rows(indptr, indices, rows, local_of, local_indptr, local_indices, features):
-    """Number the features of these rows 0, 1, 2, ... by first appearance; `local_of` is left as it was."""
+def _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features):
+    """Number the features of these rows 0, 1, 2, ... by first appearance; `local_of` is left as it was. The rows
+    are taken in another order than that of the data, which may be that of time."""
     n_local = np.uint32(0)
     at = 0
     for i in range(rows.size):
-        row = rows[i]
+        row = rows[order[i]]
         for p in range(indptr[row], indptr[row + 1]):
             f = indices[p]
             if local_of[f] == 0:
@@ -48,6 +55,11 @@ def _aligned(n):
     room = np.zeros(n + 16, np.float32)
     skip = (64 - room.ctypes.data % 64) % 64 // 4
     return room[skip : skip + n]
+
+
+@kernel
+def _next(random):
+    return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
 
 
 @kernel
@@ -83,80 +95,101 @@ def _logistic_step(alpha, sign, score, inverse, cost):
     return vector.choose(matters, vector.multiply_add(gap, inverse, alpha), alpha)
 
 
+@fast_inline_kernel
+def _scores(indices, values, first, last, weights, bias):
+    """The scores of sixteen siblings for a row, in two sums, since each addition waits for the one before."""
+    even, odd = vector.load(weights, bias), vector.splat(np.float32(0.0))
+    p = first
+    while p + np.uint64(1) < last:
+        at, next_at = np.uint64(indices[p]) * _WIDTH, np.uint64(indices[p + np.uint64(1)]) * _WIDTH
+        even = vector.multiply_add(vector.splat(values[p]), vector.load(weights, at), even)
+        odd = vector.multiply_add(vector.splat(values[p + np.uint64(1)]), vector.load(weights, next_at), odd)
+        p += np.uint64(2)
+    if p < last:
+        at = np.uint64(indices[p]) * _WIDTH
+        even = vector.multiply_add(vector.splat(values[p]), vector.load(weights, at), even)
+    return vector.add(even, odd)
+
+
+@fast_inline_kernel
+def _ask_for(near, far, indptr, indices, values, weights, alphas):
+    """Have the weights of the row to come in the cache, and the numbers of one further on."""
+    for p in range(np.uint64(indptr[near]), np.uint64(indptr[near + np.uint64(1)])):
+        vector.prefetch(weights, np.uint64(indices[p]) * _WIDTH)
+    first = np.uint64(indptr[far])
+    for line in range(first, first + np.uint64(16), np.uint64(15)):
+        vector.prefetch(indices, line)
+        vector.prefetch(values, line)
+    vector.prefetch(alphas, far * _WIDTH)
+
+
 @fast_kernel
 def _one_pass(
-    start, step, without_held, held, indptr, indices, values, positive, inverse, valid, weights, alphas, blocks,
-    loss, constant,
+    number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss, constant,
+    small,
 ):  # fmt: skip
-    """One pass of dual coordinate descent over the rows and all siblings; returns the number of updates."""
-    n = np.uint64(held.size)
-    width = np.uint64(16 * blocks)
-    bias = np.uint64(weights.size) - width
-    one = vector.splat(_ONE)
-    minus = vector.splat(-_ONE)
-    constants = vector.splat(constant)
-    updates = 0
+    """One pass of dual coordinate descent over the rows that do not rest, for sixteen siblings; returns how
+    many of the rows moved by more than `small`."""
+    n, step = np.uint64(inverse.size), np.uint64(step)
+    bias = np.uint64(weights.size) - _WIDTH
+    one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
+    moving = 0
     i = np.uint64(start)
+    near, far = (i + step) % n, (i + _AHEAD * step) % n
     for _ in range(n):
-        first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
-        scale = vector.splat(inverse[i])
-        for b in range(np.uint64(0 if without_held and held[i] else blocks)):
-            lane = b * np.uint64(16)
-            score = vector.load(weights, bias + lane)
-            for p in range(first, last):
-                at = np.uint64(indices[p]) * width + lane
-                score = vector.multiply_add(vector.splat(values[p]), vector.load(weights, at), score)
-            sign = vector.choose(positive[i * np.uint64(blocks) + b], one, minus)
-            alpha = vector.load(alphas, i * width + lane)
+        if weights.size > _FITS:
+            _ask_for(near, far, indptr, indices, values, weights, alphas)
+        if resting[i] <= number:
+            first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
+            score = _scores(indices, values, first, last, weights, bias)
+            sign = vector.choose(positive[i], one, minus)
+            alpha = vector.load(alphas, i * _WIDTH)
             if loss == LOGISTIC:
-                moved = _logistic_step(alpha, sign, score, scale, constants)
+                moved = _logistic_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
             else:
-                moved = _hinge_step(alpha, sign, score, scale, constants)
-            moved = vector.choose(valid[b], moved, alpha)
+                moved = _hinge_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
+            moved = vector.choose(valid, moved, alpha)
+            change = vector.subtract(moved, alpha)
+            if vector.bits_above(vector.maximum(change, vector.subtract(zero, change)), vector.splat(small)):
+                moving += 1
+            elif small > 0:
+                resting[i] = number + _RESTS
             if vector.any_differs(moved, alpha):
-                updates += 1
-                vector.store(alphas, i * width + lane, moved)
-                change = vector.multiply(vector.subtract(moved, alpha), sign)
-                vector.store(weights, bias + lane, vector.add(vector.load(weights, bias + lane), change))
+                vector.store(alphas, i * _WIDTH, moved)
+                change = vector.multiply(change, sign)
+                vector.store(weights, bias, vector.add(vector.load(weights, bias), change))
                 for p in range(first, last):
-                    at = np.uint64(indices[p]) * width + lane
+                    at = np.uint64(indices[p]) * _WIDTH
                     w = vector.multiply_add(vector.splat(values[p]), change, vector.load(weights, at))
                     vector.store(weights, at, w)
-        i += np.uint64(step)
-        if i >= n:
-            i -= n
-    return updates
+        i, near, far = _following(i, step, n), _following(near, step, n), _following(far, step, n)
+    return moving
+
+
+@fast_inline_kernel
+def _following(i, step, n):
+    return i + step if i + step < n else i + step - n
 
 
 @fast_kernel
-def _calibrate(
-    held,
-    indptr,
-    indices,
-    values,
-    child_indptr,
-    children,
-    n_children,
-    weights,
-    blocks,
-    slopes,
-    likelihood,
-    histogram,
-):
+def _score_held(held, indptr, indices, values, weights, scores):
+    """The scores of sixteen siblings for the rows held out."""
+    bias = np.uint64(weights.size) - _WIDTH
+    for h in range(held.size):
+        first, last = np.uint64(indptr[held[h]]), np.uint64(indptr[held[h] + 1])
+        vector.store(scores, np.uint64(h) * _WIDTH, _scores(indices, values, first, last, weights, bias))
+
+
+@fast_kernel
+def _calibrate(held, child_indptr, children, n_children, held_scores, slopes, likelihood, histogram):
     """What the rows held out say of the scores: the log-likelihood of a softmax over the siblings at each of
     the slopes, and how often a child with a given score is right (row 1) or wrong (row 0)."""
-    width = 16 * blocks
-    bias = weights.size - width
+    n_held = held.size
     scores = np.empty(n_children, np.float32)
-    for i in range(held.size):
-        if not held[i]:
-            continue
+    for h in range(n_held):
+        i = held[h]
         for c in range(n_children):
-            scores[c] = weights[bias + c]
-        for p in range(indptr[i], indptr[i + 1]):
-            for c in range(n_children):
-                scores[c] += values[p] * weights[indices[p] * width + c]
-        for c in range(n_children):
+            scores[c] = held_scores[(c // 16 * n_held + h) * 16 + c % 16]
             histogram[0, _bin(scores[c])] += 1
         for q in range(child_indptr[i], child_indptr[i + 1]):
             at = _bin(scores[children[q]])
@@ -182,36 +215,24 @@ def _bin(score):
 
 
 @kernel
-def _next(random):
-    return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+def _shuffled(n, random):
+    """0 to n - 1 in random order."""
+    order = np.arange(n)
+    for i in range(n - 1, 0, -1):
+        random = _next(random)
+        j = np.int64(((random >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        order[i], order[j] = order[j], order[i]
+    return order
 
 
 @kernel
-def train_siblings(
-    indptr, indices, values, rows, child_indptr, children, n_children,
-    loss, cost, passes, held_share, seed, least, slopes, likelihood, histogram, local_of,
-):  # fmt: skip
-    """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
-
-    About one row in `held_share` (none if 0) takes no part until the scores of those rows have been entered
-    into `likelihood` and `histogram`, then joins for the last passes. `local_of` is a zeroed scratch over the
-    features. Returns the features kept, where the weights of each begin, the child and weight of every entry
-    kept (at least `least` in absolute value), and the biases.
-    """
-    nnz = 0
+def _local_values(indptr, values, rows, order, loss, cost, local_values, inverse):
+    """The values of the rows in their local order, and the length of the step that each row allows."""
+    at = 0
     for i in range(rows.size):
-        nnz += indptr[rows[i] + 1] - indptr[rows[i]]
-    local_indptr = np.zeros(rows.size + 1, np.int64)
-    local_indices, local_values = np.empty(nnz, np.uint32), np.empty(nnz, np.float32)
-    features = np.empty(min(nnz, local_of.size), np.uint32)
-    n_local = _local_rows(indptr, indices, rows, local_of, local_indptr, local_indices, features)
-    blocks = (n_children + 15) // 16
-    inverse = np.empty(rows.size, np.float32)
-    held = np.zeros(rows.size, np.bool_)
-    positive = np.zeros(rows.size * blocks, np.uint32)
-    for i in range(rows.size):
-        squares, at = np.float32(1.0), local_indptr[i]
-        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
+        row = rows[order[i]]
+        squares = np.float32(1.0)
+        for p in range(indptr[row], indptr[row + 1]):
             local_values[at] = values[p]
             squares += values[p] * values[p]
             at += 1
@@ -219,60 +240,165 @@ def train_siblings(
             inverse[i] = _ONE / max(_ONE, np.float32(0.25) + squares * cost)
         else:
             inverse[i] = _ONE / (squares + np.float32(0.5) / cost)
-        for q in range(child_indptr[i], child_indptr[i + 1]):
-            c = children[q]
-            positive[i * blocks + c // 16] |= np.uint32(1) << np.uint32(c % 16)
-        held[i] = held_share > 0 and (_next(np.uint64(rows[i])) >> np.uint64(33)) % np.uint64(held_share) == 0
-    valid = np.full(blocks, 0xFFFF, np.uint32)
-    if n_children % 16:
-        valid[blocks - 1] = (np.uint32(1) << np.uint32(n_children % 16)) - np.uint32(1)
-    weights = _aligned((np.int64(n_local) + 1) * 16 * blocks)
-    alphas = _aligned(rows.size * 16 * blocks)
-    constant = cost if loss == LOGISTIC else np.float32(0.5) / cost
-    random = _next(np.uint64(seed))
-    join_at = max(1, passes // 2) if held_share > 0 else -1
-    for number in range(passes):
-        if number == join_at:
-            _calibrate(
-                held, local_indptr, local_indices, local_values, child_indptr, children, n_children, weights, blocks,
-                slopes, likelihood, histogram,
-            )  # fmt: skip
-        random = _next(random)
-        step = _stride(rows.size, np.int64(random >> np.uint64(33)))
-        random = _next(random)
-        start = np.int64(random >> np.uint64(33)) % rows.size
-        updates = _one_pass(
-            start, step, number < join_at, held, local_indptr, local_indices, local_values, positive, inverse, valid,
-            weights, alphas, blocks, loss, constant,
-        )  # fmt: skip
-        if updates == 0 and number >= join_at:
-            break
-    return _kept(weights, features, n_local, n_children, blocks, least)
 
 
 @kernel
-def _kept(weights, features, n_local, n_children, blocks, least):
-    width = 16 * blocks
-    count, n_kept = 0, 0
+def _positive(order, child_indptr, children, n_children):
+    """Which of the children each row has, sixteen bits a row, one block of sixteen after the other."""
+    n = order.size
+    positive = np.zeros((n_children + 15) // 16 * n, np.uint32)
+    for i in range(n):
+        for q in range(child_indptr[order[i]], child_indptr[order[i] + 1]):
+            c = children[q]
+            positive[c // 16 * n + i] |= np.uint32(1) << np.uint32(c % 16)
+    return positive
+
+
+@kernel
+def _held(rows, order, held_share):
+    """The places of the rows held out: about one row in `held_share`, the same rows in every node."""
+    held, n_held = np.empty(rows.size, np.int64), 0
+    for i in range(rows.size if held_share > 0 else 0):
+        if (_next(np.uint64(rows[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
+            held[n_held] = i
+            n_held += 1
+    return held[:n_held]
+
+
+@kernel
+def _train_block(
+    indptr, indices, values, positive, inverse, valid, loss, cost, passes, small, held, join_at, seed, weights, alphas,
+    resting, held_scores,
+):  # fmt: skip
+    """Train sixteen siblings; the rows held out are scored, and join, after `join_at` passes."""
+    n = inverse.size
+    weights[:] = 0
+    alphas[:] = 0
+    resting[:] = 0
+    for h in range(held.size):
+        resting[held[h]] = join_at
+    constant = cost if loss == LOGISTIC else np.float32(0.5) / cost
+    done = False
+    random = _next(np.uint64(seed))
+    for number in range(passes):
+        if number == join_at:
+            _score_held(held, indptr, indices, values, weights, held_scores)
+            done = False
+        random = _next(random)
+        step = _stride(n, np.int64(random >> np.uint64(33)))
+        random = _next(random)
+        start = np.int64(random >> np.uint64(33)) % n
+        if not done:
+            moving = _one_pass(
+                number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss,
+                constant, small * min(cost, _ONE / cost),
+            )  # fmt: skip
+            done = moving <= _DONE * n if small > 0 else moving == 0
+
+
+@kernel
+def train_siblings(
+    indptr, indices, values, rows, child_indptr, children, n_children,
+    loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, local_of,
+):  # fmt: skip
+    """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
+
+    A change of a dual variable below `small` (less where the cost is far from one) counts as none; 0 goes on to
+    the exact solution. About one row in `held_share` (none if 0) takes no part until the scores of those rows
+    have been entered into `likelihood` and `histogram`, then joins for the last passes. `local_of` is a zeroed
+    scratch over the features. Returns the features kept, where the weights of each begin, the child and weight
+    of every entry kept (at least `least` in absolute value), and the biases.
+    """
+    n, nnz = rows.size, 0
+    for i in range(n):
+        nnz += indptr[rows[i] + 1] - indptr[rows[i]]
+    local_indptr = np.zeros(n + 1, np.int64)
+    local_indices, local_values = np.empty(nnz, np.uint32), np.empty(nnz, np.float32)
+    features, inverse = np.empty(min(nnz, local_of.size), np.uint32), np.empty(n, np.float32)
+    order = _shuffled(n, np.uint64(seed))
+    n_local = np.int64(
+        _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features)
+    )
+    _local_values(indptr, values, rows, order, loss, cost, local_values, inverse)
+    positive = _positive(order, child_indptr, children, n_children)
+    held = _held(rows, order, held_share)
+    blocks, block_held = (n_children + 15) // 16, held.size * 16
+    weights, alphas, resting = _aligned((n_local + 1) * 16), _aligned(n * 16), np.empty(n, np.int32)
+    held_scores, biases = np.empty(blocks * block_held, np.float32), np.empty(n_children, np.float32)
+    masks, kept, n_kept = np.empty(blocks * n_local, np.uint32), np.empty(1024, np.float32), 0
+    join_at = max(1, passes // 2) if held_share > 0 else 0
+    for b in range(blocks):
+        in_block = min(16, n_children - 16 * b)
+        valid = (np.uint32(1) << np.uint32(in_block)) - np.uint32(1)
+        _train_block(
+            local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost, passes,
+            small, held, join_at, seed, weights, alphas, resting, held_scores[b * block_held : (b + 1) * block_held],
+        )  # fmt: skip
+        kept, n_kept = _keep(weights, least, valid, masks[b * n_local : (b + 1) * n_local], kept, n_kept)
+        biases[16 * b : 16 * b + in_block] = weights[n_local * 16 : n_local * 16 + in_block]
+    _calibrate(order[held], child_indptr, children, n_children, held_scores, slopes, likelihood, histogram)
+    kept_features, starts, entry_children, entry_weights = _merged(
+        features[:n_local], masks, kept[:n_kept], blocks
+    )
+    return kept_features, starts, entry_children, entry_weights, biases
+
+
+@kernel
+def _keep(weights, least, valid, masks, kept, n_kept):
+    """Append the weights of a block that are large enough; the masks say whose they are."""
+    bound = vector.splat(least)
+    zero = vector.splat(np.float32(0.0))
+    for j in range(masks.size):
+        w = vector.load(weights, np.uint64(j) * _WIDTH)
+        size = vector.maximum(w, vector.subtract(zero, w))
+        mask = np.uint32(~vector.bits_above(bound, size) & valid)
+        masks[j] = mask
+        if mask:
+            if n_kept + 16 > kept.size:
+                larger = np.empty(2 * kept.size, np.float32)
+                larger[:n_kept] = kept[:n_kept]
+                kept = larger
+            while mask:
+                kept[n_kept] = weights[np.uint64(j) * _WIDTH + np.uint64(vector.lowest_bit(mask))]
+                n_kept += 1
+                mask &= mask - np.uint32(1)
+    return kept, n_kept
+
+
+@kernel
+def _merged(features, masks, kept, blocks):
+    """The entries of all blocks, feature by feature."""
+    n_local = features.size
+    place = np.zeros(blocks, np.int64)
+    n_features = 0
     for j in range(n_local):
-        before = count
-        for c in range(n_children):
-            count += abs(weights[j * width + c]) >= least
-        n_kept += count > before
-    kept, starts = np.empty(n_kept, np.uint32), np.zeros(n_kept + 1, np.int64)
-    entry_children, entry_weights = np.empty(count, np.uint32), np.empty(count, np.float32)
+        any_child = np.uint32(0)
+        for b in range(blocks):
+            any_child |= masks[b * n_local + j]
+        n_features += any_child != 0
+    for b in range(1, blocks):
+        count = 0
+        for j in range(n_local):
+            mask = masks[(b - 1) * n_local + j]
+            while mask:
+                mask &= mask - np.uint32(1)
+                count += 1
+        place[b] = place[b - 1] + count
+    kept_features, starts = np.empty(n_features, np.uint32), np.zeros(n_features + 1, np.int64)
+    entry_children, entry_weights = np.empty(kept.size, np.uint32), np.empty(kept.size, np.float32)
     at, k = 0, 0
     for j in range(n_local):
         before = at
-        for c in range(n_children):
-            w = weights[j * width + c]
-            if abs(w) >= least:
-                entry_children[at] = c
-                entry_weights[at] = w
+        for b in range(blocks):
+            mask = masks[b * n_local + j]
+            while mask:
+                entry_children[at] = np.uint32(16 * b) + vector.lowest_bit(mask)
+                entry_weights[at] = kept[place[b]]
+                place[b] += 1
                 at += 1
+                mask &= mask - np.uint32(1)
         if at > before:
-            kept[k] = features[j]
+            kept_features[k] = features[j]
             k += 1
             starts[k] = at
-    biases = weights[n_local * width : n_local * width + n_children].copy()
-    return kept, starts, entry_children, entry_weights, biases
+    return kept_features, starts, entry_children, entry_weights

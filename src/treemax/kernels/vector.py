@@ -160,6 +160,28 @@ def multiply_add(typing_context, a, b, c):
     return vector_type(vector_type, vector_type, vector_type), generate
 
 
+def _reduced(name, first=None):
+    """Sixteen numbers made one, in whatever order is fastest on the machine."""
+
+    @intrinsic
+    def reduced(typing_context, a):
+        def generate(context, builder, signature, arguments):
+            before = [] if first is None else [ir.Constant(ir.FloatType(), first)]
+            kinds = [argument.type for argument in before] + [_FLOATS]
+            function_type = ir.FunctionType(ir.FloatType(), kinds)
+            name_of_width = f"llvm.vector.reduce.{name}.v{WIDTH}f32"
+            function = cgutils.get_or_insert_function(builder.module, function_type, name_of_width)
+            return builder.call(function, before + list(arguments), fastmath=("nnan", "reassoc"))
+
+        return types.float32(vector_type), generate
+
+    return reduced
+
+
+largest = _reduced("fmax")
+total = _reduced("fadd", 0.0)
+
+
 def _of_one(name):
     @intrinsic
     def of_one(typing_context, a):
@@ -211,6 +233,16 @@ def bits_above(typing_context, a, b):
         return builder.zext(above, ir.IntType(32))
 
     return types.uint32(vector_type, vector_type), generate
+
+
+@intrinsic
+def lowest_bit(typing_context, bits):
+    """The number of the lowest bit that is set; one must be."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint32(types.uint32), generate
 
 
 @intrinsic

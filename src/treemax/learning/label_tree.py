@@ -22,6 +22,7 @@ from treemax.threads import for_each
 from treemax.trees import Tree
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
+SMALL = np.float32(0.03)  # change of a dual variable that is not worth another visit of the row
 PENALTIES = ("l2", "l1")
 SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # among which a softmax over siblings is calibrated
 
@@ -161,7 +162,7 @@ class TreeTraining:
         return kernels.train_siblings(
             rows.indptr, rows.indices, rows.values, problem.rows, problem.child_indptr, problem.children,
             int(self.tree.n_children[problem.node]), LOSSES[settings.loss], np.float32(settings.cost), settings.passes,
-            settings.held_share, self.seed + problem.node, np.float32(settings.threshold), SLOPES, likelihood,
+            SMALL, settings.held_share, self.seed + problem.node, np.float32(settings.threshold), SLOPES, likelihood,
             histogram, scratch,
         )  # fmt: skip
 

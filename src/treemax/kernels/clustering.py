@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.jit import fast_kernel, kernel
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 _HUGE = np.float32(3e38)
 
@@ -80,78 +80,80 @@ def label_vectors(
     return at
 
 
-@fast_kernel
-def _set_direction(indptr, indices, values, members, n_left, left, right, direction):
-    """The difference of the two normalised centroids, over the features that occur; scratch is cleared."""
-    left_squares, right_squares = np.float32(0.0), np.float32(0.0)
-    for m in range(members.size):
-        total = left if m < n_left else right
-        for p in range(indptr[members[m]], indptr[members[m] + 1]):
-            total[indices[p]] += values[p]
-    for m in range(members.size):  # the sum over the members of v . total is the squared length of total
-        total = left if m < n_left else right
-        squares = np.float32(0.0)
-        for p in range(indptr[members[m]], indptr[members[m] + 1]):
-            squares += values[p] * total[indices[p]]
-        if m < n_left:
-            left_squares += squares
-        else:
-            right_squares += squares
-    left_scale = np.float32(1.0) / np.sqrt(max(left_squares, np.float32(1e-20)))
-    right_scale = np.float32(1.0) / np.sqrt(max(right_squares, np.float32(1e-20)))
-    for m in range(members.size):
-        for p in range(indptr[members[m]], indptr[members[m] + 1]):
-            f = indices[p]
-            if left[f] != 0 or right[f] != 0:
-                direction[f] = left[f] * left_scale - right[f] * right_scale
-                left[f] = np.float32(0.0)
-                right[f] = np.float32(0.0)
+@fast_inline_kernel
+def _move(indptr, indices, values, member, side, sign, sums, squares):
+    """Add a member to the sum of a side, or take it away; keeps the squared length of the sum."""
+    change = 0.0
+    for p in range(indptr[member], indptr[member + 1]):
+        at = np.uint64(2) * np.uint64(indices[p]) + np.uint64(side)
+        v = sign * values[p]
+        change += v * (np.float32(2.0) * sums[at] + v)
+        sums[at] += v
+    squares[side] += change
 
 
 @fast_kernel
-def _split_off(indptr, indices, values, members, n_left, direction):
-    """Bring the n_left members furthest along the direction to the front; returns how far apart they are."""
-    n = members.size
-    gain = np.empty(n, np.float32)
-    order = np.arange(n)
-    for m in range(n):
-        dot = np.float32(0.0)
+def _part(indptr, indices, values, members, n_left, sums, squares, gain, order):
+    """Leave in order[:n_left] the members closest to the left centroid, compared with the right one; returns
+    how far apart the two sides are."""
+    left = np.float32(1.0 / np.sqrt(max(squares[0], 1e-20)))
+    right = np.float32(1.0 / np.sqrt(max(squares[1], 1e-20)))
+    for m in range(members.size):
+        to_left, to_right = np.float32(0.0), np.float32(0.0)
         for p in range(indptr[members[m]], indptr[members[m] + 1]):
-            dot += values[p] * direction[indices[p]]
-        gain[m] = dot
-    _strongest(gain, n_left, order)
+            at = np.uint64(2) * np.uint64(indices[p])
+            to_left += values[p] * sums[at]
+            to_right += values[p] * sums[at + np.uint64(1)]
+        gain[m] = to_left * left - to_right * right
+        order[m] = m
+    _strongest(gain, n_left, order[: members.size])
     apart = np.float32(0.0)
-    for m in range(n):
+    for m in range(members.size):
         apart += gain[order[m]] if m < n_left else -gain[order[m]]
-    members[:] = members[order]
     return apart
 
 
-@fast_kernel
-def bisect(indptr, indices, values, members, n_left, n_sample, iterations, left, right, direction):
+@kernel
+def _change_sides(indptr, indices, values, members, n_left, order, side, sums, squares):
+    """Move the members that are not on the side of their part: few, after the first times."""
+    for m in range(members.size):
+        i, new = order[m], np.int8(m >= n_left)
+        if side[i] != new:
+            if side[i] >= 0:
+                _move(indptr, indices, values, members[i], side[i], np.float32(-1.0), sums, squares)
+            _move(indptr, indices, values, members[i], new, np.float32(1.0), sums, squares)
+            side[i] = new
+
+
+@kernel
+def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums):
     """Reorder `members` so that the first n_left and the rest are two clusters: spherical 2-means with sizes
     given. The labels closest to the left centroid, compared with the right one, go left.
 
     The first and the last of the first n_sample members are the first centroids, and those members alone
-    find the direction; then all of them have a say twice. `left`, `right` and `direction` are zeroed scratch
-    vectors over the features.
+    find the direction; then all of them have a say twice. `sums` is a zeroed scratch with two places for every
+    feature: the sums of the two sides, side by side.
     """
     n = members.size
-    seeds = np.array([members[0], members[n_sample - 1]])
-    _set_direction(indptr, indices, values, seeds, 1, left, right, direction)
-    sample = members[:n_sample]
-    sample_left = max(1, n_sample * n_left // n)
+    side, squares = np.full(n, -1, np.int8), np.zeros(2)
+    gain, order = np.empty(n, np.float32), np.empty(n, np.int64)
+    sample, sample_left = members[:n_sample], max(1, n_sample * n_left // n)
+    for new, i in ((0, 0), (1, n_sample - 1)):
+        _move(indptr, indices, values, members[i], new, np.float32(1.0), sums, squares)
+        side[i] = new
     before = np.float32(-1e30)
     for _ in range(iterations):
-        now = _split_off(indptr, indices, values, sample, sample_left, direction)
+        now = _part(indptr, indices, values, sample, sample_left, sums, squares, gain, order)
         if now <= before * np.float32(1.001) + np.float32(1e-6):
             break
         before = now
-        _set_direction(indptr, indices, values, sample, sample_left, left, right, direction)
+        _change_sides(indptr, indices, values, sample, sample_left, order, side, sums, squares)
     if n_sample < n:
-        _split_off(indptr, indices, values, members, n_left, direction)
-        _set_direction(indptr, indices, values, members, n_left, left, right, direction)
-        _split_off(indptr, indices, values, members, n_left, direction)
+        _part(indptr, indices, values, members, n_left, sums, squares, gain, order)
+        _change_sides(indptr, indices, values, members, n_left, order, side, sums, squares)
+        _part(indptr, indices, values, members, n_left, sums, squares, gain, order)
     for m in range(n):
         for p in range(indptr[members[m]], indptr[members[m] + 1]):
-            direction[indices[p]] = np.float32(0.0)
+            sums[2 * np.int64(indices[p])] = np.float32(0.0)
+            sums[2 * np.int64(indices[p]) + 1] = np.float32(0.0)
+    members[:] = members[order]

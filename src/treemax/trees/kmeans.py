@@ -95,7 +95,7 @@ def _parted(
     vectors: SparseRows, order: NDArray[np.int64], part: slice, n_parts: int, random: np.random.RandomState
 ) -> list[slice]:
     """Cut a part of `order` into `n_parts` clusters of even size, in place; where each of them is."""
-    scratch = [np.zeros(vectors.n_features, dtype=np.float32) for _ in range(3)]
+    sums = np.zeros(2 * vectors.n_features, dtype=np.float32)
     done, waiting = [], [(part, n_parts)]
     while waiting:
         part, n_parts = waiting.pop()
@@ -107,7 +107,7 @@ def _parted(
         random.shuffle(members)
         n_sample = min(len(members), max(SAMPLE, len(members) // 8))
         kernels.bisect(
-            vectors.indptr, vectors.indices, vectors.values, members, n_left, n_sample, ITERATIONS, *scratch
+            vectors.indptr, vectors.indices, vectors.values, members, n_left, n_sample, ITERATIONS, sums
         )
         middle = part.start + n_left
         waiting.append((slice(middle, part.stop), n_parts - left_parts))

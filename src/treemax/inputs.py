@@ -19,6 +19,7 @@ from treemax.kernels import soundness
 from treemax.sparse import csr_parts
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,9 @@ class SparseRows:
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "values"):
-            object.__setattr__(self, name, read_only(getattr(self, name)))
+            array = getattr(self, name)
+            if array.flags.writeable:
+                object.__setattr__(self, name, read_only(array))
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -182,17 +185,28 @@ def _what(value: np.float32) -> str:
     return "NaN" if np.isnan(value) else "infinity or a value too large for float32"
 
 
-def _usable(X: Any) -> bool:
-    """Whether a matrix is just what the kernels want, as most are; if not, the long way says what is wrong."""
-    usual = X.format == "csr" and X.ndim == 2 and X.data.dtype == np.float32 and X.data.ndim == 1
-    usual = usual and X.indices.dtype == X.indptr.dtype == np.int32 and X.indices.ndim == X.indptr.ndim == 1
-    parts = (X.indptr, X.indices, X.data) if usual else ()
-    if not usual or not all(type(part) is np.ndarray and part.flags.c_contiguous for part in parts):
-        return False
-    return bool(soundness.is_sound(*map(read_only, parts), *X.shape))
+def _usable_rows(X: Any) -> SparseRows | None:
+    """A matrix that is just what the kernels want, as most are; if not, the long way says what is wrong. For
+    one row in a service most of the time goes here, so that every array is looked at once."""
+    if X.format != "csr" or len(shape := X.shape) != 2 or not 0 < shape[1] <= MAX_FEATURES or shape[0] == 0:
+        return None
+    parts = []
+    for part, dtype in ((X.indptr, _INT32), (X.indices, _INT32), (X.data, _FLOAT32)):
+        if type(part) is not np.ndarray or part.dtype != dtype or part.ndim != 1:
+            return None
+        if not part.flags.c_contiguous:
+            return None
+        parts.append(read_only(part))
+    indptr, indices, values = parts
+    if not soundness.is_sound(indptr, indices, values, *shape):
+        return None
+    return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1])
 
 
 def _sparse_rows(X: Any, name: str) -> SparseRows:
+    usable = _usable_rows(X)
+    if usable is not None:
+        return usable
     if X.dtype.kind not in "fiub":
         what = "Complex data not supported" if X.dtype.kind == "c" else f"dtype {X.dtype} is not numeric"
         raise ValueError(f"{what}: sparse {name}")
@@ -200,8 +214,6 @@ def _sparse_rows(X: Any, name: str) -> SparseRows:
         _check_extent(X.shape)
     if X.shape[-1] > MAX_FEATURES:
         raise ValueError(f"{name} has {X.shape[-1]:,} columns; at most {MAX_FEATURES:,} are supported.")
-    if _usable(X):
-        return SparseRows(X.indptr.astype(np.int64), X.indices.view(np.uint32), X.data, X.shape[1])
     indptr, indices, data = csr_parts(X, name)
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(data, dtype=np.float32)

@@ -277,7 +277,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         return float(precision_at_k(y, self.predict_topk(X, 1).labels, 1))
 
     def _rows_to_predict(self, X: Any) -> Rows:
-        check_is_fitted(self, "model_")
+        if "model_" not in self.__dict__:  # asking scikit-learn takes as long as a small search
+            check_is_fitted(self, "model_")
         rows = as_rows(X)
         self._check_width(X, rows)
         return rows

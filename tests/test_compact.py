@@ -154,7 +154,7 @@ def test_models_of_eight_bits(tmp_path, parameters):
         models[precision] = model
     assert models["int8"].score(X, y) > models["bfloat16"].score(X, y) - 0.01
     assert np.abs(models["int8"].predict_proba(X) - models["bfloat16"].predict_proba(X)).max() < 0.1
-    assert sizes["int8"] < 0.8 * sizes["bfloat16"]
+    assert sizes["int8"] < 0.9 * sizes["bfloat16"]
 
 
 def test_an_unknown_precision_is_refused():

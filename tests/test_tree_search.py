@@ -340,9 +340,8 @@ def test_weights_are_rounded_to_the_nearest():
     tree = complete_tree(len(weights), 2, 20)
     part = node_weights(weights[None, :], np.zeros(len(weights), dtype=np.float32))
     packed = PackedTree.pack(tree, {0: part}, "logistic", np.ones(1), np.zeros(1))
-    words = packed.entries[1:]
-    stored = np.zeros_like(weights)
-    stored[words & 0xFFFF] = (words & np.uint32(0xFFFF0000)).view(np.float32)
+    halves = [(packed.entries & np.uint32(0xFFFF0000)), packed.entries << np.uint32(16)]
+    stored = np.concatenate(halves).view(np.float32)[: len(weights)]
     assert np.array_equal(stored, bfloat16(weights))
     with np.errstate(invalid="ignore"):
         assert (np.abs(stored - weights) <= np.abs(weights) * 2**-8).all()
@@ -372,6 +371,29 @@ def test_full_tables_find_everything(n_features):
         np.testing.assert_allclose(got, 1 / (1 + np.exp(-values.astype(np.float64))), rtol=1e-5)
 
 
+@pytest.mark.parametrize("density", [0.05, 0.5, 1.0])
+def test_full_and_short_runs_hold_the_same(density):
+    """Runs with a word per child and runs with two children a word, side by side in one model."""
+    model = RandomModel(uneven_tree(60, 3, widest=20), 3, "softmax", density=density)
+    packed, tree = model.packed, model.tree
+    node, feature, counts, children, weights = kernels.unpacked(
+        packed.tables, packed.slots, packed.entries, tree.n_children
+    )
+    dense = {parent: np.zeros_like(table) for parent, table in model.weights.items()}
+    for n, f, c, w in zip(np.repeat(node, counts), np.repeat(feature, counts), children, weights):
+        dense[n][f, c] = w
+    for parent, table in model.weights.items():
+        assert np.array_equal(dense[parent], bfloat16(table))
+    most = sum(int((table != 0).sum()) for table in model.weights.values())
+    assert packed.n_weights == most and len(packed.entries) <= most
+    if density == 1.0:
+        half = sum(
+            int((table != 0).any(axis=1).sum()) * ((table.shape[1] + 1) // 2)
+            for table in model.weights.values()
+        )
+        assert len(packed.entries) == half
+
+
 def test_arrays_round_trip():
     model = RandomModel(uneven_tree(30, 7), 7, "softmax")
     rows = as_rows(sp.csr_matrix(some_rows(10, 7)))
@@ -380,8 +402,6 @@ def test_arrays_round_trip():
 
 
 # --- arrays that are not a packed tree -----------------------------------------------------------------
-
-EMPTY = int(kernels.EMPTY)
 
 
 def sound_arrays(seed=8):
@@ -397,10 +417,14 @@ def changed(name, change):
     return arrays
 
 
+def is_empty(slots):
+    return slots >> np.uint64(32) == kernels.NO_FEATURE
+
+
 def filled(slots):
     """A table without an empty slot: its searches would never end."""
     slots = slots.copy()
-    slots[slots == kernels.EMPTY] = slots[slots != kernels.EMPTY][0]
+    slots[:-1][is_empty(slots[:-1])] &= np.uint64(0xFFFFFFFF)
     return slots
 
 
@@ -413,26 +437,34 @@ def with_item(position, value):
     return change
 
 
-def offset_of_first_slot(value):
+def offset_of_slot(number, value):
     def change(slots):
-        at = int(np.flatnonzero(slots != kernels.EMPTY)[0])
+        at = int(np.flatnonzero(~is_empty(slots))[number])
         return with_item(at, np.uint64(int(slots[at]) & 0xFFFFFFFF00000000 | value))(slots)
 
     return change
 
 
-def first_run(**parts):
-    """The first run of entries with another count, or another child at its first entry."""
+def with_child(child):
+    """The first run that names its children, with another child at its first entry."""
+    arrays = sound_arrays()
+    n_children, slots = arrays["n_children"], arrays["slots"]
+    node = np.repeat(np.arange(len(n_children)), np.diff(arrays["tables"]))
+    lengths = np.diff((slots & np.uint64(0xFFFFFFFF)).astype(np.int64))
+    naming = np.flatnonzero((lengths > 0) & (lengths < (n_children[node] + 1) // 2))
+    at = int(slots[naming[0]] & np.uint64(0xFFFFFFFF))
+    arrays["entries"][at] = arrays["entries"][at] & np.uint32(0xFFFF0000) | np.uint32(child)
+    return arrays
 
-    def change(entries):
-        entries = entries.copy()
-        if "count" in parts:
-            entries[0] = parts["count"]
-        if "child" in parts:
-            entries[1] = entries[1] & np.uint32(0xFFFF0000) | np.uint32(parts["child"])
-        return entries
 
-    return change
+def with_a_longer_run():
+    """A run as long as there are children: longer than any may be. The entries are longer by as much."""
+    arrays = sound_arrays()
+    slots = arrays["slots"]
+    arrays["entries"] = np.append(arrays["entries"], np.zeros(9, dtype=np.uint32))
+    at = int(np.flatnonzero(~is_empty(slots))[0])
+    slots[at + 1 :] += np.uint64(9)
+    return arrays
 
 
 DAMAGES = {
@@ -450,15 +482,19 @@ DAMAGES = {
     "slots of int64": changed("slots", lambda a: a.view(np.int64)),
     "slots 2d": changed("slots", lambda a: a.reshape(1, -1)),
     "no empty slot": changed("slots", filled),
-    "offset outside": changed("slots", offset_of_first_slot(2**32 - 2)),
-    "offset at the end": changed("slots", offset_of_first_slot(len(sound_arrays()["entries"]))),
+    "offset outside": changed("slots", offset_of_slot(0, 2**32 - 2)),
+    "offset at the end": changed("slots", offset_of_slot(0, len(sound_arrays()["entries"]))),
+    "offset goes back": changed("slots", offset_of_slot(3, 0)),
+    "last slot in use": changed("slots", lambda a: with_item(-1, a[-1] & np.uint64(0xFFFFFFFF))(a)),
+    "last slot ends late": changed("slots", lambda a: with_item(-1, a[-1] + np.uint64(1))(a)),
+    "no last slot": changed("slots", lambda a: a[:0]),
     "entries cut": changed("entries", lambda a: a[:-1]),
     "entries none": changed("entries", lambda a: a[:0]),
     "entries of uint64": changed("entries", lambda a: a.astype(np.uint64)),
-    "run too long": changed("entries", first_run(count=2**32 - 1)),
-    "run to the end": changed("entries", lambda a: first_run(count=len(a))(a)),
-    "child too large": changed("entries", first_run(child=12)),
-    "child 65535": changed("entries", first_run(child=0xFFFF)),
+    "entries too many": changed("entries", lambda a: np.append(a, a[:1])),
+    "run too long": with_a_longer_run(),
+    "child too large": with_child(12),
+    "child 65535": with_child(0xFFFF),
     "bias too short": changed("bias", lambda a: a[:-1]),
     "bias of float64": changed("bias", lambda a: a.astype(np.float64)),
     "slopes too short": changed("slopes", lambda a: a[:-1]),
@@ -590,7 +626,7 @@ def test_a_tree_of_one_node():
         "n_children": np.zeros(1, dtype=np.int64),
         "label": np.zeros(1, dtype=np.int64),
         "tables": np.zeros(2, dtype=np.int64),
-        "slots": np.empty(0, dtype=np.uint64),
+        "slots": np.array([kernels.NO_FEATURE << np.uint64(32)], dtype=np.uint64),
         "entries": np.empty(0, dtype=np.uint32),
         "bias": np.zeros(1, dtype=np.float32),
         "slopes": np.empty(0, dtype=np.float32),

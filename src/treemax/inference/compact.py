@@ -54,30 +54,34 @@ def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
     """The tree for the model file: as it is, or taken apart where its weights have scales."""
     if packed.scales is None:
         return packed.arrays()
-    slots = packed.slots[packed.slots != kernels.EMPTY]
-    node = np.repeat(np.arange(len(packed.tree)), np.diff(packed.tables))[packed.slots != kernels.EMPTY]
-    offset = (slots & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    order = np.argsort(offset)
-    slots, node, offset = slots[order], node[order], offset[order]
-    counts = packed.entries[offset].astype(np.int64)
-    is_entry = np.ones(len(packed.entries), dtype=bool)
-    is_entry[offset] = False
-    entries = packed.entries[is_entry]
-    values = (entries & np.uint32(0xFFFF0000)).view(np.float32)
-    codes = np.rint(values / np.repeat(packed.scales[node], counts))
+    node, features, counts, children, weights = _in_order(packed)
+    codes = np.rint(weights / np.repeat(packed.scales[node], counts))
     n_features = np.bincount(node, minlength=len(packed.tree))[packed.tree.n_children > 0]
     return {
         **{name: _smallest(array) for name, array in packed.tree.arrays().items()},
         "n_features": _smallest(n_features),
-        "steps": _in_bytes(_steps((slots >> np.uint64(32)).astype(np.int64), n_features)),
+        "steps": _in_bytes(_steps(features.astype(np.int64), n_features)),
         "counts": _smallest(counts),
-        "children": _smallest(entries & np.uint32(0xFFFF)),
+        "children": _smallest(children),
         "codes": codes.astype(np.int8),
         "scales": packed.scales[packed.tree.n_children > 0],
         "bias": packed.bias,
         "slopes": packed.slopes,
         "shifts": packed.shifts,
     }
+
+
+def _in_order(packed: PackedTree) -> tuple[NDArray[Any], ...]:
+    """Node, feature and number of weights of every run, by node and feature, and the weights in that order."""
+    tables, n_children = packed.tables, packed.tree.n_children
+    node, features, counts, children, weights = kernels.unpacked(
+        tables, packed.slots, packed.entries, n_children
+    )
+    order = np.lexsort((features, node))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    entry_order = np.argsort(np.repeat(place, counts), kind="stable")
+    return node[order], features[order], counts[order], children[entry_order], weights[entry_order]
 
 
 def loaded_tree(arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:

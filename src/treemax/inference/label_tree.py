@@ -44,7 +44,8 @@ class PackedTree:
     """A tree and, for every inner node, a hash table from features to the weights of its children.
 
     Node v has the slots `tables[v]` to `tables[v + 1]`; a slot is a feature (upper half) and the place of
-    its run in `entries` (lower half). The children of a node at level l are as probable as the softmax of
+    its run in `entries` (lower half), which ends where that of the next slot begins; the last slot only says
+    where all of them end. The children of a node at level l are as probable as the softmax of
     `slopes[l]` times their scores, or, with the logistic link, each as 1 / (1 + exp(-(slope * s + shift))).
     """
 
@@ -69,14 +70,15 @@ class PackedTree:
         scales: NDArray[np.float32] | None = None,
     ) -> PackedTree:
         """Put the weights of all inner nodes into one structure."""
-        sizes = np.zeros(len(tree), dtype=np.int64)
+        sizes, n_entries = np.zeros(len(tree), dtype=np.int64), 0
         for node, part in weights.items():
             sizes[node] = int(np.ceil(len(part.features) / FILLED)) + 1 if len(part.features) else 0
+            full = (int(tree.n_children[node]) + 1) // 2
+            n_entries += int(np.minimum(np.diff(part.starts), full).sum())
         tables = np.concatenate([[0], np.cumsum(sizes)])
-        slots = np.full(tables[-1], kernels.EMPTY, dtype=np.uint64)
-        n_entries = sum(len(part.features) + len(part.weights) for part in weights.values())
-        if n_entries >= 2**32:
+        if max(n_entries, tables[-1]) >= 2**32 - 1:
             raise MemoryError(f"{n_entries:,} weights are too many for one tree; raise the threshold.")
+        slots = np.empty(tables[-1] + 1, dtype=np.uint64)
         entries = np.empty(n_entries, dtype=np.uint32)
         bias = np.zeros(len(tree), dtype=np.float32)
         offset = 0
@@ -86,27 +88,27 @@ class PackedTree:
             bias[first : first + len(part.biases)] = part.biases
             own_slots = slots[tables[node] : tables[node + 1]]
             offset = kernels.fill_table(
-                part.features, part.starts, part.children, part.weights, own_slots, entries, offset
-            )
+                part.features, part.starts, part.children, part.weights, int(tree.n_children[node]), own_slots,
+                entries, offset,
+            )  # fmt: skip
+        slots[-1] = kernels.NO_FEATURE << np.uint64(32) | np.uint64(n_entries)
         calibration = (slopes.astype(np.float32), shifts.astype(np.float32))
         return cls(tree, tables, slots, entries, bias, *calibration, link, scales)
 
     @property
     def n_weights(self) -> int:
         """Weights kept."""
-        return len(self.entries) - int((self.slots != kernels.EMPTY).sum())
+        return len(kernels.unpacked(self.tables, self.slots, self.entries, self.tree.n_children)[-1])
 
     def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
         ids, probabilities = _room(len(rows), k)
-        self._run(kernels.beam_search, rows, threads, (width,), ids, probabilities)
+        self._run(kernels.best_labels, rows, threads, (width,), ids, probabilities)
         return ids, probabilities
 
     def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k labels of the largest probability, by uniform-cost search."""
-        ids, probabilities = _room(len(rows), k)
-        self._run(kernels.exact_search, rows, threads, (), ids, probabilities)
-        return ids, probabilities
+        """The k labels of the largest probability: a beam as wide as the tree misses nothing."""
+        return self.beam(rows, k, len(self.tree), threads)
 
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
@@ -148,6 +150,9 @@ class PackedTree:
     ) -> None:
         """Search block by block; `by_row` are the arrays that have a line for every row."""
         sparse = sparsified(rows)
+        if len(rows) == 1:  # nothing to divide
+            search(*self._arguments(sparse), *options, *by_row)
+            return
 
         def answer(block: slice) -> None:
             search(*self._arguments(sparse[block]), *options, *[array[block] for array in by_row])
@@ -164,8 +169,8 @@ class PackedTree:
             tree.first_child, tree.n_children, tree.label, tree.level, self.tables, self.slots, self.entries,
             self.bias, self.slopes, self.shifts,
         )  # fmt: skip
-        most_children = int(tree.n_children.max())
-        return (*[read_only(array) for array in arrays], most_children, LINKS[self.link])
+        most_children, n_inner = int(tree.n_children.max()), int((tree.n_children > 0).sum())
+        return (*[read_only(array) for array in arrays], most_children, LINKS[self.link], n_inner)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The model as arrays, for the file."""
@@ -204,8 +209,8 @@ def _check(packed: PackedTree) -> None:
                 f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} x {np.dtype(dtype)}"
             )
     tables = packed.tables
-    sound = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] == len(packed.slots)
-    sound = sound and bool((tables[1:] >= tables[:-1]).all())
+    sound = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] + 1 == len(packed.slots)
+    sound = sound and len(packed.slots) < 2**32 and bool((tables[1:] >= tables[:-1]).all())
     sound = sound and kernels.is_sound(tables, packed.slots, packed.entries, packed.tree.n_children)
     if not sound:
         raise ValueError("the packed weights do not fit together")

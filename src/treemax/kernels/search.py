@@ -1,8 +1,11 @@
 """Searching a label tree with packed weights.
 
-The weights of a node's children stand together: a small hash table from a feature to a run of `entries`, a
-count followed by one word per child that has a weight for the feature: the weight in the upper sixteen bits
-(bfloat16), the child in the lower. A row looks up its features once per node it visits.
+The weights of a node's children stand together: a small hash table from a feature to a run of `entries`, the
+runs in the order of the slots, so that one begins where the slot says and ends where the next slot says. A
+run has a word per child that has a weight for the feature: the weight in the upper sixteen bits (bfloat16),
+the child in the lower. Where half of the children or more have a weight, the run is full instead: two
+weights a word, those of the first half of the children in the upper bits, of the second half in the lower. A
+row looks up its features once per node it visits.
 """
 
 from __future__ import annotations
@@ -10,16 +13,18 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels import vector
-from treemax.kernels.arithmetic import exp32
-from treemax.kernels.jit import fast_kernel, inline_kernel, kernel
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from the scores of siblings to probabilities given their parent
 
-EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+NO_FEATURE = np.uint64(0xFFFFFFFF)  # in the upper half of an empty slot; the lower half is an offset as ever
+_LOW_WORD = np.uint64(0xFFFFFFFF)
 _MULTIPLIER = np.uint32(0x9E3779B1)  # Knuth's: consecutive features fall far apart
 _HIGH_HALF = np.uint32(0xFFFF0000)
 _LOW_HALF = np.uint32(0xFFFF)
 _ONE = np.float32(1.0)
+_HUGE = np.float32(3e38)
+_WIDTH = np.uint64(vector.WIDTH)
 
 
 @inline_kernel
@@ -37,79 +42,160 @@ def _rounded(weight):
 
 
 @kernel
-def fill_table(features, starts, children, weights, slots, entries, offset):
+def fill_table(features, starts, children, weights, n_children, slots, entries, offset):
     """Write the weights of one node: its slots, and its entries from `offset` on; returns where they end."""
     size = np.uint64(slots.size)
+    held = np.full(slots.size, -1, np.int64)
     for j in range(features.size):
         at = _home(features[j], size)
-        while slots[at] != EMPTY:
+        while held[at] >= 0:
             at = at + np.uint64(1) if at + np.uint64(1) < size else np.uint64(0)
+        held[at] = j
+    half = (n_children + 1) // 2
+    for at in range(slots.size):
+        j = held[at]
+        if j < 0:
+            slots[at] = NO_FEATURE << np.uint64(32) | np.uint64(offset)
+            continue
         slots[at] = np.uint64(features[j]) << np.uint64(32) | np.uint64(offset)
-        entries[offset] = starts[j + 1] - starts[j]
-        offset += 1
+        if starts[j + 1] - starts[j] < half:
+            for q in range(starts[j], starts[j + 1]):
+                entries[offset] = np.uint32(_rounded(weights[q])) | np.uint32(children[q])
+                offset += 1
+            continue
+        entries[offset : offset + half] = 0
         for q in range(starts[j], starts[j + 1]):
-            entries[offset] = np.uint32(_rounded(weights[q])) | np.uint32(children[q])
-            offset += 1
+            word, c = np.uint32(_rounded(weights[q])), children[q]
+            if c < half:
+                entries[offset + c] |= word
+            else:
+                entries[offset + c - half] |= word >> np.uint32(16)
+        offset += half
     return offset
 
 
-@fast_kernel
+@kernel
+def unpacked(tables, slots, entries, n_children):
+    """What was packed: for every slot in use its node, feature and number of weights; for every weight its
+    child and value. Weights of zero are not distinguished from none."""
+    n_used = 0
+    for at in range(slots.size):
+        n_used += slots[at] >> np.uint64(32) != NO_FEATURE
+    nodes, features = np.empty(n_used, np.int64), np.empty(n_used, np.uint32)
+    counts = np.zeros(n_used, np.int64)
+    children, weights = np.empty(2 * entries.size, np.uint32), np.empty(2 * entries.size, np.float32)
+    j, n = 0, 0
+    for node in range(n_children.size):
+        half = (n_children[node] + 1) // 2
+        for at in range(tables[node], tables[node + 1]):
+            if slots[at] >> np.uint64(32) == NO_FEATURE:
+                continue
+            nodes[j], features[j] = node, slots[at] >> np.uint64(32)
+            first, last = np.int64(slots[at] & _LOW_WORD), np.int64(slots[at + 1] & _LOW_WORD)
+            before = n
+            full = last - first == half
+            for q in range(first, last):
+                upper = np.uint32(entries[q] & _HIGH_HALF).view(np.float32)
+                if upper != 0:
+                    children[n] = np.uint32(q - first) if full else entries[q] & _LOW_HALF
+                    weights[n] = upper
+                    n += 1
+            for q in range(first, last if full else first):
+                lower = np.uint32(entries[q] << np.uint32(16)).view(np.float32)
+                if lower != 0:
+                    children[n] = half + q - first
+                    weights[n] = lower
+                    n += 1
+            counts[j] = n - before
+            j += 1
+    return nodes, features, counts, children[:n], weights[:n]
+
+
+@fast_inline_kernel
 def _score_children(
-    node, indices, values, first_child, n_children, tables, slots, entries, bias, found, scores
+    node, indices, values, begin, end, first_child, n_children, tables, slots, entries, bias, found, room
 ):
-    """The scores of all children of a node for one row. `found` is scratch for the row's slots."""
+    """The scores of all children of a node for the row from `begin` to `end`; `found` is scratch for its slots."""
     start, count = np.uint64(first_child[node]), np.uint64(n_children[node])
     for c in range(count):
-        scores[c] = bias[start + c]
+        room[c] = bias[start + c]
     table = np.uint64(tables[node])
     size = np.uint64(tables[node + 1]) - table
     if size == 0:
         return
-    n = np.uint64(indices.size)
+    n = end - begin
     for p in range(n):  # the slots are far apart: ask for all of them before the first is read
-        at = table + _home(indices[p], size)
+        at = table + _home(indices[begin + p], size)
         found[p] = at
         vector.prefetch(slots, at)
+    n_found = np.uint64(0)
     for p in range(n):
-        feature = np.uint64(indices[p])
+        feature = np.uint64(indices[begin + p])
         at = found[p]
-        found[p] = EMPTY
-        while True:
-            slot = slots[at]
-            if slot >> np.uint64(32) == feature:
-                found[p] = slot & np.uint64(0xFFFFFFFF)
-                vector.prefetch(entries, found[p])
-                break
-            if slot == EMPTY:
-                break
+        key = slots[at] >> np.uint64(32)
+        while key != feature and key != NO_FEATURE:
             at = at + np.uint64(1) if at + np.uint64(1) < table + size else table
-    for p in range(n):
-        if found[p] != EMPTY:
-            x = values[p]
-            first = found[p] + np.uint64(1)
-            for q in range(first, first + np.uint64(entries[found[p]])):
+            key = slots[at] >> np.uint64(32)
+        vector.prefetch(entries, slots[at] & _LOW_WORD)
+        found[n_found] = at << np.uint64(32) | p  # without a branch, since no processor could foresee it
+        n_found += np.uint64(key == feature)
+    half = (count + np.uint64(1)) >> np.uint64(1)
+    for j in range(n_found):
+        at, x = found[j] >> np.uint64(32), values[begin + (found[j] & _LOW_WORD)]
+        first, last = slots[at] & _LOW_WORD, slots[at + np.uint64(1)] & _LOW_WORD
+        if last - first == half:
+            for c in range(half):
+                room[c] += x * np.uint32(entries[first + c] & _HIGH_HALF).view(np.float32)
+            for c in range(count - half):
+                room[half + c] += x * np.uint32(entries[first + c] << np.uint32(16)).view(np.float32)
+        else:
+            for q in range(first, last):
                 word = entries[q]
-                scores[word & _LOW_HALF] += x * np.uint32(word & _HIGH_HALF).view(np.float32)
+                room[word & _LOW_HALF] += x * np.uint32(word & _HIGH_HALF).view(np.float32)
+
+
+@fast_inline_kernel
+def _to_probabilities(room, count, link, slope, shift, above):
+    """Scores of siblings to probabilities, times that of their parent, in place; what fills the last vector is
+    -1."""
+    blocks = (count + np.uint64(15)) // _WIDTH
+    for c in range(count, blocks * _WIDTH):
+        room[c] = -_HUGE
+    one, slopes = vector.splat(_ONE), vector.splat(slope)
+    if link == SOFTMAX_LINK:
+        most = vector.load(room, np.uint64(0))
+        for b in range(np.uint64(1), blocks):
+            most = vector.maximum(most, vector.load(room, b * _WIDTH))
+        top = vector.splat(vector.largest(most))
+        total = vector.splat(np.float32(0.0))
+        for b in range(blocks):
+            below = vector.subtract(vector.load(room, b * _WIDTH), top)
+            e = vector.exponential(vector.multiply(slopes, below))
+            vector.store(room, b * _WIDTH, e)
+            total = vector.add(total, e)
+        scale = vector.splat(above / vector.total(total))
+        for b in range(blocks):
+            vector.store(room, b * _WIDTH, vector.multiply(scale, vector.load(room, b * _WIDTH)))
+    else:
+        parent, down, shifts = vector.splat(above), vector.splat(-slope), vector.splat(-shift)
+        for b in range(blocks):
+            e = vector.exponential(vector.multiply_add(down, vector.load(room, b * _WIDTH), shifts))
+            vector.store(room, b * _WIDTH, vector.divide(parent, vector.add(one, e)))
+    for c in range(count, blocks * _WIDTH):
+        room[c] = -_ONE
 
 
 @fast_kernel
-def _to_probabilities(scores, link, slope, shift, above):
-    """Scores of siblings to probabilities, times that of their parent, in place."""
-    if link == SOFTMAX_LINK:
-        top = scores[0]
-        for c in range(scores.size):
-            top = max(top, scores[c])
-        total = np.float32(0.0)
-        for c in range(scores.size):
-            e = exp32(slope * (scores[c] - top))
-            scores[c] = e
-            total += e
-        scale = above / total
-        for c in range(scores.size):
-            scores[c] *= scale
-    else:
-        for c in range(scores.size):
-            scores[c] = above / (_ONE + exp32(-(slope * scores[c] + shift)))
+def _open(
+    node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias, slopes,
+    shifts, link, found, room,
+):  # fmt: skip
+    """The probabilities of all children of a node of probability `above` for one row, into `room`."""
+    _score_children(
+        node, indices, values, begin, end, first_child, n_children, tables, slots, entries, bias, found, room
+    )
+    depth = level[node]
+    _to_probabilities(room, np.uint64(n_children[node]), link, slopes[depth], shifts[depth], above)
 
 
 @kernel
@@ -141,105 +227,42 @@ def _longest(indptr):
 
 
 @kernel
-def beam_search(
-    indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, width, ids, probabilities,
-):  # fmt: skip
-    """The best labels of each row among those that a beam of `width` nodes a level reaches."""
-    room = np.empty(most_children, np.float32)
-    found = np.empty(_longest(indptr), np.uint64)
-    beam, beam_scores = np.empty(width, np.int64), np.empty(width, np.float32)
-    following, following_scores = np.empty(width, np.int64), np.empty(width, np.float32)
-    k = ids.shape[1]
-    for row in range(indptr.size - 1):
-        row_indices = indices[indptr[row] : indptr[row + 1]]
-        row_values = values[indptr[row] : indptr[row + 1]]
-        best, best_scores = ids[row], probabilities[row]
-        beam[0], beam_scores[0], size, n_best = 0, _ONE, 1, 0
-        while size:
-            n_following = 0
-            for j in range(size):
-                node = beam[j]
-                scores = room[: n_children[node]]
-                _score_children(
-                    node,
-                    row_indices,
-                    row_values,
-                    first_child,
-                    n_children,
-                    tables,
-                    slots,
-                    entries,
-                    bias,
-                    found,
-                    scores,
-                )
-                _to_probabilities(scores, link, slopes[level[node]], shifts[level[node]], beam_scores[j])
-                for c in range(scores.size):
-                    child = first_child[node] + c
-                    if label[child] >= 0:
-                        if n_best < k or scores[c] > best_scores[k - 1]:
-                            n_best = _offer(label[child], scores[c], best, best_scores, n_best)
-                    elif n_following < width or scores[c] > following_scores[width - 1]:
-                        n_following = _offer(child, scores[c], following, following_scores, n_following)
-            beam, following = following, beam
-            beam_scores, following_scores = following_scores, beam_scores
-            size = n_following
-        for j in range(n_best, k):
-            best[j] = -1
-            best_scores[j] = np.float32(0.0)
-
-
-@kernel
 def all_probabilities(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, out,
+    most_children, link, n_inner, out,
 ):  # fmt: skip
     """The probability of every label for each row: every node is visited."""
-    room = np.empty(most_children, np.float32)
+    room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
     of_node = np.empty(n_children.size, np.float32)
     for row in range(indptr.size - 1):
-        row_indices = indices[indptr[row] : indptr[row + 1]]
-        row_values = values[indptr[row] : indptr[row + 1]]
+        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         of_node[0] = _ONE
         for node in range(n_children.size):  # parents come before children
             if label[node] >= 0:
                 out[row, label[node]] = of_node[node]
                 continue
-            scores = room[: n_children[node]]
-            _score_children(
-                node,
-                row_indices,
-                row_values,
-                first_child,
-                n_children,
-                tables,
-                slots,
-                entries,
-                bias,
-                found,
-                scores,
-            )
-            _to_probabilities(scores, link, slopes[level[node]], shifts[level[node]], of_node[node])
-            of_node[first_child[node] : first_child[node] + scores.size] = scores
+            _open(
+                node, of_node[node], indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
+                slopes, shifts, link, found, room,
+            )  # fmt: skip
+            of_node[first_child[node] : first_child[node] + n_children[node]] = room[: n_children[node]]
 
 
 @kernel
 def probabilities_of(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, parent, leaf_of, ids, out,
+    most_children, link, n_inner, parent, leaf_of, ids, out,
 ):  # fmt: skip
     """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
-    room = np.empty(most_children, np.float32)
+    room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
     of_node = np.empty(n_children.size, np.float32)
     known_in = np.full(n_children.size, -1, np.int64)  # the row for which a node's probability is known
     path = np.empty(slopes.size + 1, np.int64)
     of_node[0] = _ONE
     for row in range(indptr.size - 1):
-        row_indices = indices[indptr[row] : indptr[row + 1]]
-        row_values = values[indptr[row] : indptr[row + 1]]
+        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         known_in[0] = row
         for j in range(ids.shape[1]):
             if ids[row, j] < 0:
@@ -252,33 +275,31 @@ def probabilities_of(
                 length += 1
             for step in range(length - 1, -1, -1):
                 node = path[step]
-                scores = room[: n_children[node]]
-                _score_children(
-                    node,
-                    row_indices,
-                    row_values,
-                    first_child,
-                    n_children,
-                    tables,
-                    slots,
-                    entries,
-                    bias,
-                    found,
-                    scores,
-                )
-                _to_probabilities(scores, link, slopes[level[node]], shifts[level[node]], of_node[node])
-                of_node[first_child[node] : first_child[node] + scores.size] = scores
-                known_in[first_child[node] : first_child[node] + scores.size] = row
+                _open(
+                    node, of_node[node], indices, values, begin, end, first_child, n_children, level, tables, slots, entries,
+                    bias, slopes, shifts, link, found, room,
+                )  # fmt: skip
+                of_node[first_child[node] : first_child[node] + n_children[node]] = room[: n_children[node]]
+                known_in[first_child[node] : first_child[node] + n_children[node]] = row
             out[row, j] = of_node[leaf_of[ids[row, j]]]
+
+
+@inline_kernel
+def _before(score, node, other_score, other_node):
+    """Whether a node leaves the queue before another: the more probable first, then the first in the tree."""
+    return score > other_score or (score == other_score and node < other_node)
 
 
 @kernel
 def _push(heap_nodes, heap_scores, size, node, score):
     at = size
-    while at > 0 and heap_scores[(at - 1) // 2] < score:
-        heap_scores[at] = heap_scores[(at - 1) // 2]
-        heap_nodes[at] = heap_nodes[(at - 1) // 2]
-        at = (at - 1) // 2
+    while at > 0:
+        above = (at - 1) // 2
+        if not _before(score, node, heap_scores[above], heap_nodes[above]):
+            break
+        heap_scores[at] = heap_scores[above]
+        heap_nodes[at] = heap_nodes[above]
+        at = above
     heap_scores[at] = score
     heap_nodes[at] = node
     return size + 1
@@ -286,15 +307,18 @@ def _push(heap_nodes, heap_scores, size, node, score):
 
 @kernel
 def _pop(heap_nodes, heap_scores, size):
-    """Take the largest off the heap; it is left behind its end, at position size - 1."""
+    """Take the first off the heap; it is left behind its end, at position size - 1."""
     top_node, top_score = heap_nodes[0], heap_scores[0]
-    node, score = heap_nodes[size - 1], heap_scores[size - 1]
     last, at = size - 1, 0
+    node, score = heap_nodes[last], heap_scores[last]
     while 2 * at + 1 < last:
         child = 2 * at + 1
-        if child + 1 < last and heap_scores[child + 1] > heap_scores[child]:
-            child += 1
-        if heap_scores[child] <= score:
+        other = child + 1
+        if other < last and _before(
+            heap_scores[other], heap_nodes[other], heap_scores[child], heap_nodes[child]
+        ):
+            child = other
+        if not _before(heap_scores[child], heap_nodes[child], score, node):
             break
         heap_scores[at] = heap_scores[child]
         heap_nodes[at] = heap_nodes[child]
@@ -306,68 +330,63 @@ def _pop(heap_nodes, heap_scores, size):
 
 
 @kernel
-def exact_search(
+def best_labels(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, ids, probabilities,
+    most_children, link, n_inner, width, ids, probabilities,
 ):  # fmt: skip
-    """Uniform-cost search (Jasinska-Kobus et al., 2021, Algorithm 10): the true top k of each row.
+    """Uniform-cost search (Jasinska-Kobus et al., 2021, Algorithm 10) that opens at most `width` nodes a level.
 
-    A node is expanded in order of its probability; no label under it can have a larger one, so the first k
-    leaves to leave the queue are the best. Nodes that cannot reach the k best seen so far are not queued.
+    Nodes are opened in order of their probability. No label is more probable than the nodes above it, so
+    that the search ends when the next node cannot better the k labels found: without a limit they are the
+    true top k, and with one those of a beam search, since each level's nodes come up best first.
     """
-    room = np.empty(most_children, np.float32)
+    room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
-    heap_nodes, heap_scores = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
+    heap_nodes, heap_scores = np.empty(n_inner, np.int64), np.empty(n_inner, np.float32)
+    opened = np.empty(slopes.size, np.int64)
     k = ids.shape[1]
-    bound, bound_nodes = np.empty(k, np.float32), np.empty(k, np.int64)
     for row in range(indptr.size - 1):
-        row_indices = indices[indptr[row] : indptr[row + 1]]
-        row_values = values[indptr[row] : indptr[row + 1]]
+        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
+        best, best_scores, n_best = ids[row], probabilities[row], 0
+        opened[:] = 0
         size = _push(heap_nodes, heap_scores, 0, 0, _ONE)
-        n_bound, n_found = 0, 0
-        while size and n_found < k:
+        while size:
             size = _pop(heap_nodes, heap_scores, size)
-            node, score = heap_nodes[size], heap_scores[size]
-            if label[node] >= 0:
-                ids[row, n_found] = label[node]
-                probabilities[row, n_found] = score
-                n_found += 1
+            node, above = heap_nodes[size], heap_scores[size]
+            if n_best == k and above <= best_scores[k - 1]:
+                break
+            depth = level[node]
+            if opened[depth] == width:
                 continue
-            scores = room[: n_children[node]]
-            _score_children(
-                node,
-                row_indices,
-                row_values,
-                first_child,
-                n_children,
-                tables,
-                slots,
-                entries,
-                bias,
-                found,
-                scores,
-            )
-            _to_probabilities(scores, link, slopes[level[node]], shifts[level[node]], score)
-            for c in range(scores.size):
-                if n_bound == k and scores[c] < bound[k - 1]:
-                    continue
-                child = first_child[node] + c
-                size = _push(heap_nodes, heap_scores, size, child, scores[c])
-                if label[child] >= 0:
-                    n_bound = _offer(child, scores[c], bound_nodes, bound, n_bound)
-        for j in range(n_found, k):
-            ids[row, j] = -1
-            probabilities[row, j] = np.float32(0.0)
+            opened[depth] += 1
+            _open(
+                node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
+                slopes, shifts, link, found, room,
+            )  # fmt: skip
+            for b in range((np.uint64(n_children[node]) + np.uint64(15)) // _WIDTH):
+                worst = best_scores[k - 1] if n_best == k else -_ONE
+                better = vector.bits_above(vector.load(room, b * _WIDTH), vector.splat(worst))
+                while better:
+                    c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
+                    better &= better - np.uint32(1)
+                    child = first_child[node] + np.int64(c)
+                    if label[child] >= 0:
+                        n_best = _offer(label[child], room[c], best, best_scores, n_best)
+                    elif n_best < k or room[c] > best_scores[k - 1]:
+                        size = _push(heap_nodes, heap_scores, size, child, room[c])
+        for j in range(n_best, k):
+            best[j] = -1
+            best_scores[j] = np.float32(0.0)
 
 
 @kernel
 def labels_above(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, threshold, starts,
+    most_children, link, n_inner, threshold, starts,
 ):  # fmt: skip
     """All labels of each row with at least this probability, and their probabilities; `starts` gets where each
     row begins. No label is more probable than the nodes above it, so branches below the threshold stay shut."""
-    room = np.empty(most_children, np.float32)
+    room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
     waiting, waiting_scores = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
     ids, probabilities, count = np.empty(1024, np.int64), np.empty(1024, np.float32), 0
@@ -376,37 +395,25 @@ def labels_above(
     )  # rounding may add a little
     starts[0] = 0
     for row in range(indptr.size - 1):
-        row_indices = indices[indptr[row] : indptr[row + 1]]
-        row_values = values[indptr[row] : indptr[row + 1]]
+        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         waiting[0], waiting_scores[0], size = 0, _ONE, 1
         while size:
             size -= 1
             node, above = waiting[size], waiting_scores[size]
-            scores = room[: n_children[node]]
-            _score_children(
-                node,
-                row_indices,
-                row_values,
-                first_child,
-                n_children,
-                tables,
-                slots,
-                entries,
-                bias,
-                found,
-                scores,
-            )
-            _to_probabilities(scores, link, slopes[level[node]], shifts[level[node]], above)
-            if count + scores.size > ids.size:
+            _open(
+                node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
+                slopes, shifts, link, found, room,
+            )  # fmt: skip
+            if count + n_children[node] > ids.size:
                 ids, probabilities = _doubled(ids, count), _doubled(probabilities, count)
-            for c in range(scores.size):
+            for c in range(n_children[node]):
                 child = first_child[node] + c
                 if label[child] < 0:
-                    if scores[c] >= worth_opening:
-                        waiting[size], waiting_scores[size] = child, scores[c]
+                    if room[c] >= worth_opening:
+                        waiting[size], waiting_scores[size] = child, room[c]
                         size += 1
-                elif scores[c] >= threshold:
-                    ids[count], probabilities[count] = label[child], scores[c]
+                elif room[c] >= threshold:
+                    ids[count], probabilities[count] = label[child], room[c]
                     count += 1
         starts[row + 1] = count
     return ids[:count], probabilities[:count]
@@ -422,21 +429,29 @@ def _doubled(array, used):
 
 @kernel
 def is_sound(tables, slots, entries, n_children):
-    """Whether every table ends its searches at an empty slot, and no run of entries leaves the array or
-    names a child that is not there."""
+    """Whether every table ends its searches at an empty slot, and no run of entries leaves the array, is
+    longer than a full one or names a child that is not there."""
+    end = np.int64(0)  # of the runs so far
     for node in range(n_children.size):
         first, last = tables[node], tables[node + 1]
         empty = first == last
+        half = (n_children[node] + 1) // 2
         for at in range(first, last):
-            if slots[at] == EMPTY:
-                empty = True
-                continue
-            offset = np.int64(slots[at] & np.uint64(0xFFFFFFFF))
-            if offset >= entries.size or offset + np.int64(entries[offset]) >= entries.size:
+            begin = end
+            end = np.int64(slots[at + 1] & _LOW_WORD)
+            if np.int64(slots[at] & _LOW_WORD) != begin or end < begin or end > entries.size:
                 return False
-            for q in range(offset + 1, offset + 1 + np.int64(entries[offset])):
-                if np.int64(entries[q] & _LOW_HALF) >= n_children[node]:
+            if slots[at] >> np.uint64(32) == NO_FEATURE:
+                empty = True
+                if end != begin:
                     return False
+            if end - begin > half:
+                return False
+            if end - begin < half:
+                for q in range(begin, end):
+                    if np.int64(entries[q] & _LOW_HALF) >= n_children[node]:
+                        return False
         if not empty:
             return False
-    return True
+    last_slot = slots[slots.size - 1]
+    return end == entries.size and last_slot == NO_FEATURE << np.uint64(32) | np.uint64(end)

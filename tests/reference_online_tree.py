@@ -173,21 +173,25 @@ class Reference:
             while not any(node.is_leaf for node in level):
                 level = [child for node in level for child in node.children]
             return next(node for node in level if node.is_leaf), True
-        node = before
         if before is None or (self.is_full(before) and not self.settings.together):
-            node = self.descend(x)
-        leaves = [child for child in node.children if child.is_leaf]
-        if len(leaves) == 1:
-            node = leaves[0]
+            before = self.root
+        elif self.only_leaf(before):
+            return self.only_leaf(before), True
+        node = self.descend(before, x)
+        node = self.only_leaf(node) or node
         return node, node.is_leaf or self.is_full(node)
+
+    def only_leaf(self, node):
+        """The one leaf beside inner nodes."""
+        leaves = [child for child in node.children if child.is_leaf]
+        return leaves[0] if len(leaves) == 1 < len(node.children) else None
 
     def is_full(self, node):
         """Nothing but leaves, and as many as may be."""
         return len(node.children) >= self.settings.max_leaf and all(c.is_leaf for c in node.children)
 
-    def descend(self, x):
-        """Algorithm 8, lines 2 to 6."""
-        node = self.root
+    def descend(self, node, x):
+        """Algorithm 8, lines 2 to 6. (A tree that was given may also have full nodes with several leaves.)"""
         while len(node.children) >= self.settings.arity and not all(c.is_leaf for c in node.children):
             if self.settings.policy == "random":
                 node = node.children[self.random_below(len(node.children))]

@@ -1,6 +1,10 @@
 """The tree that grows while it learns: its structure, and what its classifiers are (kernels and learning)."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_online_tree import Reference, as_arrays, random_stream
+from treemax.inference.online_tree import OnlineTree
 from treemax.kernels import online_tree as kernels
 from treemax.learning.online_tree import POLICIES, SCHEDULES, Settings, empty_tree, learn, planted_tree
 from treemax.trees import Tree
 
 LANES = kernels.LANES
+CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
 PLAIN = Settings("best-greedy", 3, 4, 0.75, False, "adagrad", 1.0, 0.01, 0.0)
 NEAR_LANES = (14, 15, 16, 17, 31, 32, 33)
 
@@ -175,6 +181,17 @@ def assert_sound(tree, how, one_thread=True):
     for count in (kernels.RECORDS_PLANNED, kernels.SLOTS_PLANNED, kernels.TABLE_LOCK):
         assert tree.counts[count] == 0
     assert tree.counts[kernels.SELECTED] == -1
+    assert_nothing_beyond(tree)
+
+
+def assert_nothing_beyond(tree):
+    """What was made larger than needed is still as it was made."""
+    assert not any(array[tree.n_nodes :].any() for array in tree.nodes)
+    for name, array in zip(tree.blocks._fields, tree.blocks):
+        width = LANES if name in ("child", "bias", "bias_squares") else 1
+        assert not array[width * tree.n_blocks :].any(), name
+    assert not tree.store.slots[tree.n_slots :].any()
+    assert not tree.chunks[-1].reshape(-1, 32)[tree.n_records % CHUNK_RECORDS :][:1000].any()
 
 
 def assert_may_grow_when_it_should(tree, node, how):
@@ -286,6 +303,22 @@ def test_the_reference_grows_and_answers_the_same(policy, arity, max_leaf, toget
         )
         pairs += zip(map(int, children), twin.children)
     assert len(pairs) == tree.n_nodes
+
+
+@settings(deadline=None, max_examples=30)
+@given(growths(), st.booleans(), st.integers(0, 2**31))
+def test_the_reference_grows_the_same_from_a_given_tree(how, one_label, seed):
+    """With any arity beside any other width, and rows with many new labels."""
+    how = replace(how, rate=1.0, epsilon=0.01, schedule="adagrad", least_gradient=0.0)
+    stream = random_stream(seed, n_rows=25, n_labels=60, n_features=10, one_label=one_label)
+    rows, targets = as_arrays(stream)
+    tree = planted_first(targets, how, one_label, seed)
+    if how.policy == "complete":
+        return  # the tree given is not one
+    reference = Reference(how, one_label, seed=7, nested=nested(tree))
+    for x, labels in stream:
+        reference.learn(x, labels)
+    assert_agrees(taught(tree, rows, targets, how), reference, rows, stream)
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -400,3 +433,392 @@ def test_the_depth_of_complete_and_one_level_trees(n_labels):
         assert complete.n_nodes == 2 * n_labels - 1
         flat = grown(*as_arrays(stream), replace(PLAIN, policy="one-level"), one_label)
         assert flat.depth == min(1, n_labels - 1)
+
+
+# --- to a file and back, damaged on the way ------------------------------------------------------------------
+
+
+def copied(tree, how, resume=True):
+    """The tree after going through its arrays."""
+    arrays = {name: array.copy() for name, array in tree.arrays(resume).items()}
+    return OnlineTree.from_arrays(arrays, tree.one_label, len(tree.leaf_of), tree.random_state, how.growth)
+
+
+@settings(deadline=None, max_examples=60)
+@given(growths(), streams(), st.integers(0, 70))
+def test_stopped_and_continued_is_never_stopped(how, stream, cut):
+    rows, targets, one_label = stream
+    whole = grown(rows, targets, how, one_label)
+    tree = taught(empty_tree(one_label, how, 7), rows[:cut], targets[:cut], how)
+    tree.make_room_for_labels(len(whole.leaf_of))
+    tree = taught(copied(tree, how), rows[cut:], targets[cut:], how, seen=min(cut, len(rows)))
+    assert_sound(tree, how)
+    assert_same_classifiers(whole, tree)
+    assert nested(whole) == nested(tree)
+    assert whole.random_state == tree.random_state
+    np.testing.assert_array_equal(whole.probabilities(rows), tree.probabilities(rows))
+
+
+@settings(deadline=None, max_examples=20)
+@given(growths(), streams())
+def test_without_the_learning_state_answers_are_the_same(how, stream):
+    rows, targets, one_label = stream
+    tree = grown(rows, targets, how, one_label)
+    light = copied(tree, how, resume=False)
+    assert not light.knows_squares
+    np.testing.assert_array_equal(tree.probabilities(rows), light.probabilities(rows))
+    assert_sound(taught(light, rows, targets, how), how)
+
+
+def small_model():
+    """Blocks of every kind: a chain, an open one, a closed one, one that has no child yet."""
+    how = replace(PLAIN, arity=2, max_leaf=17)
+    stream = [([(f, 1.0 + f) for f in range(label % 7, 12)], [label]) for label in range(18)]
+    tree = grown(*as_arrays(stream + stream), how, False)
+    assert tree.blocks.used[: tree.n_blocks].tolist() == [1, 16, 1, 2, 0]
+    return tree, how
+
+
+def changed(**changes):
+    """A way to damage arrays: each named array becomes what its function makes of it."""
+
+    def damage(arrays):
+        for name, change in changes.items():
+            arrays[name] = change(arrays[name].copy())
+
+    return damage
+
+
+def with_entry(at, value):
+    def put(array):
+        array[at] = value
+        return array
+
+    return put
+
+
+def without(name):
+    def damage(arrays):
+        del arrays[name]
+
+    return damage
+
+
+NAMES = (
+    "label",
+    "owner",
+    "used",
+    "lanes",
+    "child",
+    "filled",
+    "bias",
+    "bias_squares",
+    "features",
+    "weights",
+    "squares",
+)
+DAMAGE = {
+    **{f"no {name}": without(name) for name in NAMES},
+    **{f"empty {name}": changed(**{name: lambda a: a[:0]}) for name in NAMES},
+    **{f"short {name}": changed(**{name: lambda a: a[:-1]}) for name in NAMES},
+    **{f"long {name}": changed(**{name: lambda a: np.append(a, a[-1:])}) for name in NAMES},
+    **{f"other type of {name}": changed(**{name: lambda a: a.astype(np.float64)}) for name in NAMES},
+    **{f"two dimensions of {name}": changed(**{name: lambda a: a[:, None]}) for name in NAMES},
+    "weights and squares empty": changed(weights=lambda a: a[:0], squares=lambda a: a[:0]),
+    "counts that wrap around": changed(
+        filled=lambda a: np.r_[[2**62] * 4, a[4:] * 0], features=lambda a: a[:0]
+    ),
+    "negative counts": changed(filled=lambda a: a - a.max() * (np.arange(len(a)) == 0)),
+    "a label twice": changed(label=lambda a: np.where(a == 3, 4, a)),
+    "a label too many": changed(label=lambda a: np.where(a == a.max(), 10**6, a)),
+    "an inner node with a label": changed(label=with_entry(0, 3)),
+    "a leaf without": changed(label=lambda a: np.where(a == 3, -1, a)),
+    "a child twice": changed(child=with_entry(2, 1)),
+    "a child outside": changed(child=with_entry(2, 10**6)),
+    "a negative child": changed(child=with_entry(2, -1)),
+    "an owner outside": changed(owner=with_entry(1, 10**6)),
+    "two roots": changed(owner=with_entry(1, -1)),
+    "a circle": changed(owner=lambda a: np.where(a == 0, a[2], a)),
+    "a block overfull": changed(used=lambda a: a + 17 * (a == 16)),
+    "no lanes": changed(lanes=lambda a: a * np.uint32(0)),
+    "lanes of nobody": changed(lanes=lambda a: np.where(a == 0xFFFF, a, a << np.uint32(1)).astype(np.uint32)),
+    "all closed": changed(lanes=lambda a: np.full_like(a, 1)),
+    "a feature twice": changed(features=lambda a: a * 0),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_arrays_are_refused(damage):
+    tree, how = small_model()
+    arrays = tree.arrays(resume=True)
+    DAMAGE[damage](arrays)
+    with pytest.raises(ValueError):
+        OnlineTree.from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
+
+
+def test_a_tree_that_another_policy_could_not_extend_is_refused():
+    tree, how = small_model()
+    arrays = tree.arrays(resume=True)
+    for policy in ("complete", "one-level"):
+        growth = replace(how, policy=policy).growth
+        with pytest.raises(ValueError, match="no lane free"):
+            OnlineTree.from_arrays(arrays, False, len(tree.leaf_of), 0, growth)
+
+
+BOUNDS = """
+import sys
+from dataclasses import replace
+import numpy as np
+from reference_online_tree import as_arrays, random_stream
+from treemax.inference.online_tree import OnlineTree
+from treemax.learning.online_tree import POLICIES, Settings, empty_tree, learn, adopt_labels
+
+def use(tree, rows, targets, how):
+    tree.make_room_for_labels(int(targets.ids.max()) + 2)
+    for _ in learn(tree, rows, targets, [np.arange(len(rows), dtype=np.uint32)], how):
+        pass
+    adopt_labels(tree, how)
+    for k in (1, 3, 200):
+        for ids, _ in (tree.exact(rows, k), tree.beam(rows, k, 3)):
+            assert ids.max() < len(tree.leaf_of)
+    assert np.isfinite(tree.probabilities(rows)).all()
+    return tree
+
+random = np.random.RandomState(int(sys.argv[1]))
+accepted = 0
+for number in range(int(sys.argv[2])):
+    how = Settings(sorted(POLICIES)[number % 5], int(random.choice((2, 3, 16, 17))), int(random.choice((2, 5, 16, 17))), 0.75,
+                   bool(random.randint(2)), "adagrad", 1.0, 0.01, 0.0)
+    one_label = bool(random.randint(2))
+    stream = random_stream(number, n_rows=20, n_labels=25 if number % 3 else 70, n_features=9, one_label=one_label)
+    rows, targets = as_arrays(stream)
+    tree = use(empty_tree(one_label, how, number), rows, targets, how)
+    arrays = {name: array.copy() for name, array in tree.arrays(resume=bool(random.randint(2))).items()}
+    for _ in range(random.randint(1, 4)):
+        name = sorted(arrays)[random.randint(len(arrays))]
+        array = arrays[name]
+        if len(array) == 0:
+            continue
+        at, raw, kind = random.randint(len(array)), array.view(f"u{array.itemsize}"), random.randint(7)
+        if kind == 0:
+            raw[at] ^= raw.dtype.type(1 << random.randint(8 * array.itemsize))
+        elif kind == 1:
+            raw[at] = raw[random.randint(len(array))]
+        elif kind == 2:
+            raw[at] = raw.dtype.type(np.iinfo(raw.dtype).max >> random.randint(4))
+        elif kind == 3:
+            arrays[name] = np.delete(array, at)
+        elif kind == 4:
+            other = random.randint(len(array))
+            raw[[at, other]] = raw[[other, at]]
+        elif kind == 5:
+            arrays[name] = array[random.permutation(len(array))]
+        else:
+            raw[at] = raw.dtype.type(random.randint(20))
+    try:
+        tree = OnlineTree.from_arrays(arrays, one_label, len(tree.leaf_of), 0, how.growth)
+    except ValueError:
+        continue
+    accepted += 1
+    with np.errstate(all="ignore"):
+        use(tree, *as_arrays(random_stream(number + 1, n_rows=20, n_labels=90, n_features=30, one_label=one_label)), how)
+print(accepted)
+"""
+
+
+def test_nothing_points_outside(tmp_path):
+    """Sound trees, and mutants of them that are accepted, learn, grow and answer in a process whose kernels
+    check every index; records lie in whole chunks, so that the index of the chunk is all there is to check."""
+    cache = os.environ.get("NUMBA_CACHE_DIR", ".numba_cache") + "-bounds"
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDS, "0", "250"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout) > 30, "enough of them were used"
+
+
+# --- searching ---------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=80)
+@given(growths(), streams(), st.integers(1, 100))
+def test_every_search_finds_the_best(how, stream, k):
+    rows, targets, one_label = stream
+    tree = grown(rows, targets, replace(how, rate=3.0), one_label)
+    everything = tree.probabilities(rows)
+    best = -np.sort(-everything, axis=1)[:, :k]
+    known = int((tree.leaf_of >= 0).sum())
+    for ids, scores in (tree.exact(rows, k), tree.beam(rows, k, tree.n_nodes)):
+        assert (ids[:, known:] == -1).all() and (scores[:, known:] == 0.0).all()
+        ids, scores = ids[:, :known], scores[:, :known]
+        np.testing.assert_array_equal(scores, best[:, :known])
+        np.testing.assert_array_equal(scores, np.take_along_axis(everything, ids, axis=1))
+        assert all(len(set(row)) == len(row) for row in ids.tolist())
+    if one_label and known:
+        np.testing.assert_allclose(everything.sum(axis=1), 1.0, atol=1e-4)
+
+
+def test_the_probability_of_a_label_is_the_product_along_its_path():
+    stream = random_stream(9, n_rows=60, n_labels=40)
+    rows, targets = as_arrays(stream)
+    for one_label in (False, True):
+        tree = grown(rows, targets, replace(PLAIN, arity=2, max_leaf=3), one_label)
+        everything = tree.probabilities(rows)
+        models = [tree.classifier(node) for node in range(tree.n_nodes)]
+        for (x, _), row in zip(stream[::7], everything[::7]):
+            own = [
+                1 / (1 + np.exp(-bias - sum(v * weights.get(f, 0.0) for f, v in x)))
+                for weights, bias in models
+            ]
+            for label in np.flatnonzero(tree.leaf_of >= 0):
+                node, product = int(tree.leaf_of[label]), 1.0
+                while node > 0:
+                    parent = tree.nodes.parent[node]
+                    siblings = np.flatnonzero(tree.nodes.parent[: tree.n_nodes] == parent)
+                    product *= own[node] / (sum(own[s] for s in siblings) if one_label else 1.0)
+                    node = int(parent)
+                assert row[label] == pytest.approx(
+                    product * (1.0 if one_label else own[0]), rel=1e-3, abs=1e-6
+                )
+
+
+@settings(deadline=None, max_examples=30)
+@given(growths(), streams(), st.integers(1, 5), st.integers(1, 6))
+def test_a_narrow_beam_answers_soundly(how, stream, width, k):
+    rows, targets, one_label = stream
+    tree = grown(rows, targets, how, one_label)
+    everything = tree.probabilities(rows)
+    ids, scores = tree.beam(rows, k, width)
+    found = ids >= 0
+    assert (np.diff(scores, axis=1) <= 0).all() and (np.diff(found.astype(int), axis=1) <= 0).all()
+    row = np.nonzero(found)[0]
+    np.testing.assert_array_equal(scores[found], everything[row, ids[found]])
+    assert not len(targets.ids) or found[:, 0].all()
+
+
+# --- growing large -----------------------------------------------------------------------------------------
+
+
+def wide_rows(random, n_rows, n_features, length):
+    """Rows of this many features each, feature 0 always among them."""
+    return [
+        [
+            (int(f), float(np.float32(random.normal())))
+            for f in np.unique(np.r_[0, random.randint(n_features, size=length)])
+        ]
+        for _ in range(n_rows)
+    ]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_tables_and_records_grow_many_times(policy):
+    """Thousands of features a row, up to the last one there is, and more records than a chunk has."""
+    random = np.random.RandomState(0)
+    stream = [
+        (x, sorted(set(random.randint(i + 1, size=2).tolist())))
+        for i, x in enumerate(wide_rows(random, 40, 2**32 - 1, 1500))
+    ]
+    stream[0][0].append((2**32 - 2, 1.0))
+    rows, targets = as_arrays(stream)
+    how = replace(PLAIN, policy=policy)
+    tree = grown(rows, targets, how, False)
+    assert tree.n_records > CHUNK_RECORDS and len(tree.chunks) > 1
+    assert_sound(tree, how)
+    twin = taught(planted_like(tree, how), rows, targets, how)
+    assert_same_classifiers(tree, twin)
+    assert 2**32 - 2 in tree.classifier(0)[0]
+    copy = copied(tree, how)
+    assert_same_classifiers(tree, copy)
+    np.testing.assert_array_equal(tree.probabilities(rows), copy.probabilities(rows))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_thousands_of_labels(policy):
+    random = np.random.RandomState(0)
+    stream = [(x, [i, i + 1]) for i, x in enumerate(wide_rows(random, 3000, 50, 4))]
+    stream[1500] = (stream[1500][0], list(range(1000, 2500)))  # a row with many new labels
+    rows, targets = as_arrays(stream)
+    how = replace(PLAIN, policy=policy, arity=16, max_leaf=15)
+    tree = grown(rows, targets, how, False)
+    assert (tree.leaf_of >= 0).all() and len(tree.leaf_of) == 3001
+    if policy != "best-greedy-printed":
+        assert tree.depth <= {"one-level": 1, "complete": 12, "random": 8, "best-greedy": 8}[policy]
+    _, label = tree.shape()
+    assert len(np.unique(label[label >= 0])) == 3001
+    assert_tables_are_sound(tree)
+    assert_nothing_beyond(tree)
+    ids, scores = tree.exact(rows[:50], 3001)
+    np.testing.assert_array_equal(scores, -np.sort(-tree.probabilities(rows[:50]), axis=1))
+    assert (np.sort(ids, axis=1) == np.arange(3001)).all()
+
+
+def test_numbers_beyond_all_bounds_break_nothing():
+    """Values near the end of float32 overflow; the tree still grows, answers and comes back from its arrays."""
+    random = np.random.RandomState(0)
+    for schedule in SCHEDULES:
+        how = replace(PLAIN, schedule=schedule, rate=1e30)
+        stream = [
+            ([(f, float(np.float32(v * 1e38))) for f, v in x], [i % 40])
+            for i, x in enumerate(wide_rows(random, 120, 10, 5))
+        ]
+        rows, targets = as_arrays(stream)
+        tree = grown(rows, targets, how, False)
+        assert (tree.leaf_of >= 0).all()
+        copied(tree, how).exact(rows, 40)
+        answers = tree.probabilities(rows)
+        assert ((answers >= 0.0) & (answers <= 1.0)).all()
+
+
+# --- threads -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("policy", ["best-greedy", "random", "complete", "one-level"])
+def test_threads_keep_the_structure_sound(policy, threads):
+    """Few blocks and many new features: all threads extend the same tables all the time."""
+    random = np.random.RandomState(threads)
+    stream = [
+        (x, sorted(set(random.randint(1 + i // 10, size=2).tolist())))
+        for i, x in enumerate(wide_rows(random, 1500, 20_000, 40))
+    ]
+    rows, targets = as_arrays(stream)
+    how = replace(PLAIN, policy=policy)
+    tree = taught(empty_tree(False, how), rows, targets, how, threads=threads)
+    assert_sound(tree, how, one_thread=False)
+    assert set(np.flatnonzero(tree.leaf_of >= 0).tolist()) == set(targets.ids.tolist())
+    assert np.isfinite(tree.probabilities(rows[:100])).all()
+    one, other = tree.exact(rows, 5), tree.exact(rows, 5, threads=threads)
+    np.testing.assert_array_equal(one[0], other[0])
+    np.testing.assert_array_equal(one[1], other[1])
+
+
+def test_tables_that_cannot_grow_lose_a_step_and_nothing_else():
+    """What threads may do to each other: room that was planned is gone. Here nothing is planned at all."""
+    how = PLAIN
+    tree = grown(*as_arrays([([(1, 1.0)], [0]), ([(2, 1.0)], [1])]), how, False)
+    tree.store = tree.store._replace(slots=tree.store.slots[: tree.n_slots].copy())
+    before = tree.n_records
+    indices, values = np.arange(100, dtype=np.uint32), np.ones(100, dtype=np.float32)
+    learner = (np.float32(1.0), *how.constants)
+    kernels._update_block(
+        0,
+        np.uint32(1),
+        indices,
+        values,
+        tree.blocks,
+        tree.store,
+        tree.counts,
+        np.empty(100, np.uint64),
+        learner,
+    )
+    bits = int(tree.blocks.table[0]) & 63
+    assert 4 * tree.blocks.filled[0] <= 3 << bits and tree.n_records - before < 100
+    assert_tables_are_sound(tree)
+    weights, _ = tree.classifier(0)
+    assert len(weights) == tree.blocks.filled[0]

@@ -558,7 +558,7 @@ def _select(indices, values, growth, nodes, blocks, store, counts, found, room):
     before = counts[SELECTED]  # where the row's last new label went
     if before >= 0 and (together or not _is_full(before, most_children, nodes)):
         node = before
-    else:
+    if node != before or _only_leaf(node, nodes, blocks) < 0:
         while nodes.n_inner[node] > 0 and nodes.n_children[node] >= arity:
             if policy == RANDOM:
                 node = _nth_child(node, _random_below(nodes.n_children[node], counts), nodes, blocks)

@@ -91,6 +91,7 @@ class Reference:
         self.root = Node() if nested is None else Node.from_nested(nested)
         self.leaf_of = {node.label: node for node in self.nodes() if node.label is not None}
         self.seen = self.regular_updates = self.auxiliary_updates = 0
+        self.closest = math.inf  # two scores that were compared: what float32 cannot tell apart it may confuse
 
     def nodes(self):
         waiting = [self.root]
@@ -197,6 +198,8 @@ class Reference:
                 node = node.children[self.random_below(len(node.children))]
             else:
                 scores = [self.score(x, node, child) for child in node.children]
+                second, first = sorted(scores)[-2:]
+                self.closest = min(self.closest, first - second or math.inf)
                 node = node.children[int(np.argmax(scores))]
         return node
 

@@ -91,7 +91,9 @@ class Reference:
         self.root = Node() if nested is None else Node.from_nested(nested)
         self.leaf_of = {node.label: node for node in self.nodes() if node.label is not None}
         self.seen = self.regular_updates = self.auxiliary_updates = 0
-        self.closest = math.inf  # two scores that were compared: what float32 cannot tell apart it may confuse
+        self.closest = (
+            math.inf
+        )  # two scores that were compared: what float32 cannot tell apart it may confuse
 
     def nodes(self):
         waiting = [self.root]

@@ -57,7 +57,9 @@ class Settings:
 
     @property
     def growth(self) -> tuple[int, int, int, float, bool]:
-        return POLICIES[self.policy], self.arity, self.max_leaf, float(self.alpha), self.together
+        """For the kernels, which would be compiled once more for NumPy's kinds of numbers."""
+        arity, max_leaf = int(self.arity), int(self.max_leaf)
+        return POLICIES[self.policy], arity, max_leaf, float(self.alpha), bool(self.together)
 
 
 def empty_tree(one_label: bool, settings: Settings, seed: int = 0) -> OnlineTree:

@@ -1,0 +1,427 @@
+"""OnlineLabelTree: streams, stops and starts, threads, odd rows. What the trees themselves are is in
+test_online_tree.py."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from itertools import pairwise
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+import treemax
+from reference_online_tree import as_arrays, random_stream
+from treemax import OnlineLabelTree
+from treemax.estimators.base import TrainingInterrupted
+from treemax.labels import RaggedLabels
+from treemax.learning.online_tree import POLICIES
+
+VARIANTS = {
+    **{policy: {"policy": policy, "arity": 2, "max_leaf": 3} for policy in sorted(POLICIES)},
+    "together": {"together": True, "arity": 3, "max_leaf": 2},
+    "paper": {"arity": 2, "max_leaf": 100, "together": True, "least_gradient": 0.0},
+    "inverse-root": {"schedule": "inverse-root", "max_leaf": 4},
+    "warm": {"tree": "random", "max_leaf": 3, "policy": "random"},
+}
+
+
+def estimator(variant, **more):
+    return OnlineLabelTree(**{"learning_rate": 1.0, "verbose": 0, **VARIANTS[variant], **more})
+
+
+def data(seed=0, n_rows=120, n_labels=40, one_label=False, **more):
+    """X and y of a stream; the first row has a label."""
+    stream = random_stream(seed, n_rows=n_rows, n_labels=n_labels, one_label=one_label, **more)
+    stream[0] = (stream[0][0], stream[0][1] or [0])
+    rows, _ = as_arrays(stream)
+    lists = [labels for _, labels in stream]
+    y = np.array([labels[0] for labels in lists]) if one_label else lists
+    return rows.to_scipy(), y
+
+
+def assert_same_model(one, other, X):
+    """The same facts, tree and answers, bit for bit; and the same learning state."""
+    assert one.classes_.tolist() == other.classes_.tolist() and one.n_examples_ == other.n_examples_
+    assert one.label_counts_.tolist() == other.label_counts_.tolist()
+    for a, b in zip(one.model_.shape(), other.model_.shape()):
+        np.testing.assert_array_equal(a, b)
+    assert one.model_.random_state == other.model_.random_state
+    np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
+    np.testing.assert_array_equal(one.predict_topk(X, 5).labels, other.predict_topk(X, 5).labels)
+    first, second = one.model_.arrays(resume=True), other.model_.arrays(resume=True)
+    for name in ("bias", "bias_squares"):
+        np.testing.assert_array_equal(first[name], second[name])
+    for name in ("weights", "squares"):  # in another order, after loading
+        np.testing.assert_array_equal(np.sort(first[name]), np.sort(second[name]))
+
+
+def parts(n_rows, cuts):
+    edges = sorted({0, n_rows, *(cut % n_rows for cut in cuts)})
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+# --- a stream is a stream --------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from([name for name in VARIANTS if name != "warm"]),
+    st.booleans(),
+    st.integers(0, 1000),
+    st.lists(st.integers(1, 119), max_size=8),
+)
+def test_any_split_of_a_stream_gives_the_same_model(variant, one_label, seed, cuts):
+    X, y = data(seed, one_label=one_label)
+    whole, pieces = estimator(variant).partial_fit(X, y), estimator(variant)
+    for part in parts(X.shape[0], cuts):
+        pieces.partial_fit(X[part], y[part])
+        pieces.predict_topk(X[:3], 2)  # asking changes nothing
+        pieces.predict_proba(X[:1])
+    assert_same_model(whole, pieces, X)
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "warm"])
+def test_one_row_at_a_time(variant):
+    X, y = data(1)
+    whole, pieces = estimator(variant).partial_fit(X, y), estimator(variant)
+    for i in range(X.shape[0]):
+        pieces.partial_fit(X[i], y[i : i + 1])
+    assert_same_model(whole, pieces, X)
+
+
+@pytest.mark.parametrize("one_label", [False, True])
+def test_dense_and_sparse_rows_are_learned_alike(one_label):
+    X, y = data(2, one_label=one_label)
+    sparse, dense = estimator("best-greedy").partial_fit(X, y), estimator("best-greedy")
+    dense.partial_fit(X[:50].toarray(), y[:50]).partial_fit(X[50:].toarray(), y[50:])
+    assert_same_model(sparse, dense, X)
+    np.testing.assert_array_equal(dense.predict_proba(X), dense.predict_proba(X.toarray()))
+
+
+def test_fit_takes_the_rows_as_they_come():
+    """With labels that arrive in their order, as a stream does; several passes are the stream several times."""
+    X, y = data(3, one_label=True)
+    order = {label: number for number, label in enumerate(dict.fromkeys(y.tolist()))}
+    y = np.array([order[label] for label in y.tolist()])
+    streamed = estimator("random").partial_fit(X, y)
+    assert_same_model(estimator("random").fit(X, y), streamed, X)
+    streamed.partial_fit(X, y).partial_fit(X, y)
+    fitted = estimator("random", passes=3).fit(X, y)
+    np.testing.assert_array_equal(fitted.predict_proba(X), streamed.predict_proba(X))
+
+
+def test_the_exact_search_is_never_worse_than_the_beam():
+    X, y = data(4, n_rows=300, n_labels=150)
+    model = estimator("best-greedy").partial_fit(X, y)
+    beam = model.set_params(beam=2).predict_topk(X, 5).scores
+    exact = model.set_params(search="exact").predict_topk(X, 5).scores
+    assert (exact >= beam).all() and (exact > beam).any()
+    wide = model.set_params(search="beam", beam=10**6).predict_topk(X, 5).scores
+    np.testing.assert_array_equal(exact, wide)
+
+
+# --- stop and go on --------------------------------------------------------------------------------------
+
+GO_ON = """
+import sys
+import numpy as np, scipy.sparse as sp
+import treemax
+from reference_online_tree import as_arrays, random_stream
+folder, variants = sys.argv[1], sys.argv[2:]
+for variant in variants:
+    X = sp.load_npz(f"{folder}/X.npz")
+    y = np.load(f"{folder}/y.npy", allow_pickle=True).tolist()
+    model = treemax.load(f"{folder}/{variant}.treemax")
+    model.partial_fit(X, y).save(f"{folder}/{variant}.treemax", resume=True)
+"""
+
+
+def test_another_process_goes_on_as_if_nothing_had_happened(tmp_path):
+    X, y = data(5)
+    sp.save_npz(tmp_path / "X.npz", X[60:])
+    np.save(tmp_path / "y.npy", np.array([*y[60:], None], dtype=object)[:-1], allow_pickle=True)
+    never_stopped = {}
+    for variant in VARIANTS:
+        model = estimator(variant).partial_fit(X[:60], y[:60])
+        model.save(tmp_path / f"{variant}.treemax", resume=True)
+        never_stopped[variant] = model.partial_fit(X[60:], y[60:])
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(
+        [sys.executable, "-c", GO_ON, str(tmp_path), *VARIANTS],
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    for variant, model in never_stopped.items():
+        assert_same_model(treemax.load(tmp_path / f"{variant}.treemax"), model, X)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("one_label", [False, True])
+def test_saved_in_the_middle_of_several_passes(variant, one_label, tmp_path):
+    X, y = data(6, one_label=one_label)
+    model, stopping = estimator(variant), estimator(variant)
+    for turn in range(3):
+        for part in parts(X.shape[0], (50, 90)):
+            model.partial_fit(X[part], y[part])
+            stopping.partial_fit(X[part], y[part])
+            stopping.save(tmp_path / "model.treemax", resume=True)
+            stopping = treemax.load(tmp_path / "model.treemax")
+        assert_same_model(stopping, model, X)
+        assert model.n_examples_ == (turn + 1) * X.shape[0]
+
+
+def test_a_lean_file_answers_the_same_and_warns_when_it_learns(tmp_path):
+    X, y = data(7)
+    for variant in VARIANTS:
+        model = estimator(variant).partial_fit(X, y)
+        model.save(tmp_path / "lean.treemax")
+        model.save(tmp_path / "full.treemax", resume=True)
+        assert (tmp_path / "lean.treemax").stat().st_size < (tmp_path / "full.treemax").stat().st_size
+        lean = treemax.load(tmp_path / "lean.treemax")
+        np.testing.assert_array_equal(lean.predict_proba(X), model.predict_proba(X))
+        if model.settings_.schedule == "adagrad":
+            with pytest.warns(UserWarning, match="resume=True"):
+                lean.partial_fit(X, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            lean.partial_fit(X, y)  # once is enough
+            treemax.load(tmp_path / "full.treemax").partial_fit(X, y)
+
+
+def copies(model, folder):
+    joblib.dump(model, folder / "model.joblib")
+    yield pickle.loads(pickle.dumps(model))
+    yield copy.deepcopy(model)
+    yield joblib.load(folder / "model.joblib", mmap_mode="r")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_copies_are_models_of_their_own(variant, tmp_path):
+    X, y = data(8)
+    model = estimator(variant).partial_fit(X[:60], y[:60])
+    before = model.predict_proba(X)
+    twins = list(copies(model, tmp_path))
+    for twin in twins:
+        np.testing.assert_array_equal(twin.predict_proba(X), before)
+        twin.partial_fit(X[60:], y[60:])
+    np.testing.assert_array_equal(model.predict_proba(X), before, "a copy shares memory with its original")
+    model.partial_fit(X[60:], y[60:])
+    for twin in twins:
+        assert_same_model(model, twin, X)
+    assert not hasattr(clone(model), "model_")
+
+
+def test_settings_of_a_file_are_checked():
+    X, y = data(9)
+    header, arrays = estimator("best-greedy").partial_fit(X, y).to_parts(resume=True)
+    forged = [
+        ("policy", "best"),
+        ("schedule", ""),
+        ("arity", 1),
+        ("arity", "2"),
+        ("max_leaf", -5),
+        ("alpha", float("nan")),
+    ]
+    forged += [("alpha", 2.0), ("epsilon", 0.0), ("rate", -1.0), ("least_gradient", 1.0), ("surprise", 1)]
+    for name, value in forged:
+        settings = {**header["model"]["settings"], name: value}
+        with pytest.raises((ValueError, TypeError)):
+            OnlineLabelTree.from_parts({**header, "model": {**header["model"], "settings": settings}}, arrays)
+
+
+def test_numpy_numbers_as_parameters(tmp_path):
+    X, y = data(10)
+    model = OnlineLabelTree(
+        arity=np.int64(2), max_leaf=np.int32(3), alpha=np.float32(0.5), together=np.bool_(True), verbose=0
+    ).partial_fit(X, y)
+    model.save(tmp_path / "model.treemax", resume=True)
+    plain = OnlineLabelTree(arity=2, max_leaf=3, alpha=0.5, together=True, verbose=0).partial_fit(X, y)
+    assert_same_model(treemax.load(tmp_path / "model.treemax"), plain, X)
+
+
+def test_interrupted_fit_keeps_what_was_learned(monkeypatch):
+    X, y = data(11, n_rows=300)
+    import treemax.learning.online_tree as learning
+
+    monkeypatch.setattr(learning, "ROWS_AT_ONCE", 50)
+    done, whole = [], learning._learn_piece
+
+    def interrupted(*arguments):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(whole(*arguments))
+
+    monkeypatch.setattr(learning, "_learn_piece", interrupted)
+    model = estimator("best-greedy")
+    with pytest.raises(TrainingInterrupted, match="33%"):
+        model.fit(X, y)
+    monkeypatch.setattr(learning, "_learn_piece", whole)
+    assert (model.model_.leaf_of >= 0).all(), "every label has a leaf"
+    assert model.predict_topk(X, 3).labels.shape == (300, 3)
+    model.partial_fit(X, y)  # nothing holds a lock
+
+
+# --- threads ---------------------------------------------------------------------------------------------
+
+
+def easy_problem(n_rows=3000, n_labels=100, n_features=300):
+    random = np.random.RandomState(0)
+    y = random.randint(n_labels, size=n_rows)
+    own = random.randint(n_features, size=(n_labels, 12))
+    rows = np.repeat(np.arange(n_rows), 9)
+    columns = np.c_[
+        own[y][np.arange(n_rows)[:, None], random.randint(12, size=(n_rows, 6))],
+        random.randint(n_features, size=(n_rows, 3)),
+    ]
+    X = sp.csr_matrix((np.ones(rows.size, np.float32), (rows, columns.ravel())), shape=(n_rows, n_features))
+    return X, y
+
+
+def test_threads_learn_as_well_as_one():
+    X, y = easy_problem()
+    train, test = slice(0, 2500), slice(2500, None)
+    accuracy = {}
+    for n_jobs in (1, 2, 4):
+        model = OnlineLabelTree(passes=2, n_jobs=n_jobs, verbose=0).fit(X[train], y[train])
+        accuracy[n_jobs] = model.score(X[test], y[test])
+        assert (model.model_.leaf_of >= 0).all()
+    assert accuracy[1] > 0.7
+    assert min(accuracy.values()) > accuracy[1] - 0.06, accuracy
+
+
+def test_threads_answer_the_same():
+    X, y = easy_problem(1500)
+    model = OnlineLabelTree(verbose=0).fit(X, y)
+    for search in ("beam", "exact"):
+        one = model.set_params(search=search, n_jobs=None).predict_topk(X, 5)
+        many = model.set_params(n_jobs=4).predict_topk(X, 5)
+        np.testing.assert_array_equal(one.labels, many.labels)
+        np.testing.assert_array_equal(one.scores, many.scores)
+        np.testing.assert_array_equal(model.predict_proba(X), model.set_params(n_jobs=None).predict_proba(X))
+
+
+@pytest.mark.parametrize("policy", ["best-greedy", "complete", "one-level"])
+def test_answers_while_another_thread_learns(policy):
+    """No crash, and every answer a sound one: probabilities that sum to one, in order."""
+    X, y = easy_problem(2000, n_labels=1500, n_features=3000)
+    model = OnlineLabelTree(policy=policy, verbose=0).partial_fit(X[:10], y[:10])
+    stop, troubles, answers = threading.Event(), [], [0]
+
+    def ask():
+        try:
+            while not stop.is_set():
+                scores = model.predict_topk(X[:5], 3).scores
+                assert (np.diff(scores, axis=1) <= 0).all() and (scores >= 0).all()
+                np.testing.assert_allclose(model.predict_proba(X[:5]).sum(axis=1), 1.0, atol=1e-3)
+                answers[0] += 1
+        except BaseException as error:
+            troubles.append(error)
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    for start in range(10, 2000, 50):
+        model.partial_fit(X[start : start + 50], y[start : start + 50])
+    stop.set()
+    for thread in asking:
+        thread.join()
+    assert not troubles and answers[0] > 0
+    alone = OnlineLabelTree(policy=policy, verbose=0).partial_fit(X[:10], y[:10]).partial_fit(X[10:], y[10:])
+    assert_same_model(model, alone, X[:50])
+
+
+# --- odd rows and labels ---------------------------------------------------------------------------------
+
+
+def test_rows_without_labels_or_features():
+    X = sp.csr_matrix(np.eye(4, 6, dtype=np.float32))
+    nothing = sp.csr_matrix((3, 6), dtype=np.float32)
+    model = estimator("best-greedy")
+    model.partial_fit(sp.vstack([nothing, X]).tocsr(), [[], [], ["a"], [], ["b"], [], ["c", "a"]])
+    assert set(model.classes_) == {"a", "b", "c"}
+    model.partial_fit(nothing, [[], [], []])
+    assert model.n_examples_ == 10 and len(model.classes_) == 3
+    likely = model.predict_proba(nothing)
+    assert likely.shape == (3, 3) and (likely < 0.5).all(), "mostly nothing is right"
+
+
+def test_empty_batches():
+    X, y = data(12)
+    model = estimator("random").partial_fit(X, y)
+    before = model.predict_proba(X)
+    for labels in ([], RaggedLabels(np.zeros(1, np.int64), np.zeros(0, np.int64), np.dtype(np.int64))):
+        try:
+            model.partial_fit(X[:0], labels)
+        except ValueError as error:
+            assert "0 sample" in str(error) or "0 row" in str(error) or "no rows" in str(error)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_labels_twice_in_a_row_are_there_once():
+    X, y = data(13)
+    twice = [labels + labels[::-1] for labels in y]
+    assert_same_model(
+        estimator("best-greedy").partial_fit(X, twice), estimator("best-greedy").partial_fit(X, y), X
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("one_label", [False, True])
+def test_labels_announced_that_never_come(variant, one_label):
+    X, y = data(14, one_label=one_label)
+    model = estimator(variant).partial_fit(X, y, classes=list(range(60)))
+    assert len(model.classes_) == 60 and (model.model_.leaf_of >= 0).all()
+    assert model.predict_proba(X).shape == (X.shape[0], 60)
+    labels, scores = model.set_params(search="exact").predict_topk(X, 60)
+    assert sorted(labels[0].tolist()) == list(range(60)) and np.isfinite(scores).all()
+    model.partial_fit(X, y, classes=[100, 101])
+    assert (model.model_.leaf_of >= 0).sum() == 62
+    if one_label:
+        np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0, atol=1e-4)
+
+
+def test_the_last_feature_there_is():
+    """Column 2**32 - 2, and rows of thousands of features."""
+    random = np.random.RandomState(0)
+    columns = np.unique(random.randint(2**32 - 1, size=5000))
+    columns = np.append(columns, 2**32 - 2) if columns[-1] != 2**32 - 2 else columns
+    X = sp.csr_matrix(
+        (np.ones(2 * len(columns), np.float32), (np.repeat([0, 1], len(columns)), np.tile(columns, 2))),
+        shape=(2, 2**32 - 1),
+    )
+    X.data[: len(columns)] *= 0.01 * random.normal(size=len(columns)).astype(np.float32)
+    X.data[len(columns) :] *= 0.01 * random.normal(size=len(columns)).astype(np.float32)
+    model = estimator("best-greedy")
+    for _ in range(5):
+        model.partial_fit(X, ["left", "right"])
+    assert model.predict(X).tolist() == ["left", "right"]
+    assert 2**32 - 2 in model.model_.classifier(int(model.model_.leaf_of[0]))[0]
+
+
+def test_a_warm_start_takes_the_labels_that_come_later():
+    X, y = data(15, n_rows=300, n_labels=80, one_label=True)
+    for tree in ("kmeans", "huffman", "complete", "random"):
+        for sample in (0.01, 0.3, 1.0):
+            model = estimator("best-greedy", tree=tree, sample=sample).fit(X, y)
+            assert (model.model_.leaf_of >= 0).all() and len(model.classes_) == len(set(y.tolist()))
+            np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0, atol=1e-4)
+
+
+def test_an_own_hierarchy_grows_too():
+    X, y = data(16, n_rows=200, n_labels=30)
+    tree = {f"g{g}": list(range(g * 5, g * 5 + 5)) for g in range(3)}
+    first = [[label for label in labels if label < 15] or [0] for labels in y[:20]]
+    model = estimator("best-greedy", tree=tree).partial_fit(X[:20], first)
+    model.partial_fit(X, y)
+    assert (model.model_.leaf_of >= 0).all()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -219,10 +220,10 @@ def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
                 f"{name} mixes label lists and single labels: row {i} is {row!r}, not a list. "
                 "Give every row a list of labels (it may be empty)."
             )
-    ordered = [sorted(row, key=str) if isinstance(row, set | frozenset) else list(row) for row in rows]
+    ordered = [sorted(row, key=str) if isinstance(row, set | frozenset) else row for row in rows]
     indptr = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in ordered], out=indptr[1:])
-    values, dtype = _uniform([label for row in ordered for label in row], name, indptr)
+    values, dtype = _uniform(list(chain.from_iterable(ordered)), name, indptr)
     return RaggedLabels(indptr, values, np.dtype(str) if dtype.kind == "O" else dtype, "lists")
 
 
@@ -362,7 +363,7 @@ class LabelIndex:
         """The ids of `labels`, -1 for those not known; nothing is added."""
         values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
         lookup = self._lookup()
-        return np.fromiter((lookup.get(label, -1) for label in values), np.int64, len(values))
+        return np.fromiter(map(lookup.get, values, repeat(-1)), np.int64, len(values))
 
     def labels(self, ids: Any) -> NDArray[Any]:
         """The labels of an array of ids, in the caller's dtype and the array's shape."""
@@ -486,11 +487,10 @@ def target_ids(labels: RaggedLabels, ids: NDArray[np.int64]) -> Targets:
         return Targets(labels.indptr.astype(np.int64), ids.astype(np.uint32))
     row = np.repeat(np.arange(len(labels)), labels.counts)
     known = ids >= 0
-    order = np.lexsort((ids[known], row[known]))
-    row, ids = row[known][order], ids[known][order]
-    fresh = np.ones(len(ids), dtype=bool)
-    fresh[1:] = (row[1:] != row[:-1]) | (ids[1:] != ids[:-1])
-    row, ids = row[fresh], ids[fresh]
+    pairs = np.sort(row[known] << 32 | ids[known])  # ids fit into 32 bits
+    fresh = np.ones(len(pairs), dtype=bool)
+    fresh[1:] = pairs[1:] != pairs[:-1]
+    row, ids = pairs[fresh] >> 32, pairs[fresh] & 0xFFFFFFFF
     indptr = np.zeros(len(labels) + 1, dtype=np.int64)
     np.cumsum(np.bincount(row, minlength=len(labels)), out=indptr[1:])
     return Targets(indptr, ids.astype(np.uint32))

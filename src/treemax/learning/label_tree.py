@@ -75,15 +75,17 @@ def node_problems(tree: Tree, targets: Targets) -> list[NodeProblem]:
     """The problem of every inner node that has rows. The root sees all rows, also those without labels; every
     other node those with a label below it (positive nodes and their siblings, Algorithm 9)."""
     n_rows = len(targets)
-    row = np.repeat(np.arange(n_rows), np.diff(targets.indptr))
-    node = tree.leaf_of[targets.ids[targets.indptr[0] : targets.indptr[-1]]]
-    reached = []
-    while len(node):  # one step up at a time, each pair of node and row once
-        pairs = _distinct(node * n_rows + row)
-        reached.append(pairs)
-        node, row = tree.parent[pairs // n_rows], pairs % n_rows
-        node, row = node[node > 0], row[node > 0]
-    pairs = _distinct(np.concatenate(reached)) if reached else np.empty(0, dtype=np.int64)
+    leaf = tree.leaf_of[targets.ids[targets.indptr[0] : targets.indptr[-1]]]
+    leaves = leaf * n_rows + np.repeat(np.arange(n_rows), np.diff(targets.indptr))
+    level_of = tree.level[leaf].astype(np.int32)
+    by_level = np.argsort(level_of, kind="stable")
+    leaves, starts = leaves[by_level], np.searchsorted(level_of[by_level], np.arange(tree.depth + 2))
+    reached = [np.empty(0, dtype=np.int64)]
+    for level in range(tree.depth, 0, -1):  # one step up at a time, each pair of node and row once
+        below = reached[-1]
+        from_below = tree.parent[below // n_rows] * n_rows + below % n_rows
+        reached.append(_distinct(np.concatenate([from_below, leaves[starts[level] : starts[level + 1]]])))
+    pairs = np.concatenate(reached[::-1])  # nodes are numbered level by level
     node, row = pairs // n_rows, pairs % n_rows
     parent = tree.parent[node]
     order = np.argsort(parent * n_rows + row, kind="stable")

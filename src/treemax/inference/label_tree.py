@@ -236,11 +236,11 @@ class Forest:
         ]
         if len(self.trees) == 1:
             return answers[0]
-        candidates = np.sort(np.concatenate([ids for ids, _ in answers], axis=1), axis=1)
-        candidates[:, 1:][candidates[:, 1:] == candidates[:, :-1]] = -1
-        scores = self.of_labels(rows, candidates, threads)
-        order = np.argsort(np.where(candidates < 0, np.inf, -scores), axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(candidates, order, axis=1), np.take_along_axis(scores, order, axis=1)
+        candidates = np.concatenate([ids for ids, _ in answers], axis=1)
+        kernels.strike_repeats(candidates)
+        ids, probabilities = _room(len(rows), k)
+        kernels.rank(candidates, self.of_labels(rows, candidates, threads), ids, probabilities)
+        return ids, probabilities
 
     def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
         """All labels with at least this probability: what is so probable on average is so in some tree."""

@@ -258,18 +258,18 @@ def probabilities_of(
     room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
     of_node = np.empty(n_children.size, np.float32)
-    known_in = np.full(n_children.size, -1, np.int64)  # the row for which a node's probability is known
-    path = np.empty(slopes.size + 1, np.int64)
-    of_node[0] = _ONE
+    known = np.zeros(n_children.size, np.bool_)  # whether a node's probability is, for the row at hand
+    path, opened = np.empty(slopes.size + 1, np.int64), np.empty(n_inner, np.int64)
+    of_node[0], known[0] = _ONE, True
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
-        known_in[0] = row
+        n_opened = 0
         for j in range(ids.shape[1]):
             if ids[row, j] < 0:
                 out[row, j] = np.float32(0.0)
                 continue
             node, length = leaf_of[ids[row, j]], 0
-            while known_in[node] != row:
+            while not known[node]:
                 node = parent[node]
                 path[length] = node
                 length += 1
@@ -280,8 +280,13 @@ def probabilities_of(
                     bias, slopes, shifts, link, found, room,
                 )  # fmt: skip
                 of_node[first_child[node] : first_child[node] + n_children[node]] = room[: n_children[node]]
-                known_in[first_child[node] : first_child[node] + n_children[node]] = row
+                known[first_child[node] : first_child[node] + n_children[node]] = True
+                opened[n_opened] = node
+                n_opened += 1
             out[row, j] = of_node[leaf_of[ids[row, j]]]
+        for j in range(n_opened):
+            first = first_child[opened[j]]
+            known[first : first + n_children[opened[j]]] = False
 
 
 @inline_kernel
@@ -377,6 +382,31 @@ def best_labels(
         for j in range(n_best, k):
             best[j] = -1
             best_scores[j] = np.float32(0.0)
+
+
+@kernel
+def strike_repeats(ids):
+    """Sort the ids of each row, and write -1 over every id that was there before."""
+    for row in range(ids.shape[0]):
+        ids[row].sort()
+        before = np.int64(-1)
+        for j in range(ids.shape[1]):
+            if ids[row, j] == before:
+                ids[row, j] = -1
+            else:
+                before = ids[row, j]
+
+
+@kernel
+def rank(candidates, scores, ids, probabilities):
+    """The best of the candidates of each row, best first; -1 and 0 where there are fewer."""
+    for row in range(candidates.shape[0]):
+        n_best = 0
+        for j in range(candidates.shape[1]):
+            if candidates[row, j] >= 0:
+                n_best = _offer(candidates[row, j], scores[row, j], ids[row], probabilities[row], n_best)
+        ids[row, n_best:] = -1
+        probabilities[row, n_best:] = np.float32(0.0)
 
 
 @kernel

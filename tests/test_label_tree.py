@@ -388,7 +388,7 @@ def test_any_number_of_passes(passes):
         ({"arity": 2**16 + 1}, "arity must be .* got 65537"),
         ({"max_leaf": 1}, "max_leaf must be an integer at least 2 and at most 65536, got 1"),
         ({"max_leaf": 10**6}, "max_leaf must be .* got 1000000"),
-        ({"max_leaf": "auto"}, "max_leaf must be .* got 'auto'"),
+        ({"max_leaf": "many"}, "max_leaf must be .* got 'many'"),
         ({"n_trees": 0}, "n_trees must be an integer at least 1, got 0"),
         ({"cost": 0}, "cost must be a number above 0, got 0"),
         ({"cost": -1.0}, "cost must be .* got -1.0"),

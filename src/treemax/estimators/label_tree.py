@@ -22,6 +22,9 @@ from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
 
+COSTS = {"squared_hinge": 1.0, "logistic": 2.0}
+FEW_LABELS_LEAF, MANY_LABELS_LEAF = 150, 1000  # labels under a last inner node
+
 
 @modelfile.saveable
 class LabelTree(WithHierarchy):
@@ -49,8 +52,9 @@ class LabelTree(WithHierarchy):
     penalty : "l2" or "l1"
         What keeps the weights small: "l1" makes most of them zero, for a much smaller model that takes longer to
         train.
-    cost : float
-        Weight of an error against the size of the weights (C of support vector machines).
+    cost : "auto" or float
+        Weight of an error against the size of the weights (C of support vector machines). "auto" is 1 for the
+        squared hinge, 2 for the logistic loss.
     passes : int
         Passes over the rows of each node, fewer where they settle before.
     threshold : float
@@ -98,11 +102,11 @@ class LabelTree(WithHierarchy):
         self,
         tree: Any = "kmeans",
         arity: int | str = "auto",
-        max_leaf: int = 150,
+        max_leaf: int | str = "auto",
         n_trees: int = 1,
         loss: str = "auto",
         penalty: str = "l2",
-        cost: float = 1.0,
+        cost: float | str = "auto",
         passes: int = 10,
         threshold: float = 0.1,
         precision: str = "bfloat16",
@@ -141,10 +145,12 @@ class LabelTree(WithHierarchy):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
         check_tree(self.tree)
-        if not (isinstance(self.arity, str) and self.arity == "auto"):
+        if not _is_auto(self.arity):
             check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN)
-        check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
-        check_number("cost", self.cost, above=0)
+        if not _is_auto(self.max_leaf):
+            check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
+        if not _is_auto(self.cost):
+            check_number("cost", self.cost, above=0)
         check_number("temperature", self.temperature, least=0.01, most=100)
         check_number("threshold", self.threshold, least=0)
         for name in ("n_trees", "passes"):
@@ -174,7 +180,8 @@ class LabelTree(WithHierarchy):
         try:
             for seed in seeds:
                 tree = build_tree(
-                    self.tree, sparse, targets, index, self.arity, self.max_leaf, vectors, seed, thread_count(self.n_jobs)
+                    self.tree, sparse, targets, index, self.arity, self._max_leaf(targets), vectors, seed,
+                    thread_count(self.n_jobs),
                 )  # fmt: skip
                 trees.append(self._train_tree(tree, sparse, targets, multi_label, settings, seed))
         except KeyboardInterrupt:  # trees that are ready are a smaller forest
@@ -207,9 +214,15 @@ class LabelTree(WithHierarchy):
     def _settings(self, targets: Targets, multi_label: bool) -> Settings:
         loss = self.loss
         if loss == "auto":
-            loss = "logistic" if multi_label and len(targets.ids) > 5 * len(targets) else "squared_hinge"
+            loss = "logistic" if _many_labels(targets) else "squared_hinge"
+        cost = COSTS[loss] if _is_auto(self.cost) else float(self.cost)
         held_share = 20 if self.passes > 1 else 0
-        return Settings(loss, self.cost, self.passes, self.threshold, held_share, self.penalty)
+        return Settings(loss, cost, self.passes, self.threshold, held_share, self.penalty)
+
+    def _max_leaf(self, targets: Targets) -> int:
+        if _is_auto(self.max_leaf):
+            return MANY_LABELS_LEAF if _many_labels(targets) else FEW_LABELS_LEAF
+        return int(self.max_leaf)
 
     def _given_vectors(self, label_features: Any, index: LabelIndex) -> SparseRows | None:
         if label_features is None:
@@ -267,3 +280,12 @@ class LabelTree(WithHierarchy):
             raise ValueError(f"unknown loss {header['loss']!r}")
         self.loss_ = header["loss"]
         return Forest(trees)
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _many_labels(targets: Targets) -> bool:
+    """Whether rows have so many labels that the logistic loss serves better."""
+    return len(targets.ids) > 5 * len(targets)

@@ -823,3 +823,24 @@ def test_tables_that_cannot_grow_lose_a_step_and_nothing_else():
     assert_tables_are_sound(tree)
     weights, _ = tree.classifier(0)
     assert len(weights) == tree.blocks.filled[0]
+
+
+def test_a_table_that_was_given_up_has_no_feature():
+    """Another thread may still be looking there: it must find nothing, feature 0 included."""
+    how = PLAIN
+    tree = grown(*as_arrays([([(0, 1.0), (7, 1.0)], [0]), ([(9, 1.0)], [1])]), how, False)
+    tree.make_room(slots=10_000, records=1000)
+    old, features = tree.blocks.table.copy(), np.arange(200, dtype=np.uint32)
+    found = np.empty(200, np.uint64)
+    learner = (np.float32(1.0), *how.constants)
+    ones = np.ones(200, np.float32)
+    for block in range(2):  # the second leaves a link to what the first has left
+        kernels._update_block(
+            block, np.uint32(1), features, ones, tree.blocks, tree.store, tree.counts, found, learner
+        )
+    assert (tree.blocks.table[:2] != old[:2]).all()
+    stale = tree.blocks._replace(table=old)
+    for block in range(2):
+        kernels._find_all(block, features[:1], stale, tree.store, found)
+        assert found[0] == kernels._MISSING
+    assert_tables_are_sound(tree)

@@ -277,7 +277,7 @@ def assert_agrees(tree, reference, rows, stream):
 
 @pytest.mark.parametrize("one_label", [False, True], ids=["multi-label", "multi-class"])
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-@pytest.mark.parametrize(("arity", "max_leaf"), [(2, 2), (2, 5), (3, 17), (4, 3), (16, 15)])
+@pytest.mark.parametrize(("arity", "max_leaf"), [(2, 5), (3, 17), (4, 3)])
 @pytest.mark.parametrize("together", [False, True])
 def test_the_reference_grows_and_answers_the_same(policy, arity, max_leaf, together, one_label):
     how = replace(PLAIN, policy=policy, arity=arity, max_leaf=max_leaf, together=together)
@@ -342,7 +342,7 @@ def test_the_reference_is_proper_itself(policy):
 # --- properness and efficiency (Definitions 1 and 2) --------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(growths(), streams())
 def test_every_classifier_is_what_it_would_be_with_the_tree_given(how, stream):
     rows, targets, one_label = stream
@@ -717,13 +717,13 @@ def wide_rows(random, n_rows, n_features, length):
     ]
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", ["best-greedy", "complete", "one-level"])
 def test_tables_and_records_grow_many_times(policy):
     """Thousands of features a row, up to the last one there is, and more records than a chunk has."""
     random = np.random.RandomState(0)
     stream = [
         (x, sorted(set(random.randint(i + 1, size=2).tolist())))
-        for i, x in enumerate(wide_rows(random, 40, 2**32 - 1, 1500))
+        for i, x in enumerate(wide_rows(random, 30, 2**32 - 1, 1500))
     ]
     stream[0][0].append((2**32 - 2, 1.0))
     rows, targets = as_arrays(stream)

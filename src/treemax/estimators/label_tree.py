@@ -12,8 +12,9 @@ from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
 from treemax.inference.compact import loaded_tree, rounded_weights, saved_arrays
-from treemax.inference.label_tree import MOST_CHILDREN, Forest, Found, PackedTree
+from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
+from treemax.inference.searching import Found
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining

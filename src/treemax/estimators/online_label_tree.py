@@ -15,9 +15,9 @@ from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
 from treemax.estimators.online import OnlineLabelClassifier
-from treemax.inference.label_tree import Found
 from treemax.inference.linear import sparsified
 from treemax.inference.online_tree import OnlineTree
+from treemax.inference.searching import Found
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.adagrad import row_orders

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,23 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.linear import blocks, sparsified
+from treemax.inference.linear import blocks
+from treemax.inference.searching import Found, room_for_best, search_above, search_rows
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
-from treemax.threads import run_all
 from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
 MOST_CHILDREN = 2**16  # a child is written in sixteen bits
 FILLED = 0.75  # of a hash table: fuller is smaller, emptier is faster
-
-
-class Found(NamedTuple):
-    """Labels found in rows, by row and id, with their probabilities."""
-
-    rows: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
 
 
 class NodeWeights(NamedTuple):
@@ -102,8 +94,8 @@ class PackedTree:
 
     def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
-        ids, probabilities = _room(len(rows), k)
-        self._run(kernels.best_labels, rows, threads, (width,), ids, probabilities)
+        ids, probabilities = room_for_best(len(rows), k)
+        search_rows(kernels.best_labels, self._arguments, rows, threads, (width,), ids, probabilities)
         return ids, probabilities
 
     def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -113,51 +105,19 @@ class PackedTree:
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
         out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
-        self._run(kernels.all_probabilities, rows, threads, (), out)
+        search_rows(kernels.all_probabilities, self._arguments, rows, threads, (), out)
         return out
 
     def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
         above = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
-        self._run(kernels.probabilities_of, rows, threads, above, read_only(ids), out)
+        search_rows(kernels.probabilities_of, self._arguments, rows, threads, above, read_only(ids), out)
         return out
 
     def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
         """All labels with at least this probability."""
-        sparse = sparsified(rows)
-        parts: dict[int, Found] = {}
-        search: Callable[..., Any] = kernels.labels_above
-
-        def answer(block: slice) -> None:
-            starts = np.empty(block.stop - block.start + 1, dtype=np.int64)
-            arguments = self._arguments(sparse[block])
-            ids, probabilities = search(*arguments, np.float32(threshold), starts)
-            row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
-            order = np.lexsort((ids, row))
-            parts[block.start] = Found(row, ids[order], probabilities[order])
-
-        run_all(blocks(len(rows), 1), answer, threads)
-        return Found(*map(np.concatenate, zip(*[parts[start] for start in sorted(parts)])))
-
-    def _run(
-        self,
-        search: Callable[..., None],
-        rows: Rows,
-        threads: int,
-        options: tuple[Any, ...],
-        *by_row: NDArray[Any],
-    ) -> None:
-        """Search block by block; `by_row` are the arrays that have a line for every row."""
-        sparse = sparsified(rows)
-        if len(rows) == 1:  # nothing to divide
-            search(*self._arguments(sparse), *options, *by_row)
-            return
-
-        def answer(block: slice) -> None:
-            search(*self._arguments(sparse[block]), *options, *[array[block] for array in by_row])
-
-        run_all(blocks(len(rows), by_row[-1].shape[1]), answer, threads)
+        return search_above(kernels.labels_above, self._arguments, rows, threshold, threads)
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
         return (rows.indptr, rows.indices, rows.values, *self._own_arguments)
@@ -189,10 +149,6 @@ class PackedTree:
         )
         _check(packed)
         return packed
-
-
-def _room(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    return np.empty((n_rows, k), dtype=np.int64), np.empty((n_rows, k), dtype=np.float32)
 
 
 def _check(packed: PackedTree) -> None:
@@ -238,7 +194,7 @@ class Forest:
             return answers[0]
         candidates = np.concatenate([ids for ids, _ in answers], axis=1)
         kernels.strike_repeats(candidates)
-        ids, probabilities = _room(len(rows), k)
+        ids, probabilities = room_for_best(len(rows), k)
         kernels.rank(candidates, self.of_labels(rows, candidates, threads), ids, probabilities)
         return ids, probabilities
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.label_tree import Found
-from treemax.inference.linear import blocks as row_blocks
-from treemax.inference.linear import sparsified
+from treemax.inference.searching import Arguments, Found, room_for_best, search_above, search_rows
 from treemax.inputs import Rows, read_only
 from treemax.kernels import online_tree as kernels
 from treemax.kernels.online_tree import LANES, Blocks, Nodes, Store
-from treemax.threads import SharedLock, run_all
+from treemax.threads import SharedLock
 
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
@@ -239,79 +238,50 @@ class OnlineTree:
 
     def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
-        ids, probabilities = _answers(len(rows), k)
-        with self.lock.shared():
-            self._run(kernels.beam_search, rows, threads, (width,), ids, probabilities)
+        ids, probabilities = room_for_best(len(rows), k)
+        with self._searching() as arguments:
+            search_rows(kernels.beam_search, arguments, rows, threads, (width,), ids, probabilities)
         return ids, probabilities
 
     def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k labels of the largest probability, by uniform-cost search."""
-        ids, probabilities = _answers(len(rows), k)
-        with self.lock.shared():
-            self._run(kernels.exact_search, rows, threads, (), ids, probabilities)
+        ids, probabilities = room_for_best(len(rows), k)
+        with self._searching() as arguments:
+            search_rows(kernels.exact_search, arguments, rows, threads, (), ids, probabilities)
         return ids, probabilities
 
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
-        with self.lock.shared():
+        with self._searching() as arguments:
             out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
-            self._run(kernels.all_probabilities, rows, threads, (), out)
+            search_rows(kernels.all_probabilities, arguments, rows, threads, (), out)
         return out
 
     def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
-        search = kernels.probabilities_of
-        self._run(search, rows, threads, (read_only(self.leaf_of),), read_only(ids), out)
+        with self._searching() as arguments:
+            options = (read_only(self.leaf_of),)
+            search_rows(kernels.probabilities_of, arguments, rows, threads, options, read_only(ids), out)
         return out
 
     def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
         """All labels with at least this probability."""
-        sparse, state = sparsified(rows), self._state()
-        parts: dict[int, Found] = {}
-        search: Callable[..., Any] = kernels.labels_above
+        with self._searching() as arguments:
+            return search_above(kernels.labels_above, arguments, rows, threshold, threads)
 
-        def answer(block: slice) -> None:
-            part, starts = sparse[block], np.empty(block.stop - block.start + 1, dtype=np.int64)
-            arguments = (part.indptr, part.indices, part.values, *state)
-            ids, probabilities = search(*arguments, np.float32(threshold), starts)
-            row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
-            order = np.lexsort((ids, row))
-            parts[block.start] = Found(row, ids[order], probabilities[order])
-
-        run_all(row_blocks(len(rows), 1), answer, threads)
-        return Found(*map(np.concatenate, zip(*[parts[start] for start in sorted(parts)])))
-
-    def _run(
-        self,
-        search: Callable[..., None],
-        rows: Rows,
-        threads: int,
-        options: tuple[Any, ...],
-        *by_row: NDArray[Any],
-    ) -> None:
-        """Search block by block; `by_row` are the arrays that have a line for every row."""
-        sparse, state = sparsified(rows), self._state()
-
-        def answer(block: slice) -> None:
-            part = sparse[block]
-            arrays = [array[block] for array in by_row]
-            search(part.indptr, part.indices, part.values, *state, *options, *arrays)
-
-        run_all(row_blocks(len(rows), by_row[-1].shape[1]), answer, threads)
-
-    def _state(self) -> tuple[Any, ...]:
-        return (
-            self.one_label,
-            self.n_nodes,
-            Nodes(*map(read_only, self.nodes)),
-            Blocks(*map(read_only, self.blocks)),
-            Store(*map(read_only, self.store)),
-        )
-
-
-def _answers(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    return np.empty((n_rows, k), dtype=np.int64), np.empty((n_rows, k), dtype=np.float32)
+    @contextmanager
+    def _searching(self) -> Iterator[Arguments]:
+        """What a search takes, while nobody learns."""
+        with self.lock.shared():
+            state = (
+                self.one_label,
+                self.n_nodes,
+                Nodes(*map(read_only, self.nodes)),
+                Blocks(*map(read_only, self.blocks)),
+                Store(*map(read_only, self.store)),
+            )
+            yield lambda rows: (rows.indptr, rows.indices, rows.values, *state)
 
 
 def _empty_blocks() -> Blocks:

@@ -72,9 +72,10 @@ class OnlineLabelClassifier(LabelClassifier):
         model = self._grown(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
         self.model_, self.n_features_in_ = model, n_features
-        seen = np.bincount(targets.ids[targets.indptr[0] : targets.indptr[-1]], minlength=n_labels)
-        seen[: len(self.label_counts_)] += self.label_counts_
-        self.label_counts_ = seen
+        n_new = n_labels - len(self.label_counts_)
+        if n_new or not self.label_counts_.flags.writeable:
+            self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
+        np.add.at(self.label_counts_, targets.ids[targets.indptr[0] : targets.indptr[-1]], 1)
         self.n_examples_ += len(rows)
         self._continue(model, rows, targets)
 

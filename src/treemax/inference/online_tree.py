@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from treemax.inference.searching import Arguments, Found, room_for_best, search_above, search_rows
 from treemax.inputs import Rows, read_only
 from treemax.kernels import online_tree as kernels
-from treemax.kernels.online_tree import LANES, Blocks, Nodes, Store
+from treemax.kernels.online_tree import LANES, Blocks, Nodes, Scratch, Store
 from treemax.threads import SharedLock
 
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
@@ -39,6 +39,7 @@ class OnlineTree:
             np.zeros(0, dtype=np.uint64), np.full(64, -1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
         )
         self.chunks: list[NDArray[np.float32]] = []
+        self.scratch: list[Scratch] = []  # of threads that learned, for the next
         self.leaf_of = np.zeros(0, dtype=np.int64)
         self.counts = np.zeros(kernels.N_COUNTS, dtype=np.int64)
         self.counts[kernels.SELECTED] = -1
@@ -47,7 +48,7 @@ class OnlineTree:
 
     def __getstate__(self) -> dict[str, Any]:
         elsewhere = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
-        return {**self.__dict__, "store": elsewhere, "lock": None}
+        return {**self.__dict__, "store": elsewhere, "lock": None, "scratch": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy has chunks of its own, at other addresses; and what was mapped from a file can be written to."""
@@ -205,6 +206,7 @@ class OnlineTree:
         self.make_room(n_nodes, n_blocks)
         self.counts[kernels.NODES], self.counts[kernels.BLOCKS] = n_nodes, n_blocks
         _fill_nodes(self.nodes, self.blocks, label, owner, used, child)
+        self.counts[kernels.WIDEST] = int(self.nodes.n_children[:n_nodes].max())
         self.make_room_for_labels(n_labels)
         self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
         self.blocks.lanes[:n_blocks] = lanes
@@ -277,6 +279,7 @@ class OnlineTree:
             state = (
                 self.one_label,
                 self.n_nodes,
+                int(self.counts[kernels.WIDEST]),
                 Nodes(*map(read_only, self.nodes)),
                 Blocks(*map(read_only, self.blocks)),
                 Store(*map(read_only, self.store)),

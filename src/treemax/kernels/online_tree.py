@@ -34,7 +34,7 @@ BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL = 0, 1, 2, 3, 4  #
 # What `counts` holds.
 NODES, BLOCKS, RECORDS, SLOTS, RECORDS_PLANNED, SLOTS_PLANNED = 0, 1, 2, 3, 4, 5
 SELECTED, RANDOM_STATE, UPDATES, AUXILIARY_UPDATES, TABLE_LOCK = 6, 7, 8, 9, 10
-RECORDS_WANTED, SLOTS_WANTED, N_COUNTS = 11, 12, 13
+RECORDS_WANTED, SLOTS_WANTED, WIDEST, N_COUNTS = 11, 12, 13, 14  # WIDEST: the most children of a node
 
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
@@ -358,7 +358,7 @@ def _invert_first_lane(block, blocks, store):
 
 
 @kernel
-def _put_child(child, parent, block, nodes, blocks):
+def _put_child(child, parent, block, nodes, blocks, counts):
     """The child takes the next free lane of a block."""
     lane = blocks.used[block]
     blocks.used[block] = lane + 1
@@ -367,6 +367,7 @@ def _put_child(child, parent, block, nodes, blocks):
     nodes.parent[child] = parent
     nodes.n_children[parent] += 1
     nodes.n_inner[parent] += nodes.label[child] < 0
+    counts[WIDEST] = max(counts[WIDEST], nodes.n_children[parent])
     return lane
 
 
@@ -416,7 +417,7 @@ def _insert_node(node, policy, nodes, blocks, store, leaf_of, counts):
         block = _copy_of_lane(block, LANES - 1, blocks, store, counts)
         nodes.first_block[node] = nodes.last_block[node] = block
     _invert_first_lane(block, blocks, store)
-    _put_child(new, node, block, nodes, blocks)
+    _put_child(new, node, block, nodes, blocks, counts)
 
 
 @kernel
@@ -425,7 +426,7 @@ def _add_leaf(label, parent, policy, arity, nodes, blocks, store, leaf_of, count
     leaf = _new_node(parent, label, nodes, counts)
     leaf_of[label] = leaf
     block = nodes.last_block[parent]
-    lane = _put_child(leaf, parent, block, nodes, blocks)
+    lane = _put_child(leaf, parent, block, nodes, blocks, counts)
     v = parent
     while v >= 0:
         nodes.n_leaves[v] += 1
@@ -460,7 +461,7 @@ def plant(first_child, n_children, label, growth, nodes, blocks, store, leaf_of,
         for child in range(first_child[node], first_child[node] + n_children[node]):
             if blocks.used[block] == LANES:
                 block = _follow(block, node, nodes, blocks, store, counts)
-            _put_child(child, node, block, nodes, blocks)
+            _put_child(child, node, block, nodes, blocks, counts)
         if not _may_grow(node, policy, arity, nodes):
             blocks.lanes[block] = (np.uint32(1) << np.uint32(blocks.used[block])) - np.uint32(1)
         elif blocks.used[block] == LANES:
@@ -860,20 +861,20 @@ def _root_probability(indices, values, one_label, blocks, store, found, scores):
 
 
 @kernel
-def _rooms(indptr, nodes, n_nodes):
+def _rooms(indptr, widest):
     """Scratch for one row: addresses of its records, scores of a node's children."""
-    longest, widest = 0, 0
+    longest = 0
     for i in range(indptr.size - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])
-    for node in range(n_nodes):
-        widest = max(widest, nodes.n_children[node])
     return np.empty(longest, np.uint64), np.empty(widest + 2 * LANES, np.float32)
 
 
 @kernel
-def beam_search(indptr, indices, values, one_label, n_nodes, nodes, blocks, store, width, ids, probabilities):
+def beam_search(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, ids, probabilities
+):
     """The best labels of each row among those that a beam of `width` nodes a level reaches."""
-    found, scores = _rooms(indptr, nodes, n_nodes)
+    found, scores = _rooms(indptr, widest)
     beam, beam_scores = np.empty(width, np.int64), np.empty(width, np.float32)
     following, following_scores = np.empty(width, np.int64), np.empty(width, np.float32)
     k = ids.shape[1]
@@ -921,9 +922,11 @@ def beam_search(indptr, indices, values, one_label, n_nodes, nodes, blocks, stor
 
 
 @kernel
-def exact_search(indptr, indices, values, one_label, n_nodes, nodes, blocks, store, ids, probabilities):
+def exact_search(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, ids, probabilities
+):
     """Algorithm 10, uniform-cost search: the true top k of each row."""
-    found, scores = _rooms(indptr, nodes, n_nodes)
+    found, scores = _rooms(indptr, widest)
     heap_nodes, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
     k = ids.shape[1]
     bound, bound_nodes = np.empty(k, np.float32), np.empty(k, np.int64)
@@ -957,9 +960,9 @@ def exact_search(indptr, indices, values, one_label, n_nodes, nodes, blocks, sto
 
 
 @kernel
-def all_probabilities(indptr, indices, values, one_label, n_nodes, nodes, blocks, store, out):
+def all_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, out):
     """The probability of every label for each row: every node is visited. Labels without a leaf have none."""
-    found, scores = _rooms(indptr, nodes, n_nodes)
+    found, scores = _rooms(indptr, widest)
     waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
     for row in range(indptr.size - 1):
         x = slice(indptr[row], indptr[row + 1])
@@ -983,9 +986,11 @@ def all_probabilities(indptr, indices, values, one_label, n_nodes, nodes, blocks
 
 
 @kernel
-def probabilities_of(indptr, indices, values, one_label, n_nodes, nodes, blocks, store, leaf_of, ids, out):
+def probabilities_of(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, leaf_of, ids, out
+):
     """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
-    found, scores = _rooms(indptr, nodes, n_nodes)
+    found, scores = _rooms(indptr, widest)
     of_node = np.empty(n_nodes, np.float32)
     known_in = np.full(n_nodes, -1, np.int64)  # the row for which a node's probability is known
     path = np.empty(n_nodes, np.int64)
@@ -1019,10 +1024,12 @@ def probabilities_of(indptr, indices, values, one_label, n_nodes, nodes, blocks,
 
 
 @kernel
-def labels_above(indptr, indices, values, one_label, n_nodes, nodes, blocks, store, threshold, starts):
+def labels_above(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, threshold, starts
+):
     """All labels whose probability is at least `threshold`: no branch below it is opened. Those of row i are
     starts[i] to starts[i + 1] of what is returned."""
-    found, scores = _rooms(indptr, nodes, n_nodes)
+    found, scores = _rooms(indptr, widest)
     waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
     ids, probabilities = np.empty(64, np.int64), np.empty(64, np.float32)
     count = 0

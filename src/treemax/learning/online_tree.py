@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,8 @@ def _planted(
 
 def adopt_labels(tree: OnlineTree, settings: Settings) -> None:
     """Give a leaf to labels that are known but came with no row yet."""
+    if tree.nodes.n_leaves[0] == len(tree.leaf_of):
+        return
     waiting = np.flatnonzero(tree.leaf_of < 0)
     if len(waiting):
         nothing = SparseRows(
@@ -163,12 +166,13 @@ def _learn_piece(
     done = cuts[:-1].copy()  # how far each thread has come
 
     def work(thread: int) -> None:
-        stop = cuts[thread + 1]
+        stop, scratch = cuts[thread + 1], _scratch(tree, rows)
         done[thread] = kernels.learn(
             rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order[:stop], done[thread],
             not tree.one_label, rates, settings.constants, settings.growth, tree.nodes, tree.blocks, tree.store,
-            tree.leaf_of, tree.counts, _scratch(tree, rows),
+            tree.leaf_of, tree.counts, scratch,
         )  # fmt: skip
+        tree.scratch.append(scratch)
 
     while (done < cuts[1:]).any():
         run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
@@ -191,12 +195,19 @@ def _make_room_wanted(tree: OnlineTree) -> None:
 
 
 def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
-    n_nodes = len(tree.nodes.parent)
+    """That of an earlier piece, which leaves it clean, where it is large enough: a row should not cost what
+    the tree is large."""
+    n_nodes, n_blocks, longest = len(tree.nodes.parent), len(tree.blocks.following), _longest(rows)
+    with suppress(IndexError):  # threads take from the list at the same time
+        scratch = tree.scratch.pop()
+        fits = len(scratch.positive) >= n_nodes and len(scratch.targets) >= n_blocks
+        if fits and len(scratch.found) >= longest:
+            return scratch
     return Scratch(
         np.empty(n_nodes, dtype=np.int64),
         np.zeros(n_nodes, dtype=np.bool_),
-        np.zeros(len(tree.blocks.following), dtype=np.uint32),
-        np.empty(_longest(rows), dtype=np.uint64),
+        np.zeros(n_blocks, dtype=np.uint32),
+        np.empty(longest, dtype=np.uint64),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
+from sklearn.base import clone
 
 from benchmarks.accuracy import accuracies, inverse_propensities
 from benchmarks.measure import Data
@@ -141,7 +142,7 @@ def tables(names: list[str]) -> None:
         suite = Suite.read(name)
         found = {}
         for row, model in settings_of_tables().items():
-            found[row] = trained(suite, model)
+            found[row] = trained(suite, clone(model))  # a model is large: none is kept
             print(
                 row, {key: round(value, 4) for key, value in found[row].items()}, file=sys.stderr, flush=True
             )
@@ -201,7 +202,7 @@ def curve(name: str) -> None:
     figure, axes = plt.subplots(figsize=(8, 4.5))
     found = {}
     for label, (model, n_first, classes, n_rows) in runs.items():
-        result = streamed(suite, model, n_first, classes, n_rows)
+        result = streamed(suite, clone(model), n_first, classes, n_rows)
         hits = np.array(result.pop("hits"))
         result["progressive P@1"] = float(hits[n_tenth:].mean())  # from where all of them are asked
         window = 5000

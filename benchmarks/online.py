@@ -110,8 +110,8 @@ def settings_of_tables() -> dict[str, Any]:
 def warm_start_rows(suite: Suite, share: float) -> dict[str, Any]:
     """Table 8: the sample alone, its tree without new labels on all rows, and the tree that grows."""
     n_first = int(share * len(suite.train.y))
-    known = np.unique(suite.train.ids[: suite.train.starts[n_first]])
-    kept = [[label for label in labels if np.isin(label, known)] for labels in suite.train.y]
+    known = set(suite.train.ids[: suite.train.starts[n_first]].tolist())
+    kept = [[label for label in labels if label in known] for labels in suite.train.y]
     with_labels = np.flatnonzero([len(labels) > 0 for labels in kept])
     known_only = Rows(
         suite.train.X[with_labels], [kept[i] for i in with_labels], suite.train.ids, suite.train.starts

@@ -1,7 +1,8 @@
 """The command line as people use it: whole rounds, every format, pipes, Ctrl-C, and errors without tracebacks."""
 
-from __future__ import contextlib
+from __future__ import annotations
 
+import contextlib
 import gzip
 import itertools
 import json

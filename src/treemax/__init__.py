@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from treemax.estimators import MODELS, LabelTree, OneVsAll, OnlineLabelTree, TopK, TrainingInterrupted
+    from treemax.estimators import (
+        MODELS,
+        LabelTree,
+        OneVsAll,
+        OnlineLabelTree,
+        RecallTree,
+        TopK,
+        TrainingInterrupted,
+    )
     from treemax.modelfile import ModelFileError
     from treemax.progressive import progressive_validation
     from treemax.text import HashingText, TextModel, TfidfText
@@ -19,6 +27,7 @@ _HOMES = {
     "LabelTree": "treemax.estimators",
     "OneVsAll": "treemax.estimators",
     "OnlineLabelTree": "treemax.estimators",
+    "RecallTree": "treemax.estimators",
     "TopK": "treemax.estimators",
     "TrainingInterrupted": "treemax.estimators",
     "ModelFileError": "treemax.modelfile",
@@ -35,6 +44,7 @@ __all__ = [
     "ModelFileError",
     "OneVsAll",
     "OnlineLabelTree",
+    "RecallTree",
     "TextModel",
     "TfidfText",
     "TopK",

@@ -7,11 +7,13 @@ from treemax.estimators.label_tree import LabelTree
 from treemax.estimators.one_vs_all import OneVsAll
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.estimators.online_label_tree import OnlineLabelTree
+from treemax.estimators.recall_tree import RecallTree
 
 MODELS: dict[str, type[LabelClassifier]] = {
     "label-tree": LabelTree,
     "one-vs-all": OneVsAll,
     "online-label-tree": OnlineLabelTree,
+    "recall-tree": RecallTree,
 }
 """Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and
 the battery of tests by itself."""
@@ -23,6 +25,7 @@ __all__ = [
     "OneVsAll",
     "OnlineLabelClassifier",
     "OnlineLabelTree",
+    "RecallTree",
     "TopK",
     "TrainingInterrupted",
 ]

@@ -53,6 +53,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     label), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, and `model_`.
     """
 
+    ONE_LABEL_ONLY = False  # a system for multi-class problems only says so here
+
     label_index_: LabelIndex
     label_counts_: NDArray[np.int64]
     n_examples_: int
@@ -174,6 +176,11 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         if len(rows) != len(labels):
             raise ValueError(
                 f"Found input variables with inconsistent numbers of samples: X has {len(rows)} rows, y has {len(labels)}."
+            )
+        if labels.multi_label and self.ONE_LABEL_ONLY:
+            raise ValueError(
+                f"{type(self).__name__} takes one label a row, and y is multi-label (label lists or an indicator "
+                "matrix). LabelTree, OnlineLabelTree and OneVsAll take several."
             )
         if not labels.multi_label and not (labels.counts == 1).all():
             row = int(np.argmax(labels.counts != 1))

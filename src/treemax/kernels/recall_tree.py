@@ -1,0 +1,559 @@
+"""A tree that finds a few candidates, and regressors that choose among them (Daumé et al., 2017).
+
+Nodes are numbered so that the children of node n are n * arity + 1 to n * arity + arity. A router is a softmax
+over the children of its node: one scorer for each. A node's histogram says how often a label came to each of
+its children; the last nodes keep the most frequent labels, their candidates.
+
+Rows are dense, one vector of a contiguous matrix, or sparse, a pair of indices and values. What differs
+between them, scoring and updating, is chosen when a kernel is compiled (`overload`); the algorithm is the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from treemax.kernels import atomic
+from treemax.kernels.arithmetic import exp32
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.queues import offer
+
+LEAST_MASS = np.float32(1e-4)  # what the tree gives to a label that it did not think of
+FIRST_COUNT = np.float32(0.1)  # of a label in the child drawn for it, so that siblings begin to differ
+RARE_COUNT, RARE_TOTAL = np.float32(0.01), np.float32(0.5)  # added to counts: no label is impossible anywhere
+_EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_ONE = np.float32(1.0)
+_ZERO = np.float32(0.0)
+
+
+class DenseScorers(NamedTuple):
+    """One linear scorer an owner: a row of weights, and AdaGrad's sums of squared gradients."""
+
+    weights: np.ndarray
+    squares: np.ndarray
+    bias: np.ndarray
+    bias_squares: np.ndarray
+
+
+class SparseScorers(NamedTuple):
+    """Groups of `width` scorers that share a hash table: (group, feature) -> a record of weights and squares."""
+
+    keys: np.ndarray  # group in the upper half, feature in the lower
+    cells: np.ndarray  # slots x (the weights of a group, then the squares)
+    used: np.ndarray  # slots that are taken; a lock
+    bias: np.ndarray
+    bias_squares: np.ndarray
+
+
+class Histograms(NamedTuple):
+    """How often labels came to the children of nodes, and the candidates of the last nodes."""
+
+    keys: np.ndarray  # node in the upper half, label in the lower
+    counts: np.ndarray  # slots x arity
+    used: np.ndarray  # slots that are taken; a lock
+    total: np.ndarray  # of each node
+    labels: np.ndarray  # nodes x candidates, the most frequent first
+    label_counts: np.ndarray
+    n_labels: np.ndarray
+    lock: np.ndarray  # of each node's candidates
+
+
+class Shape(NamedTuple):
+    """What the search looks like."""
+
+    arity: int
+    depth: int
+    beam: int
+    n_candidates: int
+    n_labels: int  # where all labels are candidates, else 0
+    least_share: np.float32  # of a row that a node must get for the beam to go on from it
+    prior: np.float32  # weight of what the tree thinks of a label in its score
+
+
+class Rates(NamedTuple):
+    """How learning goes."""
+
+    regressors: np.float32
+    routers: np.float32
+    initial: np.float32  # added to AdaGrad's sums
+    least_gradient: np.float32
+    least_share: np.float32  # of a row: below it a node does not learn from the row
+
+
+# --- scorers ---------------------------------------------------------------------------------------------
+
+
+@fast_inline_kernel
+def _dot(a, b):
+    total = _ZERO
+    for d in range(a.size):
+        total += a[d] * b[d]
+    return total
+
+
+@fast_inline_kernel
+def _step(weights, squares, x, gradient, rate, initial):
+    for d in range(x.size):
+        step = gradient * x[d]
+        total = squares[d] + step * step
+        squares[d] = total
+        weights[d] -= rate * step / np.sqrt(total + initial)
+
+
+@fast_inline_kernel
+def _bias_step(scorers, owner, gradient, rate, initial):
+    scorers.bias_squares[owner] += gradient * gradient
+    scorers.bias[owner] -= rate * gradient / np.sqrt(scorers.bias_squares[owner] + initial)
+
+
+@inline_kernel
+def _slot(keys, key):
+    """Where a key is in a table whose size is a power of two, or where it would be put."""
+    mask = np.uint64(keys.size - 1)
+    at = (key * _MIX) >> np.uint64(24) & mask
+    while keys[at] != key and keys[at] != _EMPTY:
+        at = (at + np.uint64(1)) & mask
+    return at
+
+
+@inline_kernel
+def _slot_for(keys, key, used):
+    """Where a key is, after putting it there if need be; threads take turns. used[0] counts, used[1] is a lock."""
+    at = _slot(keys, key)
+    if keys[at] != key:
+        while not atomic.take(used, 1):
+            pass
+        at = _slot(keys, key)
+        if keys[at] != key:
+            keys[at] = key
+            used[0] += 1
+        atomic.give(used, 1)
+    return at
+
+
+@inline_kernel
+def _key(group, item):
+    return np.uint64(group) << np.uint64(32) | np.uint64(item)
+
+
+def scores(scorers, group, width, x, out):
+    """The scores of a group of scorers for a row."""
+    raise NotImplementedError
+
+
+def update(scorers, group, gradients, width, x, rate, initial):
+    """A step of AdaGrad for the scorers of a group whose gradient is not zero."""
+    raise NotImplementedError
+
+
+@overload(scores)
+def _overload_scores(scorers, group, width, x, out):
+    if scorers.instance_class is DenseScorers:
+
+        def dense(scorers, group, width, x, out):
+            for c in range(width):
+                owner = group * width + c
+                out[c] = scorers.bias[owner] + _dot(scorers.weights[owner], x)
+
+        return dense
+
+    def sparse(scorers, group, width, x, out):
+        indices, values = x
+        for c in range(width):
+            out[c] = scorers.bias[group * width + c]
+        for p in range(indices.size):
+            key = _key(group, indices[p])
+            at = _slot(scorers.keys, key)
+            if scorers.keys[at] == key:
+                for c in range(width):
+                    out[c] += values[p] * scorers.cells[at, c]
+
+    return sparse
+
+
+@overload(update)
+def _overload_update(scorers, group, gradients, width, x, rate, initial):
+    if scorers.instance_class is DenseScorers:
+
+        def dense(scorers, group, gradients, width, x, rate, initial):
+            for c in range(width):
+                if gradients[c] != _ZERO:
+                    owner = group * width + c
+                    _step(scorers.weights[owner], scorers.squares[owner], x, gradients[c], rate, initial)
+                    _bias_step(scorers, owner, gradients[c], rate, initial)
+
+        return dense
+
+    def sparse(scorers, group, gradients, width, x, rate, initial):
+        indices, values = x
+        for c in range(width):
+            if gradients[c] != _ZERO:
+                _bias_step(scorers, group * width + c, gradients[c], rate, initial)
+        for p in range(indices.size):
+            key = _key(group, indices[p])
+            at = _slot_for(scorers.keys, key, scorers.used)
+            cells = scorers.cells[at]
+            for c in range(width):
+                step = gradients[c] * values[p]
+                total = cells[width + c] + step * step
+                cells[width + c] = total
+                cells[c] -= rate * step / np.sqrt(total + initial)
+
+    return sparse
+
+
+def row_of(rows, i):
+    """Row i in the form that scorers take."""
+    raise NotImplementedError
+
+
+@overload(row_of)
+def _overload_row_of(rows, i):
+    if isinstance(rows, types.Array):
+        return lambda rows, i: rows[i]
+
+    def sparse(rows, i):
+        indptr, indices, values = rows
+        return indices[indptr[i] : indptr[i + 1]], values[indptr[i] : indptr[i + 1]]
+
+    return sparse
+
+
+def width_of(x):
+    """How many features a row has, of those that are kept in tables."""
+    raise NotImplementedError
+
+
+@overload(width_of)
+def _overload_width_of(x):
+    if isinstance(x, types.Array):
+        return lambda x: 0
+    return lambda x: x[0].size
+
+
+def room_left(scorers):
+    raise NotImplementedError
+
+
+@overload(room_left)
+def _overload_room_left(scorers):
+    if scorers.instance_class is DenseScorers:
+        return lambda scorers: 2**40
+    return lambda scorers: scorers.keys.size * 3 // 4 - scorers.used[0]
+
+
+# --- histograms ------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count(node, label, weight, arity, histograms):
+    """A label came to a node, with this weight."""
+    parent, child = (node - 1) // arity, (node - 1) % arity
+    at = _slot_for(histograms.keys, _key(parent, label), histograms.used)
+    histograms.counts[at, child] += weight
+    histograms.total[node] += weight
+    return histograms.counts[at, child]
+
+
+@kernel
+def _enter(node, label, count, histograms):
+    """See to it that the candidates of a node are its most frequent labels."""
+    while not atomic.take(histograms.lock, node):
+        pass
+    labels, counts = histograms.labels[node], histograms.label_counts[node]
+    n, at = histograms.n_labels[node], 0
+    while at < n and labels[at] != label:
+        at += 1
+    if at == labels.size:
+        at -= 1
+        if count <= counts[at]:
+            atomic.give(histograms.lock, node)
+            return
+    elif at == n:
+        histograms.n_labels[node] = n + 1
+    while at > 0 and counts[at - 1] < count:
+        labels[at], counts[at] = labels[at - 1], counts[at - 1]
+        at -= 1
+    labels[at], counts[at] = label, count
+    atomic.give(histograms.lock, node)
+
+
+@kernel
+def divide_counts(leaves, arity, labels, label_counts, n_labels, histograms):
+    """The labels of nodes that were the last are counted for their children, evenly."""
+    for leaf in leaves:
+        for q in range(n_labels[leaf]):
+            at = _slot_for(histograms.keys, _key(leaf, labels[leaf, q]), histograms.used)
+            for c in range(arity):
+                histograms.counts[at, c] = label_counts[leaf, q] / np.float32(arity)
+
+
+# --- the search ------------------------------------------------------------------------------------------
+
+
+@fast_kernel
+def _softmax(scores):
+    top = scores[0]
+    for c in range(scores.size):
+        top = max(top, scores[c])
+    total = _ZERO
+    for c in range(scores.size):
+        scores[c] = exp32(scores[c] - top)
+        total += scores[c]
+    scale = _ONE / total
+    for c in range(scores.size):
+        scores[c] *= scale
+
+
+class Workspace(NamedTuple):
+    """What one thread needs for itself."""
+
+    nodes: np.ndarray  # opened, in the order in which they were
+    shares: np.ndarray  # how much of the row comes to each of them
+    children: np.ndarray  # how much of that goes to each child
+    beam: np.ndarray
+    beam_shares: np.ndarray
+    following: np.ndarray
+    following_shares: np.ndarray
+    mass: np.ndarray  # what the tree gives to a label; zero between rows
+    candidates: np.ndarray
+    masses: np.ndarray
+    scores: np.ndarray
+    gradients: np.ndarray
+
+
+@kernel
+def _descend(x, routers, shape, search):
+    """A beam from the root to the last nodes; returns how many nodes were opened, and the size of the beam."""
+    n_open, size = 0, 1
+    search.beam[0], search.beam_shares[0] = 0, _ONE
+    beam, shares = search.beam, search.beam_shares
+    following, following_shares = search.following[: shape.beam], search.following_shares[: shape.beam]
+    for _ in range(shape.depth):
+        n_following = 0
+        for j in range(size):
+            children = search.children[n_open]
+            scores(routers, beam[j], shape.arity, x, children)
+            _softmax(children)
+            search.nodes[n_open], search.shares[n_open] = beam[j], shares[j]
+            n_open += 1
+            first = beam[j] * shape.arity + 1
+            for c in range(shape.arity):
+                share = shares[j] * children[c]
+                if share >= shape.least_share:
+                    n_following = offer(first + c, share, following, following_shares, n_following)
+        size = n_following
+        for j in range(size):
+            beam[j], shares[j] = following[j], following_shares[j]
+    return n_open, size
+
+
+@inline_kernel
+def _swap(a, b, i, j):
+    a[i], a[j] = a[j], a[i]
+    b[i], b[j] = b[j], b[i]
+
+
+@kernel
+def _keep_largest(items, values, n, kept):
+    """Bring the `kept` largest of the first n values to the front, in no order (Hoare's selection)."""
+    low, high = 0, n - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] > pivot:
+                i += 1
+            while values[j] < pivot:
+                j -= 1
+            if i <= j:
+                _swap(items, values, i, j)
+                i, j = i + 1, j - 1
+        if kept - 1 <= j:
+            high = j
+        elif kept - 1 >= i:
+            low = i
+        else:
+            return
+
+
+@kernel
+def _gather(size, shape, histograms, search):
+    """The candidates of all nodes of the beam, those that the tree gives most to; returns how many."""
+    n = 0
+    mass, found = search.mass, search.candidates
+    for j in range(size):
+        node = search.beam[j]
+        if histograms.total[node] <= _ZERO:
+            continue
+        share = search.beam_shares[j] / histograms.total[node]
+        labels, counts = histograms.labels[node], histograms.label_counts[node]
+        for q in range(histograms.n_labels[node]):
+            label = labels[q]
+            if mass[label] == _ZERO:
+                found[n] = label
+                n += 1
+            mass[label] += share * counts[q]
+    if shape.n_labels:
+        n = shape.n_labels
+        for label in range(n):
+            found[label] = label
+    for q in range(n):
+        search.masses[q] = mass[found[q]]
+        mass[found[q]] = _ZERO
+    if n > shape.n_candidates:
+        _keep_largest(found, search.masses, n, shape.n_candidates)
+        n = shape.n_candidates
+    return n
+
+
+@kernel
+def _score(n, x, regressors, shape, search):
+    """The scores of the first n candidates: what their regressors say, and what the tree thinks of them."""
+    one = search.scores[:1]
+    for q in range(n - 1, -1, -1):  # backwards: `one` is the place of the first
+        scores(regressors, search.candidates[q], 1, x, one)
+        search.scores[q] = one[0] + shape.prior * np.log(search.masses[q] + LEAST_MASS)
+
+
+# --- learning --------------------------------------------------------------------------------------------
+
+
+@kernel
+def _learn_regressors(n, label, x, regressors, shape, rates, search):
+    """One against some: a softmax over the candidates, and over the true label where the tree missed it."""
+    place = -1
+    for q in range(n):
+        if search.candidates[q] == label:
+            place = q
+    if place < 0:
+        place = n
+        search.candidates[n], search.masses[n] = label, _ZERO
+        n += 1
+    _score(n, x, regressors, shape, search)
+    best = 0
+    for q in range(n):
+        if search.scores[q] > search.scores[best]:
+            best = q
+    right = best == place
+    _softmax(search.scores[:n])
+    search.scores[place] -= _ONE
+    one = search.gradients[:1]
+    for q in range(n):
+        if abs(search.scores[q]) >= rates.least_gradient:
+            one[0] = search.scores[q]
+            update(regressors, search.candidates[q], one, 1, x, rates.regressors, rates.initial)
+    return right
+
+
+@kernel
+def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
+    """Every node that enough of the row came to sends more of it to where its label is frequent.
+
+    The children of a node explain a label as a mixture: child c with the share that the router gives it, and
+    the label with its frequency there. The gradient of the logarithm of that is the difference between the
+    share of c before and after the label is known.
+    """
+    arity = shape.arity
+    best = 0  # the path of the largest shares always learns
+    for e in range(n_open):
+        node, share, children = search.nodes[e], search.shares[e], search.children[e]
+        on_path = node == best
+        if share < rates.least_share and not on_path:
+            continue
+        first = node * arity + 1
+        key = _key(node, label)
+        at = _slot(histograms.keys, key)
+        known = histograms.keys[at] == key
+        gradients = search.gradients[:arity]
+        drawn = (key * _MIX >> np.uint64(40)) % np.uint64(arity)
+        explained, largest = _ZERO, 0
+        for c in range(arity):
+            count = histograms.counts[at, c] if known else _ZERO
+            expected = FIRST_COUNT if c == drawn else RARE_COUNT
+            likelihood = (count + expected) / (histograms.total[first + c] + RARE_TOTAL)
+            gradients[c] = children[c] * likelihood
+            explained += gradients[c]
+            if children[c] > children[largest]:
+                largest = c
+        for c in range(arity):
+            gradients[c] = (children[c] - gradients[c] / explained) * share
+            if abs(gradients[c]) < rates.least_gradient:
+                gradients[c] = _ZERO
+        update(routers, node, gradients, arity, x, rates.routers, rates.initial)
+        for c in range(arity):
+            part = share * children[c]
+            if part >= rates.least_share or (on_path and c == largest):
+                count = _count(first + c, label, max(part, np.float32(0.01)), arity, histograms)
+                if first * arity + 1 >= histograms.total.size:
+                    _enter(first + c, label, count, histograms)
+        if on_path:
+            best = first + largest
+
+
+@kernel
+def _has_room(width, n_threads, routers, regressors, histograms, shape, search):
+    """Whether no table can run full with the next row of every thread."""
+    return (
+        room_left(regressors) >= n_threads * width * (shape.n_candidates + 1)
+        and room_left(routers) >= n_threads * width * search.nodes.size
+        and histograms.keys.size * 3 // 4 - histograms.used[0] >= n_threads * search.nodes.size * shape.arity
+    )
+
+
+@kernel
+def learn(
+    rows, labels, order, start, fall, n_threads, routers, regressors, histograms, shape, rates, search, found
+):
+    """Learn the rows order[start:]; returns how many are done, fewer where tables need room first.
+
+    The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was first (0), and among
+    the candidates (1), before they were learned.
+    """
+    for i in range(start, order.size):
+        x, label = row_of(rows, order[i]), labels[order[i]]
+        if not _has_room(width_of(x), n_threads, routers, regressors, histograms, shape, search):
+            return i
+        now = Rates(
+            rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient, rates.least_share
+        )  # fmt: skip
+        n_open, size = _descend(x, routers, shape, search)
+        n = _gather(size, shape, histograms, search)
+        for q in range(n):
+            found[1] += search.candidates[q] == label
+        found[0] += _learn_regressors(n, label, x, regressors, shape, now, search)
+        _learn_routers(n_open, label, x, routers, histograms, shape, now, search)
+    return order.size
+
+
+@kernel
+def moved(keys, cells, new_keys, new_cells):
+    """Put everything that is in a table into another one, empty and larger."""
+    for at in range(keys.size):
+        if keys[at] != _EMPTY:
+            to = _slot(new_keys, keys[at])
+            new_keys[to] = keys[at]
+            new_cells[to] = cells[at]
+
+
+@kernel
+def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, probabilities):
+    """The best candidates of each row, with probabilities among the candidates."""
+    k = ids.shape[1]
+    for i in range(n_rows):
+        x = row_of(rows, i)
+        _, size = _descend(x, routers, shape, search)
+        n = _gather(size, shape, histograms, search)
+        filled = 0
+        if n:
+            _score(n, x, regressors, shape, search)
+            _softmax(search.scores[:n])
+        for q in range(n):
+            filled = offer(search.candidates[q], search.scores[q], ids[i], probabilities[i], filled)
+        for q in range(filled, k):
+            ids[i, q] = -1
+            probabilities[i, q] = _ZERO

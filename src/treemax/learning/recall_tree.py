@@ -1,0 +1,229 @@
+"""Learning a recall tree row by row, and making room for what is new."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inference.recall_tree import EMPTY, SMALLEST_TABLE, Beam, RecallTreeModel, Scorers
+from treemax.inputs import Rows
+from treemax.kernels import recall_tree as kernels
+from treemax.kernels.recall_tree import DenseScorers, Histograms, Rates, SparseScorers
+from treemax.labels import Targets
+from treemax.threads import run_all
+
+ROWS_AT_ONCE = 2048
+LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn; both rates fall linearly to `final_rate` of themselves over the planned rows."""
+
+    rate: float
+    router_rate: float
+    initial: float
+    final_rate: float
+    least_gradient: float
+    least_share: float
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(
+            *map(
+                np.float32, (self.rate, self.router_rate, self.initial, self.least_gradient, self.least_share)
+            )
+        )
+
+
+def depth_for(n_labels: int, arity: int) -> int:
+    """The depth of a tree with enough last nodes for so many labels."""
+    return max(1, math.ceil(math.log(max(1.0, n_labels / LABELS_A_LEAF), arity) - 1e-9))
+
+
+def candidates_for(n_labels: int) -> int:
+    """How many labels are scored: in proportion to the logarithm of their number."""
+    return 10 * max(1, math.ceil(math.log2(max(2, n_labels))))
+
+
+def empty_model(
+    sparse: bool, n_features: int, n_labels: int, arity: int, depth: int, n_candidates: int
+) -> RecallTreeModel:
+    """A model that knows nothing."""
+    n_inner = (arity**depth - 1) // (arity - 1)
+    n_nodes = n_inner * arity + 1
+    histograms = Histograms(
+        np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, arity), np.float32), np.zeros(2, np.int64),
+        np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_candidates), np.int64),
+        np.zeros((n_nodes, n_candidates), np.float32), np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64),
+    )  # fmt: skip
+    return RecallTreeModel(
+        arity, depth, n_labels, n_features,
+        _scorers(sparse, n_inner, arity, n_features), _scorers(sparse, n_labels, 1, n_features), histograms,
+    )  # fmt: skip
+
+
+def _scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> Scorers:
+    n = n_groups * width
+    bias, squares = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    if not sparse:
+        shape = (n, n_features)
+        return DenseScorers(np.zeros(shape, np.float32), np.zeros(shape, np.float32), bias, squares)
+    cells = np.zeros((SMALLEST_TABLE, 2 * width), np.float32)
+    return SparseScorers(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
+
+
+# --- room ------------------------------------------------------------------------------------------------
+
+
+def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
+    """See to it that labels up to this number have a regressor, and nodes room for so many candidates."""
+    own = model.histograms
+    if own.labels.shape[1] < n_candidates:
+        wider = ((0, 0), (0, n_candidates - own.labels.shape[1]))
+        labels, counts = np.pad(own.labels, wider), np.pad(own.label_counts, wider)
+        model.histograms = own._replace(labels=labels, label_counts=counts)
+    model.n_features = max(model.n_features, n_features)
+    if n_labels > len(model.regressors.bias):
+        room = max(n_labels, 2 * len(model.regressors.bias))
+        changed: dict[str, Any] = {
+            name: _longer(getattr(model.regressors, name), room)
+            for name in ("bias", "bias_squares", "weights", "squares")
+            if hasattr(model.regressors, name)
+        }
+        model.regressors = model.regressors._replace(**changed)
+    model.n_labels = max(model.n_labels, n_labels)
+
+
+def _longer(array: NDArray[Any], n: int) -> NDArray[Any]:
+    longer = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _make_table_room(model: RecallTreeModel, n_candidates: int, beam_width: int, longest: int) -> None:
+    """Tables that could run full with the next row are doubled."""
+    n_open = 1 + (model.depth - 1) * beam_width
+    for name, needed in (("regressors", longest * (n_candidates + 1)), ("routers", longest * n_open)):
+        scorers = getattr(model, name)
+        if isinstance(scorers, SparseScorers):
+            keys, cells = _larger_table(scorers.keys, scorers.cells, int(scorers.used[0]) + needed)
+            setattr(model, name, scorers._replace(keys=keys, cells=cells))
+    histograms = model.histograms
+    needed = int(histograms.used[0]) + n_open * model.arity
+    keys, counts = _larger_table(histograms.keys, histograms.counts, needed)
+    model.histograms = histograms._replace(keys=keys, counts=counts)
+
+
+def _larger_table(
+    keys: NDArray[np.uint64], cells: NDArray[np.float32], needed: int
+) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+    size = len(keys)
+    while size * 3 // 4 < needed:
+        size *= 2
+    if size == len(keys):
+        return keys, cells
+    new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, cells.shape[1]), dtype=np.float32)
+    kernels.moved(keys, cells, new_keys, new_cells)
+    return new_keys, new_cells
+
+
+def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
+    """The tree with one more level: what came to a last node so far is divided evenly among its children."""
+    arity, old = model.arity, model.histograms
+    deeper = empty_model(
+        model.is_sparse, model.n_features, model.n_labels, arity, model.depth + 1, n_candidates
+    )
+    n_old, first_leaf = len(old.total), (arity**model.depth - 1) // (arity - 1)
+    new = deeper.histograms
+    new.total[:n_old] = old.total
+    leaves = np.arange(first_leaf, n_old)
+    children = leaves[:, None] * arity + 1 + np.arange(arity)
+    new.total[children] = old.total[leaves, None] / arity
+    width = min(n_candidates, old.labels.shape[1])
+    new.labels[children, :width] = old.labels[leaves, None, :width]
+    new.label_counts[children, :width] = old.label_counts[leaves, None, :width] / arity
+    new.n_labels[children] = np.minimum(old.n_labels[leaves, None], width)
+    needed = int(old.used[0]) + int(old.n_labels[leaves].sum())
+    keys, counts = _larger_table(old.keys, old.counts, needed)
+    deeper.histograms = new._replace(keys=keys.copy(), counts=counts.copy(), used=old.used.copy())
+    kernels.divide_counts(leaves, arity, old.labels, old.label_counts, old.n_labels, deeper.histograms)
+    deeper.routers = _with_old(deeper.routers, model.routers)
+    deeper.regressors, deeper.found, deeper.knows_squares = model.regressors, model.found, model.knows_squares
+    return deeper
+
+
+def _with_old(new: Scorers, old: Scorers) -> Scorers:
+    """The scorers of a larger tree, with those that it had before."""
+    n = len(old.bias)
+    for name in ("bias", "bias_squares", "weights", "squares"):
+        if hasattr(new, name):
+            getattr(new, name)[:n] = getattr(old, name)
+    if isinstance(new, SparseScorers) and isinstance(old, SparseScorers):
+        return new._replace(keys=old.keys, cells=old.cells, used=old.used)
+    return new
+
+
+# --- learning --------------------------------------------------------------------------------------------
+
+
+def learn(
+    model: RecallTreeModel,
+    rows: Rows,
+    targets: Targets,
+    orders: Iterable[NDArray[np.uint32]],
+    settings: Settings,
+    beam: Beam,
+    planned: int,
+    threads: int = 1,
+) -> Iterator[int]:
+    """Learn the rows in the given orders, in place; yields the rows done after each piece.
+
+    With several threads the pieces race for the weights: no locks there, results within noise.
+    """
+    done = 0
+    form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
+    longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
+    for order in orders:
+        for start in range(0, len(order), ROWS_AT_ONCE):
+            piece = order[start : start + ROWS_AT_ONCE]
+            fall = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
+            _learn_piece(
+                model, form, labels, piece, (1.0 - fall).astype(np.float32), settings, beam, longest, threads
+            )
+            done += len(piece)
+            yield len(piece)
+
+
+def _learn_piece(
+    model: RecallTreeModel,
+    form: Any,
+    labels: NDArray[np.int64],
+    order: NDArray[np.uint32],
+    fall: NDArray[np.float32],
+    settings: Settings,
+    beam: Beam,
+    longest: int,
+    threads: int,
+) -> None:
+    cuts = np.linspace(0, len(order), threads + 1).astype(int)
+    done = cuts[:-1].copy()  # how far each thread has come
+    found = np.zeros((threads, 2), dtype=np.int64)
+
+    def work(thread: int) -> None:
+        done[thread] = kernels.learn(
+            form, labels, order[: cuts[thread + 1]], done[thread], fall, threads, model.routers, model.regressors,
+            model.histograms, model.shape(beam), settings.rates, model.workspace(beam), found[thread],
+        )  # fmt: skip
+
+    while (done < cuts[1:]).any():
+        run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
+        if (done < cuts[1:]).any():
+            _make_table_room(model, beam.n_candidates, beam.width, longest * threads)
+    model.found[:2] += found.sum(axis=0)
+    model.found[2] += len(order)

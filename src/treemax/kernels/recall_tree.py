@@ -430,7 +430,8 @@ def _learn_regressors(n, label, x, regressors, shape, rates, search):
     for q in range(n):
         if search.candidates[q] == label:
             place = q
-    if place < 0:
+    thought_of = place >= 0
+    if not thought_of:
         place = n
         search.candidates[n], search.masses[n] = label, _ZERO
         n += 1
@@ -439,7 +440,7 @@ def _learn_regressors(n, label, x, regressors, shape, rates, search):
     for q in range(n):
         if search.scores[q] > search.scores[best]:
             best = q
-    right = best == place
+    right = thought_of and best == place
     _softmax(search.scores[:n])
     search.scores[place] -= _ONE
     one = search.gradients[:1]

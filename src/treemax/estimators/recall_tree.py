@@ -31,7 +31,8 @@ from treemax.progress import progress_bar
 from treemax.threads import thread_count
 
 LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
-ROUTER_RATE = 1.8  # times one over the length of a row; chosen on glyphs1k
+REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
+ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
 
 
 @modelfile.saveable
@@ -203,10 +204,11 @@ class RecallTree(OnlineLabelClassifier):
         return Beam(self.beam, self._n_candidates(n_labels), LEAST_SHARE_OF_BEAM, self.prior)
 
     def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float) -> Settings:
-        length = math.sqrt(mean_squared_length(rows)[0])
+        squared_length, width = mean_squared_length(rows)
+        router_rate = ROUTER_RATE / math.sqrt(squared_length * width)
         return Settings(
-            rate=rate if _is_auto(self.learning_rate) else float(self.learning_rate),
-            router_rate=ROUTER_RATE / length if _is_auto(self.router_rate) else float(self.router_rate),
+            rate=REGRESSOR_RATE * rate if _is_auto(self.learning_rate) else float(self.learning_rate),
+            router_rate=router_rate if _is_auto(self.router_rate) else float(self.router_rate),
             initial=initial,
             final_rate=final_rate,
             least_gradient=self.least_gradient,

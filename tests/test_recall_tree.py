@@ -1,0 +1,247 @@
+"""RecallTree: against a slow reference, while it grows, and with threads."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import treemax
+from treemax.inference.recall_tree import EMPTY, Beam
+from treemax.kernels.recall_tree import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
+from treemax.labels import Targets
+from treemax.learning.recall_tree import (
+    Settings,
+    candidates_for,
+    deepened,
+    depth_for,
+    empty_model,
+    learn,
+)
+
+
+def problem(n_rows=300, n_labels=30, n_features=12, seed=0):
+    random = np.random.RandomState(seed)
+    y = random.randint(n_labels, size=n_rows)
+    centres = random.normal(size=(n_labels, n_features))
+    X = centres[y] + 0.3 * random.normal(size=(n_rows, n_features))
+    return X.astype(np.float32), y
+
+
+class Reference:
+    """The same algorithm, plain: dictionaries, lists, one number at a time."""
+
+    def __init__(self, arity, depth, n_labels, n_features, beam, settings):
+        self.arity, self.depth, self.beam, self.settings = arity, depth, beam, settings
+        self.first_leaf = (arity**depth - 1) // (arity - 1)
+        n_nodes = self.first_leaf * arity + 1
+        self.routers = np.zeros((n_nodes, n_features + 1))
+        self.router_squares = np.zeros_like(self.routers)
+        self.regressors = np.zeros((n_labels, n_features + 1))
+        self.regressor_squares = np.zeros_like(self.regressors)
+        self.counts = [{} for _ in range(n_nodes)]
+
+    def children(self, node):
+        return range(node * self.arity + 1, node * self.arity + 1 + self.arity)
+
+    def shares_of_children(self, node, x):
+        scores = np.array([self.routers[c] @ x for c in self.children(node)])
+        scores = np.exp(scores - scores.max())
+        return scores / scores.sum()
+
+    def descend(self, x):
+        opened, beam = [], [(0, 1.0)]
+        for _ in range(self.depth):
+            following = []
+            for node, share in beam:
+                shares = self.shares_of_children(node, x)
+                opened.append((node, share, shares))
+                following += zip(self.children(node), share * shares)
+            following = [pair for pair in following if pair[1] >= self.beam.least_share]
+            beam = sorted(following, key=lambda pair: -pair[1])[: self.beam.width]
+        return opened, beam
+
+    def candidates(self, beam):
+        n_labels = len(self.regressors)
+        mass = dict.fromkeys(range(n_labels), 0.0) if n_labels <= self.beam.n_candidates else {}
+        for node, share in beam:
+            total = sum(self.counts[node].values())
+            for label, count in self.counts[node].items():
+                mass[label] = mass.get(label, 0.0) + share * count / total
+        return dict(sorted(mass.items(), key=lambda pair: -pair[1])[: self.beam.n_candidates])
+
+    def scored(self, x, mass):
+        labels = list(mass)
+        prior = self.beam.prior * np.log(np.array([mass[label] for label in labels]) + float(LEAST_MASS))
+        return labels, np.array([self.regressors[label] @ x for label in labels]) + prior
+
+    def step(self, weights, squares, x, gradient, rate):
+        if abs(gradient) >= self.settings.least_gradient:
+            squares += (gradient * x) ** 2
+            weights -= rate * gradient * x / np.sqrt(squares + self.settings.initial)
+
+    def learn(self, x, label, drawn):
+        x = np.append(x.astype(float), 1.0)
+        opened, beam = self.descend(x)
+        mass = self.candidates(beam)
+        mass.setdefault(label, 0.0)
+        labels, scores = self.scored(x, mass)
+        gradients = np.exp(scores - scores.max())
+        gradients /= gradients.sum()
+        for candidate, gradient in zip(labels, gradients - (np.array(labels) == label)):
+            own = self.regressors[candidate], self.regressor_squares[candidate]
+            self.step(*own, x, gradient, self.settings.rate)
+        best = 0
+        for node, share, shares in opened:
+            if share >= self.settings.least_share or node == best:
+                self.learn_router(node, share, shares, label, x, node == best, drawn(node, label))
+            if node == best:
+                best = self.children(node)[int(np.argmax(shares))]
+
+    def learn_router(self, node, share, shares, label, x, on_path, drawn):
+        likelihood = []
+        for place, child in enumerate(self.children(node)):
+            expected = float(FIRST_COUNT if place == drawn else RARE_COUNT)
+            total = sum(self.counts[child].values())
+            likelihood.append((self.counts[child].get(label, 0.0) + expected) / (total + float(RARE_TOTAL)))
+        after = shares * likelihood
+        after /= after.sum()
+        for place, child in enumerate(self.children(node)):
+            own = self.routers[child], self.router_squares[child]
+            self.step(*own, x, (shares[place] - after[place]) * share, self.settings.router_rate)
+        for place, child in enumerate(self.children(node)):
+            part = share * shares[place]
+            if part >= self.settings.least_share or (on_path and place == int(np.argmax(shares))):
+                self.counts[child][label] = self.counts[child].get(label, 0.0) + max(part, 0.01)
+
+
+def drawn_child(arity):
+    def drawn(node, label):
+        key = (node << 32 | label) * 0x9E3779B97F4A7C15 % 2**64
+        return (key >> 40) % arity
+
+    return drawn
+
+
+SETTINGS = Settings(0.3, 0.4, 0.5, 1.0, 1e-3, 0.1)
+
+
+@pytest.mark.parametrize("arity, depth, n_candidates", [(3, 2, 8), (4, 1, 5), (2, 3, 100)])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_learns_as_the_reference_does(arity, depth, n_candidates, sparse):
+    X, y = problem()
+    X[np.abs(X) < 0.4] = 0.0
+    beam = Beam(3, n_candidates, 0.0, 0.3)
+    model = empty_model(sparse, X.shape[1], 30, arity, depth, 30)
+    rows = treemax.inputs.as_rows(sp.csr_matrix(X) if sparse else X)
+    targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
+    list(learn(model, rows, targets, [np.arange(len(y), dtype=np.uint32)], SETTINGS, beam, len(y)))
+    reference = Reference(arity, depth, 30, X.shape[1], beam, SETTINGS)
+    for x, label in zip(X, y.tolist()):
+        reference.learn(x, label, drawn_child(arity))
+    ids, probabilities = model.best(rows, 3, beam)
+    for i in range(0, len(X), 7):
+        _, found = reference.descend(np.append(X[i].astype(float), 1.0))
+        mass = reference.candidates(found)
+        labels, scores = reference.scored(np.append(X[i].astype(float), 1.0), mass)
+        expected = np.exp(scores - scores.max())
+        expected = np.sort(expected / expected.sum())[::-1][:3]
+        np.testing.assert_allclose(probabilities[i, : len(expected)], expected, atol=2e-3)
+    totals = [sum(counts.values()) for counts in reference.counts]
+    np.testing.assert_allclose(model.histograms.total, totals, rtol=1e-3, atol=1e-2)
+
+
+def test_candidates_are_the_most_frequent_labels_of_a_node():
+    X, y = problem(600, 50)
+    model = treemax.RecallTree(n_candidates=8, arity=4, depth=2, verbose=0).fit(X, y).model_
+    own, first_leaf = model.histograms, (4**2 - 1) // 3
+    taken = own.keys != EMPTY
+    parent, label = own.keys[taken] >> np.uint64(32), (own.keys[taken] & np.uint64(0xFFFFFFFF)).astype(int)
+    for node in range(first_leaf, len(own.total)):
+        here = parent == (node - 1) // 4
+        counts = dict(zip(label[here], own.counts[taken][here, (node - 1) % 4]))
+        assert abs(sum(counts.values()) - own.total[node]) < 1e-2
+        kept = own.label_counts[node, : own.n_labels[node]]
+        assert (np.diff(kept) <= 0).all()
+        np.testing.assert_allclose(kept, sorted(counts.values(), reverse=True)[:8][: len(kept)], rtol=1e-4)
+
+
+def test_few_labels_are_all_candidates():
+    X, y = problem(n_labels=12)
+    model = treemax.RecallTree(n_candidates=12, verbose=0).fit(X, y)
+    assert model.candidate_recall_ == 1.0
+    assert (model.predict_proba(X) > 0).all()
+
+
+def test_the_tree_deepens_with_the_labels_that_arrive():
+    X, y = problem(6000, 400, 24)
+    order = np.argsort(y, kind="stable")
+    model = treemax.RecallTree(arity=4, verbose=0)
+    depths = []
+    for part in np.array_split(order, 20):
+        model.partial_fit(X[part], y[part])
+        depths.append(model.model_.depth)
+    assert depths[0] == depth_for(20, 4) and depths[-1] == depth_for(400, 4) > depths[0]
+    assert model.describe()["candidates"] == candidates_for(400)
+    model.partial_fit(X, y)
+    assert model.score(X, y) > 0.8
+
+
+def test_a_deeper_tree_gives_the_same_to_every_label():
+    X, y = problem(500, 40)
+    model = treemax.RecallTree(arity=4, depth=1, n_candidates=40, verbose=0).fit(X, y).model_
+    deeper = deepened(model, 40)
+    assert deeper.depth == 2
+    beam = Beam(64, 40, 0.0, 0.3)
+    np.testing.assert_allclose(model.probabilities(X, beam), deeper.probabilities(X, beam), atol=1e-4)
+
+
+def test_threads_learn_as_well_as_one():
+    X, y = problem(4000, 60, 20)
+    alone = treemax.RecallTree(n_candidates=20, n_jobs=1, verbose=0).fit(X, y).score(X, y)
+    together = treemax.RecallTree(n_candidates=20, n_jobs=4, verbose=0).fit(X, y)
+    assert abs(together.score(X, y) - alone) < 0.05
+    assert together.label_counts_.sum() == len(y)
+
+
+def test_progressive_loss_is_that_of_answers_before_learning():
+    X, y = problem(200, 10)
+    model = treemax.RecallTree(verbose=0)
+    wrong = 0
+    for i in range(len(X)):
+        if i:
+            wrong += model.predict(X[i : i + 1])[0] != y[i]
+        model.partial_fit(X[i : i + 1], y[i : i + 1])
+    assert abs(model.progressive_loss_ * len(X) - wrong) <= 1 + (
+        10 - 1
+    )  # a label's first row counts as wrong
+
+
+def test_damaged_parts_are_refused():
+    X, y = problem()
+    model = treemax.RecallTree(n_candidates=5, verbose=0).fit(X, y)
+    header, arrays = model.model_.parts(resume=True)
+    for name, array in arrays.items():
+        shorter = {**arrays, name: array[:-1]}
+        with pytest.raises(ValueError):
+            type(model.model_).from_parts(header, shorter, 30)
+    outside = {**arrays, "labels": np.full_like(arrays["labels"], 30)}
+    with pytest.raises(ValueError, match="candidates"):
+        type(model.model_).from_parts(header, outside, 30)
+    with pytest.raises(ValueError, match="cannot be"):
+        type(model.model_).from_parts({**header, "depth": 60}, arrays, 30)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"beam": 0}, "beam must be"),
+        ({"arity": 1}, "arity must be"),
+        ({"n_candidates": "many"}, "n_candidates must be"),
+        ({"depth": 0}, "depth must be"),
+        ({"learning_rate": -1.0}, "learning_rate must be"),
+        ({"final_rate": 2.0}, "final_rate must be"),
+    ],
+)
+def test_parameters_are_refused_by_name(parameters, message):
+    X, y = problem(20)
+    with pytest.raises(ValueError, match=message):
+        treemax.RecallTree(**parameters).fit(X, y)

@@ -137,11 +137,11 @@ def test_learns_as_the_reference_does(arity, depth, n_candidates, sparse):
     reference = Reference(arity, depth, 30, X.shape[1], beam, SETTINGS)
     for x, label in zip(X, y.tolist()):
         reference.learn(x, label, drawn_child(arity))
-    ids, probabilities = model.best(rows, 3, beam)
+    _, probabilities = model.best(rows, 3, beam)
     for i in range(0, len(X), 7):
         _, found = reference.descend(np.append(X[i].astype(float), 1.0))
         mass = reference.candidates(found)
-        labels, scores = reference.scored(np.append(X[i].astype(float), 1.0), mass)
+        _, scores = reference.scored(np.append(X[i].astype(float), 1.0), mass)
         expected = np.exp(scores - scores.max())
         expected = np.sort(expected / expected.sum())[::-1][:3]
         np.testing.assert_allclose(probabilities[i, : len(expected)], expected, atol=2e-3)

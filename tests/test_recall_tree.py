@@ -5,8 +5,9 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from treemax.inference.recall_tree import EMPTY, Beam
+from treemax.inference.recall_tree import Beam
 from treemax.kernels.recall_tree import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
+from treemax.kernels.scorers import EMPTY
 from treemax.labels import Targets
 from treemax.learning.recall_tree import (
     Settings,

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from treemax.inference.linear import blocks, densified, sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import recall_tree as kernels
-from treemax.kernels.recall_tree import DenseScorers, Histograms, Shape, SparseScorers, Workspace
+from treemax.kernels.recall_tree import Histograms, Shape, Workspace
+from treemax.kernels.scorers import EMPTY, DenseScorers, SparseScorers, moved
 from treemax.threads import run_all
 
-EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 SMALLEST_TABLE = 1024
 Scorers = DenseScorers | SparseScorers
 
@@ -223,5 +223,5 @@ def _table(
     new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, width), dtype=np.float32)
     whole = np.zeros((n, width), dtype=np.float32)
     whole[:, : cells.shape[1]] = cells
-    kernels.moved(np.array(keys), whole, new_keys, new_cells)
+    moved(np.array(keys), whole, new_keys, new_cells)
     return new_keys, new_cells

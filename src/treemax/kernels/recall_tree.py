@@ -3,9 +3,6 @@
 Nodes are numbered so that the children of node n are n * arity + 1 to n * arity + arity. A router is a softmax
 over the children of its node: one scorer for each. A node's histogram says how often a label came to each of
 its children; the last nodes keep the most frequent labels, their candidates.
-
-Rows are dense, one vector of a contiguous matrix, or sparse, a pair of indices and values. What differs
-between them, scoring and updating, is chosen when a kernel is compiled (`overload`); the algorithm is the same.
 """
 
 from __future__ import annotations
@@ -13,40 +10,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from treemax.kernels import atomic
 from treemax.kernels.arithmetic import exp32
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.jit import fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer
+from treemax.kernels.scorers import MIX, pair, room_left, row_of, scores, slot, slot_for, update, width_of
 
 LEAST_MASS = np.float32(1e-4)  # what the tree gives to a label that it did not think of
 FIRST_COUNT = np.float32(0.1)  # of a label in the child drawn for it, so that siblings begin to differ
 RARE_COUNT, RARE_TOTAL = np.float32(0.01), np.float32(0.5)  # added to counts: no label is impossible anywhere
-_EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
-
-
-class DenseScorers(NamedTuple):
-    """One linear scorer an owner: a row of weights, and AdaGrad's sums of squared gradients."""
-
-    weights: np.ndarray
-    squares: np.ndarray
-    bias: np.ndarray
-    bias_squares: np.ndarray
-
-
-class SparseScorers(NamedTuple):
-    """Groups of `width` scorers that share a hash table: (group, feature) -> a record of weights and squares."""
-
-    keys: np.ndarray  # group in the upper half, feature in the lower
-    cells: np.ndarray  # slots x (the weights of a group, then the squares)
-    used: np.ndarray  # slots that are taken; a lock
-    bias: np.ndarray
-    bias_squares: np.ndarray
 
 
 class Histograms(NamedTuple):
@@ -84,168 +59,6 @@ class Rates(NamedTuple):
     least_share: np.float32  # of a row: below it a node does not learn from the row
 
 
-# --- scorers ---------------------------------------------------------------------------------------------
-
-
-@fast_inline_kernel
-def _dot(a, b):
-    total = _ZERO
-    for d in range(a.size):
-        total += a[d] * b[d]
-    return total
-
-
-@fast_inline_kernel
-def _step(weights, squares, x, gradient, rate, initial):
-    for d in range(x.size):
-        step = gradient * x[d]
-        total = squares[d] + step * step
-        squares[d] = total
-        weights[d] -= rate * step / np.sqrt(total + initial)
-
-
-@fast_inline_kernel
-def _bias_step(scorers, owner, gradient, rate, initial):
-    scorers.bias_squares[owner] += gradient * gradient
-    scorers.bias[owner] -= rate * gradient / np.sqrt(scorers.bias_squares[owner] + initial)
-
-
-@inline_kernel
-def _slot(keys, key):
-    """Where a key is in a table whose size is a power of two, or where it would be put."""
-    mask = np.uint64(keys.size - 1)
-    at = (key * _MIX) >> np.uint64(24) & mask
-    while keys[at] != key and keys[at] != _EMPTY:
-        at = (at + np.uint64(1)) & mask
-    return at
-
-
-@inline_kernel
-def _slot_for(keys, key, used):
-    """Where a key is, after putting it there if need be; threads take turns. used[0] counts, used[1] is a lock."""
-    at = _slot(keys, key)
-    if keys[at] != key:
-        while not atomic.take(used, 1):
-            pass
-        at = _slot(keys, key)
-        if keys[at] != key:
-            keys[at] = key
-            used[0] += 1
-        atomic.give(used, 1)
-    return at
-
-
-@inline_kernel
-def _key(group, item):
-    return np.uint64(group) << np.uint64(32) | np.uint64(item)
-
-
-def scores(scorers, group, width, x, out):
-    """The scores of a group of scorers for a row."""
-    raise NotImplementedError
-
-
-def update(scorers, group, gradients, width, x, rate, initial):
-    """A step of AdaGrad for the scorers of a group whose gradient is not zero."""
-    raise NotImplementedError
-
-
-@overload(scores)
-def _overload_scores(scorers, group, width, x, out):
-    if scorers.instance_class is DenseScorers:
-
-        def dense(scorers, group, width, x, out):
-            for c in range(width):
-                owner = group * width + c
-                out[c] = scorers.bias[owner] + _dot(scorers.weights[owner], x)
-
-        return dense
-
-    def sparse(scorers, group, width, x, out):
-        indices, values = x
-        for c in range(width):
-            out[c] = scorers.bias[group * width + c]
-        for p in range(indices.size):
-            key = _key(group, indices[p])
-            at = _slot(scorers.keys, key)
-            if scorers.keys[at] == key:
-                for c in range(width):
-                    out[c] += values[p] * scorers.cells[at, c]
-
-    return sparse
-
-
-@overload(update)
-def _overload_update(scorers, group, gradients, width, x, rate, initial):
-    if scorers.instance_class is DenseScorers:
-
-        def dense(scorers, group, gradients, width, x, rate, initial):
-            for c in range(width):
-                if gradients[c] != _ZERO:
-                    owner = group * width + c
-                    _step(scorers.weights[owner], scorers.squares[owner], x, gradients[c], rate, initial)
-                    _bias_step(scorers, owner, gradients[c], rate, initial)
-
-        return dense
-
-    def sparse(scorers, group, gradients, width, x, rate, initial):
-        indices, values = x
-        for c in range(width):
-            if gradients[c] != _ZERO:
-                _bias_step(scorers, group * width + c, gradients[c], rate, initial)
-        for p in range(indices.size):
-            key = _key(group, indices[p])
-            at = _slot_for(scorers.keys, key, scorers.used)
-            cells = scorers.cells[at]
-            for c in range(width):
-                step = gradients[c] * values[p]
-                total = cells[width + c] + step * step
-                cells[width + c] = total
-                cells[c] -= rate * step / np.sqrt(total + initial)
-
-    return sparse
-
-
-def row_of(rows, i):
-    """Row i in the form that scorers take."""
-    raise NotImplementedError
-
-
-@overload(row_of)
-def _overload_row_of(rows, i):
-    if isinstance(rows, types.Array):
-        return lambda rows, i: rows[i]
-
-    def sparse(rows, i):
-        indptr, indices, values = rows
-        return indices[indptr[i] : indptr[i + 1]], values[indptr[i] : indptr[i + 1]]
-
-    return sparse
-
-
-def width_of(x):
-    """How many features a row has, of those that are kept in tables."""
-    raise NotImplementedError
-
-
-@overload(width_of)
-def _overload_width_of(x):
-    if isinstance(x, types.Array):
-        return lambda x: 0
-    return lambda x: x[0].size
-
-
-def room_left(scorers):
-    raise NotImplementedError
-
-
-@overload(room_left)
-def _overload_room_left(scorers):
-    if scorers.instance_class is DenseScorers:
-        return lambda scorers: 2**40
-    return lambda scorers: scorers.keys.size * 3 // 4 - scorers.used[0]
-
-
 # --- histograms ------------------------------------------------------------------------------------------
 
 
@@ -253,7 +66,7 @@ def _overload_room_left(scorers):
 def _count(node, label, weight, arity, histograms):
     """A label came to a node, with this weight."""
     parent, child = (node - 1) // arity, (node - 1) % arity
-    at = _slot_for(histograms.keys, _key(parent, label), histograms.used)
+    at = slot_for(histograms.keys, pair(parent, label), histograms.used)
     histograms.counts[at, child] += weight
     histograms.total[node] += weight
     return histograms.counts[at, child]
@@ -287,7 +100,7 @@ def divide_counts(leaves, arity, labels, label_counts, n_labels, histograms):
     """The labels of nodes that were the last are counted for their children, evenly."""
     for leaf in leaves:
         for q in range(n_labels[leaf]):
-            at = _slot_for(histograms.keys, _key(leaf, labels[leaf, q]), histograms.used)
+            at = slot_for(histograms.keys, pair(leaf, labels[leaf, q]), histograms.used)
             for c in range(arity):
                 histograms.counts[at, c] = label_counts[leaf, q] / np.float32(arity)
 
@@ -467,11 +280,11 @@ def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
         if share < rates.least_share and not on_path:
             continue
         first = node * arity + 1
-        key = _key(node, label)
-        at = _slot(histograms.keys, key)
+        key = pair(node, label)
+        at = slot(histograms.keys, key)
         known = histograms.keys[at] == key
         gradients = search.gradients[:arity]
-        drawn = (key * _MIX >> np.uint64(40)) % np.uint64(arity)
+        drawn = (key * MIX >> np.uint64(40)) % np.uint64(arity)
         explained, largest = _ZERO, 0
         for c in range(arity):
             count = histograms.counts[at, c] if known else _ZERO
@@ -529,16 +342,6 @@ def learn(
         found[0] += _learn_regressors(n, label, x, regressors, shape, now, search)
         _learn_routers(n_open, label, x, routers, histograms, shape, now, search)
     return order.size
-
-
-@kernel
-def moved(keys, cells, new_keys, new_cells):
-    """Put everything that is in a table into another one, empty and larger."""
-    for at in range(keys.size):
-        if keys[at] != _EMPTY:
-            to = _slot(new_keys, keys[at])
-            new_keys[to] = keys[at]
-            new_cells[to] = cells[at]
 
 
 @kernel

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.recall_tree import EMPTY, SMALLEST_TABLE, Beam, RecallTreeModel, Scorers
+from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel, Scorers
 from treemax.inputs import Rows
 from treemax.kernels import recall_tree as kernels
-from treemax.kernels.recall_tree import DenseScorers, Histograms, Rates, SparseScorers
+from treemax.kernels.recall_tree import Histograms, Rates
+from treemax.kernels.scorers import EMPTY, DenseScorers, SparseScorers, moved
 from treemax.labels import Targets
 from treemax.threads import run_all
 
@@ -129,7 +130,7 @@ def _larger_table(
     if size == len(keys):
         return keys, cells
     new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, cells.shape[1]), dtype=np.float32)
-    kernels.moved(keys, cells, new_keys, new_cells)
+    moved(keys, cells, new_keys, new_cells)
     return new_keys, new_cells
 
 

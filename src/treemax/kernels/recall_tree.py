@@ -17,7 +17,7 @@ from treemax.kernels.jit import fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import MIX, pair, room_left, row_of, scores, slot, slot_for, update, width_of
 
-LEAST_MASS = np.float32(1e-4)  # what the tree gives to a label that it did not think of
+LEAST_MASS = np.float32(3e-4)  # what the tree gives to a label that it did not think of
 FIRST_COUNT = np.float32(0.1)  # of a label in the child drawn for it, so that siblings begin to differ
 RARE_COUNT, RARE_TOTAL = np.float32(0.01), np.float32(0.5)  # added to counts: no label is impossible anywhere
 _ONE = np.float32(1.0)
@@ -206,6 +206,8 @@ def _gather(size, shape, histograms, search):
         share = search.beam_shares[j] / histograms.total[node]
         labels, counts = histograms.labels[node], histograms.label_counts[node]
         for q in range(histograms.n_labels[node]):
+            if share * counts[q] < LEAST_MASS:
+                break  # the most frequent come first
             label = labels[q]
             if mass[label] == _ZERO:
                 found[n] = label

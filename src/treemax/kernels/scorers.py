@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from treemax.kernels import atomic
+from treemax.kernels import atomic, vector
 from treemax.kernels.jit import fast_inline_kernel, inline_kernel, kernel
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
@@ -64,10 +64,15 @@ def _bias_step(scorers, owner, gradient, rate, initial):
 
 
 @inline_kernel
+def home(keys, key):
+    """Where the search for a key begins, in a table whose size is a power of two."""
+    return (key * MIX) >> np.uint64(24) & np.uint64(keys.size - 1)
+
+
+@inline_kernel
 def slot(keys, key):
-    """Where a key is in a table whose size is a power of two, or where it would be put."""
-    mask = np.uint64(keys.size - 1)
-    at = (key * MIX) >> np.uint64(24) & mask
+    """Where a key is in a table, or where it would be put."""
+    mask, at = np.uint64(keys.size - 1), home(keys, key)
     while keys[at] != key and keys[at] != EMPTY:
         at = (at + np.uint64(1)) & mask
     return at
@@ -118,11 +123,16 @@ def _overload_scores(scorers, group, width, x, out):
         indices, values = x
         for c in range(width):
             out[c] = scorers.bias[group * width + c]
-        for p in range(indices.size):
+        n, wide = np.uint64(indices.size), np.uint64(width)
+        for p in range(n):  # the slots are far apart: ask for all of them before the first is read
+            at = home(scorers.keys, pair(group, indices[p]))
+            vector.prefetch(scorers.keys, at)
+            vector.prefetch(scorers.cells, at * wide * np.uint64(2))
+        for p in range(n):
             key = pair(group, indices[p])
             at = slot(scorers.keys, key)
             if scorers.keys[at] == key:
-                for c in range(width):
+                for c in range(wide):
                     out[c] += values[p] * scorers.cells[at, c]
 
     return sparse

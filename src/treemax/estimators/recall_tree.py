@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier
+from treemax.inference.recall_paper import ROUTER_WEIGHTS, Descent, PaperTreeModel
 from treemax.inference.recall_tree import Beam, RecallTreeModel
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import Targets
+from treemax.learning import recall_paper as paper
 from treemax.learning.adagrad import mean_squared_length, row_orders, suggestion, suggestion_for_stream
 from treemax.learning.recall_tree import (
     Settings,
@@ -33,6 +36,9 @@ from treemax.threads import thread_count
 LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
 REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
+PAPER_REGRESSOR_RATE, PAPER_ROUTER_RATE = 0.75, 10.0  # the same two for the paper's algorithm
+
+Model = RecallTreeModel | PaperTreeModel
 
 
 @modelfile.saveable
@@ -44,17 +50,28 @@ class RecallTree(OnlineLabelClassifier):
 
     Parameters
     ----------
+    algorithm : "beam" or "paper"
+        "paper" is the algorithm of the paper: a binary tree, one path that may end early, and logistic regressors.
+        "beam" is more accurate: wide routers, a beam, and a softmax.
     n_candidates : "auto" or int
-        Labels that are scored; "auto" is ten times the logarithm of the labels seen so far. With no more labels
-        than that, all of them are candidates.
+        Labels that are scored; "auto" is ten times the logarithm of the labels seen so far (four times, for the
+        paper's). With no more labels than that, all of them are candidates.
     beam : int
-        Nodes kept at each level of the tree.
+        Nodes kept at each level of the tree. Of "beam" only, as are `arity`, `prior` and `least_share`.
     arity : int
         Children of a node.
     depth : "auto" or int
-        Levels of routers; "auto" is the logarithm of the labels seen so far.
+        Levels of routers; "auto" is the logarithm of the labels seen so far. The paper's tree has at most so many.
     prior : float
         Weight of the logarithm of what the tree gives to a label in the label's score.
+    bound : float or None
+        Lambda of the bound on a node's recall that ends the descent of the paper's tree early; 0 compares the
+        recall counted so far, None goes down to a leaf. Of "paper" only, as are the next two.
+    path_features : bool
+        Whether regressors see the nodes that the row came through.
+    router_weight : "increase", "printed" or "unit"
+        How much a row matters to a router: the difference that the side makes to the entropy times the number of
+        rows, or to the mean entropy as the paper prints it, or always the same.
     passes : int
         Passes over the data in `fit`, each in a new random order. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
@@ -68,7 +85,8 @@ class RecallTree(OnlineLabelClassifier):
     least_share : float
         Nodes that get less of a row do not learn from it.
     n_jobs : int or None
-        Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
+        Threads, -1 for all cores. Several threads learn without locks: results vary within noise. The paper's
+        algorithm learns with one, and answers with all.
     random_state : int, RandomState or None
         Seed of the row order. One seed and one thread give the same model, bit for bit.
     verbose : int
@@ -98,7 +116,7 @@ class RecallTree(OnlineLabelClassifier):
 
     ONE_LABEL_ONLY = True
     settings_: Settings
-    model_: RecallTreeModel
+    model_: Model
 
     def __init__(
         self,
@@ -116,6 +134,10 @@ class RecallTree(OnlineLabelClassifier):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        algorithm: str = "beam",
+        bound: float | None = 1.0,
+        path_features: bool = True,
+        router_weight: str = "increase",
     ) -> None:
         self.n_candidates = n_candidates
         self.beam = beam
@@ -131,8 +153,17 @@ class RecallTree(OnlineLabelClassifier):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.algorithm = algorithm
+        self.bound = bound
+        self.path_features = path_features
+        self.router_weight = router_weight
 
     def _check_parameters(self) -> None:
+        for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+        if self.bound is not None:
+            check_number("bound", self.bound, least=0)
         check_number("arity", self.arity, whole=True, least=2, most=256)
         for name in ("beam", "passes"):
             check_number(name, getattr(self, name), whole=True, least=1)
@@ -150,64 +181,86 @@ class RecallTree(OnlineLabelClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> RecallTreeModel:
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
         suggested = suggestion("softmax", rows, targets, n_labels, self.passes)
         settings = self._settings(rows, suggested.rate, suggested.initial, self.final_rate)
         model = self._empty(rows, n_labels)
         orders = row_orders(len(rows), self.passes, self.random_state)
         done, planned = 0, self.passes * len(rows)
-        beam, threads = self._beam(n_labels), thread_count(self.n_jobs)
         self.settings_ = settings
         with progress_bar(planned, "recall-tree", "rows", self.verbose) as bar:
             try:
-                for n in learn(model, rows, targets, orders, settings, beam, planned, threads):
+                for n in self._learn(model, rows, targets, orders, settings, planned):
                     done += n
                     bar.update(n)
             except KeyboardInterrupt:
                 raise TrainingInterrupted(model, done / planned) from None
         return model
 
-    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> RecallTreeModel:
+    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
         suggested = suggestion_for_stream("softmax", rows)
         self.settings_ = self._settings(rows, suggested.rate, suggested.initial, 1.0)
         return self._empty(rows, n_labels)
 
-    def _grown(self, model: RecallTreeModel, n_features: int, n_labels: int) -> RecallTreeModel:
+    def _grown(self, model: Model, n_features: int, n_labels: int) -> Model:
         if not model.knows_squares:
             warnings.warn(
-                "This model was saved without its learning state: AdaGrad and the histograms start afresh. "
+                "This model was saved without its learning state, which starts afresh. "
                 "Use save(path, resume=True) to continue as if learning had never stopped.",
                 stacklevel=4,
             )
             model.knows_squares = True
-        make_room(model, n_labels, n_features, self._n_candidates(n_labels))
+        n_candidates = self._search(model, n_labels).n_candidates
+        if isinstance(model, PaperTreeModel):
+            paper.make_room(model, n_labels, n_features, n_candidates)
+            return model
+        make_room(model, n_labels, n_features, n_candidates)
         while _is_auto(self.depth) and model.depth < depth_for(n_labels, self.arity):
-            model = deepened(model, self._n_candidates(n_labels))
+            model = deepened(model, n_candidates)
         return model
 
-    def _continue(self, model: RecallTreeModel, rows: Rows, targets: Targets) -> None:
+    def _continue(self, model: Model, rows: Rows, targets: Targets) -> None:
         steady = replace(self.settings_, final_rate=1.0)
         order = [np.arange(len(rows), dtype=np.uint32)]
-        beam, threads = self._beam(model.n_labels), thread_count(self.n_jobs)
-        for _ in learn(model, rows, targets, order, steady, beam, len(rows), threads):
+        for _ in self._learn(model, rows, targets, order, steady, len(rows)):
             pass
 
-    def _empty(self, rows: Rows, n_labels: int) -> RecallTreeModel:
-        depth = depth_for(n_labels, self.arity) if _is_auto(self.depth) else int(self.depth)
-        sparse = isinstance(rows, SparseRows)
-        return empty_model(sparse, rows.shape[1], n_labels, self.arity, depth, self._n_candidates(n_labels))
+    def _learn(
+        self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: Settings, planned: int
+    ) -> Iterator[int]:  # fmt: skip
+        if isinstance(model, PaperTreeModel):
+            descent = self._descent(model.n_labels)
+            return paper.learn(model, rows, targets, orders, settings, descent, planned)
+        beam, threads = self._beam(model.n_labels), thread_count(self.n_jobs)
+        return learn(model, rows, targets, orders, settings, beam, planned, threads)
 
-    def _n_candidates(self, n_labels: int) -> int:
-        return candidates_for(n_labels) if _is_auto(self.n_candidates) else int(self.n_candidates)
+    def _empty(self, rows: Rows, n_labels: int) -> Model:
+        sparse, n_features = isinstance(rows, SparseRows), rows.shape[1]
+        if self.algorithm == "paper":
+            return paper.empty_model(sparse, n_features, n_labels, self._descent(n_labels).n_candidates)
+        depth = depth_for(n_labels, self.arity) if _is_auto(self.depth) else int(self.depth)
+        n_candidates = self._beam(n_labels).n_candidates
+        return empty_model(sparse, n_features, n_labels, self.arity, depth, n_candidates)
+
+    def _search(self, model: Model, n_labels: int) -> Beam | Descent:
+        return self._descent(n_labels) if isinstance(model, PaperTreeModel) else self._beam(n_labels)
 
     def _beam(self, n_labels: int) -> Beam:
-        return Beam(self.beam, self._n_candidates(n_labels), LEAST_SHARE_OF_BEAM, self.prior)
+        n_candidates = candidates_for(n_labels) if _is_auto(self.n_candidates) else int(self.n_candidates)
+        return Beam(self.beam, n_candidates, LEAST_SHARE_OF_BEAM, self.prior)
+
+    def _descent(self, n_labels: int) -> Descent:
+        n_candidates = paper.candidates_for(n_labels) if _is_auto(self.n_candidates) else int(self.n_candidates)
+        depth = paper.depth_for(n_labels) if _is_auto(self.depth) else int(self.depth)
+        return Descent(n_candidates, depth, self.bound, self.path_features, self.router_weight)
 
     def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float) -> Settings:
         squared_length, width = mean_squared_length(rows)
-        router_rate = ROUTER_RATE / math.sqrt(squared_length * width)
+        as_printed = self.algorithm == "paper"
+        router_rate = (PAPER_ROUTER_RATE if as_printed else ROUTER_RATE) / math.sqrt(squared_length * width)
+        rate *= PAPER_REGRESSOR_RATE if as_printed else REGRESSOR_RATE
         return Settings(
-            rate=REGRESSOR_RATE * rate if _is_auto(self.learning_rate) else float(self.learning_rate),
+            rate=rate if _is_auto(self.learning_rate) else float(self.learning_rate),
             router_rate=router_rate if _is_auto(self.router_rate) else float(self.router_rate),
             initial=initial,
             final_rate=final_rate,
@@ -218,10 +271,12 @@ class RecallTree(OnlineLabelClassifier):
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        return self.model_.best(rows, k, self._beam(self.model_.n_labels), thread_count(self.n_jobs))
+        search: Any = self._search(self.model_, self.model_.n_labels)
+        return self.model_.best(rows, k, search, thread_count(self.n_jobs))
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        return self.model_.probabilities(rows, self._beam(self.model_.n_labels), thread_count(self.n_jobs))
+        search = self._search(self.model_, self.model_.n_labels)
+        return self.model_.probabilities(rows, search, thread_count(self.n_jobs))
 
     @property
     def progressive_loss_(self) -> float:
@@ -240,7 +295,7 @@ class RecallTree(OnlineLabelClassifier):
         return {
             **super().describe(),
             "depth": self.model_.depth,
-            "candidates": self._n_candidates(self.model_.n_labels),
+            "candidates": self._search(self.model_, self.model_.n_labels).n_candidates,
             "learning_rate": round(self.settings_.rate, 4),
             "router_rate": round(self.settings_.router_rate, 4),
             "progressive_loss": round(self.progressive_loss_, 4),
@@ -251,11 +306,13 @@ class RecallTree(OnlineLabelClassifier):
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         header, arrays = self.model_.parts(resume)
-        return {**header, "settings": vars(self.settings_)}, arrays
+        as_printed = isinstance(self.model_, PaperTreeModel)
+        return {**header, "paper": as_printed, "settings": vars(self.settings_)}, arrays
 
-    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> RecallTreeModel:
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Model:
         self.settings_ = Settings(**header["settings"])
-        return RecallTreeModel.from_parts(header, arrays, len(self.label_index_))
+        kind = PaperTreeModel if header["paper"] else RecallTreeModel
+        return kind.from_parts(header, arrays, len(self.label_index_))
 
 
 def _is_auto(value: Any) -> bool:

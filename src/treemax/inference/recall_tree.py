@@ -29,8 +29,39 @@ class Beam(NamedTuple):
     prior: float
 
 
+class CandidateModel:
+    """What models that score a few candidates have in common."""
+
+    n_labels: int
+    n_features: int
+    regressors: Scorers
+
+    @property
+    def is_sparse(self) -> bool:
+        return isinstance(self.regressors, SparseScorers)
+
+    def rows(self, rows: Rows) -> Any:
+        """The rows as kernels take them, in the form in which the model learned."""
+        if not self.is_sparse:
+            return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
+        sparse = sparsified(rows)
+        return sparse.indptr, sparse.indices, sparse.values
+
+    def best(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
+        raise NotImplementedError
+
+    def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label: zero for those that are no candidates."""
+        ids, scores = self.best(rows, min(self.n_labels, search.n_candidates), search, threads)
+        out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
+        row, place = np.nonzero(ids >= 0)
+        out[row, ids[row, place]] = scores[row, place]
+        return out
+
+
 @dataclass
-class RecallTreeModel:
+class RecallTreeModel(CandidateModel):
     """Routers, regressors and histograms; `n_labels` labels are known so far."""
 
     arity: int
@@ -42,10 +73,6 @@ class RecallTreeModel:
     histograms: Histograms
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
-
-    @property
-    def is_sparse(self) -> bool:
-        return isinstance(self.regressors, SparseScorers)
 
     @property
     def nbytes(self) -> int:
@@ -71,13 +98,6 @@ class RecallTreeModel:
             np.zeros(most, real), np.zeros(max(self.arity, 1), real),
         )  # fmt: skip
 
-    def rows(self, rows: Rows) -> Any:
-        """The rows as kernels take them, in the form in which the model learned."""
-        if not self.is_sparse:
-            return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
-        sparse = sparsified(rows)
-        return sparse.indptr, sparse.indices, sparse.values
-
     def best(self, rows: Rows, k: int, beam: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
@@ -94,14 +114,6 @@ class RecallTreeModel:
         run_all(blocks(len(rows), max(k, beam.n_candidates)), answer, threads)
         return ids, probabilities
 
-    def probabilities(self, rows: Rows, beam: Beam, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label: zero for those that are no candidates."""
-        ids, scores = self.best(rows, min(self.n_labels, beam.n_candidates), beam, threads)
-        out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
-        row, place = np.nonzero(ids >= 0)
-        out[row, ids[row, place]] = scores[row, place]
-        return out
-
     # --- to a file and back -----------------------------------------------------------------------------
 
     def parts(self, resume: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -113,7 +125,7 @@ class RecallTreeModel:
         arrays: dict[str, NDArray[Any]] = {}
         for name, n in (("routers", len(self.routers.bias)), ("regressors", self.n_labels)):
             scorers = getattr(self, name)
-            arrays |= {f"{name}/{key}": array for key, array in _stored(scorers, n, resume).items()}
+            arrays |= {f"{name}/{key}": array for key, array in stored(scorers, n, resume).items()}
         own = self.histograms
         taken = own.keys != EMPTY
         leaves = slice((self.arity**self.depth - 1) // (self.arity - 1), None)
@@ -135,10 +147,10 @@ class RecallTreeModel:
         n_nodes, first = n_inner * arity + 1, n_inner
         sparse, resume = bool(header["sparse"]), bool(header["resume"])
         width = arrays["labels"].shape[1] if arrays["labels"].ndim == 2 else 0
-        _expect(arrays, "total", np.float32, (n_nodes,))
+        expect(arrays, "total", np.float32, (n_nodes,))
         for name, kind in (("labels", np.int64), ("label_counts", np.float32)):
-            _expect(arrays, name, kind, (n_nodes - first, width))
-        _expect(arrays, "n_labels", np.int64, (n_nodes - first,))
+            expect(arrays, name, kind, (n_nodes - first, width))
+        expect(arrays, "n_labels", np.int64, (n_nodes - first,))
         labels, n_own = arrays["labels"], arrays["n_labels"]
         if (labels < 0).any() or (labels >= n_labels).any() or (n_own < 0).any() or (n_own > width).any():
             raise ValueError("the candidates do not fit the labels")
@@ -148,8 +160,8 @@ class RecallTreeModel:
             _below(first, labels), _below(first, arrays["label_counts"]), _below(first, n_own),
             np.zeros(n_nodes, np.int64),
         )  # fmt: skip
-        routers = _restored(arrays, "routers", n_inner, arity, n_features, sparse, resume)
-        regressors = _restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
+        routers = restored(arrays, "routers", n_inner, arity, n_features, sparse, resume)
+        regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = np.array(header["found"], dtype=np.int64)
         return cls(arity, depth, n_labels, n_features, routers, regressors, histograms, found, resume)
 
@@ -160,7 +172,7 @@ def _checked_size(arity: int, depth: int) -> int:
     return (arity**depth - 1) // (arity - 1)
 
 
-def _expect(arrays: dict[str, NDArray[Any]], name: str, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+def expect(arrays: dict[str, NDArray[Any]], name: str, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     array = arrays[name]
     if array.dtype != kind or array.shape != shape:
         raise ValueError(
@@ -174,7 +186,7 @@ def _below(first: int, array: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([np.zeros((first, *array.shape[1:]), dtype=array.dtype), array])
 
 
-def _stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
+def stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
     out = {"bias": scorers.bias[:n]}
     if resume:
         out["bias_squares"] = scorers.bias_squares[:n]
@@ -185,18 +197,18 @@ def _stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
     return {**out, "keys": scorers.keys[taken], "cells": cells if resume else cells[:, : cells.shape[1] // 2]}
 
 
-def _restored(
+def restored(
     arrays: dict[str, NDArray[Any]], name: str, n_groups: int, width: int, n_features: int, sparse: bool, resume: bool
 ) -> Scorers:  # fmt: skip
     n = n_groups * width
-    bias = np.array(_expect(arrays, f"{name}/bias", np.float32, (n,)))
+    bias = np.array(expect(arrays, f"{name}/bias", np.float32, (n,)))
     squares = np.zeros(n, np.float32)
     if resume:
-        squares = np.array(_expect(arrays, f"{name}/bias_squares", np.float32, (n,)))
+        squares = np.array(expect(arrays, f"{name}/bias_squares", np.float32, (n,)))
     if not sparse:
-        weights = _expect(arrays, f"{name}/weights", np.float32, (n, n_features))
+        weights = expect(arrays, f"{name}/weights", np.float32, (n, n_features))
         own = (
-            _expect(arrays, f"{name}/squares", np.float32, (n, n_features))
+            expect(arrays, f"{name}/squares", np.float32, (n, n_features))
             if resume
             else np.zeros_like(weights)
         )
@@ -213,8 +225,8 @@ def _table(
     if not present:
         return np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, width), np.float32)
     keys, n = arrays[f"{prefix}keys"], len(arrays[f"{prefix}keys"])
-    _expect(arrays, f"{prefix}keys", np.uint64, (n,))
-    cells = _expect(arrays, name, np.float32, (n, stored or width))
+    expect(arrays, f"{prefix}keys", np.uint64, (n,))
+    cells = expect(arrays, name, np.float32, (n, stored or width))
     if (keys == EMPTY).any() or len(np.unique(keys)) != n:
         raise ValueError("a table has an entry twice")
     size = SMALLEST_TABLE

@@ -65,11 +65,11 @@ def empty_model(
     )  # fmt: skip
     return RecallTreeModel(
         arity, depth, n_labels, n_features,
-        _scorers(sparse, n_inner, arity, n_features), _scorers(sparse, n_labels, 1, n_features), histograms,
+        empty_scorers(sparse, n_inner, arity, n_features), empty_scorers(sparse, n_labels, 1, n_features), histograms,
     )  # fmt: skip
 
 
-def _scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> Scorers:
+def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> Scorers:
     n = n_groups * width
     bias, squares = np.zeros(n, np.float32), np.zeros(n, np.float32)
     if not sparse:
@@ -91,20 +91,24 @@ def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidat
         model.histograms = own._replace(labels=labels, label_counts=counts)
     model.n_features = max(model.n_features, n_features)
     if n_labels > len(model.regressors.bias):
-        room = max(n_labels, 2 * len(model.regressors.bias))
-        changed: dict[str, Any] = {
-            name: _longer(getattr(model.regressors, name), room)
-            for name in ("bias", "bias_squares", "weights", "squares")
-            if hasattr(model.regressors, name)
-        }
-        model.regressors = model.regressors._replace(**changed)
+        model.regressors = more_scorers(model.regressors, max(n_labels, 2 * len(model.regressors.bias)))
     model.n_labels = max(model.n_labels, n_labels)
 
 
-def _longer(array: NDArray[Any], n: int) -> NDArray[Any]:
-    longer = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
-    longer[: len(array)] = array
-    return longer
+def more_scorers(scorers: Scorers, n: int) -> Scorers:
+    """The same scorers, with room for n."""
+    changed: dict[str, Any] = {
+        name: longer(getattr(scorers, name), n)
+        for name in ("bias", "bias_squares", "weights", "squares")
+        if hasattr(scorers, name)
+    }
+    return scorers._replace(**changed)
+
+
+def longer(array: NDArray[Any], n: int) -> NDArray[Any]:
+    enlarged = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    enlarged[: len(array)] = array
+    return enlarged
 
 
 def _make_table_room(model: RecallTreeModel, n_candidates: int, beam_width: int, longest: int) -> None:
@@ -113,23 +117,23 @@ def _make_table_room(model: RecallTreeModel, n_candidates: int, beam_width: int,
     for name, needed in (("regressors", longest * (n_candidates + 1)), ("routers", longest * n_open)):
         scorers = getattr(model, name)
         if isinstance(scorers, SparseScorers):
-            keys, cells = _larger_table(scorers.keys, scorers.cells, int(scorers.used[0]) + needed)
+            keys, cells = larger_table(scorers.keys, scorers.cells, int(scorers.used[0]) + needed)
             setattr(model, name, scorers._replace(keys=keys, cells=cells))
     histograms = model.histograms
     needed = int(histograms.used[0]) + n_open * model.arity
-    keys, counts = _larger_table(histograms.keys, histograms.counts, needed)
+    keys, counts = larger_table(histograms.keys, histograms.counts, needed)
     model.histograms = histograms._replace(keys=keys, counts=counts)
 
 
-def _larger_table(
-    keys: NDArray[np.uint64], cells: NDArray[np.float32], needed: int
-) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+def larger_table(
+    keys: NDArray[np.uint64], cells: NDArray[Any], needed: int
+) -> tuple[NDArray[np.uint64], NDArray[Any]]:
     size = len(keys)
     while size * 3 // 4 < needed:
         size *= 2
     if size == len(keys):
         return keys, cells
-    new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, cells.shape[1]), dtype=np.float32)
+    new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, *cells.shape[1:]), dtype=cells.dtype)
     moved(keys, cells, new_keys, new_cells)
     return new_keys, new_cells
 
@@ -151,7 +155,7 @@ def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
     new.label_counts[children, :width] = old.label_counts[leaves, None, :width] / arity
     new.n_labels[children] = np.minimum(old.n_labels[leaves, None], width)
     needed = int(old.used[0]) + int(old.n_labels[leaves].sum())
-    keys, counts = _larger_table(old.keys, old.counts, needed)
+    keys, counts = larger_table(old.keys, old.counts, needed)
     deeper.histograms = new._replace(keys=keys.copy(), counts=counts.copy(), used=old.used.copy())
     kernels.divide_counts(leaves, arity, old.labels, old.label_counts, old.n_labels, deeper.histograms)
     deeper.routers = _with_old(deeper.routers, model.routers)

@@ -3,7 +3,7 @@
 import pytest
 
 from treemax.checks import CHECKS
-from treemax.estimators import MODELS, LabelTree, OneVsAll, OnlineLabelTree
+from treemax.estimators import MODELS, LabelTree, OneVsAll, OnlineLabelTree, RecallTree
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},
@@ -20,6 +20,7 @@ VARIANTS = {
     "online-label-tree, one level": OnlineLabelTree(policy="one-level", search="exact"),
     "online-label-tree, complete": OnlineLabelTree(policy="complete"),
     "online-label-tree, warm start": OnlineLabelTree(tree="kmeans", sample=0.5, policy="random", max_leaf=3),
+    "recall-tree, the paper's": RecallTree(algorithm="paper"),
 }
 
 

@@ -36,7 +36,7 @@ from treemax.threads import thread_count
 LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
 REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
-PAPER_REGRESSOR_RATE, PAPER_ROUTER_RATE = 0.75, 10.0  # the same two for the paper's algorithm
+PAPER_REGRESSOR_RATE, PAPER_ROUTER_RATE = 0.75, 5.0  # the same two for the paper's algorithm
 
 Model = RecallTreeModel | PaperTreeModel
 
@@ -250,7 +250,9 @@ class RecallTree(OnlineLabelClassifier):
         return Beam(self.beam, n_candidates, LEAST_SHARE_OF_BEAM, self.prior)
 
     def _descent(self, n_labels: int) -> Descent:
-        n_candidates = paper.candidates_for(n_labels) if _is_auto(self.n_candidates) else int(self.n_candidates)
+        n_candidates = (
+            paper.candidates_for(n_labels) if _is_auto(self.n_candidates) else int(self.n_candidates)
+        )
         depth = paper.depth_for(n_labels) if _is_auto(self.depth) else int(self.depth)
         return Descent(n_candidates, depth, self.bound, self.path_features, self.router_weight)
 

@@ -124,7 +124,9 @@ class PaperTreeModel(CandidateModel):
 def _restored_tallies(arrays: dict[str, NDArray[Any]], n_labels: int, resume: bool) -> Tallies:
     pairs, n = arrays["tallies/pairs"], len(arrays["tallies/pairs"])
     expect(arrays, "tallies/pairs", np.uint64, (n,))
-    counts, above = (np.array(expect(arrays, f"tallies/{name}", np.int32, (n,))) for name in ("counts", "above"))
+    counts, above = (
+        np.array(expect(arrays, f"tallies/{name}", np.int32, (n,))) for name in ("counts", "above")
+    )
     weights = np.array(expect(arrays, "tallies/weights", np.float32, (n,)))
     squares = np.zeros_like(weights)
     if resume:
@@ -160,6 +162,8 @@ def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
     outside = (candidates < 0) | ((candidates >= n_tallies) & filled)
     if outside.any() or (n_own < 0).any() or (n_own > width).any():
         raise ValueError("the candidates do not fit the labels")
-    if (tallies.pairs >> _UPPER_HALF >= n).any() or ((own["covered"] > own["total"]) | (own["covered"] < 0)).any():
+    if (tallies.pairs >> _UPPER_HALF >= n).any() or (
+        (own["covered"] > own["total"]) | (own["covered"] < 0)
+    ).any():
         raise ValueError("the counts do not fit the nodes")
     return Nodes(np.array([n]), **own)

@@ -98,11 +98,13 @@ def _n_log_n(n):
 
 
 @inline_kernel
-def recall(node, bound, nodes):
-    """The lower bound of equation 1 on the recall of a node's candidates."""
+def recall(node, way, nodes):
+    """The lower bound of equation 1 on the recall of a node's candidates; always 0 where it is not to stop a row."""
+    if not way.stops:
+        return 0.0
     m = np.float64(nodes.total[node])
     r = nodes.covered[node] / m
-    return r - np.sqrt(bound * r * (1.0 - r) / m) - bound / m
+    return r - np.sqrt(way.bound * r * (1.0 - r) / m) - way.bound / m
 
 
 @inline_kernel
@@ -183,8 +185,9 @@ def update_router(x, label, node, nodes, tallies, routers, way, rates, one):
         return
     weight = _ONE if way.router_weight == UNIT else np.float32(abs(advantage))
     scores(routers, node, 1, x, one)
-    one[0] = weight * (_sigmoid(one[0]) - (_ONE if advantage > 0.0 else _ZERO))
-    if abs(one[0]) >= rates.least_gradient:
+    gradient = _sigmoid(one[0]) - (_ONE if advantage > 0.0 else _ZERO)
+    if abs(gradient) >= rates.least_gradient:
+        one[0] = weight * gradient
         update(routers, node, one, 1, x, rates.routers, rates.initial)
 
 
@@ -244,14 +247,15 @@ def update_regressors(x, label, node, nodes, tallies, regressors, way, rates, on
 @inline_kernel
 def _descend(x, nodes, routers, way, one):
     """Algorithm 1: the node whose candidates are to be scored."""
-    node = 0
+    node, own = 0, recall(0, way, nodes)
     while True:
         child = nodes.children[node, _side(x, node, routers, one)]
         if child == 0:
             return node
-        if way.stops and recall(node, way.bound, nodes) > recall(child, way.bound, nodes):
+        following = recall(child, way, nodes)
+        if own > following:
             return node
-        node = child
+        node, own = child, following
 
 
 @inline_kernel
@@ -269,14 +273,16 @@ def _train(x, label, nodes, tallies, routers, regressors, way, rates, one, out):
     node = 0
     tally = _tally(node, label, NONE, tallies)
     update_candidates(node, tally, nodes, tallies)
+    own = recall(node, way, nodes)
     for _ in range(way.depth):
         update_router(x, label, node, nodes, tallies, routers, way, rates, one)
         child = _child(node, _side(x, node, routers, one), nodes)
         tally = _tally(child, label, tally, tallies)
         update_candidates(child, tally, nodes, tallies)
-        if way.stops and recall(node, way.bound, nodes) > recall(child, way.bound, nodes):
+        following = recall(child, way, nodes)
+        if own > following:
             break
-        node = child
+        node, own = child, following
     update_regressors(x, label, node, nodes, tallies, regressors, way, rates, one, out)
 
 
@@ -335,7 +341,9 @@ def predict(rows, n_rows, nodes, tallies, routers, regressors, way, ids, probabi
         n = _score(x, node, nodes, tallies, regressors, way, one, out)
         total, filled = _ZERO, 0
         for q in range(n):
-            filled = offer(tallies.labels[nodes.candidates[node, q]], out[q], ids[i], probabilities[i], filled)
+            filled = offer(
+                tallies.labels[nodes.candidates[node, q]], out[q], ids[i], probabilities[i], filled
+            )
             total += _sigmoid(out[q])
         for q in range(filled):
             probabilities[i, q] = _sigmoid(probabilities[i, q]) / total

@@ -62,7 +62,10 @@ def make_room(model: PaperTreeModel, n_labels: int, n_features: int, n_candidate
 def _make_table_room(model: PaperTreeModel, depth: int, longest: int) -> None:
     """Arrays and tables that could run full with the next row are doubled."""
     nodes, tallies = model.nodes, model.tallies
-    n_nodes, n_tallies = _doubled(nodes.total, nodes.used, depth), _doubled(tallies.counts, tallies.used, depth + 1)
+    n_nodes, n_tallies = (
+        _doubled(nodes.total, nodes.used, depth),
+        _doubled(tallies.counts, tallies.used, depth + 1),
+    )
     if n_nodes > len(nodes.total):
         model.nodes = Nodes(nodes.used, *(longer(array, n_nodes) for array in nodes[1:]))
         model.routers = more_scorers(model.routers, n_nodes)
@@ -105,7 +108,9 @@ def learn(
     done, found = 0, np.zeros(2, dtype=np.int64)
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
     longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
-    rates = Rates(*map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient)))
+    rates = Rates(
+        *map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient))
+    )
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]

@@ -1,0 +1,384 @@
+"""RecallTree(algorithm="paper"): against a slow reference, its bound, its switches, and while it grows."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import treemax
+from treemax.inference.recall_paper import Descent
+from treemax.kernels import recall_paper as kernels
+from treemax.labels import Targets
+from treemax.learning.recall_paper import candidates_for, depth_for, empty_model, learn
+from treemax.learning.recall_tree import Settings
+
+SETTINGS = Settings(0.3, 0.2, 0.5, 1.0, 1e-3, 0.1)
+
+
+def problem(n_rows=400, n_labels=40, n_features=12, seed=0):
+    random = np.random.RandomState(seed)
+    y = random.randint(n_labels, size=n_rows)
+    centres = random.normal(size=(n_labels, n_features))
+    X = centres[y] + 0.3 * random.normal(size=(n_rows, n_features))
+    return X.astype(np.float32), y
+
+
+def learned(X, y, descent, sparse=False, passes=1):
+    model = empty_model(sparse, X.shape[1], int(y.max()) + 1, descent.n_candidates)
+    rows = treemax.inputs.as_rows(sp.csr_matrix(X) if sparse else X)
+    targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
+    orders = [np.arange(len(y), dtype=np.uint32)] * passes
+    list(learn(model, rows, targets, orders, SETTINGS, descent, passes * len(y)))
+    return model, rows
+
+
+def n_log_n(n):
+    return n * math.log(n) if n else 0.0
+
+
+def entropy(counts):
+    total = sum(counts.values())
+    return -sum(k / total * math.log(k / total) for k in counts.values()) if total else 0.0
+
+
+def with_label(counts, label):
+    return {**counts, label: counts.get(label, 0) + 1}
+
+
+def bernstein(covered, total, bound):
+    r = covered / total
+    return r - math.sqrt(bound * r * (1 - r) / total) - bound / total
+
+
+class Node:
+    def __init__(self, number, n_features):
+        self.number, self.left, self.right = number, None, None
+        self.counts, self.candidates = {}, []
+        self.weights, self.squares = np.zeros(n_features + 1), np.zeros(n_features + 1)
+
+    @property
+    def total(self):
+        return sum(self.counts.values())
+
+
+class Reference:
+    """Algorithms 1 to 4, plain: objects, dictionaries, entropies from their definition."""
+
+    def __init__(self, n_labels, n_features, descent):
+        self.n_features, self.descent, self.n_nodes = n_features, descent, 1
+        self.root = Node(0, n_features)
+        self.weights, self.squares = np.zeros((2, n_labels, n_features + 1))
+        self.path_weights, self.path_squares = {}, {}
+
+    def recall(self, node):
+        covered = sum(node.counts[label] for label in node.candidates)
+        return bernstein(covered, node.total, self.descent.bound)
+
+    def stops(self, node, child):
+        return self.descent.bound is not None and self.recall(node) > self.recall(child)
+
+    def update_candidates(self, node, label):
+        node.counts[label] = node.counts.get(label, 0) + 1
+        others = [(node.counts[other], -place, other) for place, other in enumerate(node.candidates)]
+        if label not in node.candidates:  # of equals, those that came first stay first
+            others.append((node.counts[label], -len(others), label))
+        others.sort(reverse=True)
+        node.candidates = [other for _, _, other in others][: self.descent.n_candidates]
+
+    def advantage(self, node, label):
+        left, right = (child.counts if child else {} for child in (node.left, node.right))
+        if self.descent.router_weight == "printed":
+            n_left, n_right = sum(left.values()), sum(right.values())
+            if_left = n_left * entropy(with_label(left, label)) + n_right * entropy(right)
+            if_right = n_left * entropy(left) + n_right * entropy(with_label(right, label))
+            return (if_right - if_left) / node.total
+
+        def increase(counts):
+            n, k = sum(counts.values()), counts.get(label, 0)
+            return (n_log_n(n + 1) - n_log_n(n)) - (n_log_n(k + 1) - n_log_n(k))
+
+        return increase(right) - increase(left)
+
+    def step(self, weights, squares, x, gradient, rate):
+        squares += (gradient * x) ** 2
+        weights -= rate * gradient * x / np.sqrt(squares + SETTINGS.initial)
+
+    def update_router(self, x, label, node):
+        advantage = self.advantage(node, label)
+        if advantage != 0.0:
+            weight = 1.0 if self.descent.router_weight == "unit" else abs(advantage)
+            gradient = 1 / (1 + math.exp(-node.weights @ x)) - (advantage > 0)
+            if abs(gradient) >= SETTINGS.least_gradient:
+                self.step(node.weights, node.squares, x, weight * gradient, SETTINGS.router_rate)
+
+    def score(self, x, path, label):
+        own = self.weights[label] @ x
+        if self.descent.path_features:
+            own += sum(self.path_weights.get((label, number), 0.0) for number in path)
+        return own
+
+    def update_regressors(self, x, path, label, candidates):
+        if label not in candidates:
+            return
+        scores = {candidate: self.score(x, path, candidate) for candidate in candidates}
+        for candidate, score in scores.items():
+            gradient = 1 / (1 + math.exp(-score)) - (candidate == label)
+            if abs(gradient) < SETTINGS.least_gradient:
+                continue
+            self.step(self.weights[candidate], self.squares[candidate], x, gradient, SETTINGS.rate)
+            for number in path:
+                key = candidate, number
+                self.path_squares[key] = self.path_squares.get(key, 0.0) + gradient**2
+                step = SETTINGS.rate * gradient / math.sqrt(self.path_squares[key] + SETTINGS.initial)
+                self.path_weights[key] = self.path_weights.get(key, 0.0) - step
+
+    def child(self, x, node):
+        return node.left if node.weights @ x > 0 else node.right
+
+    def train(self, x, label):
+        x, node, path = np.append(x.astype(float), 1.0), self.root, []
+        self.update_candidates(node, label)
+        for _ in range(self.descent.depth):
+            self.update_router(x, label, node)
+            if self.child(x, node) is None:
+                new, self.n_nodes = Node(self.n_nodes, self.n_features), self.n_nodes + 1
+                setattr(node, "left" if node.weights @ x > 0 else "right", new)
+            child = self.child(x, node)
+            self.update_candidates(child, label)
+            if self.stops(node, child):
+                break
+            node = child
+            path.append(node.number)
+        self.update_regressors(x, path, label, node.candidates)
+
+    def predict(self, x):
+        """The probabilities of the candidates."""
+        x, node, path = np.append(x.astype(float), 1.0), self.root, []
+        while (child := self.child(x, node)) is not None and not self.stops(node, child):
+            node = child
+            path.append(node.number)
+        scores = {label: 1 / (1 + math.exp(-self.score(x, path, label))) for label in node.candidates}
+        return {label: score / sum(scores.values()) for label, score in scores.items()}
+
+
+@pytest.mark.parametrize(
+    "descent",
+    [
+        Descent(8, 6),
+        Descent(5, 4, 0.1, True, "unit"),
+        Descent(8, 5, 0.0, False, "increase"),
+        Descent(6, 3, None, True, "printed"),
+    ],
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_learns_as_the_reference_does(descent, sparse):
+    X, y = problem()
+    X[np.abs(X) < 0.4] = 0.0
+    model, rows = learned(X, y, descent, sparse)
+    reference = Reference(40, X.shape[1], descent)
+    for x, label in zip(X, y.tolist()):
+        reference.train(x, label)
+    assert model.n_nodes == reference.n_nodes > 7
+    ids, probabilities = model.best(rows, 5, descent)
+    for i in range(0, len(X), 7):
+        expected = reference.predict(X[i])
+        best = sorted(expected.values(), reverse=True)[:5]
+        np.testing.assert_allclose(probabilities[i, : len(best)], best, atol=2e-3)
+        assert set(ids[i, : len(best)].tolist()) <= set(expected)
+    compare_nodes(model, reference.root)
+
+
+def compare_nodes(model, root):
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        own = model.nodes
+        left, right = own.children[node.number]
+        assert left == (node.left.number if node.left else 0)
+        assert right == (node.right.number if node.right else 0)
+        assert own.total[node.number] == node.total
+        assert own.covered[node.number] == sum(node.counts[label] for label in node.candidates)
+        assert own.sums[node.number] == pytest.approx(sum(map(n_log_n, node.counts.values())), abs=1e-9)
+        tallies = own.candidates[node.number, : own.n_candidates[node.number]]
+        assert model.tallies.labels[tallies].tolist() == node.candidates
+        waiting += [child for child in (node.left, node.right) if child]
+
+
+@kernels.kernel
+def recall_of_node(node, way, nodes):
+    return kernels.recall(node, way, nodes)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**6), st.floats(0, 1), st.floats(0, 10))
+def test_the_bound_is_equation_1(total, share, bound):
+    covered = int(share * total)
+    nodes = empty_model(False, 1, 1, 1).nodes
+    nodes.total[0], nodes.covered[0] = total, covered
+    assert recall_of_node(0, Descent(1, 1, bound).way, nodes) == pytest.approx(
+        bernstein(covered, total, bound), abs=1e-12
+    )
+
+
+def test_the_example_of_the_paper_for_empirical_recall():
+    """Label 1 twice, label 4 fifty times, label 3 ten times, two candidates: 60 of 62."""
+    y = np.array([1] * 2 + [4] * 50 + [3] * 10)
+    model, _ = learned(np.zeros((62, 2), np.float32), y, Descent(2, 1))
+    assert recall_of_node(0, Descent(2, 1, 0.0).way, model.nodes) == pytest.approx(60 / 62)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=150), st.integers(1, 6))
+def test_candidates_are_the_most_frequent_labels(y, n_candidates):
+    model, _ = learned(np.zeros((len(y), 2), np.float32), np.array(y), Descent(n_candidates, 1))
+    counts = sorted(np.bincount(y).tolist(), reverse=True)[:n_candidates]
+    counts = [count for count in counts if count]
+    n = int(model.nodes.n_candidates[0])
+    assert model.tallies.counts[model.nodes.candidates[0, :n]].tolist() == counts
+    assert model.nodes.covered[0] == sum(counts) and model.nodes.total[0] == len(y)
+
+
+def test_regressors_do_not_learn_where_the_label_is_no_candidate():
+    """Empty rows: one label fills the only place on the right, one that on the left, and a third comes once."""
+    y = np.array([0] * 5 + [1] * 5 + [2])
+    X, descent = np.zeros((len(y), 2), np.float32), Descent(1, 1, None)
+    before, _ = learned(X[:10], y[:10], descent)
+    after, _ = learned(X, y, descent)
+    assert before.regressors.bias.all()
+    np.testing.assert_array_equal(after.regressors.bias, [*before.regressors.bias, 0.0])
+    assert after.nodes.total[0] == 11
+
+
+# --- switches --------------------------------------------------------------------------------------------
+
+
+def paper(**parameters):
+    return treemax.RecallTree(**{"algorithm": "paper", "n_candidates": 6, "verbose": 0, **parameters})
+
+
+def test_without_path_features_the_path_has_no_weights():
+    X, y = problem(1000)
+    model = paper(path_features=False).fit(X, y)
+    assert not model.model_.tallies.weights.any()
+    assert paper().fit(X, y).model_.tallies.weights.any()
+
+
+def test_without_a_bound_every_row_comes_to_a_leaf():
+    X, y = problem(1500)
+    deep = paper(bound=None, depth=4, passes=1).fit(X, y).model_.nodes
+    inner = deep.children.any(axis=1)
+    sums = np.where(deep.children > 0, deep.total[deep.children], 0).sum(axis=1)
+    np.testing.assert_array_equal(deep.total[inner], sums[inner])
+    shallow = paper(bound=50.0, depth=4, passes=1).fit(X, y).model_.nodes
+    assert shallow.used[0] < deep.used[0] <= 2**5 - 1
+
+
+def test_few_labels_are_all_candidates():
+    X, y = problem(n_labels=12)
+    model = paper(n_candidates=12).fit(X, y)
+    assert (model.predict_proba(X) > 0).all()
+    assert model.score(X, y) > 0.95
+
+
+@pytest.mark.parametrize("router_weight", ["increase", "unit"])
+def test_routers_learn_to_find_the_label(router_weight):
+    X, y = problem(4000, 100, 24)
+    model = paper(n_candidates=8, router_weight=router_weight, passes=5).fit(X, y)
+    assert model.score(X, y) > 0.6  # eight labels at the root could not give more than about 0.1
+    assert 0.0 <= model.progressive_loss_ <= 1.0
+    assert model.candidate_recall_ >= 1.0 - model.progressive_loss_
+
+
+# --- streams and files -----------------------------------------------------------------------------------
+
+
+def test_the_tree_and_its_candidates_grow_with_the_labels_that_arrive():
+    X, y = problem(6000, 400, 24)
+    order = np.argsort(y, kind="stable")
+    model = paper(n_candidates="auto")
+    widths, nodes = [], []
+    for part in np.array_split(order, 20):
+        model.partial_fit(X[part], y[part])
+        widths.append(model.model_.nodes.candidates.shape[1])
+        nodes.append(model.model_.n_nodes)
+    assert widths[0] == candidates_for(20) and widths[-1] == candidates_for(400) > widths[0]
+    assert sorted(nodes) == nodes and nodes[-1] > nodes[0]
+    assert model.model_.depth <= depth_for(400)
+    for _ in range(3):
+        model.partial_fit(X, y)
+    assert model.score(X, y) > 0.6
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_stream_in_pieces_is_the_same_as_in_one(sparse):
+    X, y = problem(600, 10)
+    X = sp.csr_matrix(X) if sparse else X
+    whole, pieces = paper(learning_rate=0.3, router_rate=0.1), paper(learning_rate=0.3, router_rate=0.1)
+    whole.partial_fit(X[:10], y[:10], classes=np.arange(10)).partial_fit(X[10:], y[10:])
+    pieces.partial_fit(X[:10], y[:10], classes=np.arange(10))
+    for start in range(10, 600, 59):
+        pieces.partial_fit(X[start : start + 59], y[start : start + 59])
+    np.testing.assert_array_equal(whole.predict_proba(X), pieces.predict_proba(X))
+    assert whole.progressive_loss_ == pieces.progressive_loss_
+
+
+def test_progressive_loss_is_that_of_answers_before_learning():
+    X, y = problem(300, 10)
+    model, wrong = paper(n_candidates=4), 1
+    for i in range(len(X)):
+        if i:
+            wrong += model.predict(X[i : i + 1])[0] != y[i]
+        model.partial_fit(X[i : i + 1], y[i : i + 1])
+    assert model.progressive_loss_ * len(X) == pytest.approx(wrong)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse):
+    X, y = problem(800)
+    X = sp.csr_matrix(X) if sparse else X
+    model = paper().partial_fit(X[:400], y[:400], classes=np.arange(40))
+    model.save(tmp_path / "model", resume=True)
+    again = treemax.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    for one in (model, again):
+        one.partial_fit(X[400:], y[400:])
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert again.candidate_recall_ == model.candidate_recall_
+
+
+def test_damaged_parts_are_refused():
+    X, y = problem()
+    model = paper().fit(X, y).model_
+    header, arrays = model.parts(resume=True)
+    type(model).from_parts(header, arrays, 40)
+    for name, array in arrays.items():
+        with pytest.raises(ValueError):
+            type(model).from_parts(header, {**arrays, name: array[:-1]}, 40)
+    for name, value, message in (
+        ("nodes/children", 10**6, "no tree"),
+        ("nodes/candidates", 10**6, "candidates"),
+        ("nodes/covered", 10**6, "counts"),
+        ("tallies/above", 10**6, "fit together"),
+        ("tallies/pairs", 39, "fit together"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
+    with pytest.raises(ValueError, match="fit together"):
+        type(model).from_parts(header, arrays, 39)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"algorithm": "printed"}, "algorithm must be one of beam, paper"),
+        ({"router_weight": "none"}, "router_weight must be one of"),
+        ({"bound": -1.0}, "bound must be"),
+    ],
+)
+def test_parameters_are_refused_by_name(parameters, message):
+    X, y = problem(20)
+    with pytest.raises(ValueError, match=message):
+        paper(**parameters).fit(X, y)

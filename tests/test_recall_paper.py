@@ -361,6 +361,7 @@ def test_damaged_parts_are_refused():
         ("nodes/children", 10**6, "no tree"),
         ("nodes/candidates", 10**6, "candidates"),
         ("nodes/covered", 10**6, "counts"),
+        ("nodes/routers", 1, "routers"),
         ("tallies/above", 10**6, "fit together"),
         ("tallies/pairs", 39, "fit together"),
     ):

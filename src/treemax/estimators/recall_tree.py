@@ -36,7 +36,8 @@ from treemax.threads import thread_count
 LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
 REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
-PAPER_REGRESSOR_RATE, PAPER_ROUTER_RATE = 0.75, 5.0  # the same two for the paper's algorithm
+PAPER_REGRESSOR_RATE = 0.75  # the same two for the paper's algorithm
+PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # what is printed falls as rows arrive
 
 Model = RecallTreeModel | PaperTreeModel
 
@@ -259,7 +260,9 @@ class RecallTree(OnlineLabelClassifier):
     def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float) -> Settings:
         squared_length, width = mean_squared_length(rows)
         as_printed = self.algorithm == "paper"
-        router_rate = (PAPER_ROUTER_RATE if as_printed else ROUTER_RATE) / math.sqrt(squared_length * width)
+        router_rate = (PAPER_ROUTER_RATES[self.router_weight] if as_printed else ROUTER_RATE) / math.sqrt(
+            squared_length * width
+        )
         rate *= PAPER_REGRESSOR_RATE if as_printed else REGRESSOR_RATE
         return Settings(
             rate=rate if _is_auto(self.learning_rate) else float(self.learning_rate),

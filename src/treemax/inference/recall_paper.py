@@ -96,11 +96,11 @@ class PaperTreeModel(CandidateModel):
         n, n_tallies = self.n_nodes, int(self.tallies.used[0])
         arrays: dict[str, NDArray[Any]] = {}
         for name, scorers, n_own in (
-            ("routers", self.routers, n),
+            ("routers", self.routers, int(self.nodes.used[1])),
             ("regressors", self.regressors, self.n_labels),
         ):
             arrays |= {f"{name}/{key}": array for key, array in stored(scorers, n_own, resume).items()}
-        for name in ("children", "total", "sums", "covered", "candidates", "n_candidates"):
+        for name in ("routers", "children", "total", "sums", "covered", "candidates", "n_candidates"):
             arrays[f"nodes/{name}"] = getattr(self.nodes, name)[:n]
         for name in ("pairs", "counts", "above", "weights", *(["squares"] if resume else [])):
             arrays[f"tallies/{name}"] = getattr(self.tallies, name)[:n_tallies]
@@ -114,8 +114,7 @@ class PaperTreeModel(CandidateModel):
         sparse, resume, n_features = bool(header["sparse"]), bool(header["resume"]), int(header["n_features"])
         tallies = _restored_tallies(arrays, n_labels, resume)
         nodes = _restored_nodes(arrays, tallies)
-        n = int(nodes.used[0])
-        routers = restored(arrays, "routers", n, 1, n_features, sparse, resume)
+        routers = restored(arrays, "routers", int(nodes.used[1]), 1, n_features, sparse, resume)
         regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = np.array(header["found"], dtype=np.int64)
         return cls(n_labels, n_features, routers, regressors, nodes, tallies, found, resume)
@@ -149,7 +148,7 @@ def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
     n = len(arrays["nodes/total"])
     width = arrays["nodes/candidates"].shape[-1]
     kinds: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "children": (np.int32, (n, 2)), "total": (np.int64, (n,)), "sums": (np.float64, (n,)),
+        "routers": (np.int32, (n,)), "children": (np.int32, (n, 2)), "total": (np.int64, (n,)), "sums": (np.float64, (n,)),
         "covered": (np.int64, (n,)), "candidates": (np.int32, (n, width)), "n_candidates": (np.int64, (n,)),
     }  # fmt: skip
     own = {name: np.array(expect(arrays, f"nodes/{name}", *kind)) for name, kind in kinds.items()}
@@ -157,6 +156,9 @@ def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
     after = (children == 0) | ((children > numbers) & (children < n))
     if n < 1 or not after.all() or len(np.unique(children[children > 0])) != n - 1:
         raise ValueError("the nodes are no tree")
+    routers = np.sort(own["routers"][own["routers"] != 0])
+    if (routers != np.arange(1, len(routers) + 1)).any() or children[own["routers"] == 0].any():
+        raise ValueError("the routers do not fit the nodes")
     n_tallies, candidates, n_own = int(tallies.used[0]), own["candidates"], own["n_candidates"]
     filled = np.arange(width) < n_own[:, None]
     outside = (candidates < 0) | ((candidates >= n_tallies) & filled)
@@ -166,4 +168,4 @@ def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
         (own["covered"] > own["total"]) | (own["covered"] < 0)
     ).any():
         raise ValueError("the counts do not fit the nodes")
-    return Nodes(np.array([n]), **own)
+    return Nodes(np.array([n, len(routers)]), **own)

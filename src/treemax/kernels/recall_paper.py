@@ -26,7 +26,8 @@ _ZERO = np.float32(0.0)
 class Nodes(NamedTuple):
     """The tree."""
 
-    used: np.ndarray  # how many nodes there are
+    used: np.ndarray  # how many nodes there are, and how many routers
+    routers: np.ndarray  # the number of the node's router, from 1; 0 at a leaf, which has none
     children: np.ndarray  # nodes x (left, right); 0 where there is none yet
     total: np.ndarray  # rows that came to or through the node
     sums: np.ndarray  # of k log k over the counts k of the node's labels
@@ -174,7 +175,7 @@ def _entropy_difference(node, label, nodes, tallies):
 
 
 @inline_kernel
-def update_router(x, label, node, nodes, tallies, routers, way, rates, one):
+def update_router(x, label, node, router, nodes, tallies, routers, way, rates, one):
     """Algorithm 3: the router learns the side that keeps the entropy lower, by how much it does."""
     if way.router_weight == PRINTED:
         advantage = _entropy_difference(node, label, nodes, tallies)
@@ -184,16 +185,16 @@ def update_router(x, label, node, nodes, tallies, routers, way, rates, one):
     if advantage == 0.0:
         return
     weight = _ONE if way.router_weight == UNIT else np.float32(abs(advantage))
-    scores(routers, node, 1, x, one)
+    scores(routers, router, 1, x, one)
     gradient = _sigmoid(one[0]) - (_ONE if advantage > 0.0 else _ZERO)
     if abs(gradient) >= rates.least_gradient:
         one[0] = weight * gradient
-        update(routers, node, one, 1, x, rates.routers, rates.initial)
+        update(routers, router, one, 1, x, rates.routers, rates.initial)
 
 
 @inline_kernel
-def _side(x, node, routers, one):
-    scores(routers, node, 1, x, one)
+def _side(x, router, routers, one):
+    scores(routers, router, 1, x, one)
     return LEFT if one[0] > _ZERO else RIGHT
 
 
@@ -205,14 +206,15 @@ def _score(x, node, nodes, tallies, regressors, way, one, out):
     """The scores of the candidates of a node: their regressors, over the row and the path."""
     n = nodes.n_candidates[node]
     for q in range(n):
-        tally = nodes.candidates[node, q]
-        scores(regressors, tallies.labels[tally], 1, x, one)
-        total = one[0]
-        if way.path_features:
+        scores(regressors, tallies.labels[nodes.candidates[node, q]], 1, x, one)
+        out[q] = one[0]
+    if way.path_features:
+        for q in range(n):  # a loop of their own, so that the walks overlap: what they read is far apart
+            tally, total = np.uint64(nodes.candidates[node, q]), _ZERO
             while tallies.above[tally] != NONE:
                 total += tallies.weights[tally]
-                tally = tallies.above[tally]
-        out[q] = total
+                tally = np.uint64(tallies.above[tally])
+            out[q] += total
     return n
 
 
@@ -226,7 +228,7 @@ def update_regressors(x, label, node, nodes, tallies, regressors, way, rates, on
         return
     n = _score(x, node, nodes, tallies, regressors, way, one, out)
     for q in range(n):
-        tally = nodes.candidates[node, q]
+        tally = np.uint64(nodes.candidates[node, q])
         own = tallies.labels[tally]
         gradient = _sigmoid(out[q]) - (_ONE if own == label else _ZERO)
         if abs(gradient) < rates.least_gradient:
@@ -238,7 +240,7 @@ def update_regressors(x, label, node, nodes, tallies, regressors, way, rates, on
                 tallies.squares[tally] += gradient * gradient
                 step = rates.regressors * gradient / np.sqrt(tallies.squares[tally] + rates.initial)
                 tallies.weights[tally] -= step
-                tally = tallies.above[tally]
+                tally = np.uint64(tallies.above[tally])
 
 
 # --- rows ------------------------------------------------------------------------------------------------
@@ -248,14 +250,24 @@ def update_regressors(x, label, node, nodes, tallies, regressors, way, rates, on
 def _descend(x, nodes, routers, way, one):
     """Algorithm 1: the node whose candidates are to be scored."""
     node, own = 0, recall(0, way, nodes)
-    while True:
-        child = nodes.children[node, _side(x, node, routers, one)]
+    while nodes.routers[node]:
+        child = nodes.children[node, _side(x, nodes.routers[node] - 1, routers, one)]
         if child == 0:
             return node
         following = recall(child, way, nodes)
         if own > following:
             return node
         node, own = child, following
+    return node
+
+
+@inline_kernel
+def _router(node, nodes):
+    """The router of a node, a new one if need be."""
+    if nodes.routers[node] == 0:
+        nodes.used[1] += 1
+        nodes.routers[node] = nodes.used[1]
+    return np.int64(nodes.routers[node]) - 1
 
 
 @inline_kernel
@@ -275,8 +287,9 @@ def _train(x, label, nodes, tallies, routers, regressors, way, rates, one, out):
     update_candidates(node, tally, nodes, tallies)
     own = recall(node, way, nodes)
     for _ in range(way.depth):
-        update_router(x, label, node, nodes, tallies, routers, way, rates, one)
-        child = _child(node, _side(x, node, routers, one), nodes)
+        router = _router(node, nodes)
+        update_router(x, label, node, router, nodes, tallies, routers, way, rates, one)
+        child = _child(node, _side(x, router, routers, one), nodes)
         tally = _tally(child, label, tally, tallies)
         update_candidates(child, tally, nodes, tallies)
         following = recall(child, way, nodes)
@@ -305,6 +318,7 @@ def _has_room(width, nodes, tallies, routers, regressors, way):
     """Whether no table can run full with the next row."""
     return (
         nodes.total.size - nodes.used[0] >= way.depth
+        and routers.bias.size - nodes.used[1] >= way.depth
         and tallies.counts.size - tallies.used[0] > way.depth
         and tallies.keys.size * 3 // 4 - tallies.used[0] > way.depth
         and room_left(routers) >= width * way.depth

@@ -34,7 +34,7 @@ def candidates_for(n_labels: int) -> int:
 def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int) -> PaperTreeModel:
     """A root that nothing came to."""
     nodes = Nodes(
-        np.ones(1, np.int64), np.zeros((1, 2), np.int32), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64),
+        np.array([1, 0], np.int64), np.zeros(1, np.int32), np.zeros((1, 2), np.int32), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64),
         np.zeros((1, n_candidates), np.int32), np.zeros(1, np.int64),
     )  # fmt: skip
     tallies = Tallies(
@@ -68,7 +68,9 @@ def _make_table_room(model: PaperTreeModel, depth: int, longest: int) -> None:
     )
     if n_nodes > len(nodes.total):
         model.nodes = Nodes(nodes.used, *(longer(array, n_nodes) for array in nodes[1:]))
-        model.routers = more_scorers(model.routers, n_nodes)
+    n_routers = _doubled(model.routers.bias, nodes.used[1:], depth)
+    if n_routers > len(model.routers.bias):
+        model.routers = more_scorers(model.routers, n_routers)
     if n_tallies > len(tallies.counts):
         tallies = Tallies(*tallies[:3], *(longer(array, n_tallies) for array in tallies[3:]))
     keys, places = larger_table(tallies.keys, tallies.places, int(tallies.used[0]) + depth + 1)

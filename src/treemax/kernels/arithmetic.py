@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 _LOG2_E = np.float32(1.442695040888963)
 _LN2_HIGH = np.float32(0.693359375)
@@ -37,3 +37,22 @@ def exp_all(x, out):
     """`exp32` of every element: for tests of its error."""
     for i in range(x.size):
         out[i] = exp32(x[i])
+
+
+@kernel
+def next_random(random):
+    """The number after this one in a sequence of 64-bit numbers; the upper bits look random."""
+    return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+
+
+@kernel
+def stride(n, random):
+    """A step through 0..n-1 that visits every number once."""
+    step = random % n if n > 1 else 1
+    while True:
+        a, b = n, step
+        while b:
+            a, b = b, a % b
+        if a == 1:
+            return step
+        step = (step + 1) % n

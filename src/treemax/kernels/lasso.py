@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels import vector
+from treemax.kernels.arithmetic import next_random, stride
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 SQUARED_HINGE, LOGISTIC = 0, 1
@@ -198,27 +199,9 @@ def _sum(numbers):
     return total
 
 
-@kernel
-def _stride(n, random):
-    """A step through 0..n-1 that visits every number once."""
-    step = random % n if n > 1 else 1
-    while True:
-        a, b = n, step
-        while b:
-            a, b = b, a % b
-        if a == 1:
-            return step
-        step = (step + 1) % n
-
-
-@kernel
-def _next(random):
-    return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-
-
 @fast_kernel
 def _one_pass(
-    start, stride, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting, weights,
+    start, jump, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting, weights,
     scores, violations, derivatives,
 ):  # fmt: skip
     """One pass over the features; enters the sum and the largest of the violations into `violations`."""
@@ -253,7 +236,7 @@ def _one_pass(
             elif not vector.any_differs(vector.choose(valid, weight, zero), zero):
                 near = vector.bits_above(_absolute(slope), vector.splat(matters))
                 resting[j] = (near & valid) == 0
-        j += np.uint64(stride)
+        j += np.uint64(jump)
         if j >= n:
             j -= n
     vector.store(violations, np.uint64(0), total)
@@ -287,12 +270,12 @@ def _descend(
     violations, derivatives = np.empty(32, np.float32), np.empty(32, np.float32)
     matters = _ZERO
     for number in range(passes):
-        random = _next(random)
-        stride = _stride(n, np.int64(random >> np.uint64(33)))
-        random = _next(random)
+        random = next_random(random)
+        jump = stride(n, np.int64(random >> np.uint64(33)))
+        random = next_random(random)
         start = np.int64(random >> np.uint64(33)) % n
         _one_pass(
-            start, stride, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting,
+            start, jump, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting,
             weights, scores, violations, derivatives,
         )  # fmt: skip
         matters = _ONE - min(_ONE, violations[16:].max() / np.float32(costs.size))
@@ -342,7 +325,7 @@ def train_sparsely(
                 if low <= children[q] < high:
                     positive[i] |= np.uint32(1) << np.uint32(children[q] - low)
         own, scores = np.zeros(n_columns * 16, np.float32), np.zeros(n * 16, np.float32)
-        random = _next(np.uint64(seed))
+        random = next_random(np.uint64(seed))
         first_passes = max(1, passes // 2) if held_rows.size else 0
         random = _descend(
             starts, column_rows, column_values, costs, positive, valid, loss, first_passes, random, bounds, largest,

@@ -30,35 +30,43 @@ def offer(node, score, nodes, scores, filled):
     return filled
 
 
+@inline_kernel
+def _before(score, node, other_score, other_node):
+    """The larger score first; among equals the lower node, so that the order is one and the same."""
+    return score > other_score or (score == other_score and node < other_node)
+
+
 @kernel
 def push(heap_nodes, heap_scores, size, node, score):
     """Add to a heap, the largest score on top; returns its new size."""
     at = size
-    while at > 0 and heap_scores[(at - 1) // 2] < score:
-        heap_scores[at] = heap_scores[(at - 1) // 2]
-        heap_nodes[at] = heap_nodes[(at - 1) // 2]
-        at = (at - 1) // 2
-    heap_scores[at] = score
-    heap_nodes[at] = node
+    while at > 0:
+        above = (at - 1) // 2
+        if not _before(score, node, heap_scores[above], heap_nodes[above]):
+            break
+        heap_scores[at], heap_nodes[at] = heap_scores[above], heap_nodes[above]
+        at = above
+    heap_scores[at], heap_nodes[at] = score, node
     return size + 1
 
 
 @kernel
 def pop(heap_nodes, heap_scores, size):
-    """Take the largest off a heap; it is left behind its end, at position size - 1. Returns the new size."""
+    """Take the first off a heap; it is left behind its end, at position size - 1. Returns the new size."""
     top_node, top_score = heap_nodes[0], heap_scores[0]
-    node, score = heap_nodes[size - 1], heap_scores[size - 1]
     last, at = size - 1, 0
+    node, score = heap_nodes[last], heap_scores[last]
     while 2 * at + 1 < last:
         child = 2 * at + 1
-        if child + 1 < last and heap_scores[child + 1] > heap_scores[child]:
-            child += 1
-        if heap_scores[child] <= score:
+        other = child + 1
+        if other < last and _before(
+            heap_scores[other], heap_nodes[other], heap_scores[child], heap_nodes[child]
+        ):
+            child = other
+        if not _before(heap_scores[child], heap_nodes[child], score, node):
             break
-        heap_scores[at] = heap_scores[child]
-        heap_nodes[at] = heap_nodes[child]
+        heap_scores[at], heap_nodes[at] = heap_scores[child], heap_nodes[child]
         at = child
-    heap_scores[at] = score
-    heap_nodes[at] = node
+    heap_scores[at], heap_nodes[at] = score, node
     heap_nodes[last], heap_scores[last] = top_node, top_score
     return last

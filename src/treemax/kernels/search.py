@@ -14,6 +14,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.queues import offer, pop, push
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from the scores of siblings to probabilities given their parent
 
@@ -199,26 +200,6 @@ def _open(
 
 
 @kernel
-def _offer(node, score, nodes, scores, filled):
-    """Insert into a short list sorted by score, the first offered first among equals; returns its length."""
-    room = np.int64(nodes.size)
-    if filled < room:
-        at = filled
-        filled += 1
-    elif score > scores[room - 1]:
-        at = room - 1
-    else:
-        return filled
-    while at > 0 and scores[at - 1] < score:
-        scores[at] = scores[at - 1]
-        nodes[at] = nodes[at - 1]
-        at -= 1
-    scores[at] = score
-    nodes[at] = node
-    return filled
-
-
-@kernel
 def _longest(indptr):
     longest = 0
     for i in range(indptr.size - 1):
@@ -289,51 +270,6 @@ def probabilities_of(
             known[first : first + n_children[opened[j]]] = False
 
 
-@inline_kernel
-def _before(score, node, other_score, other_node):
-    """Whether a node leaves the queue before another: the more probable first, then the first in the tree."""
-    return score > other_score or (score == other_score and node < other_node)
-
-
-@kernel
-def _push(heap_nodes, heap_scores, size, node, score):
-    at = size
-    while at > 0:
-        above = (at - 1) // 2
-        if not _before(score, node, heap_scores[above], heap_nodes[above]):
-            break
-        heap_scores[at] = heap_scores[above]
-        heap_nodes[at] = heap_nodes[above]
-        at = above
-    heap_scores[at] = score
-    heap_nodes[at] = node
-    return size + 1
-
-
-@kernel
-def _pop(heap_nodes, heap_scores, size):
-    """Take the first off the heap; it is left behind its end, at position size - 1."""
-    top_node, top_score = heap_nodes[0], heap_scores[0]
-    last, at = size - 1, 0
-    node, score = heap_nodes[last], heap_scores[last]
-    while 2 * at + 1 < last:
-        child = 2 * at + 1
-        other = child + 1
-        if other < last and _before(
-            heap_scores[other], heap_nodes[other], heap_scores[child], heap_nodes[child]
-        ):
-            child = other
-        if not _before(heap_scores[child], heap_nodes[child], score, node):
-            break
-        heap_scores[at] = heap_scores[child]
-        heap_nodes[at] = heap_nodes[child]
-        at = child
-    heap_scores[at] = score
-    heap_nodes[at] = node
-    heap_nodes[last], heap_scores[last] = top_node, top_score
-    return last
-
-
 @kernel
 def best_labels(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
@@ -354,9 +290,9 @@ def best_labels(
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         best, best_scores, n_best = ids[row], probabilities[row], 0
         opened[:] = 0
-        size = _push(heap_nodes, heap_scores, 0, 0, _ONE)
+        size = push(heap_nodes, heap_scores, 0, 0, _ONE)
         while size:
-            size = _pop(heap_nodes, heap_scores, size)
+            size = pop(heap_nodes, heap_scores, size)
             node, above = heap_nodes[size], heap_scores[size]
             if n_best == k and above <= best_scores[k - 1]:
                 break
@@ -376,9 +312,9 @@ def best_labels(
                     better &= better - np.uint32(1)
                     child = first_child[node] + np.int64(c)
                     if label[child] >= 0:
-                        n_best = _offer(label[child], room[c], best, best_scores, n_best)
+                        n_best = offer(label[child], room[c], best, best_scores, n_best)
                     elif n_best < k or room[c] > best_scores[k - 1]:
-                        size = _push(heap_nodes, heap_scores, size, child, room[c])
+                        size = push(heap_nodes, heap_scores, size, child, room[c])
         for j in range(n_best, k):
             best[j] = -1
             best_scores[j] = np.float32(0.0)
@@ -404,7 +340,7 @@ def rank(candidates, scores, ids, probabilities):
         n_best = 0
         for j in range(candidates.shape[1]):
             if candidates[row, j] >= 0:
-                n_best = _offer(candidates[row, j], scores[row, j], ids[row], probabilities[row], n_best)
+                n_best = offer(candidates[row, j], scores[row, j], ids[row], probabilities[row], n_best)
         ids[row, n_best:] = -1
         probabilities[row, n_best:] = np.float32(0.0)
 

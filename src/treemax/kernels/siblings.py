@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels import vector
-from treemax.kernels.arithmetic import exp32
+from treemax.kernels.arithmetic import exp32, next_random, stride
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 SQUARED_HINGE, LOGISTIC = 0, 1
@@ -55,24 +55,6 @@ def _aligned(n):
     room = np.zeros(n + 16, np.float32)
     skip = (64 - room.ctypes.data % 64) % 64 // 4
     return room[skip : skip + n]
-
-
-@kernel
-def _next(random):
-    return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-
-
-@kernel
-def _stride(n, random):
-    """A step through 0..n-1 that visits every number once."""
-    step = random % n if n > 1 else 1
-    while True:
-        a, b = n, step
-        while b:
-            a, b = b, a % b
-        if a == 1:
-            return step
-        step = (step + 1) % n
 
 
 @fast_inline_kernel
@@ -219,7 +201,7 @@ def _shuffled(n, random):
     """0 to n - 1 in random order."""
     order = np.arange(n)
     for i in range(n - 1, 0, -1):
-        random = _next(random)
+        random = next_random(random)
         j = np.int64(((random >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
         order[i], order[j] = order[j], order[i]
     return order
@@ -259,7 +241,7 @@ def _held(rows, order, held_share):
     """The places of the rows held out: about one row in `held_share`, the same rows in every node."""
     held, n_held = np.empty(rows.size, np.int64), 0
     for i in range(rows.size if held_share > 0 else 0):
-        if (_next(np.uint64(rows[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
+        if (next_random(np.uint64(rows[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
             held[n_held] = i
             n_held += 1
     return held[:n_held]
@@ -279,14 +261,14 @@ def _train_block(
         resting[held[h]] = join_at
     constant = cost if loss == LOGISTIC else np.float32(0.5) / cost
     done = False
-    random = _next(np.uint64(seed))
+    random = next_random(np.uint64(seed))
     for number in range(passes):
         if number == join_at:
             _score_held(held, indptr, indices, values, weights, held_scores)
             done = False
-        random = _next(random)
-        step = _stride(n, np.int64(random >> np.uint64(33)))
-        random = _next(random)
+        random = next_random(random)
+        step = stride(n, np.int64(random >> np.uint64(33)))
+        random = next_random(random)
         start = np.int64(random >> np.uint64(33)) % n
         if not done:
             moving = _one_pass(

@@ -1,0 +1,308 @@
+"""Softmax with an L1 penalty over dense rows: OWL-QN.
+
+Andrew and Gao, "Scalable training of L1-regularized log-linear models", 2007: the quasi-Newton method of
+L-BFGS inside the orthant that the weights and their slope choose. A step costs two products of matrices,
+scores and gradient, and little else; rows are gathered a block at a time, so that the block stays in the
+cache and the data is not copied.
+
+Parameters are one vector: weights [features, outputs], then the biases. With `reference` there is one class
+more, number `outputs`, whose score is always zero: one output and a reference is logistic regression.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from treemax.kernels.arithmetic import exp32
+from treemax.kernels.jit import fast_kernel, kernel
+
+MEMORY = 10  # pairs of steps and changes of the gradient that are kept
+WINDOW = 5  # iterations whose progress is judged together
+HALVINGS = 30
+SUFFICIENT = 1e-4  # of the decrease that the slope promises, for a step to be taken
+BLOCK = 512  # rows scored at a time
+LEAST = np.float32(1e-15)  # probabilities below are none: products with denormal numbers are slow
+
+RUNNING, CONVERGED = 0, 1
+STORED, NEXT, DONE = 0, 1, 2  # counters: pairs stored, where the next goes, iterations done
+
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
+
+# --- loss and gradient ---------------------------------------------------------------------------------
+
+
+@fast_kernel
+def _residuals(scores, target, weight, reference):
+    """The loss of one row times its weight; its scores become the derivatives of it."""
+    k = scores.size
+    top = _ZERO if reference else scores[0]
+    for c in range(k):
+        top = max(top, scores[c])
+    own = scores[target] if target < k else _ZERO
+    total = exp32(-top) if reference else _ZERO
+    for c in range(k):
+        e = exp32(scores[c] - top)
+        scores[c] = e
+        total += e
+    scale = weight / total
+    least = LEAST * weight
+    for c in range(k):
+        pull = scores[c] * scale
+        scores[c] = pull if pull > least else _ZERO
+    if target < k:
+        scores[target] -= weight
+    return np.float64(weight) * (math.log(np.float64(total)) + np.float64(top) - np.float64(own))
+
+
+@fast_kernel
+def _evaluate_one(X, rows, targets, weights, parameters, gradient):
+    """Loss and gradient of a single output with a reference class: row by row, straight from the data."""
+    d = X.shape[1]
+    w, g = parameters[:d], gradient[:d]
+    score = np.empty(1, np.float32)
+    g[:] = _ZERO
+    loss, slope = 0.0, 0.0
+    for i in range(rows.size):
+        x = X[rows[i]]
+        total = _ZERO
+        for j in range(d):
+            total += x[j] * w[j]
+        score[0] = total + parameters[d]
+        loss += _residuals(score, targets[i], weights[i], True)
+        slope += score[0]
+        pull = score[0]
+        for j in range(d):
+            g[j] += pull * x[j]
+    gradient[d] = slope
+    return loss
+
+
+@fast_kernel
+def _evaluate_many(X, rows, targets, weights, reference, parameters, gradient):
+    """Loss and gradient of several outputs, by products of matrices."""
+    d = X.shape[1]
+    k = parameters.size // (d + 1)
+    size = min(BLOCK, rows.size)
+    W, bias = parameters[: d * k].reshape(d, k), parameters[d * k :]
+    G, bias_gradient = gradient[: d * k].reshape(d, k), gradient[d * k :]
+    block, scores, part = (
+        np.empty((size, d), np.float32),
+        np.empty((size, k), np.float32),
+        np.empty((d, k), np.float32),
+    )
+    gradient[:] = _ZERO
+    loss = 0.0
+    for start in range(0, rows.size, size):
+        count = min(size, rows.size - start)
+        for i in range(count):
+            block[i] = X[rows[start + i]]
+        np.dot(block[:count], W, scores[:count])
+        for i in range(count):
+            line = scores[i]
+            for c in range(k):
+                line[c] += bias[c]
+            loss += _residuals(line, targets[start + i], weights[start + i], reference)
+            for c in range(k):
+                bias_gradient[c] += line[c]
+        np.dot(block[:count].T, scores[:count], part)
+        for j in range(d):
+            for c in range(k):
+                G[j, c] += part[j, c]
+    return loss
+
+
+@kernel
+def _evaluate(X, rows, targets, weights, reference, parameters, gradient):
+    if parameters.size == X.shape[1] + 1 and reference:
+        return _evaluate_one(X, rows, targets, weights, parameters, gradient)
+    return _evaluate_many(X, rows, targets, weights, reference, parameters, gradient)
+
+
+@fast_kernel
+def exact_loss(X, rows, targets, weights, reference, parameters):
+    """The loss alone, with scores in double precision."""
+    d = X.shape[1]
+    k = parameters.size // (d + 1)
+    W = parameters[: d * k].reshape(d, k).astype(np.float64)
+    bias = parameters[d * k :].astype(np.float64)
+    size = min(BLOCK // 4, rows.size)
+    block, scores = np.empty((size, d), np.float64), np.empty((size, k), np.float64)
+    loss = 0.0
+    for start in range(0, rows.size, size):
+        count = min(size, rows.size - start)
+        for i in range(count):
+            x = X[rows[start + i]]
+            for j in range(d):
+                block[i, j] = x[j]
+        np.dot(block[:count], W, scores[:count])
+        for i in range(count):
+            line = scores[i]
+            top = 0.0 if reference else line[0] + bias[0]
+            for c in range(k):
+                line[c] += bias[c]
+                top = max(top, line[c])
+            total = np.float64(exp32(np.float32(-top))) if reference else 0.0
+            for c in range(k):
+                total += np.float64(exp32(np.float32(line[c] - top)))
+            target = targets[start + i]
+            own = line[target] if target < k else 0.0
+            loss += weights[start + i] * (math.log(total) + top - own)
+    return loss
+
+
+@fast_kernel
+def penalty(parameters, n_weights, alpha, bias_alpha):
+    """The L1 penalty of weights and biases."""
+    total, total_bias = 0.0, 0.0
+    for p in range(n_weights):
+        total += np.float64(abs(parameters[p]))
+    for p in range(n_weights, parameters.size):
+        total_bias += np.float64(abs(parameters[p]))
+    return alpha * total + bias_alpha * total_bias
+
+
+# --- the method ----------------------------------------------------------------------------------------
+
+
+@fast_kernel
+def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes):
+    """The steepest subgradients of loss plus penalty; returns their squared length."""
+    square = 0.0
+    for p in range(parameters.size):
+        a = alpha if p < n_weights else bias_alpha
+        w, g = parameters[p], gradient[p]
+        at_zero = max(g - a, _ZERO) + min(g + a, _ZERO)
+        s = g + a if w > _ZERO else (g - a if w < _ZERO else at_zero)
+        slopes[p] = s
+        square += np.float64(s) * np.float64(s)
+    return square
+
+
+@fast_kernel
+def _dot(a, b):
+    total = 0.0
+    for p in range(a.size):
+        total += np.float64(a[p]) * np.float64(b[p])
+    return total
+
+
+@fast_kernel
+def _add(target, factor, source):
+    f = np.float32(factor)
+    for p in range(target.size):
+        target[p] += f * source[p]
+
+
+@fast_kernel
+def _direction(slopes, square, steps, changes, products, counters, direction):
+    """Minus the inverse Hessian of L-BFGS times the slopes, where that goes downhill."""
+    stored, last = counters[STORED], counters[NEXT]
+    share = np.empty(MEMORY, np.float64)
+    direction[:] = slopes
+    for back in range(stored):
+        m = (last - 1 - back) % MEMORY
+        share[m] = _dot(steps[m], direction) / products[m]
+        _add(direction, -share[m], changes[m])
+    if stored:
+        m = (last - 1) % MEMORY
+        scale = np.float32(products[m] / _dot(changes[m], changes[m]))
+    else:
+        scale = np.float32(1.0 / math.sqrt(square))
+    for p in range(direction.size):
+        direction[p] *= scale
+    for back in range(stored - 1, -1, -1):
+        m = (last - 1 - back) % MEMORY
+        _add(direction, share[m] - _dot(changes[m], direction) / products[m], steps[m])
+    for p in range(direction.size):
+        direction[p] = -direction[p] if direction[p] * slopes[p] > _ZERO else _ZERO
+
+
+@fast_kernel
+def _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial):
+    """Write the point a step away, kept in the orthant; returns the decrease that the slopes promise."""
+    t = np.float32(step)
+    promised = 0.0
+    for p in range(parameters.size):
+        w = parameters[p]
+        moved = w + t * direction[p]
+        a = alpha if p < n_weights else bias_alpha
+        side = w if w != _ZERO else -slopes[p]
+        if a > _ZERO and moved * side <= _ZERO:
+            moved = _ZERO
+        trial[p] = moved
+        promised += np.float64(slopes[p]) * np.float64(moved - w)
+    return promised
+
+
+@fast_kernel
+def _remember(parameters, trial, gradient, trial_gradient, steps, changes, products, counters):
+    """Keep the pair of step and change of gradient, unless it says nothing of the curvature."""
+    m = counters[NEXT]
+    step, change = steps[m], changes[m]
+    for p in range(parameters.size):
+        step[p] = trial[p] - parameters[p]
+        change[p] = trial_gradient[p] - gradient[p]
+    product = _dot(step, change)
+    if product > 1e-9 * math.sqrt(_dot(step, step) * _dot(change, change)):
+        products[m] = product
+        counters[NEXT] = (m + 1) % MEMORY
+        counters[STORED] = min(MEMORY, counters[STORED] + 1)
+
+
+@kernel
+def begin(X, rows, targets, weights, reference, alpha, bias_alpha, parameters, gradient):
+    """Fill the gradient at the start; returns the objective."""
+    n_weights = parameters.size // (X.shape[1] + 1) * X.shape[1]
+    loss = _evaluate(X, rows, targets, weights, reference, parameters, gradient)
+    return loss + penalty(parameters, n_weights, alpha, bias_alpha)
+
+
+@kernel
+def advance(
+    X, rows, targets, weights, reference, alpha, bias_alpha, tolerance, least, iterations,
+    parameters, gradient, steps, changes, products, counters, past, objective,
+):  # fmt: skip
+    """Up to `iterations` more; `past` holds the objectives before the last ones. The objective never rises.
+
+    Returns the objective and whether the end is reached: the last WINDOW iterations together took off less
+    than half of `tolerance` of it, it is below `least`, or no step decreases it any more.
+    """
+    size = parameters.size
+    n_weights = size // (X.shape[1] + 1) * X.shape[1]
+    slopes, direction = np.empty(size, np.float32), np.empty(size, np.float32)
+    trial, trial_gradient = np.empty(size, np.float32), np.empty(size, np.float32)
+    for _ in range(iterations):
+        square = _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes)
+        if square == 0.0 or objective <= least:
+            return objective, CONVERGED
+        _direction(slopes, square, steps, changes, products, counters, direction)
+        step, found, value = 1.0, False, objective
+        for _ in range(HALVINGS):
+            promised = _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial)
+            if promised >= 0.0:
+                break
+            value = _evaluate(X, rows, targets, weights, reference, trial, trial_gradient)
+            value += penalty(trial, n_weights, alpha, bias_alpha)
+            if value <= objective + SUFFICIENT * promised:
+                found = True
+                break
+            step *= 0.5
+        if not found:
+            if counters[STORED] == 0:
+                return objective, CONVERGED
+            counters[STORED] = 0  # the memory misleads: once more, straight downhill
+            continue
+        _remember(parameters, trial, gradient, trial_gradient, steps, changes, products, counters)
+        parameters[:] = trial
+        gradient[:] = trial_gradient
+        done = counters[DONE]
+        before = past[done % WINDOW]
+        past[done % WINDOW] = objective
+        counters[DONE] = done + 1
+        objective = value
+        if done >= WINDOW and before - objective <= 0.5 * tolerance * objective:
+            return objective, CONVERGED
+    return objective, RUNNING

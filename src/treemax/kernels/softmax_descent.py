@@ -1,0 +1,375 @@
+"""Softmax with an L1 penalty over sparse rows: coordinate descent, one weight of one class at a time.
+
+Each row keeps the exponentials of its scores and their sum. A new weight of class c for feature j multiplies
+the exponential of class c in the rows that have j, and touches nothing else; the biases of all classes
+multiply all of them at once. The third derivative along a weight is at most the largest value of its feature
+times the second, so that the step g / (h + largest |g| / 2) cannot pass the minimum: no loss is looked at,
+and none can rise.
+
+A round: exponentials afresh from the weights, one sweep over all features, which finds the weights that
+want to leave zero, and a few sweeps over the weights that are not zero.
+
+With `reference` there is one class more, number `outputs`, whose score is always zero: one output and a
+reference is logistic regression. Columns are those of `kernels.lasso.local_columns`, without the last.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from treemax.kernels.arithmetic import exp32
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+
+SWEEPS = 10  # at most, over the weights that are not zero, before all features are looked at again
+ENOUGH = 0.05  # of the tolerance: a sweep that takes off less ends the round
+BIAS_HALVINGS = 8
+LARGEST = 1e25  # sums of exponentials beyond this are scaled down
+LEAST = np.float32(1e-30)  # of an exponential: products with denormal numbers are slow
+
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
+
+@fast_kernel
+def _scores(starts, column_rows, column_values, weights, used, bias, scores):
+    """Scores of all rows, from the weights that are not zero."""
+    for i in range(scores.shape[0]):
+        scores[i] = bias
+    for j in range(weights.shape[0]):
+        if used[j]:
+            for c in range(weights.shape[1]):
+                w = weights[j, c]
+                if w != _ZERO:
+                    for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
+                        scores[column_rows[p], c] += w * column_values[p]
+
+
+@fast_kernel
+def _refresh(
+    starts,
+    column_rows,
+    column_values,
+    targets,
+    costs,
+    weights,
+    used,
+    bias,
+    exponentials,
+    totals,
+    others,
+    shares,
+):
+    """Exponentials, their sums and the costs divided by them, all from the weights; returns the loss.
+
+    `others` is the exponential of the reference class; where it is negative there is none.
+    """
+    _scores(starts, column_rows, column_values, weights, used, bias, exponentials)
+    k = bias.size
+    loss = 0.0
+    for i in range(costs.size):
+        line = exponentials[i]
+        reference = others[i] >= 0.0
+        top = _ZERO if reference else line[0]
+        for c in range(k):
+            top = max(top, line[c])
+        own = line[targets[i]] if targets[i] < k else _ZERO
+        if reference:
+            others[i] = np.float64(exp32(-top))
+        total = _ZERO
+        for c in range(k):
+            e = max(exp32(line[c] - top), LEAST)
+            line[c] = e
+            total += e
+        totals[i] = np.float64(total) + max(others[i], 0.0)
+        shares[i] = np.float32(costs[i] / totals[i])
+        loss += costs[i] * (math.log(totals[i]) + np.float64(top) - np.float64(own))
+    return loss
+
+
+@fast_inline_kernel
+def _step(slope, curvature, largest, weight, alpha):
+    """The new value of a weight: towards the minimum of loss plus penalty, not beyond it, nor beyond zero."""
+    if weight > 0.0:
+        g = slope + alpha
+    elif weight < 0.0:
+        g = slope - alpha
+    else:
+        g = max(slope - alpha, 0.0) + min(slope + alpha, 0.0)
+    if g == 0.0:
+        return weight
+    moved = weight - g / (curvature + 0.5 * largest * abs(g) + 1e-12)
+    if weight * moved < 0.0:
+        return 0.0
+    return moved
+
+
+@fast_kernel
+def _rescale(i, exponentials, totals, others, shares, cost):
+    """Bring a row whose exponentials have grown back to a sum of one."""
+    scale = 1.0 / totals[i]
+    line = exponentials[i]
+    for c in range(line.size):
+        line[c] = max(line[c] * np.float32(scale), LEAST)
+    others[i] *= scale
+    totals[i] = 1.0
+    shares[i] = np.float32(cost)
+
+
+@fast_kernel
+def _update(
+    first, last, c, column_rows, column_values, targets, costs, largest, alpha, weight, exponentials, totals,
+    others, shares,
+):  # fmt: skip
+    """One step of one weight; returns its new value and about how much the objective fell."""
+    slope, curvature = 0.0, 0.0
+    for p in range(first, last):
+        i = np.uint64(column_rows[p])
+        x = np.float64(column_values[p])
+        pull = np.float64(exponentials[i, c]) / totals[i]
+        wrong = pull - (1.0 if targets[i] == c else 0.0)
+        slope += costs[i] * x * wrong
+        curvature += costs[i] * x * x * pull * (1.0 - pull)
+    moved = np.float32(_step(slope, curvature, largest, np.float64(weight), alpha))
+    step = moved - weight
+    if step == _ZERO:
+        return moved, 0.0
+    for p in range(first, last):
+        i = np.uint64(column_rows[p])
+        before = exponentials[i, c]
+        after = max(before * exp32(step * column_values[p]), LEAST)
+        exponentials[i, c] = after
+        total = totals[i] + (np.float64(after) - np.float64(before))
+        totals[i] = total
+        shares[i] = np.float32(costs[i] / total)
+        if total > LARGEST:
+            _rescale(i, exponentials, totals, others, shares, costs[i])
+    steep = abs(slope * step + alpha * (abs(moved) - abs(weight)))
+    return moved, 0.5 * steep
+
+
+@fast_kernel
+def _slopes_of(first, last, column_rows, column_values, targets, costs, exponentials, shares, slopes):
+    """The derivatives of the loss along one feature, for all classes."""
+    slopes[:] = _ZERO
+    k = slopes.size
+    for p in range(first, last):
+        i = np.uint64(column_rows[p])
+        x = column_values[p]
+        pull = x * shares[i]
+        line = exponentials[i]
+        for c in range(k):
+            slopes[c] += pull * line[c]
+        if targets[i] < k:
+            slopes[targets[i]] -= x * costs[i]
+
+
+@fast_kernel
+def _sweep_all(
+    starts, column_rows, column_values, targets, costs, largest, mass, alpha, weights, used, exponentials, totals,
+    others, shares,
+):  # fmt: skip
+    """A step for every weight that is not zero or wants to leave zero; returns about how much it took off."""
+    k = weights.shape[1]
+    slopes = np.empty(k, np.float32)
+    taken = 0.0
+    for j in range(weights.shape[0]):
+        if mass[j] <= alpha and not used[j]:
+            continue  # a slope cannot be larger than the mass of its feature
+        first, last = np.uint64(starts[j]), np.uint64(starts[j + 1])
+        w = weights[j]
+        if k > 1:
+            _slopes_of(first, last, column_rows, column_values, targets, costs, exponentials, shares, slopes)
+        any_used = False
+        for c in range(k):
+            if k == 1 or abs(slopes[c]) > alpha or (used[j] and w[c] != _ZERO):
+                w[c], fell = _update(
+                    first, last, c, column_rows, column_values, targets, costs, largest[j], alpha, w[c],
+                    exponentials, totals, others, shares,
+                )  # fmt: skip
+                taken += fell
+                any_used = any_used or w[c] != _ZERO
+        used[j] = any_used
+    return taken
+
+
+@fast_kernel
+def _sweep_used(
+    starts, column_rows, column_values, targets, costs, largest, alpha, weights, features, classes, exponentials,
+    totals, others, shares,
+):  # fmt: skip
+    """A step for each of the weights listed."""
+    taken = 0.0
+    for a in range(features.size):
+        j, c = features[a], classes[a]
+        weights[j, c], fell = _update(
+            np.uint64(starts[j]), np.uint64(starts[j + 1]), c, column_rows, column_values, targets, costs,
+            largest[j], alpha, weights[j, c], exponentials, totals, others, shares,
+        )  # fmt: skip
+        taken += fell
+    return taken
+
+
+@kernel
+def _list_used(weights, used):
+    """Feature and class of every weight that is not zero."""
+    count = 0
+    for j in range(weights.shape[0]):
+        if used[j]:
+            for c in range(weights.shape[1]):
+                count += weights[j, c] != _ZERO
+    features, classes = np.empty(count, np.uint32), np.empty(count, np.uint32)
+    at = 0
+    for j in range(weights.shape[0]):
+        if used[j]:
+            for c in range(weights.shape[1]):
+                if weights[j, c] != _ZERO:
+                    features[at], classes[at] = j, c
+                    at += 1
+    return features, classes
+
+
+@fast_kernel
+def _bias_steps(targets, costs, alpha, bias, exponentials, totals, others, shares, factors):
+    """A step for all biases together; returns how much it took off.
+
+    The Hessian of a softmax is at most twice its diagonal. Whether the objective falls is looked at: that
+    needs the sums of the exponentials only.
+    """
+    k, n = bias.size, costs.size
+    slopes, curvatures, steps = np.zeros(k), np.zeros(k), np.empty(k)
+    for i in range(n):
+        share, line = shares[i], exponentials[i]
+        scale = np.float32(1.0 / totals[i])
+        for c in range(k):
+            slopes[c] += share * line[c]
+            curvatures[c] += share * line[c] * (_ONE - scale * line[c])
+        if targets[i] < k:
+            slopes[targets[i]] -= costs[i]
+    spread = 1.0 if k == 1 else 2.0
+    for c in range(k):
+        steps[c] = _step(slopes[c], spread * curvatures[c], 1.0, np.float64(bias[c]), alpha) - bias[c]
+    for _ in range(BIAS_HALVINGS):
+        change = 0.0
+        for c in range(k):
+            factors[c] = exp32(np.float32(steps[c]))
+            change += alpha * (abs(bias[c] + steps[c]) - abs(bias[c]))
+        for i in range(n):
+            line = exponentials[i]
+            total = _ZERO
+            for c in range(k):
+                total += line[c] * factors[c]
+            change += costs[i] * math.log((np.float64(total) + max(others[i], 0.0)) / totals[i])
+            if targets[i] < k:
+                change -= costs[i] * steps[targets[i]]
+        if change <= 0.0:
+            _move_biases(steps, factors, costs, bias, exponentials, totals, others, shares)
+            return -change
+        steps *= 0.5
+    return 0.0
+
+
+@fast_kernel
+def _move_biases(steps, factors, costs, bias, exponentials, totals, others, shares):
+    for c in range(bias.size):
+        bias[c] += np.float32(steps[c])
+    for i in range(costs.size):
+        line = exponentials[i]
+        total = _ZERO
+        for c in range(bias.size):
+            line[c] = max(line[c] * factors[c], LEAST)
+            total += line[c]
+        totals[i] = np.float64(total) + max(others[i], 0.0)
+        shares[i] = np.float32(costs[i] / totals[i])
+
+
+@kernel
+def column_facts(starts, column_rows, column_values, costs):
+    """For each column, its largest value, and the sum of its values times the costs of their rows."""
+    n = starts.size - 1
+    largest, mass = np.zeros(n), np.zeros(n)
+    for j in range(n):
+        for p in range(starts[j], starts[j + 1]):
+            x = np.float64(abs(column_values[p]))
+            largest[j] = max(largest[j], x)
+            mass[j] += costs[column_rows[p]] * x
+    return largest, mass
+
+
+@fast_kernel
+def _scores_of(c, starts, column_rows, column_values, weights, used, bias, scores):
+    """The scores of one class, in double precision."""
+    scores[:] = np.float64(bias[c])
+    for j in range(weights.shape[0]):
+        if used[j] and weights[j, c] != _ZERO:
+            w = np.float64(weights[j, c])
+            for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
+                scores[column_rows[p]] += w * np.float64(column_values[p])
+
+
+@fast_kernel
+def exact_loss(starts, column_rows, column_values, targets, costs, reference, weights, used, bias):
+    """The loss with scores in double precision."""
+    n, k = costs.size, bias.size
+    scores, own, totals = np.empty(n), np.zeros(n), np.zeros(n)
+    tops = np.full(n, 0.0 if reference else -1e300)
+    for c in range(k):
+        _scores_of(c, starts, column_rows, column_values, weights, used, bias, scores)
+        for i in range(n):
+            tops[i] = max(tops[i], scores[i])
+            if targets[i] == c:
+                own[i] = scores[i]
+    if reference:
+        for i in range(n):
+            totals[i] = np.float64(exp32(np.float32(-tops[i])))
+    for c in range(k):
+        _scores_of(c, starts, column_rows, column_values, weights, used, bias, scores)
+        for i in range(n):
+            totals[i] += np.float64(exp32(np.float32(scores[i] - tops[i])))
+    loss = 0.0
+    for i in range(n):
+        loss += costs[i] * (math.log(totals[i]) + tops[i] - own[i])
+    return loss
+
+
+@kernel
+def penalty(weights, used, bias, alpha, bias_alpha):
+    total = 0.0
+    for j in range(weights.shape[0]):
+        if used[j]:
+            for c in range(weights.shape[1]):
+                total += np.float64(abs(weights[j, c]))
+    return alpha * total + bias_alpha * np.abs(bias).sum()
+
+
+@kernel
+def one_round(
+    starts, column_rows, column_values, targets, costs, reference, largest, mass, alpha, bias_alpha, tolerance,
+    sweeps_over_used, weights, used, bias, exponentials, totals, others, shares,
+):  # fmt: skip
+    """One round; returns the objective at its start, about how much it took off, and the sweeps made."""
+    others[:] = 0.0 if reference else -1.0
+    before = _refresh(
+        starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, totals,
+        others, shares,
+    )  # fmt: skip
+    before += penalty(weights, used, bias, alpha, bias_alpha)
+    factors = np.empty(bias.size, np.float32)
+    taken = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, others, shares, factors)
+    taken += _sweep_all(
+        starts, column_rows, column_values, targets, costs, largest, mass, alpha, weights, used, exponentials,
+        totals, others, shares,
+    )  # fmt: skip
+    features, classes = _list_used(weights, used)
+    sweeps = 1
+    for _ in range(sweeps_over_used):
+        fell = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, others, shares, factors)
+        fell += _sweep_used(
+            starts, column_rows, column_values, targets, costs, largest, alpha, weights, features, classes,
+            exponentials, totals, others, shares,
+        )  # fmt: skip
+        taken += fell
+        sweeps += 1
+        if fell <= ENOUGH * tolerance * before:
+            break
+    return before, taken, sweeps

@@ -322,6 +322,16 @@ def test_features_that_the_rows_lack_lose_their_weights(form):
     assert not plain(found.coef)[:, 4:].any()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_single_class_needs_no_weights(form):
+    X, _ = data(20, 4, 2)
+    start = (np.ones((1, 4), dtype=np.float32), np.ones(1, dtype=np.float32))
+    found = l1_softmax(as_rows(FORMS[form](X)), np.arange(20), np.zeros(20, dtype=int), 1, 0.5, start=start)
+    assert (
+        not plain(found.coef).any() and found.objective == 0.0 and found.start_objective == pytest.approx(2.0)
+    )
+
+
 def test_the_forms_of_what_is_returned_and_taken():
     X, y = data(60, 6, 3, seed=10)
     dense, sparse = solve(X, y, 3, 0.3), solve(X, y, 3, 0.3, form="sparse")

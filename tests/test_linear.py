@@ -223,3 +223,12 @@ model.predict(sp.hstack([sp.csr_matrix(X)] * 2).tocsr())
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_log32_is_exact_to_a_few_units_in_the_last_place():
+    wide, near_one = np.geomspace(1.2e-38, 3e38, 20_001), np.linspace(0.5, 2.0, 20_001)
+    x = np.concatenate([wide, near_one]).astype(np.float32)
+    out = np.empty_like(x)
+    arithmetic.log_all(x, out)
+    exact = np.log(x.astype(np.float64))
+    assert (np.abs(out - exact) <= 3e-7 * np.maximum(1.0, np.abs(exact))).all()

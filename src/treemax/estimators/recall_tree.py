@@ -33,7 +33,7 @@ from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 
-LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
+LEAST_SHARE_OF_BEAM = 0.02  # of a row that a node must get to be opened: below, it only costs time
 REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
 PAPER_REGRESSOR_RATE = 0.75  # the same two for the paper's algorithm
@@ -210,7 +210,7 @@ class RecallTree(OnlineLabelClassifier):
                 "Use save(path, resume=True) to continue as if learning had never stopped.",
                 stacklevel=4,
             )
-            model.knows_squares = True
+            model.start_afresh()
         n_candidates = self._search(model, n_labels).n_candidates
         if isinstance(model, PaperTreeModel):
             paper.make_room(model, n_labels, n_features, n_candidates)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks
-from treemax.inference.recall_tree import SMALLEST_TABLE, CandidateModel, Scorers, expect, restored, stored
+from treemax.inference.recall_tree import SMALLEST_TABLE, CandidateModel, expect, restored, stored
+from treemax.inference.scorers import Scorers, for_answers
 from treemax.inputs import Rows
 from treemax.kernels import recall_paper as kernels
 from treemax.kernels.recall_paper import NONE, Nodes, Tallies, Way
@@ -74,12 +75,13 @@ class PaperTreeModel(CandidateModel):
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+        routers, regressors = for_answers(self.routers), for_answers(self.regressors)
         predict: Callable[..., None] = kernels.predict
 
         def answer(block: slice) -> None:
             part = rows[block]
             predict(
-                self.rows(part), len(part), self.nodes, self.tallies, self.routers, self.regressors, search.way,
+                self.rows(part), len(part), self.nodes, self.tallies, routers, regressors, search.way,
                 ids[block], probabilities[block],
             )  # fmt: skip
 

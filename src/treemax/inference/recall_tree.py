@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks, densified, sparsified
+from treemax.inference.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import recall_tree as kernels
 from treemax.kernels.recall_tree import Histograms, Shape, Workspace
@@ -17,7 +18,6 @@ from treemax.kernels.scorers import EMPTY, DenseScorers, SparseScorers, moved
 from treemax.threads import run_all
 
 SMALLEST_TABLE = 1024
-Scorers = DenseScorers | SparseScorers
 
 
 class Beam(NamedTuple):
@@ -34,7 +34,14 @@ class CandidateModel:
 
     n_labels: int
     n_features: int
+    routers: Scorers
     regressors: Scorers
+    knows_squares: bool
+
+    def start_afresh(self) -> None:
+        """Make a model that was kept for answering only one that learns; AdaGrad begins anew."""
+        self.routers, self.regressors = able_to_learn(self.routers), able_to_learn(self.regressors)
+        self.knows_squares = True
 
     @property
     def is_sparse(self) -> bool:
@@ -101,13 +108,13 @@ class RecallTreeModel(CandidateModel):
     def best(self, rows: Rows, k: int, beam: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-        shape = self.shape(beam)
+        shape, routers, regressors = self.shape(beam), for_answers(self.routers), for_answers(self.regressors)
         predict: Callable[..., None] = kernels.predict
 
         def answer(block: slice) -> None:
             part = rows[block]
             predict(
-                self.rows(part), len(part), self.routers, self.regressors, self.histograms, shape,
+                self.rows(part), len(part), routers, regressors, self.histograms, shape,
                 self.workspace(beam), ids[block], probabilities[block],
             )  # fmt: skip
 
@@ -128,10 +135,10 @@ class RecallTreeModel(CandidateModel):
             arrays |= {f"{name}/{key}": array for key, array in stored(scorers, n, resume).items()}
         own = self.histograms
         taken = own.keys != EMPTY
-        leaves = slice((self.arity**self.depth - 1) // (self.arity - 1), None)
+        filled = np.arange(own.labels.shape[1]) < own.n_labels[:, None]
         arrays |= {
-            "total": own.total, "labels": own.labels[leaves], "label_counts": own.label_counts[leaves],
-            "n_labels": own.n_labels[leaves],
+            "total": own.total, "labels": own.labels[filled], "label_counts": own.label_counts[filled],
+            "n_labels": own.n_labels.astype(np.int32),
         }  # fmt: skip
         if resume:
             arrays |= {"keys": own.keys[taken], "counts": own.counts[taken]}
@@ -144,20 +151,13 @@ class RecallTreeModel(CandidateModel):
         """The model back from its parts; what does not fit together is a ValueError."""
         arity, depth, n_features = (int(header[name]) for name in ("arity", "depth", "n_features"))
         n_inner = _checked_size(arity, depth)
-        n_nodes, first = n_inner * arity + 1, n_inner
+        n_nodes = n_inner * arity + 1
         sparse, resume = bool(header["sparse"]), bool(header["resume"])
-        width = arrays["labels"].shape[1] if arrays["labels"].ndim == 2 else 0
         expect(arrays, "total", np.float32, (n_nodes,))
-        for name, kind in (("labels", np.int64), ("label_counts", np.float32)):
-            expect(arrays, name, kind, (n_nodes - first, width))
-        expect(arrays, "n_labels", np.int64, (n_nodes - first,))
-        labels, n_own = arrays["labels"], arrays["n_labels"]
-        if (labels < 0).any() or (labels >= n_labels).any() or (n_own < 0).any() or (n_own > width).any():
-            raise ValueError("the candidates do not fit the labels")
+        labels, label_counts, n_own = _restored_candidates(arrays, n_nodes, n_labels)
         keys, counts = _table(arrays, "", arity, resume)
         histograms = Histograms(
-            keys, counts, np.array([(keys != EMPTY).sum(), 0]), np.array(arrays["total"]),
-            _below(first, labels), _below(first, arrays["label_counts"]), _below(first, n_own),
+            keys, counts, np.array([(keys != EMPTY).sum(), 0]), np.array(arrays["total"]), labels, label_counts, n_own,
             np.zeros(n_nodes, np.int64),
         )  # fmt: skip
         routers = restored(arrays, "routers", n_inner, arity, n_features, sparse, resume)
@@ -181,17 +181,34 @@ def expect(arrays: dict[str, NDArray[Any]], name: str, kind: Any, shape: tuple[i
     return array
 
 
-def _below(first: int, array: NDArray[Any]) -> NDArray[Any]:
-    """An array over all nodes from one over the last ones."""
-    return np.concatenate([np.zeros((first, *array.shape[1:]), dtype=array.dtype), array])
+def _restored_candidates(
+    arrays: dict[str, NDArray[Any]], n_nodes: int, n_labels: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+    """The candidates of the nodes: a row for each again, as wide as the longest."""
+    n_own = expect(arrays, "n_labels", np.int32, (n_nodes,)).astype(np.int64)
+    if (n_own < 0).any() or (n_own > n_labels).any():
+        raise ValueError("the candidates do not fit the labels")
+    filled = np.arange(n_own.max()) < n_own[:, None]
+    labels, counts = np.zeros(filled.shape, np.int32), np.zeros(filled.shape, np.float32)
+    n = (int(n_own.sum()),)
+    labels[filled] = expect(arrays, "labels", np.int32, n)
+    counts[filled] = expect(arrays, "label_counts", np.float32, n)
+    if (labels < 0).any() or (labels >= n_labels).any():
+        raise ValueError("the candidates do not fit the labels")
+    return labels, counts, n_own
 
 
 def stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
     out = {"bias": scorers.bias[:n]}
+    if isinstance(scorers, DenseScorers):
+        for_answers(scorers)
+        if not resume:
+            return {**out, "halves": scorers.halves[:n].view(np.float16), "scale": scorers.scale[:n]}
+        scorers = able_to_learn(scorers)
+        kept = {name: getattr(scorers, name)[:n] for name in ("bias_squares", "weights", "squares")}
+        return {**out, **kept}
     if resume:
         out["bias_squares"] = scorers.bias_squares[:n]
-    if isinstance(scorers, DenseScorers):
-        return {**out, "weights": scorers.weights[:n], **({"squares": scorers.squares[:n]} if resume else {})}
     taken = scorers.keys != EMPTY
     cells = scorers.cells[taken]
     return {**out, "keys": scorers.keys[taken], "cells": cells if resume else cells[:, : cells.shape[1] // 2]}
@@ -203,16 +220,17 @@ def restored(
     n = n_groups * width
     bias = np.array(expect(arrays, f"{name}/bias", np.float32, (n,)))
     squares = np.zeros(n, np.float32)
+    if not sparse and not resume:
+        halves = np.array(expect(arrays, f"{name}/halves", np.float16, (n, n_features)))
+        return frozen_scorers(halves, np.array(expect(arrays, f"{name}/scale", np.float32, (n,))), bias)
     if resume:
         squares = np.array(expect(arrays, f"{name}/bias_squares", np.float32, (n,)))
     if not sparse:
-        weights = expect(arrays, f"{name}/weights", np.float32, (n, n_features))
-        own = (
-            expect(arrays, f"{name}/squares", np.float32, (n, n_features))
-            if resume
-            else np.zeros_like(weights)
+        shape = (n, n_features)
+        weights, own = (
+            np.array(expect(arrays, f"{name}/{part}", np.float32, shape)) for part in ("weights", "squares")
         )
-        return DenseScorers(np.array(weights), np.array(own), bias, squares)
+        return dense_scorers(weights, own, bias, squares)
     keys, cells = _table(arrays, f"{name}/", 2 * width, True, stored=2 * width if resume else width)
     return SparseScorers(keys, cells, np.array([(keys != EMPTY).sum(), 0]), bias, squares)
 

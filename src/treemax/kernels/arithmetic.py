@@ -39,6 +39,35 @@ def exp_all(x, out):
         out[i] = exp32(x[i])
 
 
+@fast_inline_kernel
+def log32(x):
+    """The natural logarithm of a normal float32 above zero, which vectorises where `math.log` does not."""
+    bits = np.float32(x).view(np.int32)
+    mantissa = np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)).view(np.float32)  # 0.5 to 1
+    exponent = np.float32((bits >> np.int32(23)) - np.int32(126))
+    low = mantissa < np.float32(0.70710678)
+    exponent -= _ONE if low else np.float32(0.0)
+    m = (mantissa + mantissa if low else mantissa) - _ONE
+    p = np.float32(7.0376836292e-2)
+    p = p * m - np.float32(1.1514610310e-1)
+    p = p * m + np.float32(1.1676998740e-1)
+    p = p * m - np.float32(1.2420140846e-1)
+    p = p * m + np.float32(1.4249322787e-1)
+    p = p * m - np.float32(1.6668057665e-1)
+    p = p * m + np.float32(2.0000714765e-1)
+    p = p * m - np.float32(2.4999993993e-1)
+    p = p * m + np.float32(3.3333331174e-1)
+    square = m * m
+    return m - np.float32(0.5) * square + p * m * square + exponent * _LN2_LOW + exponent * _LN2_HIGH
+
+
+@fast_kernel
+def log_all(x, out):
+    """`log32` of every element: for tests of its error."""
+    for i in range(x.size):
+        out[i] = log32(x[i])
+
+
 @kernel
 def next_random(random):
     """The number after this one in a sequence of 64-bit numbers; the upper bits look random."""

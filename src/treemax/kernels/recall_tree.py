@@ -11,11 +11,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels import atomic
-from treemax.kernels.arithmetic import exp32
+from treemax.kernels import atomic, vector
+from treemax.kernels.arithmetic import exp32, log32
 from treemax.kernels.jit import fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer
-from treemax.kernels.scorers import MIX, pair, room_left, row_of, scores, slot, slot_for, update, width_of
+from treemax.kernels.scorers import (
+    MIX,
+    pair,
+    room_left,
+    row_of,
+    scores,
+    scores_of,
+    slot,
+    slot_for,
+    update,
+    width_of,
+)
 
 LEAST_MASS = np.float32(3e-4)  # what the tree gives to a label that it did not think of
 FIRST_COUNT = np.float32(0.1)  # of a label in the child drawn for it, so that siblings begin to differ
@@ -199,6 +210,12 @@ def _gather(size, shape, histograms, search):
     """The candidates of all nodes of the beam, those that the tree gives most to; returns how many."""
     n = 0
     mass, found = search.mass, search.candidates
+    width, line = np.uint64(histograms.labels.shape[1]), np.uint64(16)
+    for j in range(size):  # the nodes are far apart: ask for all of them before the first is read
+        first = np.uint64(search.beam[j]) * width
+        for q in range(np.uint64(0), min(width, np.uint64(48)), line):
+            vector.prefetch(histograms.labels, first + q)
+            vector.prefetch(histograms.label_counts, first + q)
     for j in range(size):
         node = search.beam[j]
         if histograms.total[node] <= _ZERO:
@@ -226,13 +243,25 @@ def _gather(size, shape, histograms, search):
     return n
 
 
+@fast_kernel
+def _add_prior(scores, masses, prior):
+    for q in range(scores.size):
+        scores[q] += prior * log32(masses[q] + LEAST_MASS)
+
+
+@fast_kernel
+def _sum_of_exponentials(scores, top):
+    total = _ZERO
+    for q in range(scores.size):
+        total += exp32(scores[q] - top)
+    return total
+
+
 @kernel
 def _score(n, x, regressors, shape, search):
     """The scores of the first n candidates: what their regressors say, and what the tree thinks of them."""
-    one = search.scores[:1]
-    for q in range(n - 1, -1, -1):  # backwards: `one` is the place of the first
-        scores(regressors, search.candidates[q], 1, x, one)
-        search.scores[q] = one[0] + shape.prior * np.log(search.masses[q] + LEAST_MASS)
+    scores_of(regressors, search.candidates, n, x, search.scores)
+    _add_prior(search.scores[:n], search.masses[:n], shape.prior)
 
 
 # --- learning --------------------------------------------------------------------------------------------
@@ -354,12 +383,15 @@ def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, p
         x = row_of(rows, i)
         _, size = _descend(x, routers, shape, search)
         n = _gather(size, shape, histograms, search)
-        filled = 0
-        if n:
-            _score(n, x, regressors, shape, search)
-            _softmax(search.scores[:n])
+        _score(n, x, regressors, shape, search)
+        best, own, filled = ids[i], probabilities[i], 0
         for q in range(n):
-            filled = offer(search.candidates[q], search.scores[q], ids[i], probabilities[i], filled)
+            filled = offer(search.candidates[q], search.scores[q], best, own, filled)
+        if n:
+            top = own[0]
+            total = _sum_of_exponentials(search.scores[:n], top)
+            for q in range(filled):
+                own[q] = exp32(own[q] - top) / total
         for q in range(filled, k):
-            ids[i, q] = -1
-            probabilities[i, q] = _ZERO
+            best[q] = -1
+            own[q] = _ZERO

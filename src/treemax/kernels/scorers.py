@@ -18,16 +18,32 @@ from treemax.kernels.jit import fast_inline_kernel, inline_kernel, kernel
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
 MIX = np.uint64(0x9E3779B97F4A7C15)
+AHEAD = 2  # scorers that are asked for before their turn: they are far apart in memory
 _ZERO = np.float32(0.0)
 
 
 class DenseScorers(NamedTuple):
-    """One linear scorer an owner: a row of weights, and AdaGrad's sums of squared gradients."""
+    """One linear scorer an owner: a row of weights, and AdaGrad's sums of squared gradients.
+
+    Answers take the weights from `halves`, float16 times `scale`: half of the bytes are half of the time. A scorer
+    is `stale` from when it learned until its halves are written anew. A model that is not to learn has no weights.
+    """
 
     weights: np.ndarray
     squares: np.ndarray
     bias: np.ndarray
     bias_squares: np.ndarray
+    halves: np.ndarray
+    scale: np.ndarray
+    stale: np.ndarray
+
+
+class HalfScorers(NamedTuple):
+    """Dense scorers as answers take them."""
+
+    halves: np.ndarray
+    scale: np.ndarray
+    bias: np.ndarray
 
 
 class SparseScorers(NamedTuple):
@@ -45,6 +61,21 @@ def _dot(a, b):
     total = _ZERO
     for d in range(a.size):
         total += a[d] * b[d]
+    return total
+
+
+@fast_inline_kernel
+def _half_dot(halves, owner, x):
+    n, wide = np.uint64(x.size), np.uint64(vector.WIDTH)
+    first = np.uint64(owner) * n
+    whole = n - n % (wide + wide)
+    even, odd = vector.splat(_ZERO), vector.splat(_ZERO)
+    for d in range(np.uint64(0), whole, wide + wide):
+        even = vector.multiply_add(vector.load_halves(halves, first + d), vector.load(x, d), even)
+        odd = vector.multiply_add(vector.load_halves(halves, first + d + wide), vector.load(x, d + wide), odd)
+    total = vector.total(vector.add(even, odd))
+    for d in range(whole, n):
+        total += vector.load_half(halves, first + d) * x[d]
     return total
 
 
@@ -103,6 +134,11 @@ def scores(scorers, group, width, x, out):
     raise NotImplementedError
 
 
+def scores_of(scorers, owners, n, x, out):
+    """The scores of the first n owners, in groups of one."""
+    raise NotImplementedError
+
+
 def update(scorers, group, gradients, width, x, rate, initial):
     """A step of AdaGrad for the scorers of a group whose gradient is not zero."""
     raise NotImplementedError
@@ -118,6 +154,15 @@ def _overload_scores(scorers, group, width, x, out):
                 out[c] = scorers.bias[owner] + _dot(scorers.weights[owner], x)
 
         return dense
+
+    if scorers.instance_class is HalfScorers:
+
+        def half(scorers, group, width, x, out):
+            for c in range(width):
+                owner = group * width + c
+                out[c] = scorers.bias[owner] + scorers.scale[owner] * _half_dot(scorers.halves, owner, x)
+
+        return half
 
     def sparse(scorers, group, width, x, out):
         indices, values = x
@@ -138,6 +183,37 @@ def _overload_scores(scorers, group, width, x, out):
     return sparse
 
 
+@overload(scores_of)
+def _overload_scores_of(scorers, owners, n, x, out):
+    if scorers.instance_class is DenseScorers:
+
+        def dense(scorers, owners, n, x, out):
+            for q in range(n):
+                out[q] = scorers.bias[owners[q]] + _dot(scorers.weights[owners[q]], x)
+
+        return dense
+
+    if scorers.instance_class is HalfScorers:
+
+        def half(scorers, owners, n, x, out):
+            width, line = np.uint64(x.size), np.uint64(32)
+            for q in range(n):
+                if q + AHEAD < n:
+                    first = np.uint64(owners[q + AHEAD]) * width
+                    for d in range(np.uint64(0), width, line):
+                        vector.prefetch(scorers.halves, first + d)
+                owner = owners[q]
+                out[q] = scorers.bias[owner] + scorers.scale[owner] * _half_dot(scorers.halves, owner, x)
+
+        return half
+
+    def sparse(scorers, owners, n, x, out):
+        for q in range(n):
+            scores(scorers, owners[q], 1, x, out[q : q + 1])
+
+    return sparse
+
+
 @overload(update)
 def _overload_update(scorers, group, gradients, width, x, rate, initial):
     if scorers.instance_class is DenseScorers:
@@ -148,6 +224,7 @@ def _overload_update(scorers, group, gradients, width, x, rate, initial):
                     owner = group * width + c
                     _step(scorers.weights[owner], scorers.squares[owner], x, gradients[c], rate, initial)
                     _bias_step(scorers, owner, gradients[c], rate, initial)
+                    scorers.stale[owner] = True
 
         return dense
 

@@ -80,6 +80,39 @@ def store(typing_context, array, start, value):
     return types.void(array, types.uint64, vector_type), generate
 
 
+def _halves(context, builder, signature, arguments, kind):
+    """Half-precision numbers of a contiguous uint16 array; nothing is checked."""
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    place = builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
+    return builder.load(place, align=2)
+
+
+@intrinsic
+def load_halves(typing_context, array, start):
+    """Sixteen half-precision numbers from `start` on, of a uint16 array of any shape taken as one row."""
+    if not (isinstance(array, types.Array) and array.dtype == types.uint16 and array.layout == "C"):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        halves = _halves(context, builder, signature, arguments, ir.VectorType(ir.HalfType(), WIDTH))
+        return builder.fpext(halves, _FLOATS)
+
+    return vector_type(array, types.uint64), generate
+
+
+@intrinsic
+def load_half(typing_context, array, index):
+    """One half-precision number, likewise."""
+    if not (isinstance(array, types.Array) and array.dtype == types.uint16 and array.layout == "C"):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        half = _halves(context, builder, signature, arguments, ir.HalfType())
+        return builder.fpext(half, ir.FloatType())
+
+    return types.float32(array, types.uint64), generate
+
+
 @intrinsic
 def load_at(typing_context, address):
     """The sixteen numbers at an address in memory, a multiple of 64; nothing is checked."""

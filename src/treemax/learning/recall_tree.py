@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel, Scorers
+from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel
+from treemax.inference.scorers import Scorers, dense_scorers
 from treemax.inputs import Rows
 from treemax.kernels import recall_tree as kernels
 from treemax.kernels.recall_tree import Histograms, Rates
-from treemax.kernels.scorers import EMPTY, DenseScorers, SparseScorers, moved
+from treemax.kernels.scorers import EMPTY, SparseScorers, moved
 from treemax.labels import Targets
 from treemax.threads import run_all
 
 ROWS_AT_ONCE = 2048
+OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
 
 
@@ -60,7 +62,7 @@ def empty_model(
     n_nodes = n_inner * arity + 1
     histograms = Histograms(
         np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, arity), np.float32), np.zeros(2, np.int64),
-        np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_candidates), np.int64),
+        np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_candidates), np.int32),
         np.zeros((n_nodes, n_candidates), np.float32), np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64),
     )  # fmt: skip
     return RecallTreeModel(
@@ -74,7 +76,7 @@ def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> S
     bias, squares = np.zeros(n, np.float32), np.zeros(n, np.float32)
     if not sparse:
         shape = (n, n_features)
-        return DenseScorers(np.zeros(shape, np.float32), np.zeros(shape, np.float32), bias, squares)
+        return dense_scorers(np.zeros(shape, np.float32), np.zeros(shape, np.float32), bias, squares)
     cells = np.zeros((SMALLEST_TABLE, 2 * width), np.float32)
     return SparseScorers(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
 
@@ -98,9 +100,7 @@ def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidat
 def more_scorers(scorers: Scorers, n: int) -> Scorers:
     """The same scorers, with room for n."""
     changed: dict[str, Any] = {
-        name: longer(getattr(scorers, name), n)
-        for name in ("bias", "bias_squares", "weights", "squares")
-        if hasattr(scorers, name)
+        name: longer(getattr(scorers, name), n) for name in OF_EACH_SCORER if hasattr(scorers, name)
     }
     return scorers._replace(**changed)
 
@@ -166,7 +166,7 @@ def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
 def _with_old(new: Scorers, old: Scorers) -> Scorers:
     """The scorers of a larger tree, with those that it had before."""
     n = len(old.bias)
-    for name in ("bias", "bias_squares", "weights", "squares"):
+    for name in OF_EACH_SCORER:
         if hasattr(new, name):
             getattr(new, name)[:n] = getattr(old, name)
     if isinstance(new, SparseScorers) and isinstance(old, SparseScorers):

@@ -1,0 +1,58 @@
+"""Dense scorers with their weights in half precision, which is what answers are made from."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseScorers
+
+Scorers = DenseScorers | SparseScorers
+SCORERS_AT_ONCE = 1024  # whose halves are written together: what that takes stays in the cache
+
+
+def dense_scorers(
+    weights: NDArray[np.float32],
+    squares: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    bias_squares: NDArray[np.float32],
+) -> DenseScorers:
+    """Scorers whose halves are yet to be written."""
+    n = len(weights)
+    halves, scale = np.zeros(weights.shape, np.uint16), np.ones(n, np.float32)
+    return DenseScorers(weights, squares, bias, bias_squares, halves, scale, np.ones(n, np.bool_))
+
+
+def frozen_scorers(
+    halves: NDArray[np.float16], scale: NDArray[np.float32], bias: NDArray[np.float32]
+) -> DenseScorers:
+    """Scorers that only answer."""
+    nothing = np.zeros((0, halves.shape[1]), np.float32)
+    fresh = np.zeros(len(bias), np.bool_)
+    return DenseScorers(nothing, nothing, bias, np.zeros_like(bias), halves.view(np.uint16), scale, fresh)
+
+
+def able_to_learn(scorers: Scorers) -> Scorers:
+    """Scorers that only answer, with weights and AdaGrad's sums; others as they are."""
+    if isinstance(scorers, SparseScorers) or len(scorers.weights) == len(scorers.bias):
+        return scorers
+    weights = scorers.halves.view(np.float16).astype(np.float32) * scorers.scale[:, None]
+    return scorers._replace(weights=weights, squares=np.zeros_like(weights))
+
+
+def for_answers(scorers: Scorers) -> HalfScorers | SparseScorers:
+    """The scorers as kernels that answer take them; halves that are stale are written anew.
+
+    A flag is cleared before its halves are written: what a thread learns in between sets it again.
+    """
+    if isinstance(scorers, SparseScorers):
+        return scorers
+    stale = np.flatnonzero(scorers.stale)
+    for start in range(0, len(stale), SCORERS_AT_ONCE):
+        some = stale[start : start + SCORERS_AT_ONCE]
+        scorers.stale[some] = False
+        weights = scorers.weights[some]
+        scale = np.exp2(np.ceil(np.log2(np.maximum(np.abs(weights).max(axis=1, initial=0.0), 1e-30))))
+        scorers.scale[some] = scale
+        scorers.halves[some] = (weights / scale[:, None]).astype(np.float16).view(np.uint16)
+    return HalfScorers(scorers.halves, scorers.scale, scorers.bias)

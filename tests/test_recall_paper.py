@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import treemax
 from treemax.inference.recall_paper import Descent
 from treemax.kernels import recall_paper as kernels
+from treemax.kernels.jit import kernel
+from treemax.kernels.scorers import LEAST_NEW
 from treemax.labels import Targets
 from treemax.learning.recall_paper import candidates_for, depth_for, empty_model, learn
 from treemax.learning.recall_tree import Settings
@@ -67,8 +69,10 @@ class Node:
 class Reference:
     """Algorithms 1 to 4, plain: objects, dictionaries, entropies from their definition."""
 
-    def __init__(self, n_labels, n_features, descent):
+    def __init__(self, n_labels, n_features, descent, least_new=0.0):
         self.n_features, self.descent, self.n_nodes = n_features, descent, 1
+        self.least_new, self.made = least_new, np.zeros((n_labels, n_features + 1), dtype=bool)
+        self.made[:, -1] = True  # the biases
         self.root = Node(0, n_features)
         self.weights, self.squares = np.zeros((2, n_labels, n_features + 1))
         self.path_weights, self.path_squares = {}, {}
@@ -128,7 +132,10 @@ class Reference:
             gradient = 1 / (1 + math.exp(-score)) - (candidate == label)
             if abs(gradient) < SETTINGS.least_gradient:
                 continue
-            self.step(self.weights[candidate], self.squares[candidate], x, gradient, SETTINGS.rate)
+            if abs(gradient) >= self.least_new:
+                self.made[candidate] |= x != 0
+            seen = np.where(self.made[candidate], x, 0.0)
+            self.step(self.weights[candidate], self.squares[candidate], seen, gradient, SETTINGS.rate)
             for number in path:
                 key = candidate, number
                 self.path_squares[key] = self.path_squares.get(key, 0.0) + gradient**2
@@ -178,7 +185,7 @@ def test_learns_as_the_reference_does(descent, sparse):
     X, y = problem()
     X[np.abs(X) < 0.4] = 0.0
     model, rows = learned(X, y, descent, sparse)
-    reference = Reference(40, X.shape[1], descent)
+    reference = Reference(40, X.shape[1], descent, LEAST_NEW if sparse else 0.0)
     for x, label in zip(X, y.tolist()):
         reference.train(x, label)
     assert model.n_nodes == reference.n_nodes > 7
@@ -203,11 +210,12 @@ def compare_nodes(model, root):
         assert own.covered[node.number] == sum(node.counts[label] for label in node.candidates)
         assert own.sums[node.number] == pytest.approx(sum(map(n_log_n, node.counts.values())), abs=1e-9)
         tallies = own.candidates[node.number, : own.n_candidates[node.number]]
-        assert model.tallies.labels[tallies].tolist() == node.candidates
+        assert own.labels[node.number, : len(tallies)].tolist() == node.candidates
+        assert model.tallies.records["label"][tallies].tolist() == node.candidates
         waiting += [child for child in (node.left, node.right) if child]
 
 
-@kernels.kernel
+@kernel
 def recall_of_node(node, way, nodes):
     return kernels.recall(node, way, nodes)
 
@@ -237,7 +245,7 @@ def test_candidates_are_the_most_frequent_labels(y, n_candidates):
     counts = sorted(np.bincount(y).tolist(), reverse=True)[:n_candidates]
     counts = [count for count in counts if count]
     n = int(model.nodes.n_candidates[0])
-    assert model.tallies.counts[model.nodes.candidates[0, :n]].tolist() == counts
+    assert model.tallies.records["count"][model.nodes.candidates[0, :n]].tolist() == counts
     assert model.nodes.covered[0] == sum(counts) and model.nodes.total[0] == len(y)
 
 
@@ -262,8 +270,8 @@ def paper(**parameters):
 def test_without_path_features_the_path_has_no_weights():
     X, y = problem(1000)
     model = paper(path_features=False).fit(X, y)
-    assert not model.model_.tallies.weights.any()
-    assert paper().fit(X, y).model_.tallies.weights.any()
+    assert not model.model_.tallies.records["weight"].any()
+    assert paper().fit(X, y).model_.tallies.records["weight"].any()
 
 
 def test_without_a_bound_every_row_comes_to_a_leaf():
@@ -363,7 +371,8 @@ def test_damaged_parts_are_refused():
         ("nodes/covered", 10**6, "counts"),
         ("nodes/routers", 1, "routers"),
         ("tallies/above", 10**6, "fit together"),
-        ("tallies/pairs", 39, "fit together"),
+        ("tallies/label", 39, "fit together"),
+        ("tallies/node", 1, "fit together"),
     ):
         with pytest.raises(ValueError, match=message):
             type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)

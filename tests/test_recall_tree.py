@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import treemax
 from treemax.inference.recall_tree import Beam
 from treemax.kernels.recall_tree import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
-from treemax.kernels.scorers import EMPTY
+from treemax.kernels.scorers import EMPTY, LEAST_NEW
 from treemax.labels import Targets
 from treemax.learning.recall_tree import (
     Settings,
@@ -30,7 +30,7 @@ def problem(n_rows=300, n_labels=30, n_features=12, seed=0):
 class Reference:
     """The same algorithm, plain: dictionaries, lists, one number at a time."""
 
-    def __init__(self, arity, depth, n_labels, n_features, beam, settings):
+    def __init__(self, arity, depth, n_labels, n_features, beam, settings, least_new=0.0):
         self.arity, self.depth, self.beam, self.settings = arity, depth, beam, settings
         self.first_leaf = (arity**depth - 1) // (arity - 1)
         n_nodes = self.first_leaf * arity + 1
@@ -39,6 +39,8 @@ class Reference:
         self.regressors = np.zeros((n_labels, n_features + 1))
         self.regressor_squares = np.zeros_like(self.regressors)
         self.counts = [{} for _ in range(n_nodes)]
+        self.least_new, self.made = least_new, np.zeros(self.regressors.shape, dtype=bool)
+        self.made[:, -1] = True  # the biases
 
     def children(self, node):
         return range(node * self.arity + 1, node * self.arity + 1 + self.arity)
@@ -91,7 +93,9 @@ class Reference:
         gradients /= gradients.sum()
         for candidate, gradient in zip(labels, gradients - (np.array(labels) == label)):
             own = self.regressors[candidate], self.regressor_squares[candidate]
-            self.step(*own, x, gradient, self.settings.rate)
+            if abs(gradient) >= self.least_new:
+                self.made[candidate] |= x != 0
+            self.step(*own, np.where(self.made[candidate], x, 0.0), gradient, self.settings.rate)
         best = 0
         for node, share, shares in opened:
             if share >= self.settings.least_share or node == best:
@@ -137,7 +141,7 @@ def test_learns_as_the_reference_does(arity, depth, n_candidates, sparse):
     rows = treemax.inputs.as_rows(sp.csr_matrix(X) if sparse else X)
     targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
     list(learn(model, rows, targets, [np.arange(len(y), dtype=np.uint32)], SETTINGS, beam, len(y)))
-    reference = Reference(arity, depth, 30, X.shape[1], beam, SETTINGS)
+    reference = Reference(arity, depth, 30, X.shape[1], beam, SETTINGS, LEAST_NEW if sparse else 0.0)
     for x, label in zip(X, y.tolist()):
         reference.learn(x, label, drawn_child(arity))
     _, probabilities = model.best(rows, 3, beam)

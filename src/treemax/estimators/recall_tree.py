@@ -229,10 +229,11 @@ class RecallTree(OnlineLabelClassifier):
     def _learn(
         self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: Settings, planned: int
     ) -> Iterator[int]:  # fmt: skip
+        threads = thread_count(self.n_jobs)
         if isinstance(model, PaperTreeModel):
             descent = self._descent(model.n_labels)
-            return paper.learn(model, rows, targets, orders, settings, descent, planned)
-        beam, threads = self._beam(model.n_labels), thread_count(self.n_jobs)
+            return paper.learn(model, rows, targets, orders, settings, descent, planned, threads)
+        beam = self._beam(model.n_labels)
         return learn(model, rows, targets, orders, settings, beam, planned, threads)
 
     def _empty(self, rows: Rows, n_labels: int) -> Model:

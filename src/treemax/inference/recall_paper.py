@@ -10,17 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks
-from treemax.inference.recall_tree import SMALLEST_TABLE, CandidateModel, expect, restored, stored
+from treemax.inference.recall_tree import CandidateModel, expect, restored, stored
 from treemax.inference.scorers import Scorers, for_answers
 from treemax.inputs import Rows
 from treemax.kernels import recall_paper as kernels
-from treemax.kernels.recall_paper import NONE, Nodes, Tallies, Way
-from treemax.kernels.scorers import EMPTY, moved
+from treemax.kernels.recall_paper import NONE, TALLY, Nodes, Tallies, Way, Workspace
 from treemax.threads import run_all
 
 ROUTER_WEIGHTS = {"increase": kernels.INCREASE, "printed": kernels.PRINTED, "unit": kernels.UNIT}
-_LOWER_HALF = np.uint64(0xFFFFFFFF)
-_UPPER_HALF = np.uint64(32)
 
 
 class Descent(NamedTuple):
@@ -52,6 +49,7 @@ class PaperTreeModel(CandidateModel):
     tallies: Tallies
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
+    path_scores: NDArray[np.float32] | None = None  # of candidates, computed when first asked after learning
 
     @property
     def n_nodes(self) -> int:
@@ -70,6 +68,14 @@ class PaperTreeModel(CandidateModel):
         parts = (self.routers, self.regressors, self.nodes, self.tallies)
         return sum(array.nbytes for part in parts for array in part)
 
+    def workspace(self, search: Descent) -> Workspace:
+        """Room for one thread."""
+        width = self.nodes.labels.shape[1]
+        return Workspace(
+            np.zeros(search.depth, np.int64), np.zeros(search.depth, np.float32), np.zeros(width, np.int32),
+            np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(1, np.float32),
+        )  # fmt: skip
+
     def best(
         self, rows: Rows, k: int, search: Descent, threads: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -77,16 +83,26 @@ class PaperTreeModel(CandidateModel):
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         routers, regressors = for_answers(self.routers), for_answers(self.regressors)
         predict: Callable[..., None] = kernels.predict
+        of_paths = self._path_scores(search)
 
         def answer(block: slice) -> None:
             part = rows[block]
             predict(
-                self.rows(part), len(part), self.nodes, self.tallies, routers, regressors, search.way,
-                ids[block], probabilities[block],
+                self.rows(part), len(part), self.nodes, of_paths, routers, regressors, search.way,
+                self.workspace(search), ids[block], probabilities[block],
             )  # fmt: skip
 
         run_all(blocks(len(rows), max(k, search.n_candidates)), answer, threads)
         return ids, probabilities
+
+    def _path_scores(self, search: Descent) -> NDArray[np.float32]:
+        if not search.path_features:
+            return np.zeros(self.nodes.labels.shape, np.float32)
+        if self.path_scores is None:
+            of_paths = np.zeros(self.nodes.labels.shape, np.float32)
+            kernels.path_scores(self.nodes, self.tallies, of_paths)
+            self.path_scores = of_paths
+        return self.path_scores
 
     # --- to a file and back -----------------------------------------------------------------------------
 
@@ -104,8 +120,8 @@ class PaperTreeModel(CandidateModel):
             arrays |= {f"{name}/{key}": array for key, array in stored(scorers, n_own, resume).items()}
         for name in ("routers", "children", "total", "sums", "covered", "candidates", "n_candidates"):
             arrays[f"nodes/{name}"] = getattr(self.nodes, name)[:n]
-        for name in ("pairs", "counts", "above", "weights", *(["squares"] if resume else [])):
-            arrays[f"tallies/{name}"] = getattr(self.tallies, name)[:n_tallies]
+        for name in ("label", "node", "count", "above", "weight", *(["square"] if resume else [])):
+            arrays[f"tallies/{name}"] = np.ascontiguousarray(self.tallies.records[name][:n_tallies])
         return header, arrays
 
     @classmethod
@@ -116,6 +132,7 @@ class PaperTreeModel(CandidateModel):
         sparse, resume, n_features = bool(header["sparse"]), bool(header["resume"]), int(header["n_features"])
         tallies = _restored_tallies(arrays, n_labels, resume)
         nodes = _restored_nodes(arrays, tallies)
+        _connect(tallies, nodes)
         routers = restored(arrays, "routers", int(nodes.used[1]), 1, n_features, sparse, resume)
         regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = np.array(header["found"], dtype=np.int64)
@@ -123,27 +140,35 @@ class PaperTreeModel(CandidateModel):
 
 
 def _restored_tallies(arrays: dict[str, NDArray[Any]], n_labels: int, resume: bool) -> Tallies:
-    pairs, n = arrays["tallies/pairs"], len(arrays["tallies/pairs"])
-    expect(arrays, "tallies/pairs", np.uint64, (n,))
-    counts, above = (
-        np.array(expect(arrays, f"tallies/{name}", np.int32, (n,))) for name in ("counts", "above")
-    )
-    weights = np.array(expect(arrays, "tallies/weights", np.float32, (n,)))
-    squares = np.zeros_like(weights)
-    if resume:
-        squares = np.array(expect(arrays, "tallies/squares", np.float32, (n,)))
-    labels, nodes = pairs & _LOWER_HALF, pairs >> _UPPER_HALF
+    n = len(arrays["tallies/label"])
+    records = np.zeros(n, TALLY)
+    for name in ("label", "node", "count", "above", "weight", *(["square"] if resume else [])):
+        records[name] = expect(arrays, f"tallies/{name}", TALLY[name], (n,))
+    labels, nodes, above = records["label"], records["node"], records["above"]
     ordered = (above >= NONE) & (above < np.arange(n)) & ((above == NONE) == (nodes == 0))
-    if (labels >= n_labels).any() or len(np.unique(pairs)) != n or not ordered.all():
+    if (labels < 0).any() or (labels >= n_labels).any() or (nodes < 0).any() or not ordered.all():
         raise ValueError("the labels counted at nodes do not fit together")
-    size = SMALLEST_TABLE
-    while size * 3 // 4 < n:
-        size *= 2
-    keys, places = np.full(size, EMPTY), np.zeros(size, np.int32)
-    moved(np.array(pairs), np.arange(n, dtype=np.int32), keys, places)
-    return Tallies(
-        np.array([n]), keys, places, np.array(pairs), labels.astype(np.int32), counts, above, weights, squares
-    )
+    first = np.zeros(n_labels, np.int32)
+    at_root = np.flatnonzero(above == NONE)
+    first[labels[at_root]] = at_root + 1
+    return Tallies(np.array([n]), first, records)
+
+
+def _connect(tallies: Tallies, nodes: Nodes) -> None:
+    """Tell every tally where its label is at the children of its node."""
+    records = tallies.records
+    below = np.flatnonzero(records["above"] != NONE)
+    parents = records["above"][below]
+    sides = nodes.children[records["node"][parents]]
+    for side, name in enumerate(("left", "right")):
+        here = sides[:, side] == records["node"][below]
+        records[name][parents[here]] = below[here]
+    known = np.zeros(len(records), dtype=bool)
+    for found in (tallies.first[tallies.first > 0] - 1, records["left"], records["right"]):
+        known[found[found > 0]] = True
+    consistent = records["label"][below] == records["label"][parents]
+    if not (known[1:].all() and consistent.all()):
+        raise ValueError("the labels counted at nodes do not fit together")
 
 
 def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
@@ -166,8 +191,7 @@ def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
     outside = (candidates < 0) | ((candidates >= n_tallies) & filled)
     if outside.any() or (n_own < 0).any() or (n_own > width).any():
         raise ValueError("the candidates do not fit the labels")
-    if (tallies.pairs >> _UPPER_HALF >= n).any() or (
-        (own["covered"] > own["total"]) | (own["covered"] < 0)
-    ).any():
+    if (tallies.records["node"] >= n).any() or ((own["covered"] > own["total"]) | (own["covered"] < 0)).any():
         raise ValueError("the counts do not fit the nodes")
-    return Nodes(np.array([n, len(routers)]), **own)
+    labels = np.where(filled, tallies.records["label"][np.where(filled, candidates, 0)], 0).astype(np.int32)
+    return Nodes(np.array([n, len(routers)]), **own, labels=labels, lock=np.zeros(n, np.int64))

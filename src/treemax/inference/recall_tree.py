@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks, densified, sparsified
 from treemax.inference.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
+from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import recall_tree as kernels
 from treemax.kernels.recall_tree import Histograms, Shape, Workspace
-from treemax.kernels.scorers import EMPTY, DenseScorers, SparseScorers, moved
+from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, SparseScorers, moved
 from treemax.threads import run_all
 
 SMALLEST_TABLE = 1024
@@ -209,6 +210,8 @@ def stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
         return {**out, **kept}
     if resume:
         out["bias_squares"] = scorers.bias_squares[:n]
+    if isinstance(scorers, SparseScorers):
+        return {**out, **stored_sparse(scorers, resume)}
     taken = scorers.keys != EMPTY
     cells = scorers.cells[taken]
     return {**out, "keys": scorers.keys[taken], "cells": cells if resume else cells[:, : cells.shape[1] // 2]}
@@ -231,8 +234,17 @@ def restored(
             np.array(expect(arrays, f"{name}/{part}", np.float32, shape)) for part in ("weights", "squares")
         )
         return dense_scorers(weights, own, bias, squares)
+    if width == 1:
+        n_weights = len(arrays[f"{name}/owners"])
+        return restored_sparse(
+            expect(arrays, f"{name}/entries", np.uint32, (n_features,)),
+            expect(arrays, f"{name}/owners", np.uint32, (n_weights,)),
+            expect(arrays, f"{name}/weights", np.float32, (n_weights,)),
+            expect(arrays, f"{name}/squares", np.float32, (n_weights,)) if resume else None,
+            bias, squares,
+        )  # fmt: skip
     keys, cells = _table(arrays, f"{name}/", 2 * width, True, stored=2 * width if resume else width)
-    return SparseScorers(keys, cells, np.array([(keys != EMPTY).sum(), 0]), bias, squares)
+    return SparseGroups(keys, cells, np.array([(keys != EMPTY).sum(), 0]), bias, squares)
 
 
 def _table(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseScorers
+from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, SparseScorers
 
-Scorers = DenseScorers | SparseScorers
+Scorers = DenseScorers | SparseScorers | SparseGroups
 SCORERS_AT_ONCE = 1024  # whose halves are written together: what that takes stays in the cache
 
 
@@ -34,18 +34,18 @@ def frozen_scorers(
 
 def able_to_learn(scorers: Scorers) -> Scorers:
     """Scorers that only answer, with weights and AdaGrad's sums; others as they are."""
-    if isinstance(scorers, SparseScorers) or len(scorers.weights) == len(scorers.bias):
+    if not isinstance(scorers, DenseScorers) or len(scorers.weights) == len(scorers.bias):
         return scorers
     weights = scorers.halves.view(np.float16).astype(np.float32) * scorers.scale[:, None]
     return scorers._replace(weights=weights, squares=np.zeros_like(weights))
 
 
-def for_answers(scorers: Scorers) -> HalfScorers | SparseScorers:
+def for_answers(scorers: Scorers) -> HalfScorers | SparseScorers | SparseGroups:
     """The scorers as kernels that answer take them; halves that are stale are written anew.
 
     A flag is cleared before its halves are written: what a thread learns in between sets it again.
     """
-    if isinstance(scorers, SparseScorers):
+    if not isinstance(scorers, DenseScorers):
         return scorers
     stale = np.flatnonzero(scorers.stale)
     for start in range(0, len(stale), SCORERS_AT_ONCE):

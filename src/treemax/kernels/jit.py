@@ -35,6 +35,23 @@ def fast_inline_kernel(function: Function) -> Function:
     return _compiled(function, fastmath=True, forceinline=True)
 
 
+def bare_kernel(function: Function) -> Function:
+    """Compile an exact kernel that allocates nothing, without counts of references to the arrays that it hands on.
+
+    Numba counts them around calls, with atomic additions: several nanoseconds an array, which adds up where named
+    tuples of arrays go to small functions. Such a kernel must not give back arrays.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def bare_inline_kernel(function: Function) -> Function:
+    """The same for a small piece that belongs inside its callers' loops."""
+    return _compiled(function, _nrt=False, forceinline=True)
+
+
+BARE_OPTIONS: Any = {"_nrt": False, "forceinline": True, "error_model": "numpy"}  # the same for overloads
+
+
 def _compiled(function: Function, **options: Any) -> Function:
     """Cached on disk where there is a place for it: neither a read-only installation nor a home that cannot
     be written to, as in many containers, is a reason to fail."""

@@ -2,7 +2,10 @@
 
 The tree is binary, and a row takes one path. Node 0 is the root; nodes are numbered as they are first needed. A
 *tally* is a label at a node: how often it came there, and the weight of the node as a path feature of the label.
-Tallies know that of the same label one node up, so that the path features of a candidate are a walk to the root.
+Tallies know those of the same label one node up and down: counting a row is a walk from the root, and the path
+features of a candidate are a walk to the root.
+
+Several threads may learn at once. What a node counts changes under the node's lock; weights have none.
 """
 
 from __future__ import annotations
@@ -11,14 +14,32 @@ from typing import NamedTuple
 
 import numpy as np
 
+from treemax.kernels import atomic
 from treemax.kernels.arithmetic import exp32
-from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
-from treemax.kernels.scorers import pair, room_left, row_of, scores, slot, update, width_of
+from treemax.kernels.scorers import (
+    buckets_needed,
+    promise,
+    row_of,
+    scores,
+    scores_of,
+    settle,
+    update,
+    update_of,
+)
 
 INCREASE, PRINTED, UNIT = 0, 1, 2  # what a router's importance weight is
 LEFT, RIGHT = 0, 1
 NONE = -1  # no tally
+TALLY = np.dtype(
+    [
+        ("label", np.int32), ("node", np.int32), ("count", np.int32),
+        ("above", np.int32),  # the tally of the label at the parent, NONE at the root
+        ("left", np.int32), ("right", np.int32),  # and at the children, 0 where there is none
+        ("weight", np.float32), ("square", np.float32),  # of the path feature
+    ]
+)  # fmt: skip
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 
@@ -33,21 +54,17 @@ class Nodes(NamedTuple):
     sums: np.ndarray  # of k log k over the counts k of the node's labels
     covered: np.ndarray  # rows whose label is a candidate now
     candidates: np.ndarray  # nodes x F, tallies, the most frequent first
+    labels: np.ndarray  # of the candidates
     n_candidates: np.ndarray
+    lock: np.ndarray
 
 
 class Tallies(NamedTuple):
     """The labels that came to nodes."""
 
     used: np.ndarray  # how many tallies there are
-    keys: np.ndarray  # a hash table: node in the upper half, label in the lower
-    places: np.ndarray  # the tally of each key
-    pairs: np.ndarray  # the key of each tally
-    labels: np.ndarray
-    counts: np.ndarray
-    above: np.ndarray  # the tally of the label at the parent, NONE at the root
-    weights: np.ndarray  # of the path feature
-    squares: np.ndarray
+    first: np.ndarray  # of each label: its tally at the root, plus 1
+    records: np.ndarray
 
 
 class Way(NamedTuple):
@@ -69,36 +86,61 @@ class Rates(NamedTuple):
     least_gradient: np.float32
 
 
+class Workspace(NamedTuple):
+    """What one thread needs for itself."""
+
+    path: np.ndarray  # the nodes that a question came through
+    sides: np.ndarray  # what their routers said
+    labels: np.ndarray  # the candidates at its end
+    scores: np.ndarray
+    gradients: np.ndarray
+    one: np.ndarray
+
+
 # --- nodes and tallies -----------------------------------------------------------------------------------
 
 
-@inline_kernel
-def _count(node, label, tallies):
-    """How often a label came to a node."""
-    key = pair(node, label)
-    at = slot(tallies.keys, key)
-    return np.int64(tallies.counts[tallies.places[at]]) if tallies.keys[at] == key else np.int64(0)
+@bare_inline_kernel
+def _new_tally(node, label, above, tallies):
+    new = atomic.fetch_add(tallies.used, 0, 1)
+    record = tallies.records[new]
+    record.label, record.node, record.above = label, node, above
+    return new
 
 
-@inline_kernel
-def _tally(node, label, above, tallies):
-    """The tally of a label at a node, a new one if need be."""
-    key = pair(node, label)
-    at = slot(tallies.keys, key)
-    if tallies.keys[at] != key:
-        new = tallies.used[0]
-        tallies.used[0] = new + 1
-        tallies.keys[at], tallies.places[at] = key, new
-        tallies.pairs[new], tallies.labels[new], tallies.above[new] = key, label, above
-    return np.int64(tallies.places[at])
+@bare_inline_kernel
+def _root_tally(label, tallies):
+    """The tally of a label at the root, a new one if need be. The root's lock is held."""
+    if tallies.first[label] == 0:
+        tallies.first[label] = _new_tally(0, label, NONE, tallies) + 1
+    return np.int64(tallies.first[label]) - 1
 
 
-@inline_kernel
+@bare_inline_kernel
+def _child_tally(tally, side, child, tallies):
+    """The tally of the same label at a child, a new one if need be. The child's lock is held."""
+    record = tallies.records[tally]
+    if (record.left if side == LEFT else record.right) == 0:
+        new = _new_tally(child, record.label, tally, tallies)
+        if side == LEFT:
+            record.left = new
+        else:
+            record.right = new
+    return np.int64(record.left if side == LEFT else record.right)
+
+
+@bare_inline_kernel
+def _count(tally, tallies):
+    """How often a label came to a node; tally 0, the first of all, is at no child."""
+    return np.int64(tallies.records[tally].count) if tally else np.int64(0)
+
+
+@bare_inline_kernel
 def _n_log_n(n):
     return n * np.log(np.float64(n)) if n > 0 else 0.0
 
 
-@inline_kernel
+@bare_inline_kernel
 def recall(node, way, nodes):
     """The lower bound of equation 1 on the recall of a node's candidates; always 0 where it is not to stop a row."""
     if not way.stops:
@@ -108,16 +150,17 @@ def recall(node, way, nodes):
     return r - np.sqrt(way.bound * r * (1.0 - r) / m) - way.bound / m
 
 
-@inline_kernel
+@bare_inline_kernel
 def update_candidates(node, tally, nodes, tallies):
-    """Count the label, and see to it that the candidates are the most frequent labels."""
-    count = np.int64(tallies.counts[tally]) + 1
-    tallies.counts[tally] = count
+    """Count the label, and see to it that the candidates are the most frequent labels. The node's lock is held."""
+    records = tallies.records
+    count = np.int64(records[tally].count) + 1
+    records[tally].count = count
     nodes.total[node] += 1
     nodes.sums[node] += _n_log_n(count) - _n_log_n(count - 1)
-    candidates, counts = nodes.candidates[node], tallies.counts
+    candidates, labels = nodes.candidates[node], nodes.labels[node]
     n, room = nodes.n_candidates[node], candidates.size
-    if n == room and candidates[n - 1] != tally and counts[candidates[n - 1]] >= count:
+    if n == room and candidates[n - 1] != tally and records[candidates[n - 1]].count >= count:
         return
     at = 0
     while at < n and candidates[at] != tally:
@@ -127,237 +170,334 @@ def update_candidates(node, tally, nodes, tallies):
         nodes.covered[node] += count
     elif at == n:
         at -= 1
-        nodes.covered[node] += count - counts[candidates[at]]
+        nodes.covered[node] += count - records[candidates[at]].count
     else:
         nodes.covered[node] += 1
-    while at > 0 and counts[candidates[at - 1]] < count:
-        candidates[at] = candidates[at - 1]
+    while at > 0 and records[candidates[at - 1]].count < count:
+        candidates[at], labels[at] = candidates[at - 1], labels[at - 1]
         at -= 1
-    candidates[at] = tally
+    candidates[at], labels[at] = tally, records[tally].label
+
+
+@bare_inline_kernel
+def _count_at_root(label, nodes, tallies):
+    while not atomic.take(nodes.lock, 0):
+        pass
+    tally = _root_tally(label, tallies)
+    update_candidates(0, tally, nodes, tallies)
+    atomic.give(nodes.lock, 0)
+    return tally
+
+
+@bare_inline_kernel
+def _count_at_child(child, tally, side, nodes, tallies):
+    while not atomic.take(nodes.lock, child):
+        pass
+    own = _child_tally(tally, side, child, tallies)
+    update_candidates(child, own, nodes, tallies)
+    atomic.give(nodes.lock, child)
+    return own
 
 
 # --- routers ---------------------------------------------------------------------------------------------
 
 
-@inline_kernel
+@bare_inline_kernel
 def _sigmoid(score):
     return _ONE / (_ONE + exp32(-score))
 
 
-@inline_kernel
-def _increase(child, label, nodes, tallies):
-    """By how much the total times the entropy of a child grows if the label comes to it."""
-    n, k = (nodes.total[child], _count(child, label, tallies)) if child else (0, 0)
+@bare_inline_kernel
+def _increase(n, k):
+    """By how much the total times the entropy of a child with n rows grows with a label that it has k of."""
     return (_n_log_n(n + 1) - _n_log_n(n)) - (_n_log_n(k + 1) - _n_log_n(k))
 
 
-@inline_kernel
-def entropy(child, label, nodes, tallies):
-    """The entropy of the labels at a child, without and with one more."""
-    if not child:
+@bare_inline_kernel
+def _entropies(n, total, k):
+    """The entropy of the labels at a child with n rows, without and with one more of a label that it has k of."""
+    if not n:
         return 0.0, 0.0
-    n, total, k = nodes.total[child], nodes.sums[child], _count(child, label, tallies)
     more = total + _n_log_n(k + 1) - _n_log_n(k)
     return np.log(n) - total / n, np.log(n + 1) - more / (n + 1)
 
 
-@inline_kernel
-def _entropy_difference(node, label, nodes, tallies):
+@bare_inline_kernel
+def _entropy_difference(node, in_left, in_right, nodes):
     """Algorithm 3: the entropy that is expected if the row goes right, less that if it goes left."""
     left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
     left_total, right_total = nodes.total[left] if left else 0, nodes.total[right] if right else 0
-    left_now, left_then = entropy(left, label, nodes, tallies)
-    right_now, right_then = entropy(right, label, nodes, tallies)
+    left_now, left_then = _entropies(left_total, nodes.sums[left], in_left)
+    right_now, right_then = _entropies(right_total, nodes.sums[right], in_right)
     total = nodes.total[node]
     if_left = left_total / total * left_then + right_total / total * right_now
     if_right = left_total / total * left_now + right_total / total * right_then
     return if_right - if_left
 
 
-@inline_kernel
-def update_router(x, label, node, router, nodes, tallies, routers, way, rates, one):
-    """Algorithm 3: the router learns the side that keeps the entropy lower, by how much it does."""
+@bare_inline_kernel
+def _advantage(node, tally, nodes, tallies, way):
+    """How much better left is than right for the entropy."""
+    in_left = _count(tallies.records[tally].left, tallies)
+    in_right = _count(tallies.records[tally].right, tallies)
     if way.router_weight == PRINTED:
-        advantage = _entropy_difference(node, label, nodes, tallies)
-    else:
-        left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
-        advantage = _increase(right, label, nodes, tallies) - _increase(left, label, nodes, tallies)
+        return _entropy_difference(node, in_left, in_right, nodes)
+    left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
+    n_left, n_right = nodes.total[left] if left else 0, nodes.total[right] if right else 0
+    return _increase(n_right, in_right) - _increase(n_left, in_left)
+
+
+@bare_inline_kernel
+def update_router(x, router, score, advantage, routers, way, rates, one):
+    """Algorithm 3: the router learns the side that keeps the entropy lower, by how much it does.
+
+    Returns its new score of the row.
+    """
     if advantage == 0.0:
-        return
+        return score
     weight = _ONE if way.router_weight == UNIT else np.float32(abs(advantage))
-    scores(routers, router, 1, x, one)
-    gradient = _sigmoid(one[0]) - (_ONE if advantage > 0.0 else _ZERO)
-    if abs(gradient) >= rates.least_gradient:
-        one[0] = weight * gradient
-        update(routers, router, one, 1, x, rates.routers, rates.initial)
+    gradient = _sigmoid(score) - (_ONE if advantage > 0.0 else _ZERO)
+    if abs(gradient) < rates.least_gradient:
+        return score
+    one[0] = weight * gradient
+    update(routers, router, one, 1, x, rates.routers, rates.initial)
+    return _router_score(x, router, routers, one)
 
 
-@inline_kernel
-def _side(x, router, routers, one):
+@bare_inline_kernel
+def _router_score(x, router, routers, one):
     scores(routers, router, 1, x, one)
-    return LEFT if one[0] > _ZERO else RIGHT
+    return one[0]
 
 
 # --- regressors ------------------------------------------------------------------------------------------
 
 
-@inline_kernel
-def _score(x, node, nodes, tallies, regressors, way, one, out):
+@bare_inline_kernel
+def _path_score(tally, tallies):
+    """The sum of the path features of a candidate: its nodes but the root."""
+    total, at = _ZERO, np.uint64(tally)
+    while tallies.records[at].above != NONE:
+        total += tallies.records[at].weight
+        at = np.uint64(tallies.records[at].above)
+    return total
+
+
+@bare_inline_kernel
+def _score(x, node, nodes, tallies, regressors, way, out):
     """The scores of the candidates of a node: their regressors, over the row and the path."""
     n = nodes.n_candidates[node]
-    for q in range(n):
-        scores(regressors, tallies.labels[nodes.candidates[node, q]], 1, x, one)
-        out[q] = one[0]
+    scores_of(regressors, nodes.labels[node], n, x, out)
     if way.path_features:
         for q in range(n):  # a loop of their own, so that the walks overlap: what they read is far apart
-            tally, total = np.uint64(nodes.candidates[node, q]), _ZERO
-            while tallies.above[tally] != NONE:
-                total += tallies.weights[tally]
-                tally = np.uint64(tallies.above[tally])
-            out[q] += total
+            out[q] += _path_score(nodes.candidates[node, q], tallies)
     return n
 
 
-@inline_kernel
-def update_regressors(x, label, node, nodes, tallies, regressors, way, rates, one, out):
-    """Algorithm 4: one against some, if the label is among the candidates at all."""
-    among = False
+@bare_inline_kernel
+def _score_again(x, node, nodes, tallies, regressors, way, own):
+    """The scores of the candidates, where the question came to the same node: only of those that moved."""
+    n, labels = nodes.n_candidates[node], nodes.labels[node]
+    for q in range(n):
+        if own.labels[q] != labels[q]:
+            scores(regressors, labels[q], 1, x, own.one)
+            own.scores[q] = own.one[0]
+            if way.path_features:
+                own.scores[q] += _path_score(nodes.candidates[node, q], tallies)
+    return n
+
+
+@bare_inline_kernel
+def update_regressors(x, label, node, asked, nodes, tallies, regressors, way, rates, own):
+    """Algorithm 4: one against some, if the label is among the candidates at all.
+
+    `asked` is the node where the question ended, whose candidates have their scores already.
+    """
+    labels, among = nodes.labels[node], False
     for q in range(nodes.n_candidates[node]):
-        among |= tallies.labels[nodes.candidates[node, q]] == label
+        among |= labels[q] == label
     if not among:
         return
-    n = _score(x, node, nodes, tallies, regressors, way, one, out)
+    if node == asked:
+        n = _score_again(x, node, nodes, tallies, regressors, way, own)
+    else:
+        n = _score(x, node, nodes, tallies, regressors, way, own.scores)
     for q in range(n):
-        tally = np.uint64(nodes.candidates[node, q])
-        own = tallies.labels[tally]
-        gradient = _sigmoid(out[q]) - (_ONE if own == label else _ZERO)
-        if abs(gradient) < rates.least_gradient:
-            continue
-        one[0] = gradient
-        update(regressors, own, one, 1, x, rates.regressors, rates.initial)
-        if way.path_features:
-            while tallies.above[tally] != NONE:
-                tallies.squares[tally] += gradient * gradient
-                step = rates.regressors * gradient / np.sqrt(tallies.squares[tally] + rates.initial)
-                tallies.weights[tally] -= step
-                tally = np.uint64(tallies.above[tally])
+        gradient = _sigmoid(own.scores[q]) - (_ONE if labels[q] == label else _ZERO)
+        own.gradients[q] = gradient if abs(gradient) >= rates.least_gradient else _ZERO
+    update_of(regressors, labels, own.gradients, n, x, rates.regressors, rates.initial)
+    if way.path_features:
+        for q in range(n):
+            if own.gradients[q] != _ZERO:
+                _update_path(nodes.candidates[node, q], own.gradients[q], tallies, rates)
+
+
+@bare_inline_kernel
+def _update_path(tally, gradient, tallies, rates):
+    at = np.uint64(tally)
+    while tallies.records[at].above != NONE:
+        record = tallies.records[at]
+        record.square += gradient * gradient
+        record.weight -= rates.regressors * gradient / np.sqrt(record.square + rates.initial)
+        at = np.uint64(record.above)
 
 
 # --- rows ------------------------------------------------------------------------------------------------
 
 
-@inline_kernel
-def _descend(x, nodes, routers, way, one):
-    """Algorithm 1: the node whose candidates are to be scored."""
-    node, own = 0, recall(0, way, nodes)
+@bare_inline_kernel
+def _descend(x, nodes, routers, way, own):
+    """Algorithm 1: the node whose candidates are to be scored. The path there is kept; returns its length too."""
+    node, bound, length = 0, recall(0, way, nodes), 0
     while nodes.routers[node]:
-        child = nodes.children[node, _side(x, nodes.routers[node] - 1, routers, one)]
+        side = _router_score(x, nodes.routers[node] - 1, routers, own.one)
+        if length < own.path.size:  # a tree may be deeper than what is learned from now on
+            own.path[length], own.sides[length] = node, side
+            length += 1
+        child = nodes.children[node, LEFT if side > _ZERO else RIGHT]
         if child == 0:
-            return node
+            break
         following = recall(child, way, nodes)
-        if own > following:
-            return node
-        node, own = child, following
-    return node
+        if bound > following:
+            break
+        node, bound = child, following
+    return node, length
 
 
-@inline_kernel
+@bare_inline_kernel
 def _router(node, nodes):
     """The router of a node, a new one if need be."""
     if nodes.routers[node] == 0:
-        nodes.used[1] += 1
-        nodes.routers[node] = nodes.used[1]
+        while not atomic.take(nodes.lock, node):
+            pass
+        if nodes.routers[node] == 0:
+            nodes.routers[node] = atomic.fetch_add(nodes.used, 1, 1) + 1
+        atomic.give(nodes.lock, node)
     return np.int64(nodes.routers[node]) - 1
 
 
-@inline_kernel
+@bare_inline_kernel
 def _child(node, side, nodes):
     """A child of a node, a new one if need be."""
     if nodes.children[node, side] == 0:
-        nodes.children[node, side] = nodes.used[0]
-        nodes.used[0] += 1
+        while not atomic.take(nodes.lock, node):
+            pass
+        if nodes.children[node, side] == 0:
+            nodes.children[node, side] = atomic.fetch_add(nodes.used, 0, 1)
+        atomic.give(nodes.lock, node)
     return np.int64(nodes.children[node, side])
 
 
-@inline_kernel
-def _train(x, label, nodes, tallies, routers, regressors, way, rates, one, out):
-    """Algorithm 2. The root counts the row too: every row comes to it."""
+@bare_inline_kernel
+def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, rates, own):
+    """Algorithm 2. The root counts the row too: every row comes to it.
+
+    The question before went down `length` routers to the node `asked`: what they said need not be computed again.
+    """
     node = 0
-    tally = _tally(node, label, NONE, tallies)
-    update_candidates(node, tally, nodes, tallies)
-    own = recall(node, way, nodes)
-    for _ in range(way.depth):
+    tally = _count_at_root(label, nodes, tallies)
+    bound = recall(node, way, nodes)
+    for level in range(way.depth):
         router = _router(node, nodes)
-        update_router(x, label, node, router, nodes, tallies, routers, way, rates, one)
-        child = _child(node, _side(x, router, routers, one), nodes)
-        tally = _tally(child, label, tally, tallies)
-        update_candidates(child, tally, nodes, tallies)
+        if level < length and own.path[level] == node:
+            score = own.sides[level]
+        else:
+            score = _router_score(x, router, routers, own.one)
+        advantage = _advantage(node, tally, nodes, tallies, way)
+        score = update_router(x, router, score, advantage, routers, way, rates, own.one)
+        side = LEFT if score > _ZERO else RIGHT
+        child = _child(node, side, nodes)
+        tally = _count_at_child(child, tally, side, nodes, tallies)
         following = recall(child, way, nodes)
-        if own > following:
+        if bound > following:
             break
-        node, own = child, following
-    update_regressors(x, label, node, nodes, tallies, regressors, way, rates, one, out)
+        node, bound = child, following
+    update_regressors(x, label, node, asked, nodes, tallies, regressors, way, rates, own)
 
 
-@inline_kernel
-def _ask(x, label, nodes, tallies, routers, regressors, way, one, out, found):
+@bare_inline_kernel
+def _ask(x, label, nodes, tallies, routers, regressors, way, own, found):
     """Count whether the label is the first answer, and whether it is among the candidates, before it is learned."""
-    node = _descend(x, nodes, routers, way, one)
-    n = _score(x, node, nodes, tallies, regressors, way, one, out)
-    best = 0
+    node, length = _descend(x, nodes, routers, way, own)
+    n = _score(x, node, nodes, tallies, regressors, way, own.scores)
+    labels, best = nodes.labels[node], 0
+    own.labels[n:] = NONE
     for q in range(n):
-        if out[q] > out[best]:
+        own.labels[q] = labels[q]
+        if own.scores[q] > own.scores[best]:
             best = q
-        found[1] += tallies.labels[nodes.candidates[node, q]] == label
+        found[1] += labels[q] == label
     if n:
-        found[0] += tallies.labels[nodes.candidates[node, best]] == label
+        found[0] += labels[best] == label
+    return node, length
 
 
-@inline_kernel
-def _has_room(width, nodes, tallies, routers, regressors, way):
-    """Whether no table can run full with the next row."""
+@bare_inline_kernel
+def _has_room(n_threads, nodes, tallies, routers, way):
+    """Whether no array can run full with the next row of every thread."""
     return (
-        nodes.total.size - nodes.used[0] >= way.depth
-        and routers.bias.size - nodes.used[1] >= way.depth
-        and tallies.counts.size - tallies.used[0] > way.depth
-        and tallies.keys.size * 3 // 4 - tallies.used[0] > way.depth
-        and room_left(routers) >= width * way.depth
-        and room_left(regressors) >= width * nodes.candidates.shape[1]
+        nodes.total.size - nodes.used[0] >= n_threads * way.depth
+        and routers.bias.size - nodes.used[1] >= n_threads * way.depth
+        and tallies.records.size - tallies.used[0] > n_threads * (way.depth + 1)
     )
 
 
 @kernel
-def learn(rows, labels, order, start, fall, nodes, tallies, routers, regressors, way, rates, found):
+def learn(
+    rows, labels, order, start, fall, n_threads, nodes, tallies, routers, regressors, way, rates, own, found
+):
     """Learn the rows order[start:]; returns how many are done, fewer where tables need room first.
 
     The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was first (0), and among
     the candidates (1), before they were learned.
     """
-    one, out = np.zeros(1, np.float32), np.zeros(nodes.candidates.shape[1], np.float32)
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
-        if not _has_room(width_of(x), nodes, tallies, routers, regressors, way):
+        for_routers = buckets_needed(routers, x, n_threads * way.depth)
+        for_regressors = buckets_needed(regressors, x, n_threads * nodes.candidates.shape[1])
+        if not (_has_room(n_threads, nodes, tallies, routers, way) and promise(routers, for_routers)):
+            return i
+        if not promise(regressors, for_regressors):
+            settle(routers, for_routers)
             return i
         now = Rates(rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient)
-        _ask(x, label, nodes, tallies, routers, regressors, way, one, out, found)
-        _train(x, label, nodes, tallies, routers, regressors, way, now, one, out)
+        asked, length = _ask(x, label, nodes, tallies, routers, regressors, way, own, found)
+        _train(x, label, asked, length, nodes, tallies, routers, regressors, way, now, own)
+        settle(routers, for_routers)
+        settle(regressors, for_regressors)
     return order.size
 
 
 @kernel
-def predict(rows, n_rows, nodes, tallies, routers, regressors, way, ids, probabilities):
+def room_for(rows, i, n_threads, routers, regressors, way, n_candidates):
+    """How many buckets the routers and the regressors may need for a row."""
+    x = row_of(rows, i)
+    return buckets_needed(routers, x, n_threads * way.depth), buckets_needed(
+        regressors, x, n_threads * n_candidates
+    )
+
+
+@bare_kernel
+def path_scores(nodes, tallies, out):
+    """What the path adds to the score of each candidate: the same for all rows that end at the node."""
+    for node in range(nodes.used[0]):
+        for q in range(nodes.n_candidates[node]):
+            out[node, q] = _path_score(nodes.candidates[node, q], tallies)
+
+
+@kernel
+def predict(rows, n_rows, nodes, of_paths, routers, regressors, way, own, ids, probabilities):
     """The best candidates of each row; probabilities are the logistic ones, made to sum to one."""
-    k = ids.shape[1]
-    one, out = np.zeros(1, np.float32), np.zeros(nodes.candidates.shape[1], np.float32)
+    k, out = ids.shape[1], own.scores
     for i in range(n_rows):
         x = row_of(rows, i)
-        node = _descend(x, nodes, routers, way, one)
-        n = _score(x, node, nodes, tallies, regressors, way, one, out)
+        node, _ = _descend(x, nodes, routers, way, own)
+        n, labels = nodes.n_candidates[node], nodes.labels[node]
+        scores_of(regressors, labels, n, x, out)
         total, filled = _ZERO, 0
         for q in range(n):
-            filled = offer(
-                tallies.labels[nodes.candidates[node, q]], out[q], ids[i], probabilities[i], filled
-            )
+            out[q] += of_paths[node, q]
+            filled = offer(np.int64(labels[q]), out[q], ids[i], probabilities[i], filled)
             total += _sigmoid(out[q])
         for q in range(filled):
             probabilities[i, q] = _sigmoid(probabilities[i, q]) / total

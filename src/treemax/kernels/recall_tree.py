@@ -13,18 +13,22 @@ import numpy as np
 
 from treemax.kernels import atomic, vector
 from treemax.kernels.arithmetic import exp32, log32
-from treemax.kernels.jit import fast_kernel, inline_kernel, kernel
+from treemax.kernels.jit import bare_inline_kernel, bare_kernel, fast_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
     MIX,
+    buckets_needed,
     pair,
+    promise,
     room_left,
     row_of,
     scores,
     scores_of,
+    settle,
     slot,
     slot_for,
     update,
+    update_of,
     width_of,
 )
 
@@ -73,7 +77,7 @@ class Rates(NamedTuple):
 # --- histograms ------------------------------------------------------------------------------------------
 
 
-@kernel
+@bare_kernel
 def _count(node, label, weight, arity, histograms):
     """A label came to a node, with this weight."""
     parent, child = (node - 1) // arity, (node - 1) % arity
@@ -83,7 +87,7 @@ def _count(node, label, weight, arity, histograms):
     return histograms.counts[at, child]
 
 
-@kernel
+@bare_kernel
 def _enter(node, label, count, histograms):
     """See to it that the candidates of a node are its most frequent labels."""
     while not atomic.take(histograms.lock, node):
@@ -106,7 +110,7 @@ def _enter(node, label, count, histograms):
     atomic.give(histograms.lock, node)
 
 
-@kernel
+@bare_kernel
 def divide_counts(leaves, arity, labels, label_counts, n_labels, histograms):
     """The labels of nodes that were the last are counted for their children, evenly."""
     for leaf in leaves:
@@ -150,7 +154,7 @@ class Workspace(NamedTuple):
     gradients: np.ndarray
 
 
-@kernel
+@bare_kernel
 def _descend(x, routers, shape, search):
     """A beam from the root to the last nodes; returns how many nodes were opened, and the size of the beam."""
     n_open, size = 0, 1
@@ -176,13 +180,13 @@ def _descend(x, routers, shape, search):
     return n_open, size
 
 
-@inline_kernel
+@bare_inline_kernel
 def _swap(a, b, i, j):
     a[i], a[j] = a[j], a[i]
     b[i], b[j] = b[j], b[i]
 
 
-@kernel
+@bare_kernel
 def _keep_largest(items, values, n, kept):
     """Bring the `kept` largest of the first n values to the front, in no order (Hoare's selection)."""
     low, high = 0, n - 1
@@ -205,7 +209,7 @@ def _keep_largest(items, values, n, kept):
             return
 
 
-@kernel
+@bare_kernel
 def _gather(size, shape, histograms, search):
     """The candidates of all nodes of the beam, those that the tree gives most to; returns how many."""
     n = 0
@@ -257,7 +261,7 @@ def _sum_of_exponentials(scores, top):
     return total
 
 
-@kernel
+@bare_kernel
 def _score(n, x, regressors, shape, search):
     """The scores of the first n candidates: what their regressors say, and what the tree thinks of them."""
     scores_of(regressors, search.candidates, n, x, search.scores)
@@ -267,7 +271,7 @@ def _score(n, x, regressors, shape, search):
 # --- learning --------------------------------------------------------------------------------------------
 
 
-@kernel
+@bare_kernel
 def _learn_regressors(n, label, x, regressors, shape, rates, search):
     """One against some: a softmax over the candidates, and over the true label where the tree missed it."""
     place = -1
@@ -287,15 +291,14 @@ def _learn_regressors(n, label, x, regressors, shape, rates, search):
     right = thought_of and best == place
     _softmax(search.scores[:n])
     search.scores[place] -= _ONE
-    one = search.gradients[:1]
     for q in range(n):
-        if abs(search.scores[q]) >= rates.least_gradient:
-            one[0] = search.scores[q]
-            update(regressors, search.candidates[q], one, 1, x, rates.regressors, rates.initial)
+        if abs(search.scores[q]) < rates.least_gradient:
+            search.scores[q] = _ZERO
+    update_of(regressors, search.candidates, search.scores, n, x, rates.regressors, rates.initial)
     return right
 
 
-@kernel
+@bare_kernel
 def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
     """Every node that enough of the row came to sends more of it to where its label is frequent.
 
@@ -340,12 +343,11 @@ def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
             best = first + largest
 
 
-@kernel
-def _has_room(width, n_threads, routers, regressors, histograms, shape, search):
+@bare_kernel
+def _has_room(width, n_threads, routers, histograms, shape, search):
     """Whether no table can run full with the next row of every thread."""
     return (
-        room_left(regressors) >= n_threads * width * (shape.n_candidates + 1)
-        and room_left(routers) >= n_threads * width * search.nodes.size
+        room_left(routers) >= n_threads * width * search.nodes.size
         and histograms.keys.size * 3 // 4 - histograms.used[0] >= n_threads * search.nodes.size * shape.arity
     )
 
@@ -361,7 +363,9 @@ def learn(
     """
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
-        if not _has_room(width_of(x), n_threads, routers, regressors, histograms, shape, search):
+        n_buckets = buckets_needed(regressors, x, n_threads * (shape.n_candidates + 1))
+        has_room = _has_room(width_of(x), n_threads, routers, histograms, shape, search)
+        if not (has_room and promise(regressors, n_buckets)):
             return i
         now = Rates(
             rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient, rates.least_share
@@ -372,7 +376,14 @@ def learn(
             found[1] += search.candidates[q] == label
         found[0] += _learn_regressors(n, label, x, regressors, shape, now, search)
         _learn_routers(n_open, label, x, routers, histograms, shape, now, search)
+        settle(regressors, n_buckets)
     return order.size
+
+
+@kernel
+def room_for(rows, i, n_threads, regressors, shape):
+    """How many buckets the regressors may need for a row."""
+    return buckets_needed(regressors, row_of(rows, i), n_threads * (shape.n_candidates + 1))
 
 
 @kernel

@@ -1,8 +1,8 @@
 """Linear scorers for dense and for sparse rows, which learn by AdaGrad.
 
-What differs between the two, scoring and updating, is chosen when a kernel that calls it is compiled
-(`overload`), so that an algorithm is written once. Scorers come in groups of the same width: those of all
-children of a node, or the one of a label.
+What differs between them, scoring and updating, is chosen when a kernel that calls it is compiled (`overload`),
+so that an algorithm is written once. Scorers come in groups of the same width: those of all children of a node
+(`SparseGroups` for sparse rows), or the one of a label (`SparseScorers`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,27 @@ from numba import types
 from numba.extending import overload
 
 from treemax.kernels import atomic, vector
-from treemax.kernels.jit import fast_inline_kernel, inline_kernel, kernel
+from treemax.kernels.buckets import LANES, matches
+from treemax.kernels.jit import (
+    BARE_OPTIONS,
+    bare_inline_kernel,
+    bare_kernel,
+    fast_inline_kernel,
+    inline_kernel,
+    kernel,
+)
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
 MIX = np.uint64(0x9E3779B97F4A7C15)
 AHEAD = 2  # scorers that are asked for before their turn: they are far apart in memory
+BUCKET_WORDS = 2 * LANES  # eight owners, counted from 1 (0 is a free place), and their eight weights
+LEAST_NEW = np.float32(0.05)  # the gradient that makes a weight; those that are there learn from smaller ones
+FULL = 6  # entries in a bucket, on average, when a table of several is made larger
+NOWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO = np.float32(0.0)
+_SIZE_BITS, _ENTRIES, _START = np.uint64(31), np.uint64(5), np.uint64(32)
+_ONE, _LANES, _WORDS = np.uint64(1), np.uint64(LANES), np.uint64(BUCKET_WORDS)
+_LANE_BITS, _HALF = np.uint64(3), np.uint64(32)
 
 
 class DenseScorers(NamedTuple):
@@ -47,6 +62,25 @@ class HalfScorers(NamedTuple):
 
 
 class SparseScorers(NamedTuple):
+    """One linear scorer an owner. Every feature has a small hash table, from owners to weights.
+
+    The owners that a row is scored for are looked up in the tables of its features: each of them is one piece of
+    memory, small for a rare feature. A table is one or more buckets of a cache line, which has eight owners and their
+    weights and is searched at once. Tables lie one after the other; one that is full moves to the end, twice as
+    large, and leaves a hole.
+    """
+
+    tables: (
+        np.ndarray
+    )  # of a feature: its first bucket (32 bits), its entries (27), log2 of its buckets (5); or 0
+    buckets: np.ndarray  # words: owners and the bits of weights; aligned
+    entry_squares: np.ndarray  # eight a bucket
+    used: np.ndarray  # buckets given to tables; a lock; buckets promised to rows that are being learned
+    bias: np.ndarray
+    bias_squares: np.ndarray
+
+
+class SparseGroups(NamedTuple):
     """Groups of `width` scorers that share a hash table: (group, feature) -> a record of weights and squares."""
 
     keys: np.ndarray  # group in the upper half, feature in the lower
@@ -129,13 +163,251 @@ def pair(group, item):
     return np.uint64(group) << np.uint64(32) | np.uint64(item)
 
 
-def scores(scorers, group, width, x, out):
-    """The scores of a group of scorers for a row."""
+# --- the tables of features ------------------------------------------------------------------------------
+# An entry is a place in a bucket: bucket * 8 + place.
+
+
+@bare_inline_kernel
+def _entries(word):
+    return word >> _ENTRIES & np.uint64(0x7FFFFFF)
+
+
+@bare_inline_kernel
+def _most_entries(bits):
+    """Of a table: one bucket may be full, where there are more some must have room."""
+    return np.uint64(FULL) << bits if bits else _LANES
+
+
+@bare_inline_kernel
+def _home(word, wanted):
+    """The bucket in which a table has an owner, unless that one was full; and the last bit of its buckets."""
+    last = (_ONE << (word & _SIZE_BITS)) - _ONE
+    return (np.uint64(wanted) * MIX) >> _HALF & last, last
+
+
+@bare_inline_kernel
+def _entry(buckets, word, wanted):
+    """Where a table has an owner, who counts from 1."""
+    if word == 0:
+        return NOWHERE
+    at, last = _home(word, wanted)
+    for _ in range(last + _ONE):
+        bucket = (word >> _START) + at
+        bits = matches(buckets, bucket * _WORDS, wanted)
+        if bits:
+            return bucket * _LANES + np.uint64(vector.lowest_bit(bits))
+        if buckets[bucket * _WORDS + _LANES - _ONE] == 0:
+            return NOWHERE
+        at = (at + _ONE) & last
+    return NOWHERE
+
+
+@bare_inline_kernel
+def _weight_place(entry):
+    """Where the bits of the weight of an entry are."""
+    return (entry >> _LANE_BITS) * _WORDS + _LANES + (entry & (_LANES - _ONE))
+
+
+@bare_inline_kernel
+def _weight(buckets, word, wanted):
+    """The weight of an owner in a table, 0 if it is not there. Without a branch but where a bucket is full."""
+    at, _ = _home(word, wanted)
+    place = ((word >> _START) + at) * _WORDS
+    bits = matches(buckets, place, wanted)
+    if (bits == 0) & (buckets[place + _LANES - _ONE] != 0):
+        entry = _entry(buckets, word, wanted)
+        return np.uint32(buckets[_weight_place(entry)]).view(np.float32) if entry != NOWHERE else _ZERO
+    lane = np.uint64(vector.lowest_bit(bits | np.uint32(128)))
+    weight = np.uint32(buckets[place + _LANES + lane]).view(np.float32)
+    return weight if bits else _ZERO
+
+
+@bare_inline_kernel
+def _put(buckets, word, wanted):
+    """Put an owner that is not there into a table that has room; returns where."""
+    at, last = _home(word, wanted)
+    while True:
+        bucket = (word >> _START) + at
+        free = matches(buckets, bucket * _WORDS, np.uint32(0))
+        if free:
+            lane = np.uint64(vector.lowest_bit(free))
+            buckets[bucket * _WORDS + lane] = wanted
+            return bucket * _LANES + lane
+        at = (at + _ONE) & last
+
+
+@bare_kernel
+def _larger(scorers, feature):
+    """Give a feature a table, or one twice as large. There is room, and other threads wait."""
+    word, buckets, squares = scorers.tables[feature], scorers.buckets, scorers.entry_squares
+    bits = (word & _SIZE_BITS) + _ONE if word else np.uint64(0)
+    new = np.uint64(scorers.used[0]) << _START | _entries(word) << _ENTRIES | bits
+    scorers.used[0] += np.int64(1) << np.int64(bits)
+    if word:
+        first, n = word >> _START, _ONE << (word & _SIZE_BITS)
+        for entry in range(first * _LANES, (first + n) * _LANES):
+            owner = buckets[_weight_place(entry) - _LANES]
+            if owner:
+                to = _put(buckets, new, owner)
+                buckets[_weight_place(to)] = buckets[_weight_place(entry)]
+                squares[to] = squares[entry]
+    scorers.tables[feature] = new
+
+
+@bare_kernel
+def _new_entry(scorers, feature, wanted):
+    """Where an owner is in the table of a feature, after putting it there; threads take turns."""
+    while not atomic.take(scorers.used, 1):
+        pass
+    entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
+    if entry == NOWHERE:
+        word = scorers.tables[feature]
+        if word == 0 or _entries(word) == _most_entries(word & _SIZE_BITS):
+            _larger(scorers, feature)
+        entry = _put(scorers.buckets, scorers.tables[feature], wanted)
+        scorers.tables[feature] += _ONE << _ENTRIES
+    atomic.give(scorers.used, 1)
+    return entry
+
+
+@fast_inline_kernel
+def _change(step, total, rate, initial):
+    return rate * step / np.sqrt(total + initial)
+
+
+@bare_inline_kernel
+def _sparse_step(scorers, feature, owner, step, rate, initial, makes_new):
+    wanted = np.uint32(owner + 1)
+    entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
+    if entry == NOWHERE:
+        if not makes_new:
+            return
+        entry = _new_entry(scorers, feature, wanted)
+    total = scorers.entry_squares[entry] + step * step
+    scorers.entry_squares[entry] = total
+    place = _weight_place(entry)
+    weight = np.uint32(scorers.buckets[place]).view(np.float32) - _change(step, total, rate, initial)
+    scorers.buckets[place] = np.float32(weight).view(np.uint32)
+
+
+def buckets_needed(scorers, x, n_owners):
+    """How many more buckets it may take to learn a row for so many owners."""
     raise NotImplementedError
 
 
-def scores_of(scorers, owners, n, x, out):
-    """The scores of the first n owners, in groups of one."""
+@overload(buckets_needed, jit_options=BARE_OPTIONS)
+def _overload_buckets_needed(scorers, x, n_owners):
+    if scorers.instance_class is DenseScorers:
+        return lambda scorers, x, n_owners: 0
+
+    def sparse(scorers, x, n_owners):
+        needed = 0
+        for feature in x[0]:
+            word = scorers.tables[feature]
+            entries, bits = _entries(word) + np.uint64(n_owners), word & _SIZE_BITS
+            if word == 0 or entries > _most_entries(bits):
+                while entries > _most_entries(bits):
+                    bits += np.uint64(1)
+                needed += np.int64(2) << np.int64(bits)  # and all sizes on the way there
+        return needed
+
+    return sparse
+
+
+def promise(scorers, n_buckets):
+    """Whether there is room for so many buckets more; it then is kept until `settle`."""
+    raise NotImplementedError
+
+
+def settle(scorers, n_buckets):
+    """The row that the buckets were promised to is learned."""
+    raise NotImplementedError
+
+
+@overload(promise, jit_options=BARE_OPTIONS)
+def _overload_promise(scorers, n_buckets):
+    if scorers.instance_class is DenseScorers:
+        return lambda scorers, n_buckets: True
+
+    def sparse(scorers, n_buckets):
+        if n_buckets == 0:
+            return True
+        promised = atomic.fetch_add(scorers.used, 2, n_buckets)
+        if scorers.used[0] + promised + n_buckets <= scorers.entry_squares.size // LANES:
+            return True
+        atomic.fetch_add(scorers.used, 2, -n_buckets)
+        return False
+
+    return sparse
+
+
+@overload(settle, jit_options=BARE_OPTIONS)
+def _overload_settle(scorers, n_buckets):
+    if scorers.instance_class is DenseScorers:
+        return lambda scorers, n_buckets: None
+
+    def sparse(scorers, n_buckets):
+        if n_buckets:
+            atomic.fetch_add(scorers.used, 2, -n_buckets)
+
+    return sparse
+
+
+@bare_kernel
+def repack(old, new):
+    """Copy all tables into new buckets, one after the other, without holes."""
+    end = np.uint64(0)
+    for feature in range(old.tables.size):
+        word = old.tables[feature]
+        if word:
+            first, n = word >> _START, _ONE << (word & _SIZE_BITS)
+            new.tables[feature] = word & np.uint64(0xFFFFFFFF) | end << _START
+            for at in range(n * _WORDS):
+                new.buckets[end * _WORDS + at] = old.buckets[first * _WORDS + at]
+            for at in range(n * _LANES):
+                new.entry_squares[end * _LANES + at] = old.entry_squares[first * _LANES + at]
+            end += n
+    new.used[0] = np.int64(end)
+
+
+@bare_kernel
+def list_entries(scorers, owners, weights, squares):
+    """Everything that is in the tables, feature after feature."""
+    n = 0
+    for word in scorers.tables:
+        if word:
+            first, size = word >> _START, _ONE << (word & _SIZE_BITS)
+            for entry in range(first * _LANES, (first + size) * _LANES):
+                place = _weight_place(entry)
+                if scorers.buckets[place - _LANES]:
+                    owners[n] = scorers.buckets[place - _LANES] - np.uint32(1)
+                    weights[n] = np.uint32(scorers.buckets[place]).view(np.float32)
+                    squares[n] = scorers.entry_squares[entry]
+                    n += 1
+
+
+@bare_kernel
+def fill(scorers, entries, owners, weights, squares):
+    """Put listed entries into empty tables, `entries` for each feature; False where an owner comes twice."""
+    n = 0
+    for feature in range(entries.size):
+        word = scorers.tables[feature]
+        for _ in range(entries[feature]):
+            wanted = owners[n] + np.uint32(1)
+            if _entry(scorers.buckets, word, wanted) != NOWHERE:
+                return False
+            entry = _put(scorers.buckets, word, wanted)
+            scorers.buckets[_weight_place(entry)] = np.float32(weights[n]).view(np.uint32)
+            scorers.entry_squares[entry] = squares[n]
+            n += 1
+    return True
+
+
+# --- scores and updates ----------------------------------------------------------------------------------
+
+
+def scores(scorers, group, width, x, out):
+    """The scores of a group of scorers for a row."""
     raise NotImplementedError
 
 
@@ -144,7 +416,7 @@ def update(scorers, group, gradients, width, x, rate, initial):
     raise NotImplementedError
 
 
-@overload(scores)
+@overload(scores, jit_options=BARE_OPTIONS)
 def _overload_scores(scorers, group, width, x, out):
     if scorers.instance_class is DenseScorers:
 
@@ -164,7 +436,20 @@ def _overload_scores(scorers, group, width, x, out):
 
         return half
 
-    def sparse(scorers, group, width, x, out):
+    if scorers.instance_class is SparseScorers:
+
+        def sparse(scorers, group, width, x, out):
+            indices, values = x
+            total, wanted = scorers.bias[group], np.uint32(group + 1)
+            for p in range(np.uint64(indices.size)):
+                word = scorers.tables[indices[p]]
+                if word:
+                    total += values[p] * _weight(scorers.buckets, word, wanted)
+            out[0] = total
+
+        return sparse
+
+    def grouped(scorers, group, width, x, out):
         indices, values = x
         for c in range(width):
             out[c] = scorers.bias[group * width + c]
@@ -180,10 +465,62 @@ def _overload_scores(scorers, group, width, x, out):
                 for c in range(wide):
                     out[c] += values[p] * scorers.cells[at, c]
 
-    return sparse
+    return grouped
 
 
-@overload(scores_of)
+@overload(update, jit_options=BARE_OPTIONS)
+def _overload_update(scorers, group, gradients, width, x, rate, initial):
+    if scorers.instance_class is DenseScorers:
+
+        def dense(scorers, group, gradients, width, x, rate, initial):
+            for c in range(width):
+                if gradients[c] != _ZERO:
+                    owner = group * width + c
+                    _step(scorers.weights[owner], scorers.squares[owner], x, gradients[c], rate, initial)
+                    _bias_step(scorers, owner, gradients[c], rate, initial)
+                    scorers.stale[owner] = True
+
+        return dense
+
+    if scorers.instance_class is SparseScorers:
+
+        def sparse(scorers, group, gradients, width, x, rate, initial):
+            indices, values = x
+            _bias_step(scorers, group, gradients[0], rate, initial)
+            for p in range(np.uint64(indices.size)):
+                _sparse_step(scorers, indices[p], group, gradients[0] * values[p], rate, initial, True)
+
+        return sparse
+
+    def grouped(scorers, group, gradients, width, x, rate, initial):
+        indices, values = x
+        for c in range(width):
+            if gradients[c] != _ZERO:
+                _bias_step(scorers, group * width + c, gradients[c], rate, initial)
+        for p in range(indices.size):
+            key = pair(group, indices[p])
+            at = slot_for(scorers.keys, key, scorers.used)
+            cells = scorers.cells[at]
+            for c in range(width):
+                step = gradients[c] * values[p]
+                total = cells[width + c] + step * step
+                cells[width + c] = total
+                cells[c] -= rate * step / np.sqrt(total + initial)
+
+    return grouped
+
+
+def scores_of(scorers, owners, n, x, out):
+    """The scores of the first n owners for a row, where every owner has one scorer."""
+    raise NotImplementedError
+
+
+def update_of(scorers, owners, gradients, n, x, rate, initial):
+    """A step of AdaGrad for those of the first n owners whose gradient is not zero."""
+    raise NotImplementedError
+
+
+@overload(scores_of, jit_options=BARE_OPTIONS)
 def _overload_scores_of(scorers, owners, n, x, out):
     if scorers.instance_class is DenseScorers:
 
@@ -208,40 +545,47 @@ def _overload_scores_of(scorers, owners, n, x, out):
         return half
 
     def sparse(scorers, owners, n, x, out):
+        indices, values = x
+        for p in range(np.uint64(indices.size)):
+            vector.prefetch(scorers.tables, np.uint64(indices[p]))
         for q in range(n):
-            scores(scorers, owners[q], 1, x, out[q : q + 1])
+            out[q] = scorers.bias[owners[q]]
+        for p in range(np.uint64(indices.size)):
+            word, value = scorers.tables[indices[p]], values[p]
+            if word:
+                for q in range(n):
+                    out[q] += value * _weight(scorers.buckets, word, np.uint32(owners[q] + 1))
 
     return sparse
 
 
-@overload(update)
-def _overload_update(scorers, group, gradients, width, x, rate, initial):
+@overload(update_of, jit_options=BARE_OPTIONS)
+def _overload_update_of(scorers, owners, gradients, n, x, rate, initial):
     if scorers.instance_class is DenseScorers:
 
-        def dense(scorers, group, gradients, width, x, rate, initial):
-            for c in range(width):
-                if gradients[c] != _ZERO:
-                    owner = group * width + c
-                    _step(scorers.weights[owner], scorers.squares[owner], x, gradients[c], rate, initial)
-                    _bias_step(scorers, owner, gradients[c], rate, initial)
+        def dense(scorers, owners, gradients, n, x, rate, initial):
+            for q in range(n):
+                if gradients[q] != _ZERO:
+                    owner = owners[q]
+                    _step(scorers.weights[owner], scorers.squares[owner], x, gradients[q], rate, initial)
+                    _bias_step(scorers, owner, gradients[q], rate, initial)
                     scorers.stale[owner] = True
 
         return dense
 
-    def sparse(scorers, group, gradients, width, x, rate, initial):
+    def sparse(scorers, owners, gradients, n, x, rate, initial):
         indices, values = x
-        for c in range(width):
-            if gradients[c] != _ZERO:
-                _bias_step(scorers, group * width + c, gradients[c], rate, initial)
-        for p in range(indices.size):
-            key = pair(group, indices[p])
-            at = slot_for(scorers.keys, key, scorers.used)
-            cells = scorers.cells[at]
-            for c in range(width):
-                step = gradients[c] * values[p]
-                total = cells[width + c] + step * step
-                cells[width + c] = total
-                cells[c] -= rate * step / np.sqrt(total + initial)
+        for q in range(n):
+            if gradients[q] != _ZERO:
+                _bias_step(scorers, owners[q], gradients[q], rate, initial)
+        for p in range(np.uint64(indices.size)):
+            for q in range(n):
+                gradient = gradients[q]
+                if gradient != _ZERO:
+                    makes_new = abs(gradient) >= LEAST_NEW
+                    _sparse_step(
+                        scorers, indices[p], owners[q], gradient * values[p], rate, initial, makes_new
+                    )
 
     return sparse
 
@@ -251,7 +595,7 @@ def row_of(rows, i):
     raise NotImplementedError
 
 
-@overload(row_of)
+@overload(row_of)  # it gives arrays: for kernels that count references, which may hand them to bare ones
 def _overload_row_of(rows, i):
     if isinstance(rows, types.Array):
         return lambda rows, i: rows[i]
@@ -268,7 +612,7 @@ def width_of(x):
     raise NotImplementedError
 
 
-@overload(width_of)
+@overload(width_of, jit_options=BARE_OPTIONS)
 def _overload_width_of(x):
     if isinstance(x, types.Array):
         return lambda x: 0
@@ -279,7 +623,7 @@ def room_left(scorers):
     raise NotImplementedError
 
 
-@overload(room_left)
+@overload(room_left, jit_options=BARE_OPTIONS)
 def _overload_room_left(scorers):
     if scorers.instance_class is DenseScorers:
         return lambda scorers: 2**40

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.recall_paper import Descent, PaperTreeModel
-from treemax.inference.recall_tree import SMALLEST_TABLE
+from treemax.inference.sparse_scorers import with_buckets, with_features
 from treemax.inputs import Rows
 from treemax.kernels import recall_paper as kernels
-from treemax.kernels.recall_paper import Nodes, Rates, Tallies
-from treemax.kernels.scorers import EMPTY, SparseScorers
+from treemax.kernels.recall_paper import TALLY, Nodes, Rates, Tallies
+from treemax.kernels.scorers import SparseScorers
 from treemax.labels import Targets
-from treemax.learning.recall_tree import Settings, empty_scorers, larger_table, longer, more_scorers
+from treemax.learning.recall_tree import Settings, empty_scorers, longer, more_scorers
+from treemax.threads import run_all
 
 ROWS_AT_ONCE = 2048
 
@@ -35,12 +36,9 @@ def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int)
     """A root that nothing came to."""
     nodes = Nodes(
         np.array([1, 0], np.int64), np.zeros(1, np.int32), np.zeros((1, 2), np.int32), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64),
-        np.zeros((1, n_candidates), np.int32), np.zeros(1, np.int64),
+        np.zeros((1, n_candidates), np.int32), np.zeros((1, n_candidates), np.int32), np.zeros(1, np.int64), np.zeros(1, np.int64),
     )  # fmt: skip
-    tallies = Tallies(
-        np.zeros(1, np.int64), np.full(SMALLEST_TABLE, EMPTY), np.zeros(SMALLEST_TABLE, np.int32), np.zeros(0, np.uint64),
-        *(np.zeros(0, np.int32) for _ in range(3)), *(np.zeros(0, np.float32) for _ in range(2)),
-    )  # fmt: skip
+    tallies = Tallies(np.zeros(1, np.int64), np.zeros(n_labels, np.int32), np.zeros(0, TALLY))
     routers, regressors = (empty_scorers(sparse, n, 1, n_features) for n in (1, n_labels))
     return PaperTreeModel(n_labels, n_features, routers, regressors, nodes, tallies)
 
@@ -52,37 +50,39 @@ def make_room(model: PaperTreeModel, n_labels: int, n_features: int, n_candidate
     """See to it that labels up to this number have a regressor, and nodes room for so many candidates."""
     missing = n_candidates - model.nodes.candidates.shape[1]
     if missing > 0:
-        model.nodes = model.nodes._replace(candidates=np.pad(model.nodes.candidates, ((0, 0), (0, missing))))
+        own, wider = model.nodes, ((0, 0), (0, missing))
+        model.nodes = own._replace(candidates=np.pad(own.candidates, wider), labels=np.pad(own.labels, wider))
     model.n_features = max(model.n_features, n_features)
+    for name in ("routers", "regressors"):
+        scorers = getattr(model, name)
+        if isinstance(scorers, SparseScorers):
+            setattr(model, name, with_features(scorers, n_features))
     if n_labels > len(model.regressors.bias):
-        model.regressors = more_scorers(model.regressors, max(n_labels, 2 * len(model.regressors.bias)))
+        room = max(n_labels, 2 * len(model.regressors.bias))
+        model.regressors = more_scorers(model.regressors, room)
+        model.tallies = model.tallies._replace(first=longer(model.tallies.first, room))
     model.n_labels = max(model.n_labels, n_labels)
 
 
-def _make_table_room(model: PaperTreeModel, depth: int, longest: int) -> None:
-    """Arrays and tables that could run full with the next row are doubled."""
-    nodes, tallies = model.nodes, model.tallies
-    n_nodes, n_tallies = (
-        _doubled(nodes.total, nodes.used, depth),
-        _doubled(tallies.counts, tallies.used, depth + 1),
-    )
+def _make_row_room(model: PaperTreeModel, form: Any, row: int, search: Descent, threads: int) -> None:
+    """Arrays and tables that could run full while every thread learns a row like this one are doubled."""
+    nodes, tallies, depth = model.nodes, model.tallies, search.depth * threads
+    n_nodes = _doubled(nodes.total, nodes.used, depth)
     if n_nodes > len(nodes.total):
         model.nodes = Nodes(nodes.used, *(longer(array, n_nodes) for array in nodes[1:]))
     n_routers = _doubled(model.routers.bias, nodes.used[1:], depth)
     if n_routers > len(model.routers.bias):
         model.routers = more_scorers(model.routers, n_routers)
-    if n_tallies > len(tallies.counts):
-        tallies = Tallies(*tallies[:3], *(longer(array, n_tallies) for array in tallies[3:]))
-    keys, places = larger_table(tallies.keys, tallies.places, int(tallies.used[0]) + depth + 1)
-    model.tallies = tallies._replace(keys=keys, places=places)
-    for name, needed in (
-        ("routers", longest * depth),
-        ("regressors", longest * nodes.candidates.shape[1]),
-    ):
+    n_tallies = _doubled(tallies.records, tallies.used, depth + threads + 1)
+    if n_tallies > len(tallies.records):
+        model.tallies = tallies._replace(records=longer(tallies.records, n_tallies))
+    needed = kernels.room_for(
+        form, row, threads, model.routers, model.regressors, search.way, nodes.candidates.shape[1]
+    )
+    for name, n_buckets in zip(("routers", "regressors"), needed, strict=True):
         scorers = getattr(model, name)
         if isinstance(scorers, SparseScorers):
-            keys, cells = larger_table(scorers.keys, scorers.cells, int(scorers.used[0]) + needed)
-            setattr(model, name, scorers._replace(keys=keys, cells=cells))
+            setattr(model, name, with_buckets(scorers, n_buckets * threads))
 
 
 def _doubled(array: NDArray[Any], used: NDArray[np.int64], needed: int) -> int:
@@ -102,31 +102,52 @@ def learn(
     settings: Settings,
     search: Descent,
     planned: int,
+    threads: int = 1,
 ) -> Iterator[int]:
     """Learn the rows in the given orders, in place; yields the rows done after each piece.
 
-    One thread: where a row goes depends on what the row before it changed.
+    With several threads the pieces race for the weights: no locks there, results within noise.
     """
-    done, found = 0, np.zeros(2, dtype=np.int64)
+    done = 0
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
-    longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
-    rates = Rates(
-        *map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient))
-    )
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
             fall = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
-            falling, learned = (1.0 - fall).astype(np.float32), 0
-            while True:
-                learned = kernels.learn(
-                    form, labels, piece, learned, falling, model.nodes, model.tallies, model.routers, model.regressors,
-                    search.way, rates, found,
-                )  # fmt: skip
-                if learned == len(piece):
-                    break
-                _make_table_room(model, search.depth, longest)
-            model.found += [*found, len(piece)]
-            found[:] = 0
+            _learn_piece(
+                model, form, labels, piece, (1.0 - fall).astype(np.float32), settings, search, threads
+            )
             done += len(piece)
             yield len(piece)
+
+
+def _learn_piece(
+    model: PaperTreeModel,
+    form: Any,
+    labels: NDArray[np.int64],
+    order: NDArray[np.uint32],
+    fall: NDArray[np.float32],
+    settings: Settings,
+    search: Descent,
+    threads: int,
+) -> None:
+    cuts = np.linspace(0, len(order), threads + 1).astype(int)
+    done = cuts[:-1].copy()  # how far each thread has come
+    found = np.zeros((threads, 2), dtype=np.int64)
+    rates = Rates(
+        *map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient))
+    )
+    model.path_scores = None
+
+    def work(thread: int) -> None:
+        done[thread] = kernels.learn(
+            form, labels, order[: cuts[thread + 1]], done[thread], fall, threads, model.nodes, model.tallies,
+            model.routers, model.regressors, search.way, rates, model.workspace(search), found[thread],
+        )  # fmt: skip
+
+    while waiting := np.flatnonzero(done < cuts[1:]).tolist():
+        run_all(waiting, work, threads)
+        for thread in np.flatnonzero(done < cuts[1:]):
+            _make_row_room(model, form, order[done[thread]], search, threads)
+    model.found[:2] += found.sum(axis=0)
+    model.found[2] += len(order)

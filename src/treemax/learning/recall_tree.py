@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel
 from treemax.inference.scorers import Scorers, dense_scorers
+from treemax.inference.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
 from treemax.inputs import Rows
 from treemax.kernels import recall_tree as kernels
 from treemax.kernels.recall_tree import Histograms, Rates
-from treemax.kernels.scorers import EMPTY, SparseScorers, moved
+from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
 from treemax.labels import Targets
 from treemax.threads import run_all
 
@@ -77,8 +78,10 @@ def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> S
     if not sparse:
         shape = (n, n_features)
         return dense_scorers(np.zeros(shape, np.float32), np.zeros(shape, np.float32), bias, squares)
+    if width == 1:
+        return empty_sparse_scorers(n, n_features)
     cells = np.zeros((SMALLEST_TABLE, 2 * width), np.float32)
-    return SparseScorers(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
+    return SparseGroups(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
 
 
 # --- room ------------------------------------------------------------------------------------------------
@@ -92,6 +95,8 @@ def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidat
         labels, counts = np.pad(own.labels, wider), np.pad(own.label_counts, wider)
         model.histograms = own._replace(labels=labels, label_counts=counts)
     model.n_features = max(model.n_features, n_features)
+    if isinstance(model.regressors, SparseScorers):
+        model.regressors = with_features(model.regressors, n_features)
     if n_labels > len(model.regressors.bias):
         model.regressors = more_scorers(model.regressors, max(n_labels, 2 * len(model.regressors.bias)))
     model.n_labels = max(model.n_labels, n_labels)
@@ -111,14 +116,15 @@ def longer(array: NDArray[Any], n: int) -> NDArray[Any]:
     return enlarged
 
 
-def _make_table_room(model: RecallTreeModel, n_candidates: int, beam_width: int, longest: int) -> None:
+def _make_table_room(model: RecallTreeModel, n_buckets: int, beam_width: int, longest: int) -> None:
     """Tables that could run full with the next row are doubled."""
     n_open = 1 + (model.depth - 1) * beam_width
-    for name, needed in (("regressors", longest * (n_candidates + 1)), ("routers", longest * n_open)):
-        scorers = getattr(model, name)
-        if isinstance(scorers, SparseScorers):
-            keys, cells = larger_table(scorers.keys, scorers.cells, int(scorers.used[0]) + needed)
-            setattr(model, name, scorers._replace(keys=keys, cells=cells))
+    if isinstance(model.regressors, SparseScorers):
+        model.regressors = with_buckets(model.regressors, n_buckets)
+    if isinstance(model.routers, SparseGroups):
+        needed = int(model.routers.used[0]) + longest * n_open
+        keys, cells = larger_table(model.routers.keys, model.routers.cells, needed)
+        model.routers = model.routers._replace(keys=keys, cells=cells)
     histograms = model.histograms
     needed = int(histograms.used[0]) + n_open * model.arity
     keys, counts = larger_table(histograms.keys, histograms.counts, needed)
@@ -169,7 +175,7 @@ def _with_old(new: Scorers, old: Scorers) -> Scorers:
     for name in OF_EACH_SCORER:
         if hasattr(new, name):
             getattr(new, name)[:n] = getattr(old, name)
-    if isinstance(new, SparseScorers) and isinstance(old, SparseScorers):
+    if isinstance(new, SparseGroups) and isinstance(old, SparseGroups):
         return new._replace(keys=old.keys, cells=old.cells, used=old.used)
     return new
 
@@ -228,7 +234,10 @@ def _learn_piece(
 
     while (done < cuts[1:]).any():
         run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
-        if (done < cuts[1:]).any():
-            _make_table_room(model, beam.n_candidates, beam.width, longest * threads)
+        for thread in np.flatnonzero(done < cuts[1:]):
+            n_buckets = kernels.room_for(
+                form, order[done[thread]], threads, model.regressors, model.shape(beam)
+            )
+            _make_table_room(model, n_buckets * threads, beam.width, longest * threads)
     model.found[:2] += found.sum(axis=0)
     model.found[2] += len(order)

@@ -301,7 +301,7 @@ def _overload_buckets_needed(scorers, x, n_owners):
         return lambda scorers, x, n_owners: 0
 
     def sparse(scorers, x, n_owners):
-        needed = 0
+        needed = np.int64(0)
         for feature in x[0]:
             word = scorers.tables[feature]
             entries, bits = _entries(word) + np.uint64(n_owners), word & _SIZE_BITS

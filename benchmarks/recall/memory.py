@@ -1,0 +1,81 @@
+"""How much memory a model takes beside one-against-all, which the paper says it takes at most twice."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.recall.output import keep, number, table
+from benchmarks.recall.problem import Problem, recall_tree
+from treemax import OneVsAll
+
+SUITES = ("glyphs1k", "glyphs5k")
+MB = 2**20
+
+
+def models() -> dict[str, Any]:
+    """One pass: what a model weighs hardly depends on more of them."""
+    return {
+        "OneVsAll": OneVsAll(passes=1, n_jobs=1, verbose=0),
+        "beam": recall_tree(passes=1),
+        "paper": recall_tree(passes=1, algorithm="paper"),
+    }
+
+
+def held(model: Any) -> int:
+    """Bytes of all arrays that a fitted model holds in memory."""
+    own = model.model_
+    if hasattr(own, "nbytes"):
+        return int(own.nbytes)
+    return sum(value.nbytes for value in vars(own).values() if isinstance(value, np.ndarray))
+
+
+def measure(model: Any, problem: Problem) -> dict[str, float]:
+    """Megabytes: weights, what is counted at nodes, the whole while learning, and both kinds of file."""
+    model.fit(problem.X, problem.y)
+    _, arrays = model.to_parts(resume=True)
+    weights = sum(a.nbytes for name, a in arrays.items() if name.split("/")[-1] in ("weights", "bias"))
+    squares = sum(a.nbytes for name, a in arrays.items() if name.endswith("squares"))
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = []
+        for resume in (False, True):
+            path = Path(folder) / f"{resume}.treemax"
+            model.save(path, resume=resume)
+            sizes.append(path.stat().st_size)
+    rest = sum(array.nbytes for array in arrays.values()) - weights - squares
+    figures = {
+        "weights": weights,
+        "counts": rest,
+        "AdaGrad": squares,
+        "in memory while learning": held(model),
+        "file": sizes[0],
+        "file, resume": sizes[1],
+    }
+    return {name: size / MB for name, size in figures.items()}
+
+
+def page(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    columns = list(next(iter(found[next(iter(found))].values())))
+    rows = []
+    for suite, models_of in found.items():
+        flat = models_of["OneVsAll"]
+        for name, figures in models_of.items():
+            cells = [f"{number(figures[what])}{times(figures[what], flat[what])}" for what in columns]
+            rows.append([suite, name, *cells])
+    return table(["data", "model", *(f"{name}, MB" for name in columns)], rows)
+
+
+def times(size: float, flat: float) -> str:
+    return f" ({size / flat:.1f})" if flat and size != flat else ""
+
+
+def main(arguments: list[str]) -> None:
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for suite in arguments or SUITES:
+        problem = Problem.read(suite)
+        found[suite] = {name: measure(model, problem) for name, model in models().items()}
+    keep("memory", found)
+    print(page(found))

@@ -91,8 +91,8 @@ def plot(suite: str, found: Found) -> None:
         axis.set_xlabel(label)
     for axis, title in (
         (candidates, suite),
-        (bound, "paper, 40 candidates"),
-        (weight, "paper, 40 candidates"),
+        (bound, "paper, candidates by default"),
+        (weight, "paper, candidates by default"),
     ):
         axis.set_ylim(bottom=0)
         axis.set_ylabel("test error %")

@@ -63,13 +63,14 @@ def page(found: dict[str, dict[str, dict[str, float]]]) -> str:
     for suite, models_of in found.items():
         flat = models_of["OneVsAll"]
         for name, figures in models_of.items():
-            cells = [f"{number(figures[what])}{times(figures[what], flat[what])}" for what in columns]
+            cells = [number(figures[what]) + times(what, figures, flat) for what in columns]
             rows.append([suite, name, *cells])
     return table(["data", "model", *(f"{name}, MB" for name in columns)], rows)
 
 
-def times(size: float, flat: float) -> str:
-    return f" ({size / flat:.1f})" if flat and size != flat else ""
+def times(what: str, figures: dict[str, float], flat: dict[str, float]) -> str:
+    """How often the flat model would fit in; it counts next to nothing, so that counts have no such ratio."""
+    return "" if figures is flat or what == "counts" else f" ({figures[what] / flat[what]:.1f})"
 
 
 def main(arguments: list[str]) -> None:

@@ -1,9 +1,9 @@
 """How far the probabilities of a recall tree can be trusted, and what a temperature on its scores would do.
 
 The plot is that of `benchmarks.reliability`. A temperature t divides the scores of the candidates: probabilities become
-their powers 1 / t, made to sum to one again. The one that suits best is looked for on half of the test rows, and judged on the
-other half. It may as well be found while learning (`progressive_temperature`): from answers that were given before their rows
-were learned.
+their powers 1 / t, made to sum to one again. The one that suits best, by the log loss of first answers, is looked for on half
+of the test rows, and judged on the other half. It may as well be found while learning (`progressive_temperature`): from
+answers that were given before their rows were learned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treemax import OneVsAll
 SUITES = ("glyphs1k", "glyphs5k")
 PASSES = 3
 TEMPERATURES = np.geomspace(0.25, 4.0, 65)
-LEAST_PROBABILITY = 1e-4  # of a label that is no candidate, where a logarithm is taken
+LEAST_PROBABILITY = 1e-4  # where a logarithm is taken: also of a label that is no candidate
 ROWS_A_STEP, STEPS = 200, 20
 
 
@@ -67,8 +67,15 @@ class Candidates:
         """The expected calibration error of the first answers."""
         return expected_error(self.probabilities[:, 0], self.right[:, 0])
 
+    @property
+    def loss_of_first(self) -> float:
+        """The log loss of the first answers, each right or wrong: where no candidate is right, it is wrong."""
+        right = self.right[:, 0]
+        given = np.where(right, self.probabilities[:, 0], 1.0 - self.probabilities[:, 0])
+        return float(-np.log(np.maximum(given, LEAST_PROBABILITY)).mean())
+
     def best_temperature(self) -> float:
-        losses = [self.at(temperature).log_loss for temperature in TEMPERATURES]
+        losses = [self.at(temperature).loss_of_first for temperature in TEMPERATURES]
         return float(TEMPERATURES[int(np.argmin(losses))])
 
 

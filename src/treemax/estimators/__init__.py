@@ -8,12 +8,15 @@ from treemax.estimators.one_vs_all import OneVsAll
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.estimators.online_label_tree import OnlineLabelTree
 from treemax.estimators.recall_tree import RecallTree
+from treemax.estimators.softmax_tree import SoftmaxForest, SoftmaxTree
 
 MODELS: dict[str, type[LabelClassifier]] = {
     "label-tree": LabelTree,
     "one-vs-all": OneVsAll,
     "online-label-tree": OnlineLabelTree,
     "recall-tree": RecallTree,
+    "softmax-tree": SoftmaxTree,
+    "softmax-forest": SoftmaxForest,
 }
 """Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and
 the battery of tests by itself."""
@@ -26,6 +29,8 @@ __all__ = [
     "OnlineLabelClassifier",
     "OnlineLabelTree",
     "RecallTree",
+    "SoftmaxForest",
+    "SoftmaxTree",
     "TopK",
     "TrainingInterrupted",
 ]

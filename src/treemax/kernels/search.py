@@ -421,3 +421,110 @@ def is_sound(tables, slots, entries, n_children):
             return False
     last_slot = slots[slots.size - 1]
     return end == entries.size and last_slot == NO_FEATURE << np.uint64(32) | np.uint64(end)
+
+
+# --- hard trees ------------------------------------------------------------------------------------------
+
+
+@kernel
+def hard_leaf(
+    root,
+    indices,
+    values,
+    begin,
+    end,
+    branches,
+    first_child,
+    n_children,
+    tables,
+    slots,
+    entries,
+    bias,
+    found,
+    room,
+):
+    """The leaf that a row comes to in a tree whose nodes have two branches and one score: right where it is not
+    below zero. A branch below zero is a leaf, -1 the first."""
+    node = np.int64(root)
+    while node >= 0:
+        _score_children(
+            node,
+            indices,
+            values,
+            begin,
+            end,
+            first_child,
+            n_children,
+            tables,
+            slots,
+            entries,
+            bias,
+            found,
+            room,
+        )
+        node = np.int64(branches[node, 1 if room[0] >= np.float32(0.0) else 0])
+    return -1 - node
+
+
+@kernel
+def hard_paths(
+    indptr, indices, values, roots, branches, first_child, n_children, tables, slots, entries, bias, found, room, leaves
+):  # fmt: skip
+    """The leaf that each row comes to in each tree."""
+    for i in range(indptr.size - 1):
+        for t in range(roots.size):
+            leaves[i, t] = hard_leaf(
+                roots[t], indices, values, indptr[i], indptr[i + 1], branches, first_child, n_children, tables, slots,
+                entries, bias, found, room,
+            )  # fmt: skip
+
+
+@kernel
+def hard_softmax(
+    indptr, indices, values, roots, branches, first_child, n_children, tables, slots, entries, bias, classes, found, room,
+    mass, touched, ids, probabilities,
+):  # fmt: skip
+    """The best classes of each row by the mean, over the trees, of the softmax of the leaf that it comes to.
+
+    Leaves are the nodes after those with branches. `mass` is zero for all labels, and is left so.
+    """
+    n_inner, share = branches.shape[0], _ONE / np.float32(roots.size)
+    for i in range(indptr.size - 1):
+        begin, end, n_touched = indptr[i], indptr[i + 1], 0
+        for t in range(roots.size):
+            leaf = n_inner + hard_leaf(
+                roots[t], indices, values, begin, end, branches, first_child, n_children, tables, slots, entries, bias,
+                found, room,
+            )  # fmt: skip
+            _score_children(
+                leaf,
+                indices,
+                values,
+                begin,
+                end,
+                first_child,
+                n_children,
+                tables,
+                slots,
+                entries,
+                bias,
+                found,
+                room,
+            )
+            n = np.uint64(n_children[leaf])
+            _to_probabilities(room, n, SOFTMAX_LINK, _ONE, np.float32(0.0), share)
+            first = np.uint64(first_child[leaf]) - np.uint64(n_inner)
+            for q in range(n):
+                label = classes[first + q]
+                if mass[label] == np.float32(0.0):
+                    touched[n_touched] = label
+                    n_touched += 1
+                mass[label] += max(room[q], np.float32(1e-30))
+        best, own, filled = ids[i], probabilities[i], 0
+        for q in range(n_touched):
+            label = touched[q]
+            filled = offer(label, mass[label], best, own, filled)
+            mass[label] = np.float32(0.0)
+        for q in range(filled, best.size):
+            best[q] = -1
+            own[q] = np.float32(0.0)

@@ -1,0 +1,457 @@
+"""SoftmaxTree and SoftmaxForest: hard decisions to a leaf, and a small softmax there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax import modelfile
+from treemax.estimators.base import LabelClassifier, TrainingInterrupted
+from treemax.inference.softmax_tree import SoftmaxTreeModel
+from treemax.inputs import Rows, SparseRows, as_rows
+from treemax.labels import Targets
+from treemax.learning import softmax_tree as learning
+from treemax.learning.tao import (
+    BETA,
+    DROP,
+    ZERO_ONE,
+    Record,
+    Settings,
+    SoftmaxTreeState,
+    state_from_parts,
+    state_parts,
+)
+from treemax.parameters import check_number
+from treemax.progress import progress_bar
+from treemax.threads import thread_count
+
+ALPHAS = (0.03, 0.1, 0.3, 1.0)  # what alpha="auto" chooses from
+ALPHA_OF_FEW = 0.1  # where there are too few rows to hold any out
+HELD_OUT = 0.1  # of the rows, to choose alpha
+ITERATIONS_TO_CHOOSE = 2
+
+
+class Step(NamedTuple):
+    """One decision on the way of a row."""
+
+    node: int
+    side: str  # "left" or "right"
+    score: float
+    features: list[tuple[Any, float]]  # those that decided most: feature and what it added to the score
+
+
+class Explanation(NamedTuple):
+    """The way of a row through a tree."""
+
+    steps: list[Step]
+    leaf: int
+    classes: NDArray[Any]
+
+
+class Perplexity(NamedTuple):
+    """How surprising the labels of rows are: over the rows whose label is in their leaf, and that share of rows."""
+
+    perplexity: float
+    coverage: float
+
+
+@modelfile.saveable
+class SoftmaxTree(LabelClassifier):
+    """A binary tree of sparse hyperplanes with a small softmax at each leaf; one label a row, learned in batch.
+
+    A row takes one path, decided by hyperplanes, and only the classes of the leaf at its end are scored: about
+    `leaf_classes` of them, however many there are. Trained by tree alternating optimisation.
+
+    Parameters
+    ----------
+    depth : "auto" or int
+        Decisions on a path; "auto" is as many as give the leaves room for every class about three times.
+    leaf_classes : "auto", int or None
+        Classes of a leaf, at most; "auto" grows with the root of their number, None is all of them.
+    alpha : "auto" or float
+        How much a weight costs, in units of the loss of a row; "auto" tries a few values on a tenth of the rows.
+    iterations : int
+        Passes over all nodes, from the leaves to the root. Ends earlier when nothing is gained.
+    missing : "zero-one", "beta" or "drop"
+        The loss of a row whose class is not in its leaf. "zero-one" counts errors everywhere, "beta" is the
+        cross-entropy, and `beta` for such rows; "drop" leaves them out, which does not work and is here to show it.
+    beta : float
+        See `missing`.
+    start : "balanced", "prototypes", "kmeans" or "random"
+        Which classes begin in which leaf: balanced halves of the classes; k-means of class means, or of all rows,
+        with greedy merging; or random hyperplanes.
+    spill : float
+        The share of a node's rows, those nearest its hyperplane, that train the leaves on both sides. 0 is the
+        paper's algorithm, whose objective never rises.
+    smoothing : float
+        The probability of each class that is not in the leaf, before all are made to sum to one.
+    tolerance : float
+        Of the solvers at the nodes.
+    warm_start : bool
+        Whether `fit` goes on from the tree that is there, if it has the same shape, until it has `iterations`.
+    n_jobs : int or None
+        Threads, -1 for all cores. Any number of them gives the same tree.
+    random_state : int, RandomState or None
+        Seed of the start.
+    verbose : int
+        0 for no progress bar.
+
+    Attributes
+    ----------
+    history_ : list of Record
+        Iteration, depth, objective and training error after all nodes of each depth.
+    alpha_ : float
+        The penalty in use.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.SoftmaxTree(verbose=0).fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+
+    References
+    ----------
+    Zharmagambetov, Gabidolla, Carreira-Perpiñán, "Softmax tree: an accurate, fast classifier when the number of
+    classes is large", 2021.
+    """
+
+    ONE_LABEL_ONLY = True
+    model_: SoftmaxTreeModel
+    alpha_: float
+    states_: list[SoftmaxTreeState] | None  # what training goes on from
+
+    def __init__(
+        self,
+        depth: int | str = "auto",
+        leaf_classes: int | str | None = "auto",
+        alpha: float | str = "auto",
+        iterations: int = 5,
+        missing: str = ZERO_ONE,
+        beta: float = 100.0,
+        start: str = "balanced",
+        spill: float = 0.2,
+        smoothing: float = 0.0,
+        tolerance: float = 1e-3,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.depth = depth
+        self.leaf_classes = leaf_classes
+        self.alpha = alpha
+        self.iterations = iterations
+        self.missing = missing
+        self.beta = beta
+        self.start = start
+        self.spill = spill
+        self.smoothing = smoothing
+        self.tolerance = tolerance
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self) -> None:
+        for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", learning.STARTS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+        if self.depth != "auto":
+            check_number("depth", self.depth, whole=True, least=0, most=24)
+        if self.leaf_classes is not None and self.leaf_classes != "auto":
+            check_number("leaf_classes", self.leaf_classes, whole=True, least=1)
+        if self.alpha != "auto":
+            check_number("alpha", self.alpha, least=0)
+        check_number("iterations", self.iterations, whole=True, least=1)
+        for name in ("beta", "tolerance"):
+            check_number(name, getattr(self, name), above=0)
+        check_number("spill", self.spill, least=0, most=0.5)
+        check_number("smoothing", self.smoothing, least=0, most=1)
+        thread_count(self.n_jobs)
+
+    @property
+    def _n_trees(self) -> int:
+        return 1
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> SoftmaxTreeModel:
+        labels = targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
+        random = check_random_state(self.random_state)
+        states = self._states_to_go_on_from(rows, n_labels)
+        alpha = self.alpha_ if states else self._chosen_alpha(rows, labels, n_labels, random)
+        settings = self._settings(alpha, n_labels)
+        started: list[Any] = [(state, None) for state in states] or [
+            learning.begin(rows, labels, n_labels, self._depth(n_labels), self.start, random)
+            for _ in range(self._n_trees)
+        ]
+        levels = sum((self.iterations * (state.depth + 1)) for state, _ in started)
+        done = 0
+        with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
+            try:
+                for state, leaf_of in started:
+                    for record in learning.trained(
+                        rows, labels, state, leaf_of, settings, self.iterations, thread_count(self.n_jobs)
+                    ):
+                        done += 1
+                        bar.update(1)
+                        _show(bar, record)
+            except KeyboardInterrupt:
+                whole = [state for state, _ in started if state.is_whole]
+                if not whole:
+                    raise
+                self._keep(whole, alpha)
+                model = self._packed(whole, rows, labels, settings, n_labels)
+                raise TrainingInterrupted(model, done / levels) from None
+        self._keep([state for state, _ in started], alpha)
+        return self._packed([state for state, _ in started], rows, labels, settings, n_labels)
+
+    def _keep(self, states: list[SoftmaxTreeState], alpha: float) -> None:
+        self.states_, self.alpha_ = states, alpha
+
+    def _packed(
+        self, states: Sequence[SoftmaxTreeState], rows: Rows, labels: NDArray[np.int64], settings: Settings, n_labels: int
+    ) -> SoftmaxTreeModel:  # fmt: skip
+        trees = [learning.pruned(state, rows, labels, settings) for state in states]
+        return SoftmaxTreeModel.pack(trees, n_labels, rows.shape[1])
+
+    def _states_to_go_on_from(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
+        if not self.warm_start or "model_" not in self.__dict__:
+            return []
+        states = self.__dict__.get("states_")
+        if states is None:
+            raise ValueError(
+                "warm_start=True: this model was saved without its learning state. Save it with save(path, resume=True), "
+                "or fit with warm_start=False."
+            )
+        same = self.model_.n_features == rows.shape[1] and self.model_.n_labels == n_labels
+        if not same or any(state.depth != self._depth(n_labels) for state in states):
+            raise ValueError(
+                "warm_start=True needs the features, labels and depth of the training before; "
+                "fit with warm_start=False instead."
+            )
+        return list(states)
+
+    def _depth(self, n_labels: int) -> int:
+        if self.depth != "auto":
+            return int(self.depth)
+        return learning.depth_for(n_labels, self._leaf_classes(n_labels))
+
+    def _leaf_classes(self, n_labels: int) -> int:
+        if self.leaf_classes is None:
+            return n_labels
+        return learning.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
+
+    def _settings(self, alpha: float, n_labels: int) -> Settings:
+        return Settings(
+            alpha, self._leaf_classes(n_labels), self.missing, self.beta, self.spill, self.tolerance
+        )
+
+    def _chosen_alpha(
+        self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState
+    ) -> float:
+        """The penalty with the fewest errors on rows held out, after few iterations."""
+        if self.alpha != "auto":
+            return float(self.alpha)
+        n_held = int(HELD_OUT * len(rows))
+        if n_held < 20:
+            return ALPHA_OF_FEW
+        order = random.permutation(len(rows))
+        held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
+        begun = learning.begin(
+            _chosen(rows, kept), labels[kept], n_labels, self._depth(n_labels), self.start, random
+        )
+        best, fewest = ALPHA_OF_FEW, math.inf
+        for alpha in ALPHAS:
+            settings = self._settings(alpha, n_labels)
+            state = SoftmaxTreeState(begun[0].depth, list(begun[0].planes), list(begun[0].leaves))
+            own, threads = (_chosen(rows, kept), labels[kept]), thread_count(self.n_jobs)
+            for _ in learning.trained(*own, state, begun[1], settings, ITERATIONS_TO_CHOOSE, threads):
+                pass
+            ids, _ = self._packed([state], *own, settings, n_labels).best(_chosen(rows, held), 1, threads)
+            wrong = float((ids[:, 0] != labels[held]).mean())
+            if wrong < fewest:
+                best, fewest = alpha, wrong
+        return best
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        ids, probabilities = self.model_.best(rows, k, thread_count(self.n_jobs))
+        if self.smoothing:
+            return ids, probabilities / np.float32(1.0 + self.smoothing * self._n_missing(rows)[:, None])
+        return ids, probabilities
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        found = self.model_.probabilities(rows, thread_count(self.n_jobs))
+        if not self.smoothing:
+            return found
+        missing = found == 0
+        found[missing] = self.smoothing
+        return found / found.sum(axis=1, keepdims=True)
+
+    def _n_missing(self, rows: Rows) -> NDArray[np.int64]:
+        """How many labels the leaves of each row do not have."""
+        ids, _ = self.model_.best(rows, min(self.model_.n_labels, self.model_.most_answers()))
+        return self.model_.n_labels - (ids >= 0).sum(axis=1)
+
+    def perplexity(self, X: Any, y: Any) -> Perplexity:
+        """The perplexity of the labels over the rows whose label is in their leaf, and the share of those rows.
+
+        With `smoothing` every label has a probability, and the share is one.
+        """
+        own = np.asarray(self.predict_proba_of(X, np.asarray(y).reshape(-1, 1)))[:, 0].astype(np.float64)
+        covered = own > 0
+        mean = float(-np.log(own[covered]).mean()) if covered.any() else math.inf
+        return Perplexity(math.exp(mean), float(covered.mean()))
+
+    def explain(self, x: Any, n_features: int = 5, tree: int = 0) -> Explanation:
+        """The way of one row: at each decision its score, and the features that added most to it."""
+        rows = self._rows_to_predict(x if np.ndim(x) != 1 else np.asarray(x).reshape(1, -1))
+        if len(rows) != 1:
+            raise ValueError(f"explain takes one row, got {len(rows)}.")
+        structure, values = self.model_.structure, _dense_row(rows, self.model_.n_features)
+        names = getattr(self, "feature_names_in_", None)
+        leaf, steps = int(self.model_.leaves_of(rows)[0, tree]), []
+        path, node = _path_to(leaf, structure.roots[tree], structure.children), int(structure.roots[tree])
+        for side in path:
+            added = self.model_.plane(node) * values
+            order = np.argsort(-np.abs(added), kind="stable")[:n_features]
+            features = [(int(f) if names is None else names[f], float(added[f])) for f in order if added[f]]
+            score = float(added.sum(dtype=np.float64)) + float(self.model_.plane_bias[node])
+            steps.append(Step(node, ("left", "right")[side], score, features))
+            node = int(structure.children[node, side])
+        ids = structure.classes[structure.starts[leaf] : structure.starts[leaf + 1]]
+        return Explanation(steps, leaf, self._labels_of(ids.astype(np.int64)[None])[0])
+
+    @property
+    def history_(self) -> list[Record]:
+        """How training stood after all nodes of each depth, tree after tree."""
+        return [record for state in self.states_ or [] for record in state.history]
+
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        model = self.model_
+        return {
+            **super().describe(),
+            "trees": len(model.structure.roots),
+            "depth": model.depth,
+            "leaves": model.n_leaves,
+            "classes_of_a_leaf": round(float(np.diff(model.structure.starts).mean()), 1),
+            "alpha": self.alpha_,
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        header, arrays = self.model_.parts()
+        header |= {"alpha": self.alpha_, "states": []}
+        if resume and self.states_ is not None:
+            for i, state in enumerate(self.states_):
+                own, parts = state_parts(state)
+                header["states"].append(own)
+                arrays |= {f"state{i}/{name}": array for name, array in parts.items()}
+        return header, arrays
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> SoftmaxTreeModel:
+        model = SoftmaxTreeModel.from_parts(header, arrays, len(self.label_index_))
+        self.alpha_, self.states_ = float(header["alpha"]), None
+        if header["states"]:
+            self.states_ = []
+            for i, own in enumerate(header["states"]):
+                start = f"state{i}/"
+                parts = {
+                    name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)
+                }
+                self.states_.append(state_from_parts(own, parts, model.n_features, model.n_labels))
+        return model
+
+
+@modelfile.saveable
+class SoftmaxForest(SoftmaxTree):
+    """Softmax trees from different starts, whose probabilities are averaged: more accurate than one larger tree.
+
+    Parameters
+    ----------
+    n_trees : int
+        How many.
+
+    The other parameters are those of `SoftmaxTree`.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.SoftmaxForest(n_trees=2, verbose=0).fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+    """
+
+    def __init__(
+        self,
+        n_trees: int = 4,
+        depth: int | str = "auto",
+        leaf_classes: int | str | None = "auto",
+        alpha: float | str = "auto",
+        iterations: int = 3,
+        missing: str = ZERO_ONE,
+        beta: float = 100.0,
+        start: str = "balanced",
+        spill: float = 0.2,
+        smoothing: float = 0.0,
+        tolerance: float = 1e-3,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.n_trees = n_trees
+        super().__init__(
+            depth, leaf_classes, alpha, iterations, missing, beta, start, spill, smoothing, tolerance, warm_start, n_jobs,
+            random_state, verbose,
+        )  # fmt: skip
+
+    def _check_parameters(self) -> None:
+        check_number("n_trees", self.n_trees, whole=True, least=1)
+        super()._check_parameters()
+
+    @property
+    def _n_trees(self) -> int:
+        return int(self.n_trees)
+
+
+def _show(bar: Any, record: Record) -> None:
+    """The objective and the training error beside the progress bar."""
+    if record.depth == 0:
+        bar.set_postfix_str(f"objective {record.objective:,.0f}, error {record.error:.1%}")
+
+
+def _chosen(rows: Rows, indices: NDArray[np.int64]) -> Rows:
+    """Some of the rows."""
+    return as_rows(rows.to_scipy()[indices]) if isinstance(rows, SparseRows) else rows[indices]
+
+
+def _dense_row(rows: Rows, n_features: int) -> NDArray[np.float32]:
+    if isinstance(rows, np.ndarray):
+        return rows[0]
+    out = np.zeros(n_features, np.float32)
+    known = rows.indices < n_features
+    out[rows.indices[known]] = rows.values[known]
+    return out
+
+
+def _path_to(leaf: int, root: int, children: NDArray[np.int32]) -> list[int]:
+    """The sides taken from a root to a leaf."""
+    target, path = -1 - leaf, []
+    while target != root:
+        node, side = (int(found[0]) for found in np.nonzero(children == target))
+        path.append(side)
+        target = node
+    return path[::-1]

@@ -1,0 +1,401 @@
+"""Softmax trees at rest: a hard path in each tree, and the softmax of the leaf at its end.
+
+One structure holds a tree or a forest, whose answer is the mean of those of its trees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from treemax.inference.linear import blocks, densified, sparsified
+from treemax.inference.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
+from treemax.inputs import Rows, SparseRows
+from treemax.kernels import search as sparse_kernels
+from treemax.kernels import softmax_tree as kernels
+from treemax.kernels.scorers import HalfScorers
+from treemax.kernels.softmax_tree import Room, Structure
+from treemax.threads import run_all
+
+FILLED = 0.7  # of a node's table of features
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A decision node: right where the score is not below zero. `node` is its number in training."""
+
+    coef: Any  # [1, features]
+    bias: float
+    left: Branch | Softmax
+    right: Branch | Softmax
+    node: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """A leaf."""
+
+    classes: NDArray[np.int64]
+    coef: Any  # [classes, features]
+    bias: NDArray[np.float32]
+
+
+@dataclass
+class SoftmaxTreeModel:
+    """Trees packed for answering."""
+
+    n_labels: int
+    n_features: int
+    structure: Structure
+    plane_bias: NDArray[np.float32]
+
+    @classmethod
+    def pack(cls, trees: list[Branch | Softmax], n_labels: int, n_features: int) -> SoftmaxTreeModel:
+        """Number the nodes of all trees, each after its parent, and put their weights into one structure."""
+        branches: list[Branch] = []
+        leaves: list[Softmax] = []
+        links: list[tuple[int, int]] = []
+
+        def number(tree: Branch | Softmax) -> int:
+            if isinstance(tree, Softmax):
+                leaves.append(tree)
+                return -len(leaves)
+            own = len(branches)
+            branches.append(tree)
+            links.append((0, 0))
+            links[own] = (number(tree.left), number(tree.right))
+            return own
+
+        roots = np.array([number(tree) for tree in trees], np.int32)
+        starts = np.concatenate([[0], np.cumsum([len(leaf.classes) for leaf in leaves])]).astype(np.int64)
+        structure = Structure(
+            roots, np.array(links, np.int32).reshape(-1, 2), starts, np.concatenate([leaf.classes for leaf in leaves]).astype(np.int32)
+        )  # fmt: skip
+        kind = SparseSoftmaxTrees if sp.issparse(leaves[0].coef) else DenseSoftmaxTrees
+        plane_bias = np.array([branch.bias for branch in branches], np.float32)
+        return kind._packed(n_labels, n_features, structure, plane_bias, branches, leaves)
+
+    @property
+    def n_branches(self) -> int:
+        return len(self.structure.children)
+
+    @property
+    def n_leaves(self) -> int:
+        return len(self.structure.starts) - 1
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest leaf."""
+        depths, deepest = np.zeros(self.n_branches, np.int64), 0
+        for node, links in enumerate(self.structure.children):
+            deepest = max(deepest, int(depths[node]) + 1)
+            depths[links[links >= 0]] = depths[node] + 1
+        return deepest
+
+    def widest(self) -> int:
+        """The classes of the leaf that has most."""
+        return int(np.diff(self.structure.starts).max(initial=0))
+
+    def most_answers(self) -> int:
+        return self.widest() * len(self.structure.roots)
+
+    def best(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k most probable classes of each row (-1 where the leaves have fewer), with their probabilities."""
+        ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+
+        def answer(block: slice) -> None:
+            self._answer(rows[block], ids[block], probabilities[block])
+
+        run_all(blocks(len(rows), max(k, self.most_answers())), answer, threads)
+        return ids, probabilities
+
+    def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label: zero for those that the leaves do not have."""
+        ids, scores = self.best(rows, min(self.n_labels, self.most_answers()), threads)
+        out = np.zeros((len(rows), self.n_labels), np.float32)
+        row, place = np.nonzero(ids >= 0)
+        out[row, ids[row, place]] = scores[row, place]
+        return out
+
+    # --- what differs between dense and sparse rows -----------------------------------------------------
+
+    @classmethod
+    def _packed(
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
+        leaves: list[Softmax],
+    ) -> SoftmaxTreeModel:  # fmt: skip
+        raise NotImplementedError
+
+    def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
+        raise NotImplementedError
+
+    def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
+        """The leaf that each row comes to in each tree."""
+        raise NotImplementedError
+
+    def plane(self, branch: int) -> NDArray[np.float32]:
+        """The weights of a decision node, one for each feature."""
+        raise NotImplementedError
+
+    # --- to a file and back -----------------------------------------------------------------------------
+
+    def parts(self) -> tuple[dict[str, Any], Arrays]:
+        """The model as a JSON-able header and arrays."""
+        header = {"n_features": self.n_features, "sparse": isinstance(self, SparseSoftmaxTrees)}
+        arrays: Arrays = dict(zip(Structure._fields, self.structure))
+        return header, {**arrays, "plane_bias": self.plane_bias, **self._weights()}
+
+    def _weights(self) -> Arrays:
+        raise NotImplementedError
+
+    @classmethod
+    def from_parts(cls, header: dict[str, Any], arrays: Arrays, n_labels: int) -> SoftmaxTreeModel:
+        """The model back from its parts; what does not fit together is a ValueError."""
+        structure = _checked_structure(arrays, n_labels)
+        plane_bias = _expect(arrays, "plane_bias", np.float32, (len(structure.children),))
+        kind = SparseSoftmaxTrees if header["sparse"] else DenseSoftmaxTrees
+        return kind._restored(n_labels, int(header["n_features"]), structure, np.array(plane_bias), arrays)
+
+    @classmethod
+    def _restored(
+        cls,
+        n_labels: int,
+        n_features: int,
+        structure: Structure,
+        plane_bias: NDArray[np.float32],
+        arrays: Arrays,
+    ) -> SoftmaxTreeModel:
+        raise NotImplementedError
+
+
+@dataclass
+class DenseSoftmaxTrees(SoftmaxTreeModel):
+    """Trees over dense rows: planes in float32, the weights of leaves in half precision."""
+
+    planes: NDArray[np.float32]
+    scorers: HalfScorers
+
+    @classmethod
+    def _packed(
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
+        leaves: list[Softmax],
+    ) -> DenseSoftmaxTrees:  # fmt: skip
+        planes = np.zeros((len(branches), n_features), np.float32)
+        for branch, own in zip(branches, planes):
+            own[:] = branch.coef[0]
+        n = int(structure.starts[-1])
+        halves, scale = np.empty((n, n_features), np.uint16), np.empty(n, np.float32)
+        bias = np.concatenate([leaf.bias for leaf in leaves])
+        for leaf, start, end in zip(leaves, structure.starts, structure.starts[1:]):
+            for first in range(0, end - start, SCORERS_AT_ONCE):
+                some = leaf.coef[first : first + SCORERS_AT_ONCE]
+                zeros = np.zeros(len(some), np.float32)
+                small: Any = for_answers(dense_scorers(some, some, zeros, zeros))
+                own_rows = slice(start + first, start + first + len(some))
+                halves[own_rows], scale[own_rows] = small.halves, small.scale
+        return cls(n_labels, n_features, structure, plane_bias, planes, HalfScorers(halves, scale, bias))
+
+    def _form(self, rows: Rows) -> NDArray[np.float32]:
+        return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
+
+    def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
+        most, widest = self.most_answers(), self.widest()
+        room = Room(
+            np.zeros(widest, np.int64), np.zeros(widest, np.float32),
+            np.zeros(self.n_labels if len(self.structure.roots) > 1 else 0, np.float32), np.zeros(most, np.int64),
+        )  # fmt: skip
+        kernels.predict(
+            self._form(rows), len(rows), self.structure, self.planes, self.plane_bias, self.scorers, room, ids, probabilities
+        )  # fmt: skip
+
+    def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
+        leaves = np.empty((len(rows), len(self.structure.roots)), np.int64)
+        kernels.paths(self._form(rows), len(rows), self.structure, self.planes, self.plane_bias, leaves)
+        return leaves
+
+    def plane(self, branch: int) -> NDArray[np.float32]:
+        return self.planes[branch]
+
+    def _weights(self) -> Arrays:
+        halves, scale, bias = self.scorers
+        return {"planes": self.planes, "halves": halves.view(np.float16), "scale": scale, "bias": bias}
+
+    @classmethod
+    def _restored(
+        cls,
+        n_labels: int,
+        n_features: int,
+        structure: Structure,
+        plane_bias: NDArray[np.float32],
+        arrays: Arrays,
+    ) -> DenseSoftmaxTrees:
+        n = int(structure.starts[-1])
+        planes = _expect(arrays, "planes", np.float32, (len(structure.children), n_features))
+        halves = np.array(_expect(arrays, "halves", np.float16, (n, n_features))).view(np.uint16)
+        scale, bias = (np.array(_expect(arrays, name, np.float32, (n,))) for name in ("scale", "bias"))
+        scorers = HalfScorers(halves, scale, bias)
+        return cls(n_labels, n_features, structure, plane_bias, np.array(planes), scorers)
+
+
+@dataclass
+class SparseSoftmaxTrees(SoftmaxTreeModel):
+    """Trees over sparse rows: every node has a hash table from features to its weights, as a label tree has."""
+
+    tables: NDArray[np.int64]
+    slots: NDArray[np.uint64]
+    entries: NDArray[np.uint32]
+    bias: NDArray[np.float32]
+
+    @classmethod
+    def _packed(
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
+        leaves: list[Softmax],
+    ) -> SparseSoftmaxTrees:  # fmt: skip
+        nodes: list[Branch | Softmax] = [*branches, *leaves]
+        columns = [_by_feature(node.coef) for node in nodes]
+        sizes = [int(np.ceil(len(part[0]) / FILLED)) + 1 if len(part[0]) else 0 for part in columns]
+        tables = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        widths = np.concatenate([np.ones(len(branches), np.int64), np.diff(structure.starts)])
+        n_entries = sum(
+            int(np.minimum(np.diff(part[1]), (width + 1) // 2).sum()) for part, width in zip(columns, widths)
+        )
+        if max(n_entries, tables[-1]) >= 2**32 - 1:
+            raise MemoryError(f"{n_entries:,} weights are too many for one structure; raise alpha.")
+        slots, entries = np.empty(tables[-1] + 1, np.uint64), np.empty(n_entries, np.uint32)
+        offset = 0
+        for node, (part, width) in enumerate(zip(columns, widths)):
+            own = slots[tables[node] : tables[node + 1]]
+            fill_table: Any = sparse_kernels.fill_table
+            offset = fill_table(*part, int(width), own, entries, offset)
+        slots[-1] = sparse_kernels.NO_FEATURE << np.uint64(32) | np.uint64(n_entries)
+        bias = np.concatenate([plane_bias, *(leaf.bias for leaf in leaves)])
+        return cls(n_labels, n_features, structure, plane_bias, tables, slots, entries[:offset], bias)
+
+    def _nodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the biases of each node begin, and how many it has."""
+        n, starts = self.n_branches, self.structure.starts
+        first = np.concatenate([np.arange(n), n + starts[:-1]])
+        return first, np.concatenate([np.ones(n, np.int64), np.diff(starts)])
+
+    def _arguments(self, rows: Rows) -> tuple[Any, ...]:
+        """What both kernels take first."""
+        own = sparsified(rows)
+        longest = int(np.diff(own.indptr).max(initial=0))
+        room = np.zeros(16 * (self.widest() // 16 + 2), np.float32)
+        return (
+            own.indptr, own.indices, own.values, self.structure.roots, self.structure.children, *self._nodes(), self.tables,
+            self.slots, self.entries, self.bias, np.zeros(longest + 1, np.uint64), room,
+        )  # fmt: skip
+
+    def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
+        *first, found, room = self._arguments(rows)
+        mass, touched = np.zeros(self.n_labels, np.float32), np.zeros(self.most_answers(), np.int64)
+        predict: Any = sparse_kernels.hard_softmax
+        predict(*first, self.structure.classes, found, room, mass, touched, ids, probabilities)
+
+    def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
+        leaves = np.empty((len(rows), len(self.structure.roots)), np.int64)
+        follow: Any = sparse_kernels.hard_paths
+        follow(*self._arguments(rows), leaves)
+        return leaves
+
+    def plane(self, branch: int) -> NDArray[np.float32]:
+        _, n_children = self._nodes()
+        nodes, features, _, _, weights = sparse_kernels.unpacked(
+            self.tables, self.slots, self.entries, n_children
+        )
+        first = np.searchsorted(nodes, [branch, branch + 1])
+        out = np.zeros(self.n_features, np.float32)
+        out[features[slice(*first)]] = weights[
+            slice(*first)
+        ]  # nodes before the leaves have a weight a feature
+        return out
+
+    def _weights(self) -> Arrays:
+        return {"tables": self.tables, "slots": self.slots, "entries": self.entries, "bias": self.bias}
+
+    @classmethod
+    def _restored(
+        cls,
+        n_labels: int,
+        n_features: int,
+        structure: Structure,
+        plane_bias: NDArray[np.float32],
+        arrays: Arrays,
+    ) -> SparseSoftmaxTrees:
+        n_nodes = len(structure.children) + len(structure.starts) - 1
+        tables = np.array(_expect(arrays, "tables", np.int64, (n_nodes + 1,)))
+        if tables[0] != 0 or (np.diff(tables) < 0).any():
+            raise ValueError("the tables of the nodes are not in order")
+        slots = np.array(_expect(arrays, "slots", np.uint64, (int(tables[-1]) + 1,)))
+        entries = np.array(_expect(arrays, "entries", np.uint32, (len(arrays["entries"]),)))
+        n_bias = len(structure.children) + int(structure.starts[-1])
+        bias = np.array(_expect(arrays, "bias", np.float32, (n_bias,)))
+        own = cls(n_labels, n_features, structure, plane_bias, tables, slots, entries, bias)
+        own._check_entries()
+        return own
+
+    def _check_entries(self) -> None:
+        """No search may leave its arrays: runs lie within the entries, and children within their node."""
+        places = (self.slots & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        features = self.slots >> np.uint64(32)
+        _, n_children = self._nodes()
+        if (np.diff(places) < 0).any() or places[0] != 0 or places[-1] != len(self.entries):
+            raise ValueError("the runs of the features are not in order")
+        node_of = np.repeat(np.arange(len(n_children)), np.diff(self.tables))
+        lengths, half = np.diff(places), (n_children[node_of] + 1) // 2
+        empty = features[:-1] == sparse_kernels.NO_FEATURE
+        if (lengths > half).any() or (lengths[empty] > 0).any():
+            raise ValueError("a run is longer than its node has children")
+        with_room = np.bincount(node_of, weights=empty, minlength=len(n_children))
+        if (with_room[np.diff(self.tables) > 0] < 1).any():
+            raise ValueError("a table has no empty slot")
+        short = np.repeat(lengths < half, lengths)
+        children = (self.entries & np.uint32(0xFFFF)).astype(np.int64)
+        if (children[short] >= np.repeat(n_children[node_of], lengths)[short]).any():
+            raise ValueError("a weight is of a child that its node does not have")
+
+
+def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
+    """The weights other than zero, feature by feature: features, where each begins, outputs and values."""
+    columns = sp.csc_matrix(coef)
+    columns.eliminate_zeros()
+    columns.sort_indices()
+    features = np.flatnonzero(np.diff(columns.indptr))
+    starts = np.concatenate([columns.indptr[features], columns.indptr[-1:]]).astype(np.int64)
+    return (
+        features.astype(np.uint32),
+        starts,
+        columns.indices.astype(np.uint32),
+        columns.data.astype(np.float32),
+    )
+
+
+def _expect(arrays: Arrays, name: str, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    array = arrays[name]
+    if array.dtype != kind or array.shape != shape:
+        raise ValueError(
+            f"{name} has dtype {array.dtype} and shape {array.shape}, expected {np.dtype(kind)} {shape}"
+        )
+    return array
+
+
+def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:
+    """Every node but the roots has one parent, which comes before it; leaves have classes that there are."""
+    n, n_leaves = len(arrays["children"]), len(arrays["starts"]) - 1
+    children = _expect(arrays, "children", np.int32, (n, 2))
+    roots = _expect(arrays, "roots", np.int32, (len(arrays["roots"]),))
+    starts = _expect(arrays, "starts", np.int64, (n_leaves + 1,))
+    named = np.sort(np.concatenate([roots, children.ravel()]).astype(np.int64))
+    later = (children < 0) | (children > np.arange(n)[:, None])
+    if n_leaves < 1 or not later.all() or (named != np.arange(-n_leaves, n)).any() or not len(roots):
+        raise ValueError("the nodes are no trees")
+    classes = _expect(arrays, "classes", np.int32, (int(starts[-1]),))
+    if starts[0] != 0 or (np.diff(starts) < 1).any() or (classes < 0).any() or (classes >= n_labels).any():
+        raise ValueError("the classes of the leaves do not fit the labels")
+    return Structure(*(np.array(array) for array in (roots, children, starts, classes)))

@@ -1,0 +1,436 @@
+"""Tree alternating optimisation of a softmax tree: Algorithm 1 of Zharmagambetov et al. (2021), in its words.
+
+The tree is complete. Node i has the children 2 i + 1 (left) and 2 i + 2 (right); a row goes right where the
+score of the node's hyperplane is not below zero. A leaf has a softmax over its own few classes. An iteration
+updates all nodes from the leaves to the root, each on its *reduced set*, the rows that come to it. A node's
+new parameters are taken only if the objective of its reduced problem does not rise: the objective of the
+whole tree is the sum of what its nodes add to it, and so never rises either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from treemax.inputs import Rows, SparseRows
+from treemax.learning.l1 import Matrix, l1_logistic, l1_softmax
+from treemax.threads import one_blas_thread, run_all
+
+ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
+ROWS_AT_ONCE = 4096  # scored together
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """The hyperplane of a decision node."""
+
+    coef: Matrix  # [1, features]
+    bias: float
+
+    @property
+    def size(self) -> float:
+        """The sum of the absolute weights."""
+        return float(np.abs(_entries(self.coef)).sum(dtype=np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """The softmax of a leaf, over `classes` in ascending order; a leaf that no row ever came to has none."""
+
+    classes: Indices
+    coef: Matrix  # [classes, features]
+    bias: NDArray[np.float32]
+
+    @property
+    def size(self) -> float:
+        """The sum of the absolute weights."""
+        return float(np.abs(_entries(self.coef)).sum(dtype=np.float64))
+
+    def places(self, labels: Indices) -> Indices:
+        """Where labels are among the classes, -1 for those that are not."""
+        if not len(self.classes):
+            return np.full(len(labels), -1)
+        place = np.minimum(np.searchsorted(self.classes, labels), len(self.classes) - 1)
+        return np.where(self.classes[place] == labels, place, -1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is minimised, and how."""
+
+    alpha: float
+    n_classes: int  # of a leaf, at most
+    missing: str = ZERO_ONE
+    beta: float = 100.0
+    spill: float = (
+        0.0  # the share of a node's rows, those nearest its plane, that train the leaves on both sides
+    )
+    tolerance: float = 1e-3  # of the solvers
+    max_steps: int = 200  # of the solvers, at one node
+
+
+@dataclass(frozen=True)
+class Record:
+    """How training stood after all nodes of a depth."""
+
+    iteration: int
+    depth: int
+    objective: float  # NaN before the tree is whole
+    error: float  # of the training rows, after a whole iteration; NaN else
+
+
+@dataclass
+class SoftmaxTreeState:
+    """A complete tree of a depth, and how far its training has come."""
+
+    depth: int
+    planes: list[Plane | None]
+    leaves: list[Leaf | None]
+    history: list[Record] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, depth: int) -> SoftmaxTreeState:
+        return cls(depth, [None] * (2**depth - 1), [None] * 2**depth)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node has been trained, or had something to begin with."""
+        return None not in self.planes and None not in self.leaves
+
+    @property
+    def size(self) -> float:
+        """The sum of all absolute weights."""
+        return sum(node.size for node in [*self.planes, *self.leaves] if node is not None)
+
+
+@dataclass
+class Tao:
+    """A tree in training: the rows, their classes, and the tree that is changed in place."""
+
+    rows: Rows
+    labels: Indices
+    settings: Settings
+    state: SoftmaxTreeState
+    threads: int = 1
+    sets: list[Indices] = field(default_factory=list)  # the reduced set of every node
+    leaf_sets: list[Indices] = field(default_factory=list)  # what leaves learn from; larger with spill
+    _matrix: Any = None
+
+    def __post_init__(self) -> None:
+        self._matrix = self.rows.to_scipy() if isinstance(self.rows, SparseRows) else self.rows
+
+    # --- the algorithm ----------------------------------------------------------------------------------
+
+    def run(self, iterations: int, leaf_of: Indices | None = None) -> Iterator[Record]:
+        """Iterate; yields after every depth. `leaf_of` says to which leaf each row goes before there are planes.
+
+        An iteration that was stopped is taken up after the last depth that it finished.
+        """
+        state = self.state
+        done = [(record.iteration, record.depth) for record in state.history]
+        first = done[-1][0] + (done[-1][1] == 0) if done else 0
+        with one_blas_thread():
+            for iteration in range(first, iterations):
+                has_planes = None not in state.planes
+                self.reduce(iteration, None if has_planes else leaf_of)
+                value = self.objective() if state.is_whole else float("nan")
+                before = state.history[-1].objective if state.history else float("inf")
+                for depth in range(state.depth, -1, -1):
+                    if (iteration, depth) in done:
+                        continue
+                    value += self.update_depth(depth)
+                    error = float("nan")
+                    if depth == 0:
+                        self.reduce(iteration + 1)
+                        value, error = self.objective(), self.training_error()
+                    state.history.append(Record(iteration, depth, value, error))
+                    yield state.history[-1]
+                if value >= before and not self.settings.spill:  # nothing was gained by a whole iteration
+                    return
+
+    def update_depth(self, depth: int) -> float:
+        """Update all nodes of a depth, side by side; returns what that did to the objective."""
+        n, first = 2**depth, 2**depth - 1
+        changes = np.zeros(n)
+
+        def update(place: int) -> None:
+            is_leaf = depth == self.state.depth
+            changes[place] = self.update_leaf(place) if is_leaf else self.update_plane(first + place)
+
+        run_all(range(n), update, self.threads)
+        return float(changes.sum())
+
+    def update_leaf(self, place: int) -> float:
+        """Train the softmax of a leaf on its most populous classes; returns the change of the objective."""
+        settings, old = self.settings, self.state.leaves[place]
+        learned = self.leaf_sets[place]
+        classes, counts = np.unique(self.labels[learned], return_counts=True)
+        if len(classes) > settings.n_classes:
+            classes = np.sort(classes[np.argsort(-counts, kind="stable")[: settings.n_classes]])
+        if not len(classes):
+            if old is None:
+                self.state.leaves[place] = self._empty_leaf()
+            return 0.0
+        nothing = Leaf(classes, self._empty_leaf().coef, np.zeros(0, np.float32))
+        among = nothing.places(self.labels[learned])
+        start = None if old is None else self._start_from(old, classes)
+        found = l1_softmax(
+            self.rows, learned[among >= 0], among[among >= 0], len(classes), settings.alpha, start=start,
+            tolerance=settings.tolerance, max_iterations=settings.max_steps,
+        )  # fmt: skip
+        return self._take_leaf(place, Leaf(classes, found.coef, found.bias))
+
+    def _take_leaf(self, place: int, new: Leaf) -> float:
+        """Put a leaf in its place unless that makes its reduced problem worse. With spill it always is: the rows
+        that it learned from are not those that come to it."""
+        old, reduced = self.state.leaves[place], self.sets[2**self.state.depth - 1 + place]
+        if old is None:
+            self.state.leaves[place] = new
+            return 0.0
+        before = _total(self.leaf_loss(old, reduced)) + self.settings.alpha * old.size
+        after = _total(self.leaf_loss(new, reduced)) + self.settings.alpha * new.size
+        if after > before and not self.settings.spill:
+            return 0.0
+        self.state.leaves[place] = new
+        return after - before
+
+    def update_plane(self, node: int) -> float:
+        """Train the hyperplane of a decision node on its pseudo-labels; returns the change of the objective."""
+        settings, old, reduced = self.settings, self.state.planes[node], self.sets[node]
+        left, right = self.loss(2 * node + 1, reduced), self.loss(2 * node + 2, reduced)
+        if settings.missing == DROP:
+            finite = np.isfinite(left) & np.isfinite(right)
+            reduced, left, right = reduced[finite], left[finite], right[finite]
+        found = l1_logistic(
+            self.rows, reduced, np.where(right < left, 1, -1), settings.alpha, np.abs(right - left),
+            start=None if old is None else (old.coef, np.array([old.bias], np.float32)),
+            tolerance=settings.tolerance, max_iterations=settings.max_steps,
+        )  # fmt: skip
+        new = Plane(found.coef, float(found.bias[0]))
+        if old is None:
+            self.state.planes[node] = new
+            return 0.0
+        before = _total(np.where(self.goes_right(old, reduced), right, left)) + settings.alpha * old.size
+        after = _total(np.where(self.goes_right(new, reduced), right, left)) + settings.alpha * new.size
+        if after > before:
+            return 0.0
+        self.state.planes[node] = new
+        return after - before
+
+    # --- reduced sets -----------------------------------------------------------------------------------
+
+    def reduce(self, iteration: int, leaf_of: Indices | None = None) -> None:
+        """Find the rows that come to every node, by the planes or as `leaf_of` says."""
+        n_inner = 2**self.state.depth - 1
+        self.sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
+        self.sets[0] = np.arange(len(self.rows))
+        for node in range(n_inner):
+            own, plane = self.sets[node], self.state.planes[node]
+            if leaf_of is not None:
+                above = _leaves_below(node, self.state.depth)
+                right = leaf_of[own] >= above.start + (above.stop - above.start) // 2
+            else:
+                assert plane is not None
+                right = self.goes_right(plane, own)
+            self.sets[2 * node + 1], self.sets[2 * node + 2] = own[~right], own[right]
+        self.leaf_sets = self.sets[n_inner:]
+        if self.settings.spill and iteration > 0 and leaf_of is None:
+            self.leaf_sets = self._spilled()[n_inner:]
+
+    def _spilled(self) -> list[Indices]:
+        """The same, where the rows nearest a plane go to both sides."""
+        n_inner = 2**self.state.depth - 1
+        sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
+        sets[0] = np.arange(len(self.rows))
+        for node in range(n_inner):
+            plane, own = self.state.planes[node], sets[node]
+            assert plane is not None
+            score = self.plane_scores(plane, own)
+            near = np.zeros(len(own), bool)
+            if len(own):
+                near = np.abs(score) <= np.quantile(np.abs(score), self.settings.spill)
+            sets[2 * node + 1], sets[2 * node + 2] = own[(score < 0) | near], own[(score >= 0) | near]
+        return sets
+
+    # --- scores and losses ------------------------------------------------------------------------------
+
+    def plane_scores(self, plane: Plane, rows: Indices) -> NDArray[np.float32]:
+        coef: Any = plane.coef
+        weights = coef.toarray()[0] if sp.issparse(coef) else coef[0]
+        out = np.empty(len(rows), np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            out[some] = self._matrix[rows[some]] @ weights
+        return out + np.float32(plane.bias)
+
+    def goes_right(self, plane: Plane, rows: Indices) -> NDArray[np.bool_]:
+        return self.plane_scores(plane, rows) >= 0
+
+    def loss(self, node: int, rows: Indices) -> NDArray[np.float64]:
+        """The loss of rows if they are sent down from a node."""
+        n_inner = 2**self.state.depth - 1
+        if node >= n_inner:
+            leaf = self.state.leaves[node - n_inner]
+            assert leaf is not None
+            return self.leaf_loss(leaf, rows)
+        plane = self.state.planes[node]
+        assert plane is not None
+        right, out = self.goes_right(plane, rows), np.empty(len(rows))
+        out[~right] = self.loss(2 * node + 1, rows[~right])
+        out[right] = self.loss(2 * node + 2, rows[right])
+        return out
+
+    def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
+        """The loss of rows at a leaf, as the objective counts it."""
+        settings = self.settings
+        cross_entropy, wrong = self.leaf_losses(leaf, rows)
+        if settings.missing == ZERO_ONE:
+            return wrong.astype(np.float64)
+        if settings.missing == BETA:
+            cross_entropy[np.isinf(cross_entropy)] = settings.beta
+        return cross_entropy
+
+    def leaf_losses(self, leaf: Leaf, rows: Indices) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The cross-entropy of rows, infinite where the leaf has not their class, and whether its answer is wrong."""
+        cross_entropy, wrong = np.full(len(rows), np.inf), np.ones(len(rows), bool)
+        place = leaf.places(self.labels[rows])
+        present = np.flatnonzero(place >= 0)
+        for start in range(0, len(present), ROWS_AT_ONCE):
+            some = present[start : start + ROWS_AT_ONCE]
+            scores = self._matrix[rows[some]] @ leaf.coef.T
+            scores = (scores.toarray() if sp.issparse(scores) else scores).astype(np.float64) + leaf.bias
+            scores -= scores.max(axis=1, keepdims=True)
+            own = scores[np.arange(len(some)), place[some]]
+            cross_entropy[some] = np.log(np.exp(scores).sum(axis=1)) - own
+            wrong[some] = scores.argmax(axis=1) != place[some]
+        return cross_entropy, wrong
+
+    def objective(self) -> float:
+        """Equation 1, for the rows as the tree sends them; rows that are dropped count nothing."""
+        total = 0.0
+        for place, leaf in enumerate(self.state.leaves):
+            assert leaf is not None
+            loss = self.leaf_loss(leaf, self.sets[2**self.state.depth - 1 + place])
+            total += _total(loss[np.isfinite(loss)])
+        return total + self.settings.alpha * self.state.size
+
+    def training_error(self) -> float:
+        """The share of training rows whose first answer is wrong."""
+        wrong = 0
+        for place, leaf in enumerate(self.state.leaves):
+            assert leaf is not None
+            wrong += int(self.leaf_losses(leaf, self.sets[2**self.state.depth - 1 + place])[1].sum())
+        return wrong / max(1, len(self.rows))
+
+    # --- leaves -----------------------------------------------------------------------------------------
+
+    def _empty_leaf(self) -> Leaf:
+        return Leaf(np.zeros(0, np.int64), self._zeros(0), np.zeros(0, np.float32))
+
+    def _zeros(self, n: int) -> Matrix:
+        shape = (n, self.rows.shape[1])
+        sparse = isinstance(self.rows, SparseRows)
+        return sp.csr_matrix(shape, dtype=np.float32) if sparse else np.zeros(shape, np.float32)
+
+    def _start_from(self, old: Leaf, classes: Indices) -> tuple[Matrix, NDArray[np.float32]]:
+        """The weights of a leaf for these classes: zero for those that are new to it."""
+        place = old.places(classes)
+        known = np.flatnonzero(place >= 0)
+        bias = np.zeros(len(classes), np.float32)
+        bias[known] = old.bias[place[known]]
+        if sp.issparse(old.coef):
+            chosen = sp.csr_matrix(
+                (np.ones(len(known), np.float32), (known, place[known])),
+                shape=(len(classes), len(old.classes)),
+            )
+            return chosen @ old.coef, bias
+        coef = np.zeros((len(classes), self.rows.shape[1]), np.float32)
+        coef[known] = old.coef[place[known]]
+        return coef, bias
+
+
+# --- to a file and back --------------------------------------------------------------------------------
+
+
+def state_parts(state: SoftmaxTreeState) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """A whole tree as a JSON-able header and arrays, with which training goes on."""
+    planes: list[Any] = [plane for plane in state.planes if plane is not None]
+    leaves: list[Any] = [leaf for leaf in state.leaves if leaf is not None]
+    matrices = [node.coef for node in [*planes, *leaves]]
+    header = {
+        "depth": state.depth,
+        "history": [[*(None if value != value else value for value in vars(r).values())] for r in state.history],
+    }  # fmt: skip
+    arrays: dict[str, NDArray[Any]] = {
+        "plane_bias": np.array([plane.bias for plane in planes], np.float64),
+        "leaf_sizes": np.array([len(leaf.classes) for leaf in leaves], np.int64),
+        "leaf_classes": np.concatenate([leaf.classes for leaf in leaves]),
+        "leaf_bias": np.concatenate([leaf.bias for leaf in leaves]),
+    }
+    if not sp.issparse(matrices[0]):
+        return header, {**arrays, "coef": np.concatenate(matrices)}
+    coef: Any = sp.vstack(matrices, format="csr")
+    entries = {
+        "data": coef.data,
+        "indices": coef.indices.astype(np.int64),
+        "indptr": coef.indptr.astype(np.int64),
+    }
+    return header, {**arrays, **entries}
+
+
+def state_from_parts(
+    header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_features: int, n_labels: int
+) -> SoftmaxTreeState:
+    """The tree back from its parts; what does not fit together is a ValueError."""
+    depth = int(header["depth"])
+    n_planes, sizes = len(arrays["plane_bias"]), np.asarray(arrays["leaf_sizes"], np.int64)
+    n = n_planes + int(sizes.sum())
+    fits = 0 <= depth < 31 and n_planes == 2**depth - 1 and len(sizes) == 2**depth and (sizes >= 0).all()
+    classes, bias = np.array(arrays["leaf_classes"], np.int64), np.array(arrays["leaf_bias"], np.float32)
+    if not fits or len(classes) != n - n_planes or len(bias) != n - n_planes:
+        raise ValueError("the tree that was trained is not complete")
+    if (classes < 0).any() or (classes >= n_labels).any():
+        raise ValueError("the classes of the leaves do not fit the labels")
+    coef: Any
+    if "coef" in arrays:
+        coef = np.array(arrays["coef"], np.float32)
+        if coef.shape != (n, n_features):
+            raise ValueError(f"coef has shape {coef.shape}, expected {(n, n_features)}")
+    else:
+        names = ("data", "indices", "indptr")
+        coef = sp.csr_matrix(tuple(np.array(arrays[name]) for name in names), shape=(n, n_features))
+        coef.check_format()
+    ends = n_planes + np.cumsum(sizes)
+    planes = [Plane(coef[i : i + 1], float(arrays["plane_bias"][i])) for i in range(n_planes)]
+    leaves = [
+        Leaf(classes[a - n_planes : b - n_planes], coef[a:b], bias[a - n_planes : b - n_planes])
+        for a, b in zip(ends - sizes, ends)
+    ]
+    history = [
+        Record(int(i), int(d), *(float("nan") if v is None else v for v in rest))
+        for i, d, *rest in header["history"]
+    ]
+    return SoftmaxTreeState(depth, list(planes), list(leaves), history)
+
+
+def _entries(matrix: Any) -> NDArray[np.float32]:
+    entries: NDArray[np.float32] = matrix.data if sp.issparse(matrix) else matrix
+    return entries
+
+
+def _total(losses: NDArray[np.float64]) -> float:
+    return float(losses.sum(dtype=np.float64))
+
+
+def _leaves_below(node: int, depth: int) -> slice:
+    """The places of the leaves under a node."""
+    own = int(np.log2(node + 1))
+    width, place = 2 ** (depth - own), node + 1 - 2**own
+    return slice(place * width, (place + 1) * width)

@@ -1,0 +1,376 @@
+"""SoftmaxTree: the objective never rises, pruning changes no answer, and answers are those of the trained tree."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import treemax
+from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
+from treemax.inputs import as_rows
+from treemax.learning import softmax_tree as learning
+from treemax.learning import tao_start
+from treemax.learning.tao import BETA, DROP, ZERO_ONE, Leaf, Plane, Settings, SoftmaxTreeState, Tao
+
+
+def problem(n_rows=300, n_labels=15, n_features=8, noise=0.4, seed=0):
+    random = np.random.RandomState(seed)
+    y = random.randint(n_labels, size=n_rows)
+    X = random.normal(size=(n_labels, n_features))[y] + noise * random.normal(size=(n_rows, n_features))
+    return X.astype(np.float32), y.astype(np.int64)
+
+
+def begun(X, y, depth, start, own, seed=0):
+    state, leaf_of = learning.begin(X, y, int(y.max()) + 1, depth, start, np.random.RandomState(seed))
+    return Tao(X, y, own, state), leaf_of
+
+
+# --- a slow and obvious tree ----------------------------------------------------------------------------
+
+
+def path_of(x, state):
+    node = 0
+    while node < len(state.planes):
+        plane = state.planes[node]
+        weights = plane.coef.toarray()[0] if sp.issparse(plane.coef) else plane.coef[0]
+        node = 2 * node + (2 if float(weights @ x) + plane.bias >= 0 else 1)
+    return node - len(state.planes)
+
+
+def slow_objective(X, y, state, own):
+    """Equation 1, one row at a time."""
+    total = 0.0
+    for x, label in zip(X.astype(np.float64), y):
+        leaf = state.leaves[path_of(x, state)]
+        coef = leaf.coef.toarray() if sp.issparse(leaf.coef) else leaf.coef
+        scores = coef.astype(np.float64) @ x + leaf.bias
+        classes = leaf.classes.tolist()
+        if own.missing == ZERO_ONE:
+            total += not len(scores) or classes[int(np.argmax(scores))] != label
+        elif label in classes:
+            total += np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[classes.index(label)]
+        elif own.missing == BETA:
+            total += own.beta
+    weights = [
+        node.coef.data if sp.issparse(node.coef) else node.coef for node in [*state.planes, *state.leaves]
+    ]
+    return total + own.alpha * sum(float(np.abs(entries).sum(dtype=np.float64)) for entries in weights)
+
+
+@pytest.mark.parametrize("missing", [ZERO_ONE, BETA, DROP])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_objective_is_that_of_the_paper(missing, sparse):
+    X, y = problem()
+    X[np.abs(X) < 0.5] = 0.0
+    own = Settings(0.2, 4, missing)
+    rows = as_rows(sp.csr_matrix(X) if sparse else X)
+    tao, leaf_of = begun(rows, y, 2, "prototypes", own)
+    for record in tao.run(2, leaf_of):
+        if record.depth == 0:
+            expected = slow_objective(X, y, tao.state, own)
+            assert math.isclose(record.objective, expected, rel_tol=1e-4)
+            assert math.isclose(tao.objective(), expected, rel_tol=1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    depth=st.integers(0, 3),
+    n_classes=st.integers(1, 8),
+    alpha=st.sampled_from([0.0, 0.05, 1.0, 30.0]),
+    missing=st.sampled_from([ZERO_ONE, BETA]),
+    start=st.sampled_from(["balanced", "prototypes", "kmeans", "random"]),
+    sparse=st.booleans(),
+)
+def test_no_update_of_any_node_raises_the_objective(seed, depth, n_classes, alpha, missing, start, sparse):
+    X, y = problem(120, 10, 6, noise=1.0, seed=seed)
+    rows = as_rows(sp.csr_matrix(np.where(np.abs(X) > 0.3, X, 0)) if sparse else X)
+    tao, leaf_of = begun(rows, y, depth, start, Settings(alpha, n_classes, missing, beta=20.0), seed)
+    for _ in tao.run(1, leaf_of):
+        pass
+    for iteration in (1, 2):
+        tao.reduce(iteration)
+        before = tao.objective()
+        updates = [(tao.update_leaf, place) for place in range(2**depth)]
+        updates += [(tao.update_plane, node) for node in range(2**depth - 2, -1, -1)]
+        for update, node in updates:
+            change = update(node)
+            kept, tao.sets = tao.sets, list(tao.sets)
+            tao.reduce(iteration)  # the objective of the tree as it is now, from nothing but its parameters
+            after = tao.objective()
+            tao.sets = kept
+            assert change <= 0.0
+            assert after <= before + 1e-6 * max(1.0, before)
+            assert math.isclose(after, before + change, rel_tol=1e-6, abs_tol=1e-4)
+            before = after
+
+
+def test_the_history_never_rises_in_the_modes_of_the_paper():
+    X, y = problem(600, 30, noise=0.8)
+    for missing in (ZERO_ONE, BETA):
+        model = treemax.SoftmaxTree(
+            depth=3,
+            leaf_classes=8,
+            alpha=0.1,
+            iterations=4,
+            missing=missing,
+            start="prototypes",
+            spill=0,
+            verbose=0,
+        ).fit(X, y)
+        objectives = [record.objective for record in model.history_ if not math.isnan(record.objective)]
+        assert len(objectives) > 4 and (np.diff(objectives) <= 1e-6 * objectives[0]).all()
+        errors = [record.error for record in model.history_ if record.depth == 0]
+        assert math.isclose(errors[-1], 1.0 - model.score(X, y), abs_tol=0.01)
+
+
+# --- nodes ----------------------------------------------------------------------------------------------
+
+
+def test_a_leaf_has_the_most_populous_classes_of_its_rows():
+    X, y = problem(400, 12)
+    tao, leaf_of = begun(X, y, 1, "random", Settings(0.1, 3))
+    tao.reduce(0, leaf_of)
+    for place in (0, 1):
+        tao.update_leaf(place)
+        counts = np.bincount(y[tao.sets[1 + place]])
+        assert counts[tao.state.leaves[place].classes].min() >= np.sort(counts)[-3]
+
+
+def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
+    X = np.array([[-1.0], [-0.9], [0.9], [1.0]], np.float32)
+    y = np.array([0, 0, 1, 1])
+    state = SoftmaxTreeState.empty(1)
+    zero = np.zeros((1, 1), np.float32)
+    state.leaves = [Leaf(np.array([c]), zero, np.zeros(1, np.float32)) for c in (1, 0)]  # right has class 0
+    state.planes = [Plane(np.array([[1.0]], np.float32), 0.0)]
+    tao = Tao(X, y, Settings(0.01, 1), state)
+    tao.reduce(0)
+    assert tao.objective() > 4
+    assert tao.update_plane(0) < -3.5
+    assert state.planes[0].coef[0, 0] < 0
+
+
+def test_rows_near_a_plane_spill_to_both_sides():
+    X, y = problem(500)
+    tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5, spill=0.2))
+    for _ in tao.run(1, leaf_of):
+        pass
+    tao.reduce(1)
+    plain = tao.sets[3:]
+    assert sum(map(len, plain)) == len(X)
+    assert all(set(own) <= set(more) for own, more in zip(plain, tao.leaf_sets))
+    assert 1.3 * len(X) < sum(map(len, tao.leaf_sets)) < 1.6 * len(X)
+
+
+# --- starts ---------------------------------------------------------------------------------------------
+
+
+def test_the_closest_clusters_become_siblings():
+    centres = np.array([[0.0], [10.0], [0.1], [10.2], [50.0], [50.3], [52.0], [53.0]])
+    leaf = tao_start.merged_order(centres, np.ones(8), 3)
+    assert sorted(leaf) == list(range(8))
+    for a, b in ((0, 2), (1, 3), (4, 5), (6, 7)):
+        assert leaf[a] // 2 == leaf[b] // 2
+    assert len({int(leaf[c]) // 4 for c in (0, 1, 2, 3)}) == 1
+
+
+def test_fewer_clusters_than_leaves_leave_leaves_empty():
+    leaf = tao_start.merged_order(np.array([[0.0], [1.0], [5.0]]), np.ones(3), 3)
+    assert len(set(leaf)) == 3 and leaf.max() < 8
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_balanced_leaves_have_similar_numbers_of_rows_and_whole_classes(sparse):
+    X, y = problem(2000, 64)
+    rows = as_rows(sp.csr_matrix(X)) if sparse else X
+    leaf = tao_start.balanced_leaves(rows, y, 64, 3, np.random.RandomState(0))
+    counts = np.bincount(leaf, minlength=8)
+    assert counts.min() > 0.6 * 250 and counts.max() < 1.5 * 250
+    assert all(len(set(leaf[y == label])) == 1 for label in range(64))
+
+
+# --- answers --------------------------------------------------------------------------------------------
+
+
+def slow_answers(X, state, n_labels):
+    out = np.zeros((len(X), n_labels))
+    for i, x in enumerate(X.astype(np.float64)):
+        leaf = state.leaves[path_of(x, state)]
+        coef = leaf.coef.toarray() if sp.issparse(leaf.coef) else leaf.coef
+        scores = coef.astype(np.float64) @ x + leaf.bias
+        out[i, leaf.classes] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    return out
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_trees", [1, 3])
+def test_answers_are_the_softmax_at_the_end_of_the_path(sparse, n_trees):
+    X, y = problem(500, 20)
+    X[np.abs(X) < 0.5] = 0.0
+    matrix = sp.csr_matrix(X) if sparse else X
+    model = treemax.SoftmaxForest(n_trees, leaf_classes=6, alpha=0.1, iterations=2, verbose=0).fit(matrix, y)
+    expected = np.mean([slow_answers(X, state, 20) for state in model.states_], axis=0)
+    found = model.predict_proba(matrix)
+    close = (
+        np.abs(found - expected).max(axis=1) < 0.03
+    )  # weights are rounded: rows next to a plane may change sides
+    assert close.mean() > 0.97
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-4)
+    top = model.predict_topk(matrix, k=3)
+    np.testing.assert_allclose(top.scores[:, 0], found.max(axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_pruning_changes_no_answer(sparse):
+    X, y = problem(400, 6, noise=0.9)
+    matrix = as_rows(sp.csr_matrix(X) if sparse else X)
+    own = Settings(3.0, 3, BETA)
+    tao, leaf_of = begun(matrix, y, 5, "prototypes", own)
+    for _ in tao.run(3, leaf_of):
+        pass
+    tree = learning.pruned(tao.state, matrix, y, own)
+    n_kept = 0
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        n_kept += 1
+        stack += [node.left, node.right] if isinstance(node, Branch) else []
+    assert n_kept < 63  # a strong penalty leaves decisions that are none
+    found = SoftmaxTreeModel.pack([tree], 6, X.shape[1]).probabilities(matrix)
+    expected = slow_answers(X, tao.state, 6)
+    assert (np.abs(found - expected).max(axis=1) < 0.03).mean() > 0.99
+
+
+def test_pure_siblings_are_one_leaf():
+    X = np.array([[-2.0], [-1.0], [1.0], [2.0]], np.float32)
+    y = np.array([0, 0, 1, 1])
+    state = SoftmaxTreeState.empty(2)
+    zero, none = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
+    one = np.array([[1.0]], np.float32)
+    state.planes = [Plane(one, 0.0), Plane(one, 1.5), Plane(one, -1.5)]
+    state.leaves = [Leaf(np.array([c]), zero, none) for c in (0, 0, 1, 1)]
+    tree = learning.pruned(state, X, y, Settings(0.1, 1))
+    assert isinstance(tree, Branch) and isinstance(tree.left, Softmax) and isinstance(tree.right, Softmax)
+    assert tree.left.classes.tolist() == [0] and tree.right.classes.tolist() == [1]
+
+
+def test_smoothing_gives_every_label_a_probability():
+    X, y = problem(400, 20, noise=1.5)
+    model = treemax.SoftmaxTree(leaf_classes=4, alpha=0.1, verbose=0).fit(X, y)
+    before, coverage = model.perplexity(X, y)
+    assert 0.5 < coverage < 1.0
+    model.smoothing = 1e-3
+    found = model.predict_proba(X)
+    assert (found > 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-5)
+    top = model.predict_topk(X, k=2)
+    np.testing.assert_allclose(top.scores[:, 0], found.max(axis=1), rtol=1e-4)
+    after = model.perplexity(X, y)
+    assert after.coverage == 1.0 and after.perplexity > before
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_explanation_is_the_way_of_the_row(sparse):
+    X, y = problem(400, 20)
+    matrix = sp.csr_matrix(X) if sparse else X
+    model = treemax.SoftmaxTree(leaf_classes=5, alpha=0.1, verbose=0).fit(matrix, y)
+    told = model.explain(matrix[3:4], n_features=X.shape[1])
+    assert all((step.score >= 0) == (step.side == "right") for step in told.steps)
+    for step in told.steps:
+        added = sum(value for _, value in step.features) + float(model.model_.plane_bias[step.node])
+        assert math.isclose(added, step.score, rel_tol=1e-4, abs_tol=1e-4)
+    answers = model.predict_topk(matrix[3:4], k=20).labels[0]
+    assert {label for label in answers if label is not None} == set(told.classes.tolist())
+    with pytest.raises(ValueError, match="one row"):
+        model.explain(matrix[:2])
+
+
+# --- training as a user sees it -------------------------------------------------------------------------
+
+
+def test_threads_give_the_same_tree():
+    X, y = problem(500, 20)
+    models = [treemax.SoftmaxTree(leaf_classes=6, n_jobs=n, verbose=0).fit(X, y) for n in (1, 3)]
+    np.testing.assert_array_equal(models[0].predict_proba(X), models[1].predict_proba(X))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_training_goes_on_where_it_stopped(tmp_path, sparse):
+    X, y = problem(500, 20)
+    matrix = sp.csr_matrix(X) if sparse else X
+    own = {"depth": 2, "leaf_classes": 6, "alpha": 0.1, "verbose": 0}
+    at_once = treemax.SoftmaxTree(iterations=4, **own).fit(matrix, y)
+    half = treemax.SoftmaxTree(iterations=2, **own).fit(matrix, y)
+    half.save(tmp_path / "half.treemax", resume=True)
+    half = treemax.load(tmp_path / "half.treemax")
+    half.set_params(iterations=4, warm_start=True)
+    half.fit(matrix, y)
+    np.testing.assert_array_equal(half.predict_proba(matrix), at_once.predict_proba(matrix))
+    half.save(tmp_path / "answers.treemax")
+    answering = treemax.load(tmp_path / "answers.treemax")
+    with pytest.raises(ValueError, match="learning state"):
+        answering.fit(matrix, y)
+
+
+def test_an_interrupted_iteration_is_taken_up_after_its_last_depth(monkeypatch):
+    X, y = problem(500, 20)
+    own = {"depth": 2, "leaf_classes": 6, "alpha": 0.1, "iterations": 3, "verbose": 0}
+    whole = treemax.SoftmaxTree(**own).fit(X, y)
+    update, calls = Tao.update_depth, []
+
+    def interrupted(self, depth):
+        calls.append(depth)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return update(self, depth)
+
+    monkeypatch.setattr(Tao, "update_depth", interrupted)
+    model = treemax.SoftmaxTree(**own)
+    with pytest.raises(treemax.TrainingInterrupted):
+        model.fit(X, y)
+    assert model.score(X, y) > 0.5
+    monkeypatch.setattr(Tao, "update_depth", update)
+    model.set_params(warm_start=True).fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
+
+
+def test_sizes_are_chosen_from_the_number_of_labels():
+    assert learning.depth_for(1000, learning.classes_for(1000)) == 5
+    assert learning.depth_for(100_000, learning.classes_for(100_000)) == 8
+    assert learning.depth_for(5, 5) == 0 and learning.classes_for(1) == 1
+
+
+def test_damaged_parts_are_refused():
+    X, y = problem()
+    for matrix in (X, sp.csr_matrix(X)):
+        model = treemax.SoftmaxTree(leaf_classes=4, alpha=0.1, verbose=0).fit(matrix, y)
+        header, arrays = model.model_.parts()
+        for name, array in arrays.items():
+            with pytest.raises((ValueError, IndexError)):
+                SoftmaxTreeModel.from_parts(header, {**arrays, name: array[:-1]}, 15)
+        loop = arrays["children"].copy()
+        loop[-1, 0] = 0
+        with pytest.raises(ValueError, match="no trees"):
+            SoftmaxTreeModel.from_parts(header, {**arrays, "children": loop}, 15)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"depth": -1}, "depth must be"),
+        ({"leaf_classes": 0}, "leaf_classes must be"),
+        ({"alpha": -1.0}, "alpha must be"),
+        ({"start": "best"}, "start must be one of"),
+        ({"missing": "never"}, "missing must be one of"),
+        ({"spill": 0.9}, "spill must be"),
+        ({"iterations": 0}, "iterations must be"),
+    ],
+)
+def test_parameters_are_refused_by_name(parameters, message):
+    X, y = problem(20)
+    with pytest.raises(ValueError, match=message):
+        treemax.SoftmaxTree(**parameters).fit(X, y)

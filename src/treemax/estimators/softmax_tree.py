@@ -378,12 +378,12 @@ class SoftmaxTree(LabelClassifier):
 class SoftmaxForest(SoftmaxTree):
     """Softmax trees from different starts, whose probabilities are averaged: more accurate than one larger tree.
 
+    The parameters that are not named here are those of `SoftmaxTree`.
+
     Parameters
     ----------
     n_trees : int
         How many.
-
-    The other parameters are those of `SoftmaxTree`.
 
     Examples
     --------

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
 
 from benchmarks import __main__ as command  # noqa: E402
-from benchmarks import accuracy, environments, measure, report, runner, suites, systems  # noqa: E402
+from benchmarks import accuracy, environments, measure, report, runner, suites, systems, tao_reference  # noqa: E402
 
 DRIVER_FUNCTIONS = (
     "load",
@@ -395,3 +395,27 @@ def test_reliability_of_probabilities_that_are_true():
     assert expected_error(probabilities, right) < 0.02 < 0.2 < expected_error(probabilities**3, right)
     says, is_right = curve(probabilities, right)
     np.testing.assert_allclose(says, is_right, atol=0.1)
+
+
+# The slow softmax tree
+
+
+@pytest.mark.parametrize("solvers", ["scikit-learn", "ours"])
+@pytest.mark.filterwarnings("ignore")  # of scikit-learn, whose names for penalties are about to change
+def test_the_slow_softmax_tree_learns(solvers):
+    random = np.random.RandomState(0)
+    y = random.randint(0, 20, 400)
+    X = (random.normal(size=(20, 8))[y] + 0.4 * random.normal(size=(400, 8))).astype(np.float32)
+    tree, history = tao_reference.train(X, y, 2, 8, 0.1, 100.0, 3, solvers)
+    assert history[-1]["objective"] < history[0]["objective"] and history[-1]["error"] < 0.1
+    for x, label, leaf, loss in zip(X[:20], y, tree.leaf_of(X), tree.losses(X, y, 100.0)):
+        node = 0
+        while node < len(tree.decisions):
+            decision = tree.decisions[node]
+            node = 2 * node + (2 if decision.w @ x + decision.b >= 0 else 1)
+        assert node - len(tree.decisions) == leaf
+        own = tree.leaves[leaf]
+        scores = own.W @ x + own.w
+        at = np.flatnonzero(own.classes == label)
+        expected = np.log(np.exp(scores).sum()) - scores[at[0]] if len(at) else 100.0
+        assert loss == pytest.approx(expected, rel=1e-3, abs=1e-3)

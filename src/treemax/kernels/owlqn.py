@@ -168,8 +168,9 @@ def penalty(parameters, n_weights, alpha, bias_alpha):
 
 
 @fast_kernel
-def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes):
-    """The steepest subgradients of loss plus penalty; returns their squared length."""
+def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free):
+    """The steepest subgradients of loss plus penalty, and which parameters are not to rest at zero (1, else 0);
+    returns the squared length of the slopes."""
     square = 0.0
     for p in range(parameters.size):
         a = alpha if p < n_weights else bias_alpha
@@ -177,45 +178,57 @@ def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes):
         at_zero = max(g - a, _ZERO) + min(g + a, _ZERO)
         s = g + a if w > _ZERO else (g - a if w < _ZERO else at_zero)
         slopes[p] = s
+        free[p] = _ONE if w != _ZERO or s != _ZERO else _ZERO
         square += np.float64(s) * np.float64(s)
     return square
 
 
 @fast_kernel
-def _dot(a, b):
+def _dot(a, b, free):
+    """Over the free parameters only."""
     total = 0.0
     for p in range(a.size):
-        total += np.float64(a[p]) * np.float64(b[p])
+        total += np.float64(a[p] * free[p]) * np.float64(b[p])
     return total
 
 
 @fast_kernel
-def _add(target, factor, source):
+def _add(target, factor, source, free):
     f = np.float32(factor)
     for p in range(target.size):
-        target[p] += f * source[p]
+        target[p] += f * source[p] * free[p]
 
 
 @fast_kernel
-def _direction(slopes, square, steps, changes, products, counters, direction):
-    """Minus the inverse Hessian of L-BFGS times the slopes, where that goes downhill."""
+def _direction(slopes, square, steps, changes, counters, free, direction):
+    """Minus the inverse Hessian of L-BFGS times the slopes, where that goes downhill.
+
+    All products are over the free parameters: what others did says nothing of the way ahead. Pairs that
+    show no curvature there are passed over.
+    """
     stored, last = counters[STORED], counters[NEXT]
-    share = np.empty(MEMORY, np.float64)
+    share, product = np.zeros(MEMORY), np.zeros(MEMORY)
     direction[:] = slopes
+    scale = 0.0
     for back in range(stored):
         m = (last - 1 - back) % MEMORY
-        share[m] = _dot(steps[m], direction) / products[m]
-        _add(direction, -share[m], changes[m])
-    if stored:
-        m = (last - 1) % MEMORY
-        scale = np.float32(products[m] / _dot(changes[m], changes[m]))
-    else:
-        scale = np.float32(1.0 / math.sqrt(square))
+        product[m] = _dot(steps[m], changes[m], free)
+        square_change = _dot(changes[m], changes[m], free)
+        if product[m] <= 1e-9 * math.sqrt(_dot(steps[m], steps[m], free) * square_change):
+            product[m] = 0.0
+            continue
+        if scale == 0.0:
+            scale = product[m] / square_change
+        share[m] = _dot(steps[m], direction, free) / product[m]
+        _add(direction, -share[m], changes[m], free)
+    if scale == 0.0:
+        scale = 1.0 / math.sqrt(square)
     for p in range(direction.size):
-        direction[p] *= scale
+        direction[p] *= np.float32(scale)
     for back in range(stored - 1, -1, -1):
         m = (last - 1 - back) % MEMORY
-        _add(direction, share[m] - _dot(changes[m], direction) / products[m], steps[m])
+        if product[m] > 0.0:
+            _add(direction, share[m] - _dot(changes[m], direction, free) / product[m], steps[m], free)
     for p in range(direction.size):
         direction[p] = -direction[p] if direction[p] * slopes[p] > _ZERO else _ZERO
 
@@ -238,18 +251,15 @@ def _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, tri
 
 
 @fast_kernel
-def _remember(parameters, trial, gradient, trial_gradient, steps, changes, products, counters):
-    """Keep the pair of step and change of gradient, unless it says nothing of the curvature."""
+def _remember(parameters, trial, gradient, trial_gradient, steps, changes, counters):
+    """Keep the pair of step and change of gradient."""
     m = counters[NEXT]
     step, change = steps[m], changes[m]
     for p in range(parameters.size):
         step[p] = trial[p] - parameters[p]
         change[p] = trial_gradient[p] - gradient[p]
-    product = _dot(step, change)
-    if product > 1e-9 * math.sqrt(_dot(step, step) * _dot(change, change)):
-        products[m] = product
-        counters[NEXT] = (m + 1) % MEMORY
-        counters[STORED] = min(MEMORY, counters[STORED] + 1)
+    counters[NEXT] = (m + 1) % MEMORY
+    counters[STORED] = min(MEMORY, counters[STORED] + 1)
 
 
 @kernel
@@ -263,7 +273,7 @@ def begin(X, rows, targets, weights, reference, alpha, bias_alpha, parameters, g
 @kernel
 def advance(
     X, rows, targets, weights, reference, alpha, bias_alpha, tolerance, least, iterations,
-    parameters, gradient, steps, changes, products, counters, past, objective,
+    parameters, gradient, steps, changes, counters, past, objective,
 ):  # fmt: skip
     """Up to `iterations` more; `past` holds the objectives before the last ones. The objective never rises.
 
@@ -273,12 +283,13 @@ def advance(
     size = parameters.size
     n_weights = size // (X.shape[1] + 1) * X.shape[1]
     slopes, direction = np.empty(size, np.float32), np.empty(size, np.float32)
+    free = np.empty(size, np.float32)
     trial, trial_gradient = np.empty(size, np.float32), np.empty(size, np.float32)
     for _ in range(iterations):
-        square = _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes)
+        square = _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free)
         if square == 0.0 or objective <= least:
             return objective, CONVERGED
-        _direction(slopes, square, steps, changes, products, counters, direction)
+        _direction(slopes, square, steps, changes, counters, free, direction)
         step, found, value = 1.0, False, objective
         for _ in range(HALVINGS):
             promised = _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial)
@@ -295,7 +306,7 @@ def advance(
                 return objective, CONVERGED
             counters[STORED] = 0  # the memory misleads: once more, straight downhill
             continue
-        _remember(parameters, trial, gradient, trial_gradient, steps, changes, products, counters)
+        _remember(parameters, trial, gradient, trial_gradient, steps, changes, counters)
         parameters[:] = trial
         gradient[:] = trial_gradient
         done = counters[DONE]

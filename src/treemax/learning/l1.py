@@ -262,7 +262,7 @@ def _quasi_newton(
     alphas = (np.float32(problem.alpha), np.float32(problem.bias_alpha))
     counters, past = np.zeros(3, dtype=np.int64), np.zeros(owlqn.WINDOW)
     history = np.empty((2, owlqn.MEMORY, parameters.size), dtype=np.float32)
-    gradient, products = np.empty(parameters.size, dtype=np.float32), np.empty(owlqn.MEMORY)
+    gradient = np.empty(parameters.size, dtype=np.float32)
     work = 2 * len(problem.indices) * parameters.size
     value = owlqn.begin(*data, *alphas, parameters, gradient)
     end = owlqn.RUNNING
@@ -270,7 +270,7 @@ def _quasi_newton(
         count = min(max(1, WORK_AT_ONCE // work), max_iterations - int(counters[owlqn.DONE]))
         value, end = owlqn.advance(
             *data, *alphas, tolerance, problem.least, count,
-            parameters, gradient, history[0], history[1], products, counters, past, value,
+            parameters, gradient, history[0], history[1], counters, past, value,
         )  # fmt: skip
     return int(counters[owlqn.DONE]), end == owlqn.CONVERGED
 

@@ -13,11 +13,12 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
+import argparse
 import json
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ from treemax.learning.l1 import l1_logistic, l1_softmax
 
 RESULTS = Path(__file__).parent / "results"
 CLOSE = 1e-3  # of the best objective
-PATIENCE = 15.0  # seconds: a peer that took longer and is not close gets no more passes
 ROUNDS = 3
 
 
@@ -137,7 +137,9 @@ def peer(problem: Problem, matrix: Any, setting: float) -> float:
     return problem.objective(matrix, model.coef_, model.intercept_)
 
 
-def loosest(problem: Problem, matrix: Any, best: float) -> tuple[float, list[tuple[float, float, float]]]:
+def loosest(
+    problem: Problem, matrix: Any, best: float, patience: float
+) -> tuple[float, list[tuple[float, float, float]]]:
     """The loosest setting of the peer that comes close, or the last one tried; and all that were tried."""
     tried = []
     settings = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5) if problem.n_classes == 1 else (20, 60, 200, 600, 2000)
@@ -145,21 +147,20 @@ def loosest(problem: Problem, matrix: Any, best: float) -> tuple[float, list[tup
         found, seconds = timed(lambda setting=setting: peer(problem, matrix, setting))
         tried.append((setting, seconds, found / best - 1))
         print("   ", problem.name, tried[-1], file=sys.stderr, flush=True)
-        if found <= best * (1 + CLOSE) or seconds > PATIENCE:
+        if found <= best * (1 + CLOSE) or seconds > patience:
             break
     return setting, tried
 
 
-def measure(problem: Problem) -> dict[str, Any]:
+def measure(problem: Problem, patience: float) -> dict[str, Any]:
     matrix, rows = problem.matrix, problem.rows
     best = ours(problem, rows, 1e-7).objective
-    setting, tried = loosest(problem, matrix, best)
+    setting, tried = loosest(problem, matrix, best, patience)
     mine, theirs, found = np.inf, tried[-1][1], None
     for _ in range(ROUNDS):
-        for _ in range(ROUNDS):
-            found, seconds = timed(lambda: ours(problem, rows))
-            mine = min(mine, seconds)
-        if theirs < PATIENCE / 5:
+        found, seconds = timed(lambda: ours(problem, rows))
+        mine = min(mine, seconds)
+        if theirs < patience / 5:
             theirs = min(theirs, timed(lambda: peer(problem, matrix, setting))[1])
     assert found is not None
     return {
@@ -181,25 +182,33 @@ def measure(problem: Problem) -> dict[str, Any]:
     }
 
 
-def problems() -> list[Callable[[], Problem]]:
-    glyphs, wordnet, ptb = Source("glyphs1k"), Source("wordnet"), Source("ptb")
-    return [
-        lambda: glyphs.leaf(100, 0.1, 1400),
-        lambda: glyphs.leaf(100, 0.1),
-        lambda: glyphs.leaf(100, 1.0),
-        lambda: glyphs.leaf(300, 1.0, 4000),
-        lambda: ptb.leaf(100, 1.0, 4000),
-        lambda: wordnet.leaf(100, 0.1),
-        lambda: wordnet.leaf(300, 0.1),
-        lambda: wordnet.leaf(300, 1.0),
-        lambda: glyphs.decision(100, 0.1),
-        lambda: glyphs.decision(100, 1.0),
-        lambda: glyphs.decision(500, 1.0),
-        lambda: ptb.decision(1000, 1.0, 20_000),
-        lambda: wordnet.decision(300, 0.1),
-        lambda: wordnet.decision(5000, 0.1),
-        lambda: wordnet.decision(5000, 1.0),
-    ]
+LEAVES = (  # suite, classes, alpha, at most this many rows
+    ("glyphs1k", 100, 0.1, 1400),
+    ("glyphs1k", 100, 0.1, None),
+    ("glyphs1k", 100, 1.0, None),
+    ("ptb", 100, 1.0, 4000),
+    ("wordnet", 100, 0.1, None),
+    ("wordnet", 300, 0.1, None),
+    ("wordnet", 300, 1.0, None),
+)
+DECISIONS = (
+    ("glyphs1k", 100, 0.1, None),
+    ("glyphs1k", 100, 1.0, None),
+    ("glyphs1k", 500, 1.0, None),
+    ("ptb", 1000, 1.0, 20_000),
+    ("wordnet", 300, 0.1, None),
+    ("wordnet", 5000, 0.1, None),
+    ("wordnet", 5000, 1.0, None),
+)
+
+
+def problems(only: str) -> Iterator[Problem]:
+    sources: dict[str, Source] = {}
+    for kind, table in (("leaf", LEAVES), ("decision", DECISIONS)):
+        for suite, *settings in table:
+            if only in f"{suite}, {kind}":
+                sources[suite] = sources.get(suite) or Source(suite)
+                yield getattr(sources[suite], kind)(*settings)
 
 
 HEADER = (
@@ -220,14 +229,21 @@ def line(run: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="problems with this in their name")
+    parser.add_argument(
+        "--patience", type=float, default=60.0,
+        help="seconds: a peer that took longer and is not close gets no more passes",
+    )  # fmt: skip
+    chosen = parser.parse_args()
     warnings.simplefilter("ignore")  # of scikit-learn: names about to change, and passes used up
     found = []
     print(HEADER)
-    for make in problems():
-        found.append(measure(make()))
+    for problem in problems(chosen.only):
+        found.append(measure(problem, chosen.patience))
         print(line(found[-1]), flush=True)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "solvers.json").write_text(json.dumps(found, indent=1))
+    (RESULTS / f"solvers{chosen.only}.json").write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

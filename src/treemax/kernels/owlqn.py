@@ -5,6 +5,9 @@ L-BFGS inside the orthant that the weights and their slope choose. A step costs 
 scores and gradient, and little else; rows are gathered a block at a time, so that the block stays in the
 cache and the data is not copied.
 
+Rows are taken around a centre, their mean: the steps are a fraction of those with features far from zero, and
+where the bias is not penalised it is the same problem, whose biases are `centre` times the weights larger.
+
 Parameters are one vector: weights [features, outputs], then the biases. With `reference` there is one class
 more, number `outputs`, whose score is always zero: one output and a reference is logistic regression.
 """
@@ -58,7 +61,7 @@ def _residuals(scores, target, weight, reference):
 
 
 @fast_kernel
-def _evaluate_one(X, rows, targets, weights, parameters, gradient):
+def _evaluate_one(X, rows, centre, targets, weights, parameters, gradient):
     """Loss and gradient of a single output with a reference class: row by row, straight from the data."""
     d = X.shape[1]
     w, g = parameters[:d], gradient[:d]
@@ -69,19 +72,19 @@ def _evaluate_one(X, rows, targets, weights, parameters, gradient):
         x = X[rows[i]]
         total = _ZERO
         for j in range(d):
-            total += x[j] * w[j]
+            total += (x[j] - centre[j]) * w[j]
         score[0] = total + parameters[d]
         loss += _residuals(score, targets[i], weights[i], True)
         slope += score[0]
         pull = score[0]
         for j in range(d):
-            g[j] += pull * x[j]
+            g[j] += pull * (x[j] - centre[j])
     gradient[d] = slope
     return loss
 
 
 @fast_kernel
-def _evaluate_many(X, rows, targets, weights, reference, parameters, gradient):
+def _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gradient):
     """Loss and gradient of several outputs, by products of matrices."""
     d = X.shape[1]
     k = parameters.size // (d + 1)
@@ -98,7 +101,9 @@ def _evaluate_many(X, rows, targets, weights, reference, parameters, gradient):
     for start in range(0, rows.size, size):
         count = min(size, rows.size - start)
         for i in range(count):
-            block[i] = X[rows[start + i]]
+            x, line = X[rows[start + i]], block[i]
+            for j in range(d):
+                line[j] = x[j] - centre[j]
         np.dot(block[:count], W, scores[:count])
         for i in range(count):
             line = scores[i]
@@ -115,10 +120,22 @@ def _evaluate_many(X, rows, targets, weights, reference, parameters, gradient):
 
 
 @kernel
-def _evaluate(X, rows, targets, weights, reference, parameters, gradient):
+def _evaluate(X, rows, centre, targets, weights, reference, parameters, gradient):
     if parameters.size == X.shape[1] + 1 and reference:
-        return _evaluate_one(X, rows, targets, weights, parameters, gradient)
-    return _evaluate_many(X, rows, targets, weights, reference, parameters, gradient)
+        return _evaluate_one(X, rows, centre, targets, weights, parameters, gradient)
+    return _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gradient)
+
+
+@fast_kernel
+def mean_of(X, rows, weights):
+    """The weighted mean of the rows."""
+    total, mean = 0.0, np.zeros(X.shape[1])
+    for i in range(rows.size):
+        x, weight = X[rows[i]], np.float64(weights[i])
+        total += weight
+        for j in range(mean.size):
+            mean[j] += weight * x[j]
+    return (mean / total).astype(np.float32)
 
 
 @fast_kernel
@@ -263,16 +280,16 @@ def _remember(parameters, trial, gradient, trial_gradient, steps, changes, count
 
 
 @kernel
-def begin(X, rows, targets, weights, reference, alpha, bias_alpha, parameters, gradient):
+def begin(X, rows, centre, targets, weights, reference, alpha, bias_alpha, parameters, gradient):
     """Fill the gradient at the start; returns the objective."""
     n_weights = parameters.size // (X.shape[1] + 1) * X.shape[1]
-    loss = _evaluate(X, rows, targets, weights, reference, parameters, gradient)
+    loss = _evaluate(X, rows, centre, targets, weights, reference, parameters, gradient)
     return loss + penalty(parameters, n_weights, alpha, bias_alpha)
 
 
 @kernel
 def advance(
-    X, rows, targets, weights, reference, alpha, bias_alpha, tolerance, least, iterations,
+    X, rows, centre, targets, weights, reference, alpha, bias_alpha, tolerance, least, iterations,
     parameters, gradient, steps, changes, counters, past, objective,
 ):  # fmt: skip
     """Up to `iterations` more; `past` holds the objectives before the last ones. The objective never rises.
@@ -295,7 +312,7 @@ def advance(
             promised = _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial)
             if promised >= 0.0:
                 break
-            value = _evaluate(X, rows, targets, weights, reference, trial, trial_gradient)
+            value = _evaluate(X, rows, centre, targets, weights, reference, trial, trial_gradient)
             value += penalty(trial, n_weights, alpha, bias_alpha)
             if value <= objective + SUFFICIENT * promised:
                 found = True

@@ -9,8 +9,7 @@ and none can rise.
 A round: exponentials afresh from the weights, one sweep over all features, which finds the weights that
 want to leave zero, and a few sweeps over the weights that are not zero.
 
-With `reference` there is one class more, number `outputs`, whose score is always zero: one output and a
-reference is logistic regression. Columns are those of `kernels.lasso.local_columns`, without the last.
+Columns are those of `kernels.lasso.local_columns`, without the last.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 SWEEPS = 10  # at most, over the weights that are not zero, before all features are looked at again
 ENOUGH = 0.05  # of the tolerance: a sweep that takes off less ends the round
+TINY = 0.01  # of the tolerance: what steps that are not worth making may leave, all weights together
 BIAS_HALVINGS = 8
 LARGEST = 1e25  # sums of exponentials beyond this are scaled down
 LEAST = np.float32(1e-30)  # of an exponential: products with denormal numbers are slow
@@ -57,31 +57,24 @@ def _refresh(
     bias,
     exponentials,
     totals,
-    others,
     shares,
 ):
-    """Exponentials, their sums and the costs divided by them, all from the weights; returns the loss.
-
-    `others` is the exponential of the reference class; where it is negative there is none.
-    """
+    """Exponentials, their sums and the costs divided by them, all from the weights; returns the loss."""
     _scores(starts, column_rows, column_values, weights, used, bias, exponentials)
     k = bias.size
     loss = 0.0
     for i in range(costs.size):
         line = exponentials[i]
-        reference = others[i] >= 0.0
-        top = _ZERO if reference else line[0]
+        top = line[0]
         for c in range(k):
             top = max(top, line[c])
-        own = line[targets[i]] if targets[i] < k else _ZERO
-        if reference:
-            others[i] = np.float64(exp32(-top))
+        own = line[targets[i]]
         total = _ZERO
         for c in range(k):
             e = max(exp32(line[c] - top), LEAST)
             line[c] = e
             total += e
-        totals[i] = np.float64(total) + max(others[i], 0.0)
+        totals[i] = np.float64(total)
         shares[i] = np.float32(costs[i] / totals[i])
         loss += costs[i] * (math.log(totals[i]) + np.float64(top) - np.float64(own))
     return loss
@@ -105,23 +98,25 @@ def _step(slope, curvature, largest, weight, alpha):
 
 
 @fast_kernel
-def _rescale(i, exponentials, totals, others, shares, cost):
+def _rescale(i, exponentials, totals, shares, cost):
     """Bring a row whose exponentials have grown back to a sum of one."""
     scale = 1.0 / totals[i]
     line = exponentials[i]
     for c in range(line.size):
         line[c] = max(line[c] * np.float32(scale), LEAST)
-    others[i] *= scale
     totals[i] = 1.0
     shares[i] = np.float32(cost)
 
 
 @fast_kernel
 def _update(
-    first, last, c, column_rows, column_values, targets, costs, largest, alpha, weight, exponentials, totals,
-    others, shares,
+    first, last, c, column_rows, column_values, targets, costs, largest, alpha, least, weight, exponentials,
+    totals, shares,
 ):  # fmt: skip
-    """One step of one weight; returns its new value and about how much the objective fell."""
+    """One step of one weight; returns its new value and about how much the objective falls.
+
+    A step that takes off less than `least` is not made, unless it ends at zero.
+    """
     slope, curvature = 0.0, 0.0
     for p in range(first, last):
         i = np.uint64(column_rows[p])
@@ -132,8 +127,9 @@ def _update(
         curvature += costs[i] * x * x * pull * (1.0 - pull)
     moved = np.float32(_step(slope, curvature, largest, np.float64(weight), alpha))
     step = moved - weight
-    if step == _ZERO:
-        return moved, 0.0
+    fall = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(weight)))
+    if step == _ZERO or (fall < least and moved != _ZERO):
+        return weight, fall
     for p in range(first, last):
         i = np.uint64(column_rows[p])
         before = exponentials[i, c]
@@ -143,9 +139,8 @@ def _update(
         totals[i] = total
         shares[i] = np.float32(costs[i] / total)
         if total > LARGEST:
-            _rescale(i, exponentials, totals, others, shares, costs[i])
-    steep = abs(slope * step + alpha * (abs(moved) - abs(weight)))
-    return moved, 0.5 * steep
+            _rescale(i, exponentials, totals, shares, costs[i])
+    return moved, fall
 
 
 @fast_kernel
@@ -160,14 +155,13 @@ def _slopes_of(first, last, column_rows, column_values, targets, costs, exponent
         line = exponentials[i]
         for c in range(k):
             slopes[c] += pull * line[c]
-        if targets[i] < k:
-            slopes[targets[i]] -= x * costs[i]
+        slopes[targets[i]] -= x * costs[i]
 
 
 @fast_kernel
 def _sweep_all(
-    starts, column_rows, column_values, targets, costs, largest, mass, alpha, weights, used, exponentials, totals,
-    others, shares,
+    starts, column_rows, column_values, targets, costs, largest, mass, alpha, least, weights, used, exponentials, totals,
+    shares,
 ):  # fmt: skip
     """A step for every weight that is not zero or wants to leave zero; returns about how much it took off."""
     k = weights.shape[1]
@@ -178,14 +172,13 @@ def _sweep_all(
             continue  # a slope cannot be larger than the mass of its feature
         first, last = np.uint64(starts[j]), np.uint64(starts[j + 1])
         w = weights[j]
-        if k > 1:
-            _slopes_of(first, last, column_rows, column_values, targets, costs, exponentials, shares, slopes)
+        _slopes_of(first, last, column_rows, column_values, targets, costs, exponentials, shares, slopes)
         any_used = False
         for c in range(k):
-            if k == 1 or abs(slopes[c]) > alpha or (used[j] and w[c] != _ZERO):
+            if abs(slopes[c]) > alpha or (used[j] and w[c] != _ZERO):
                 w[c], fell = _update(
-                    first, last, c, column_rows, column_values, targets, costs, largest[j], alpha, w[c],
-                    exponentials, totals, others, shares,
+                    first, last, c, column_rows, column_values, targets, costs, largest[j], alpha, least, w[c],
+                    exponentials, totals, shares,
                 )  # fmt: skip
                 taken += fell
                 any_used = any_used or w[c] != _ZERO
@@ -195,8 +188,8 @@ def _sweep_all(
 
 @fast_kernel
 def _sweep_used(
-    starts, column_rows, column_values, targets, costs, largest, alpha, weights, features, classes, exponentials,
-    totals, others, shares,
+    starts, column_rows, column_values, targets, costs, largest, alpha, least, weights, features, classes, exponentials,
+    totals, shares,
 ):  # fmt: skip
     """A step for each of the weights listed."""
     taken = 0.0
@@ -204,7 +197,7 @@ def _sweep_used(
         j, c = features[a], classes[a]
         weights[j, c], fell = _update(
             np.uint64(starts[j]), np.uint64(starts[j + 1]), c, column_rows, column_values, targets, costs,
-            largest[j], alpha, weights[j, c], exponentials, totals, others, shares,
+            largest[j], alpha, least, weights[j, c], exponentials, totals, shares,
         )  # fmt: skip
         taken += fell
     return taken
@@ -230,7 +223,7 @@ def _list_used(weights, used):
 
 
 @fast_kernel
-def _bias_steps(targets, costs, alpha, bias, exponentials, totals, others, shares, factors):
+def _bias_steps(targets, costs, alpha, bias, exponentials, totals, shares, factors):
     """A step for all biases together; returns how much it took off.
 
     The Hessian of a softmax is at most twice its diagonal. Whether the objective falls is looked at: that
@@ -244,11 +237,9 @@ def _bias_steps(targets, costs, alpha, bias, exponentials, totals, others, share
         for c in range(k):
             slopes[c] += share * line[c]
             curvatures[c] += share * line[c] * (_ONE - scale * line[c])
-        if targets[i] < k:
-            slopes[targets[i]] -= costs[i]
-    spread = 1.0 if k == 1 else 2.0
+        slopes[targets[i]] -= costs[i]
     for c in range(k):
-        steps[c] = _step(slopes[c], spread * curvatures[c], 1.0, np.float64(bias[c]), alpha) - bias[c]
+        steps[c] = _step(slopes[c], 2.0 * curvatures[c], 1.0, np.float64(bias[c]), alpha) - bias[c]
     for _ in range(BIAS_HALVINGS):
         change = 0.0
         for c in range(k):
@@ -259,18 +250,17 @@ def _bias_steps(targets, costs, alpha, bias, exponentials, totals, others, share
             total = _ZERO
             for c in range(k):
                 total += line[c] * factors[c]
-            change += costs[i] * math.log((np.float64(total) + max(others[i], 0.0)) / totals[i])
-            if targets[i] < k:
-                change -= costs[i] * steps[targets[i]]
+            change += costs[i] * math.log(np.float64(total) / totals[i])
+            change -= costs[i] * steps[targets[i]]
         if change <= 0.0:
-            _move_biases(steps, factors, costs, bias, exponentials, totals, others, shares)
+            _move_biases(steps, factors, costs, bias, exponentials, totals, shares)
             return -change
         steps *= 0.5
     return 0.0
 
 
 @fast_kernel
-def _move_biases(steps, factors, costs, bias, exponentials, totals, others, shares):
+def _move_biases(steps, factors, costs, bias, exponentials, totals, shares):
     for c in range(bias.size):
         bias[c] += np.float32(steps[c])
     for i in range(costs.size):
@@ -279,7 +269,7 @@ def _move_biases(steps, factors, costs, bias, exponentials, totals, others, shar
         for c in range(bias.size):
             line[c] = max(line[c] * factors[c], LEAST)
             total += line[c]
-        totals[i] = np.float64(total) + max(others[i], 0.0)
+        totals[i] = np.float64(total)
         shares[i] = np.float32(costs[i] / totals[i])
 
 
@@ -344,29 +334,29 @@ def penalty(weights, used, bias, alpha, bias_alpha):
 
 @kernel
 def one_round(
-    starts, column_rows, column_values, targets, costs, reference, largest, mass, alpha, bias_alpha, tolerance,
-    sweeps_over_used, weights, used, bias, exponentials, totals, others, shares,
+    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, tolerance,
+    sweeps_over_used, weights, used, bias, exponentials, totals, shares,
 ):  # fmt: skip
     """One round; returns the objective at its start, about how much it took off, and the sweeps made."""
-    others[:] = 0.0 if reference else -1.0
     before = _refresh(
         starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, totals,
-        others, shares,
+        shares,
     )  # fmt: skip
     before += penalty(weights, used, bias, alpha, bias_alpha)
     factors = np.empty(bias.size, np.float32)
-    taken = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, others, shares, factors)
+    taken = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)
     taken += _sweep_all(
-        starts, column_rows, column_values, targets, costs, largest, mass, alpha, weights, used, exponentials,
-        totals, others, shares,
+        starts, column_rows, column_values, targets, costs, largest, mass, alpha, 0.0, weights, used, exponentials,
+        totals, shares,
     )  # fmt: skip
     features, classes = _list_used(weights, used)
+    least = TINY * tolerance * before / max(1, features.size)
     sweeps = 1
     for _ in range(sweeps_over_used):
-        fell = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, others, shares, factors)
+        fell = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)
         fell += _sweep_used(
-            starts, column_rows, column_values, targets, costs, largest, alpha, weights, features, classes,
-            exponentials, totals, others, shares,
+            starts, column_rows, column_values, targets, costs, largest, alpha, least, weights, features, classes,
+            exponentials, totals, shares,
         )  # fmt: skip
         taken += fell
         sweeps += 1

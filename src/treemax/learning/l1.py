@@ -11,7 +11,7 @@ the other weights (`intercept_scaling` times as little): `penalise_bias=True` is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inputs import Rows, SparseRows, read_only
-from treemax.kernels import logistic_newton, owlqn
+from treemax.kernels import logistic_descent, logistic_newton, owlqn
 from treemax.kernels import softmax_descent as descent
 from treemax.kernels.lasso import local_columns
 from treemax.threads import one_blas_thread
@@ -258,8 +258,12 @@ def _quasi_newton(
     problem: _Problem, parameters: NDArray[np.float32], tolerance: float, max_iterations: int
 ) -> tuple[int, bool]:
     """The same for any number of outputs, in calls that take a fraction of a second each."""
-    data = (problem.rows, problem.indices, problem.targets, problem.weights, problem.reference)
     alphas = (np.float32(problem.alpha), np.float32(problem.bias_alpha))
+    centre = owlqn.mean_of(problem.rows, problem.indices, problem.weights)
+    if problem.bias_alpha:
+        centre[:] = 0  # biases that cost something cannot take up the mean of the rows
+    _shift_biases(parameters, centre, problem.outputs, 1)
+    data = (problem.rows, problem.indices, centre, problem.targets, problem.weights, problem.reference)
     counters, past = np.zeros(3, dtype=np.int64), np.zeros(owlqn.WINDOW)
     history = np.empty((2, owlqn.MEMORY, parameters.size), dtype=np.float32)
     gradient = np.empty(parameters.size, dtype=np.float32)
@@ -272,7 +276,16 @@ def _quasi_newton(
             *data, *alphas, tolerance, problem.least, count,
             parameters, gradient, history[0], history[1], counters, past, value,
         )  # fmt: skip
+    _shift_biases(parameters, centre, problem.outputs, -1)
     return int(counters[owlqn.DONE]), end == owlqn.CONVERGED
+
+
+def _shift_biases(
+    parameters: NDArray[np.float32], centre: NDArray[np.float32], outputs: int, sign: int
+) -> None:
+    """Biases for rows around a centre, from those for the rows themselves; or back."""
+    weights = parameters[:-outputs].reshape(-1, outputs).astype(np.float64)
+    parameters[-outputs:] += (sign * (centre.astype(np.float64) @ weights)).astype(np.float32)
 
 
 def _dense_objective(problem: _Problem, parameters: NDArray[np.float32]) -> float:
@@ -295,7 +308,7 @@ def _solve_sparse(
         rows.indptr, rows.indices, rows.values, problem.indices, scratch
     )
     columns = (starts[:-1], column_rows, column_values, problem.targets, problem.weights, problem.reference)
-    largest, mass = descent.column_facts(starts[:-1], column_rows, column_values, problem.weights)
+    facts = descent.column_facts(starts[:-1], column_rows, column_values, problem.weights)
     local, elsewhere = _local_weights(coef, features, problem.outputs)
     used, moving = np.asarray(local.any(axis=1)), bias.copy()
     alphas = (problem.alpha, problem.bias_alpha)
@@ -305,15 +318,11 @@ def _solve_sparse(
         return float(loss + descent.penalty(local, used, moving, *alphas))
 
     start_objective = exact() + problem.alpha * elsewhere
-    n = len(problem.indices)
-    exponentials = np.empty((n, problem.outputs), dtype=np.float32)
-    totals, others, shares = np.empty(n), np.empty(n), np.empty(n, dtype=np.float32)
+    descend = _round_of_logistic if problem.reference else _round_of_softmax
+    one_round = descend(problem, columns[:5], facts, tolerance, local, used, moving)
     iterations, converged = 0, False
     while iterations < max_iterations and not converged:
-        before, taken, sweeps = descent.one_round(
-            *columns, largest, mass, *alphas, tolerance, min(descent.SWEEPS, max_iterations - iterations - 1),
-            local, used, moving, exponentials, totals, others, shares,
-        )  # fmt: skip
+        before, taken, sweeps = one_round(min(descent.SWEEPS, max_iterations - iterations - 1))
         iterations += sweeps
         converged = taken <= max(0.5 * tolerance * before, problem.least)
     objective = exact()
@@ -322,6 +331,45 @@ def _solve_sparse(
     return Solution(
         _spread(local, features, used, coef.shape), moving, objective, start_objective, iterations, converged
     )
+
+
+Columns: TypeAlias = tuple[Any, Any, Any, Any, Any]  # starts, rows, values; targets and weights of the rows
+Round: TypeAlias = Callable[[int], tuple[float, float, int]]
+
+
+def _round_of_softmax(
+    problem: _Problem, columns: Columns, facts: tuple[Any, Any], tolerance: float,
+    local: NDArray[np.float32], used: NDArray[np.bool_], bias: NDArray[np.float32],
+) -> Round:  # fmt: skip
+    """One round of coordinate descent with a number of sweeps over the weights that are not zero."""
+    n = len(problem.indices)
+    exponentials = np.empty((n, problem.outputs), dtype=np.float32)
+    totals, shares = np.empty(n), np.empty(n, dtype=np.float32)
+
+    def one_round(sweeps: int) -> tuple[float, float, int]:
+        return descent.one_round(
+            *columns, *facts, problem.alpha, problem.bias_alpha, tolerance, sweeps,
+            local, used, bias, exponentials, totals, shares,
+        )  # fmt: skip
+
+    return one_round
+
+
+def _round_of_logistic(
+    problem: _Problem, columns: Columns, facts: tuple[Any, Any], tolerance: float,
+    local: NDArray[np.float32], used: NDArray[np.bool_], bias: NDArray[np.float32],
+) -> Round:  # fmt: skip
+    """The same for one output and a reference."""
+    n = len(problem.indices)
+    exponentials, derivatives = np.empty(n, dtype=np.float32), np.empty((n, 2), dtype=np.float32)
+
+    def one_round(sweeps: int) -> tuple[float, float, int]:
+        return logistic_descent.one_round(
+            *columns, *facts, problem.alpha, problem.bias_alpha, tolerance, sweeps,
+            local[:, 0], used, bias, exponentials, derivatives,
+        )  # fmt: skip
+
+    return one_round
 
 
 def _local_weights(

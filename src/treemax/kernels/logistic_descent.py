@@ -1,0 +1,162 @@
+"""Logistic regression with an L1 penalty over sparse rows: coordinate descent.
+
+What `kernels.softmax_descent` does for one output and a reference class, with what a step needs ready in
+each row: the exponential of its score, and the first and second derivative of its loss. A weight at zero that
+stays there costs a look at one number a row.
+
+Targets are 0 where the sign is 1, and 1 where it is -1. Columns are those of `kernels.lasso.local_columns`,
+without the last.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from treemax.kernels.arithmetic import exp32
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+
+ENOUGH = 0.05  # of the tolerance: a sweep that takes off less ends the round
+TINY = 0.01  # of the tolerance: what steps that are not worth making may leave, all features together
+
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_LEAST, _MOST = np.float32(1e-30), np.float32(1e30)  # of an exponential
+_FIRST, _SECOND = np.uint64(0), np.uint64(1)
+
+
+@fast_inline_kernel
+def _derive(i, exponential, target, cost, derivatives):
+    """Enter the derivatives of one row's loss."""
+    rest = _ONE / (_ONE + exponential)
+    own = exponential * rest
+    derivatives[i, _FIRST] = -cost * rest if target == 0 else cost * own
+    derivatives[i, _SECOND] = cost * own * rest
+
+
+@fast_kernel
+def _refresh(
+    starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives
+):
+    """Exponentials and derivatives of all rows from the weights; returns the loss."""
+    exponentials[:] = bias[0]
+    for j in range(weights.size):
+        if used[j]:
+            for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
+                exponentials[column_rows[p]] += weights[j] * column_values[p]
+    loss = 0.0
+    for i in range(np.uint64(costs.size)):
+        score = exponentials[i]
+        margin = score if targets[i] == 0 else -score
+        loss += np.float64(costs[i]) * (
+            math.log(1.0 + np.float64(exp32(-abs(margin)))) + max(-np.float64(margin), 0.0)
+        )
+        exponentials[i] = min(max(exp32(score), _LEAST), _MOST)
+        _derive(i, exponentials[i], targets[i], costs[i], derivatives)
+    return loss
+
+
+@fast_inline_kernel
+def _moved(slope, curvature, largest, weight, alpha):
+    """The new value of a weight: towards the minimum of loss plus penalty, not beyond it, nor beyond zero.
+
+    The third derivative is at most `largest`, the largest value of the feature, times the second.
+    """
+    if weight > 0.0:
+        g = slope + alpha
+    elif weight < 0.0:
+        g = slope - alpha
+    else:
+        g = max(slope - alpha, 0.0) + min(slope + alpha, 0.0)
+    moved = weight - g / (curvature + 0.5 * largest * abs(g) + 1e-12)
+    return 0.0 if weight * moved < 0.0 else moved
+
+
+@fast_kernel
+def _update(
+    first, last, column_rows, column_values, targets, costs, largest, alpha, least, weight, exponentials, derivatives
+):  # fmt: skip
+    """One step of one weight; returns its new value and about how much the objective falls.
+
+    A step that takes off less than `least` is not made, unless it ends at zero.
+    """
+    slope, curvature = 0.0, 0.0
+    for p in range(first, last):
+        i, x = np.uint64(column_rows[p]), column_values[p]
+        slope += x * derivatives[i, _FIRST]
+        curvature += x * x * derivatives[i, _SECOND]
+    if weight == _ZERO and abs(slope) <= alpha:
+        return weight, 0.0
+    moved = np.float32(_moved(slope, curvature, largest, np.float64(weight), alpha))
+    step = moved - weight
+    fall = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(weight)))
+    if step == _ZERO or (fall < least and moved != _ZERO):
+        return weight, fall
+    for p in range(first, last):
+        i = np.uint64(column_rows[p])
+        e = exponentials[i] * exp32(step * column_values[p])
+        e = min(max(e, _LEAST), _MOST)
+        exponentials[i] = e
+        _derive(i, e, targets[i], costs[i], derivatives)
+    return moved, fall
+
+
+@fast_kernel
+def _update_bias(targets, costs, alpha, bias, exponentials, derivatives):
+    """One step of the bias; returns about how much the objective fell."""
+    slope, curvature = 0.0, 0.0
+    for i in range(np.uint64(costs.size)):
+        slope += derivatives[i, _FIRST]
+        curvature += derivatives[i, _SECOND]
+    moved = np.float32(_moved(slope, curvature, 1.0, np.float64(bias[0]), alpha))
+    step = moved - bias[0]
+    if step == _ZERO:
+        return 0.0
+    factor = exp32(step)
+    for i in range(np.uint64(costs.size)):
+        exponentials[i] = min(max(exponentials[i] * factor, _LEAST), _MOST)
+        _derive(i, exponentials[i], targets[i], costs[i], derivatives)
+    fell = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(bias[0])))
+    bias[0] = moved
+    return fell
+
+
+@kernel
+def one_round(
+    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, tolerance,
+    sweeps_over_used, weights, used, bias, exponentials, derivatives,
+):  # fmt: skip
+    """All rows afresh, a sweep over all features, and some over the weights that are not zero.
+
+    Returns the objective at its start, about how much it took off, and the sweeps made.
+    """
+    before = _refresh(
+        starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives
+    )
+    before += alpha * np.abs(weights).sum() + bias_alpha * abs(bias[0])
+    least = TINY * tolerance * before / weights.size
+    taken = _update_bias(targets, costs, bias_alpha, bias, exponentials, derivatives)
+    for j in range(np.uint64(weights.size)):
+        if used[j] or mass[j] > alpha:  # a slope cannot be larger than the mass of its feature
+            weights[j], fell = _update(
+                np.uint64(starts[j]), np.uint64(starts[j + np.uint64(1)]), column_rows, column_values, targets,
+                costs, largest[j], alpha, least, weights[j], exponentials, derivatives,
+            )  # fmt: skip
+            used[j] = weights[j] != _ZERO
+            taken += fell
+    features = np.flatnonzero(used)
+    least = TINY * tolerance * before / max(1, features.size)
+    sweeps = 1
+    for _ in range(sweeps_over_used):
+        fell_all = _update_bias(targets, costs, bias_alpha, bias, exponentials, derivatives)
+        for feature in features:
+            weights[feature], fell = _update(
+                np.uint64(starts[feature]), np.uint64(starts[feature + 1]), column_rows, column_values, targets,
+                costs, largest[feature], alpha, least, weights[feature], exponentials, derivatives,
+            )  # fmt: skip
+            fell_all += fell
+        taken += fell_all
+        sweeps += 1
+        if fell_all <= ENOUGH * tolerance * before:
+            break
+    return before, taken, sweeps

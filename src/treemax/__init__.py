@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from treemax.estimators import (
         MODELS,
         LabelTree,
+        LOMTree,
         OneVsAll,
         OnlineLabelTree,
         RecallTree,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "MODELS": "treemax.estimators",
     "LabelTree": "treemax.estimators",
+    "LOMTree": "treemax.estimators",
     "OneVsAll": "treemax.estimators",
     "OnlineLabelTree": "treemax.estimators",
     "RecallTree": "treemax.estimators",
@@ -44,6 +46,7 @@ _HOMES = {
 __all__ = [
     "MODELS",
     "HashingText",
+    "LOMTree",
     "LabelTree",
     "ModelFileError",
     "OneVsAll",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treemax.estimators.base import LabelClassifier, TopK, TrainingInterrupted
 from treemax.estimators.label_tree import LabelTree
+from treemax.estimators.lom_tree import LOMTree
 from treemax.estimators.one_vs_all import OneVsAll
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.estimators.online_label_tree import OnlineLabelTree
@@ -12,6 +13,7 @@ from treemax.estimators.softmax_tree import SoftmaxForest, SoftmaxTree
 
 MODELS: dict[str, type[LabelClassifier]] = {
     "label-tree": LabelTree,
+    "lom-tree": LOMTree,
     "one-vs-all": OneVsAll,
     "online-label-tree": OnlineLabelTree,
     "recall-tree": RecallTree,
@@ -23,6 +25,7 @@ the battery of tests by itself."""
 
 __all__ = [
     "MODELS",
+    "LOMTree",
     "LabelClassifier",
     "LabelTree",
     "OneVsAll",

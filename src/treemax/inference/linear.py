@@ -247,3 +247,14 @@ def sparsified(rows: Rows) -> SparseRows:
         return rows
     csr = sp.csr_matrix(rows)
     return SparseRows(csr.indptr.astype(np.int64), csr.indices.astype(np.uint32), csr.data, rows.shape[1])
+
+
+def known_features(rows: SparseRows, n_features: int) -> SparseRows:
+    """The same rows without what lies beyond `n_features`: it was never seen in training."""
+    if rows.n_features <= n_features:
+        return rows
+    first, last = rows.indptr[0], rows.indptr[-1]
+    indices, values = rows.indices[first:last], rows.values[first:last]
+    known = indices < n_features
+    starts = np.concatenate([[0], np.cumsum(known)])[rows.indptr - first]
+    return SparseRows(starts, indices[known], values[known], n_features)

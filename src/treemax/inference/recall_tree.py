@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.linear import blocks, densified, sparsified
+from treemax.inference.linear import blocks, densified, known_features, sparsified
 from treemax.inference.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
 from treemax.inputs import Rows, SparseRows
@@ -52,7 +52,7 @@ class CandidateModel:
         """The rows as kernels take them, in the form in which the model learned."""
         if not self.is_sparse:
             return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
-        sparse = sparsified(rows)
+        sparse = known_features(sparsified(rows), self.n_features)
         return sparse.indptr, sparse.indices, sparse.values
 
     def best(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,0 +1,342 @@
+"""LOMTree of Choromanska and Langford (2015): their algorithm 1, under its names.
+
+The tree is binary. An inner node has a regressor; a row goes left where its score is below zero, else right. A
+*tally* is a label at a node: how often it came there, and the sum of the scores that the node gave it. Tallies
+are in one hash table, and those of a node also in a list.
+
+What a swap takes out of the tree keeps its number, its regressor and its tallies until everything is swept;
+nodes that replace it get new ones. So nothing is ever to be deleted from a table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
+from treemax.kernels.queues import offer
+from treemax.kernels.scorers import EMPTY, buckets_needed, pair, promise, row_of, scores, settle, slot, update
+
+LEFT, RIGHT = 0, 1
+NODES, REGRESSORS, ROOT, INNER = 0, 1, 2, 3  # places in `used`
+NONE = -1
+DEEPEST = 64  # levels of regressors on a path, so that a row takes bounded time whatever the data
+_ONE = np.float32(1.0)
+_ZERO = np.float32(0.0)
+_LOWER_HALF = np.uint64(0xFFFFFFFF)
+
+
+class Nodes(NamedTuple):
+    """The tree; in brackets what the paper calls it."""
+
+    used: np.ndarray  # numbers given to nodes, and to regressors; the root; inner nodes of the tree (t)
+    parents: np.ndarray  # the root's is itself
+    children: np.ndarray  # nodes x (left, right)
+    regressors: np.ndarray  # the number of the node's regressor, from 1; 0 at a leaf, which has none
+    totals: np.ndarray  # rows that came to the node
+    largest: np.ndarray  # the count of its most frequent label
+    best: np.ndarray  # the most frequent label, of equals the first to be so; NONE where nothing came
+    smallest: np.ndarray  # rows of the smallest leaf below (C)
+    trained: np.ndarray  # rows that the regressor learned
+    sums: np.ndarray  # of their scores; divided by `trained` it is the mean score (E)
+    first: np.ndarray  # the slot of the first of its tallies, NONE where nothing came
+
+
+class Tallies(NamedTuple):
+    """The labels that came to nodes: a hash table, whose arrays are the fields of one record."""
+
+    used: np.ndarray  # slots that are taken
+    keys: np.ndarray  # node in the upper half, label in the lower
+    sums: np.ndarray  # of the scores (m)
+    counts: np.ndarray  # rows of the label that came to the node (l)
+    trained: np.ndarray  # rows of the label that its regressor learned (n)
+    following: np.ndarray  # the slot of the next tally of the node, or NONE
+
+
+class Way(NamedTuple):
+    """What can be chosen."""
+
+    max_nodes: int  # inner ones (T)
+    swap_resistance: float  # (R_S)
+    least_weight: float  # of a row to a regressor; 1 is the paper's rule
+
+
+# --- nodes -----------------------------------------------------------------------------------------------
+
+
+@bare_inline_kernel
+def update_smallest(node, nodes):
+    """UpdateC: the smallest leaf above a node, after that of the node has changed."""
+    root = nodes.used[ROOT]
+    while node != root and nodes.smallest[nodes.parents[node]] != nodes.smallest[node]:
+        node = nodes.parents[node]
+        left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
+        nodes.smallest[node] = min(nodes.smallest[left], nodes.smallest[right])
+
+
+@bare_inline_kernel
+def _smallest_leaf(nodes):
+    node = nodes.used[ROOT]
+    while nodes.regressors[node]:
+        left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
+        node = left if nodes.smallest[left] == nodes.smallest[node] else right
+    return node
+
+
+@bare_inline_kernel
+def _take_out_smallest_leaf(nodes):
+    """The first half of Swap: the smallest leaf and its parent leave the tree, its sibling takes the parent's place."""
+    leaf = _smallest_leaf(nodes)
+    parent = nodes.parents[leaf]
+    above = nodes.parents[parent]
+    sibling = nodes.children[parent, RIGHT if nodes.children[parent, LEFT] == leaf else LEFT]
+    if parent == nodes.used[ROOT]:
+        nodes.used[ROOT] = sibling
+        nodes.parents[sibling] = sibling
+    else:
+        nodes.children[above, LEFT if nodes.children[above, LEFT] == parent else RIGHT] = sibling
+        nodes.parents[sibling] = above
+        update_smallest(sibling, nodes)
+    nodes.used[INNER] -= 1
+
+
+@bare_inline_kernel
+def _wants_to_split(leaf, depth, nodes, way):
+    """Whether labels differ at a leaf, and there is a node for it or enough would be gained by a swap."""
+    if nodes.largest[leaf] == nodes.totals[leaf] or depth == DEEPEST:
+        return False
+    gain = nodes.smallest[leaf] - nodes.largest[leaf]
+    weakest = nodes.smallest[nodes.used[ROOT]]
+    return nodes.used[INNER] < way.max_nodes or (
+        weakest < nodes.smallest[leaf] and gain > way.swap_resistance * (weakest + 1)
+    )
+
+
+@bare_inline_kernel
+def _split(leaf, nodes, way):
+    """Two new leaves below a leaf, each with half of its rows as far as sizes are compared."""
+    if nodes.used[INNER] >= way.max_nodes:
+        _take_out_smallest_leaf(nodes)
+    left = nodes.used[NODES]
+    nodes.used[NODES] += 2
+    nodes.used[REGRESSORS] += 1
+    nodes.used[INNER] += 1
+    nodes.regressors[leaf] = nodes.used[REGRESSORS]
+    size = nodes.smallest[leaf]
+    for side in (LEFT, RIGHT):
+        child = left + side
+        nodes.children[leaf, side], nodes.parents[child] = child, leaf
+        nodes.best[child] = nodes.first[child] = NONE
+        nodes.smallest[child] = size // 2 if side == LEFT else size - size // 2
+    update_smallest(left, nodes)
+
+
+@bare_inline_kernel
+def _tally(node, label, nodes, tallies):
+    """The slot of a label at a node, a new one if need be."""
+    key = pair(node, label)
+    at = slot(tallies.keys, key)
+    if tallies.keys[at] != key:
+        tallies.keys[at] = key
+        tallies.following[at] = nodes.first[node]
+        nodes.first[node] = at
+        tallies.used[0] += 1
+    return at
+
+
+@bare_inline_kernel
+def _count(node, label, nodes, tallies):
+    """Count the label at a node; returns its tally."""
+    at = _tally(node, label, nodes, tallies)
+    count = np.int64(tallies.counts[at]) + 1
+    tallies.counts[at] = count
+    nodes.totals[node] += 1
+    if count > nodes.largest[node]:
+        nodes.largest[node], nodes.best[node] = count, label
+    return at
+
+
+# --- rows ------------------------------------------------------------------------------------------------
+
+
+@bare_inline_kernel
+def _score(x, node, nodes, regressors, one):
+    scores(regressors, nodes.regressors[node] - 1, 1, x, one)
+    return one[0]
+
+
+@bare_inline_kernel
+def _child(node, score, nodes):
+    return np.int64(nodes.children[node, LEFT if score < _ZERO else RIGHT])
+
+
+@bare_inline_kernel
+def _descend(x, node, nodes, regressors, one):
+    """The leaf of a row below a node; its parent where no row has come to that leaf yet."""
+    while nodes.regressors[node]:
+        node = _child(node, _score(x, node, nodes, regressors, one), nodes)
+    return node if nodes.totals[node] else np.int64(nodes.parents[node])
+
+
+@bare_inline_kernel
+def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, initial, one):
+    """A step of the regressor towards the side of its label; returns the row's score after it.
+
+    The side is right where the mean score of the label (e) is not below that of all rows (E); the nearer the two
+    are, the less the row weighs. The loss is the hinge: beyond a margin of one there is nothing to learn.
+    """
+    own = tallies.sums[tally] / tallies.trained[tally] if tallies.trained[tally] else 0.0
+    mean = nodes.sums[node] / nodes.trained[node] if nodes.trained[node] else 0.0
+    side = -_ONE if mean > own else _ONE
+    if side * score < _ONE:
+        weight = np.float32(min(1.0, max(way.least_weight, abs(own - mean))))
+        one[0] = -side * weight
+        update(regressors, nodes.regressors[node] - 1, one, 1, x, rate, initial)
+        score = _score(x, node, nodes, regressors, one)
+    tallies.sums[tally] += score
+    tallies.trained[tally] += 1
+    nodes.sums[node] += score
+    nodes.trained[node] += 1
+    return score
+
+
+@bare_inline_kernel
+def _train(x, label, nodes, tallies, regressors, way, rate, initial, one):
+    """Algorithm 1 for one row; returns the answer before it was learned.
+
+    The answer is that of the leaf which the row would come to if no regressor changed on its way: the same path,
+    until a step changes the side. `above` is the answer of an empty leaf: its parent's, before the row counts there.
+    """
+    node, depth = nodes.used[ROOT], 0
+    asking, answer, above = True, np.int64(NONE), np.int64(NONE)
+    while nodes.regressors[node]:
+        above = np.int64(nodes.best[node])
+        tally = _count(node, label, nodes, tallies)
+        before = _score(x, node, nodes, regressors, one)
+        score = _train_node(x, node, tally, before, nodes, tallies, regressors, way, rate, initial, one)
+        if asking and (before < _ZERO) != (score < _ZERO):
+            other = _descend(x, _child(node, before, nodes), nodes, regressors, one)
+            answer, asking = np.int64(nodes.best[other]) if other != node else above, False
+        node = _child(node, score, nodes)
+        depth += 1
+    if asking:
+        answer = np.int64(nodes.best[node]) if nodes.totals[node] else above
+    tally = _count(node, label, nodes, tallies)
+    if _wants_to_split(node, depth, nodes, way):
+        _split(node, nodes, way)
+        score = _train_node(x, node, tally, _ZERO, nodes, tallies, regressors, way, rate, initial, one)
+        node = _child(node, score, nodes)
+        _count(node, label, nodes, tallies)
+    nodes.smallest[node] += 1
+    update_smallest(node, nodes)
+    return answer
+
+
+@bare_inline_kernel
+def _has_room(nodes, tallies, regressors):
+    """Whether nothing can run full with the next row, which splits one leaf at most."""
+    return (
+        nodes.totals.size - nodes.used[NODES] >= 2
+        and regressors.bias.size > nodes.used[REGRESSORS]
+        and tallies.keys.size * 3 // 4 - tallies.used[0] > DEEPEST
+    )
+
+
+@kernel
+def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors, way, found):
+    """Learn the rows order[start:]; returns how many are done, fewer where tables need room first.
+
+    `found` counts the rows whose label was the answer before they were learned.
+    """
+    one = np.zeros(1, np.float32)
+    for i in range(start, order.size):
+        x, label = row_of(rows, order[i]), labels[order[i]]
+        n_buckets = buckets_needed(regressors, x, DEEPEST)
+        if not (_has_room(nodes, tallies, regressors) and promise(regressors, n_buckets)):
+            return i
+        found[0] += _train(x, label, nodes, tallies, regressors, way, rate, initial, one) == label
+        settle(regressors, n_buckets)
+    return order.size
+
+
+@kernel
+def room_for(rows, i, regressors):
+    """How many buckets the regressors may need for a row."""
+    return buckets_needed(regressors, row_of(rows, i), DEEPEST)
+
+
+@kernel
+def predict(rows, n_rows, nodes, tallies, regressors, ids, probabilities):
+    """The most frequent labels of each row's leaf, and their share of it."""
+    one, k = np.zeros(1, np.float32), ids.shape[1]
+    for i in range(n_rows):
+        node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
+        best, filled = nodes.best[node], 0
+        if best != NONE:
+            filled = offer(best, np.float32(nodes.largest[node]), ids[i], probabilities[i], filled)
+        at = nodes.first[node] if k > 1 else NONE
+        while at != NONE:
+            label = np.int64(tallies.keys[at] & _LOWER_HALF)
+            if label != best:
+                filled = offer(label, np.float32(tallies.counts[at]), ids[i], probabilities[i], filled)
+            at = tallies.following[at]
+        for q in range(filled):
+            probabilities[i, q] /= np.float32(nodes.totals[node])
+        for q in range(filled, k):
+            ids[i, q] = NONE
+            probabilities[i, q] = _ZERO
+
+
+@kernel
+def probabilities_of_all(rows, n_rows, nodes, tallies, regressors, out):
+    """The share of every label in each row's leaf; `out` is all zero before."""
+    one = np.zeros(1, np.float32)
+    for i in range(n_rows):
+        node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
+        at = nodes.first[node]
+        while at != NONE:
+            label = np.int64(tallies.keys[at] & _LOWER_HALF)
+            out[i, label] = np.float32(tallies.counts[at]) / np.float32(nodes.totals[node])
+            at = tallies.following[at]
+
+
+# --- tallies from one table to another -------------------------------------------------------------------
+
+
+@bare_kernel
+def gather(order, first, tallies, starts, labels, counts, trained, sums):
+    """Write out the tallies of nodes in the given order, those of a node in the order of its list."""
+    n = 0
+    for i in range(order.size):
+        starts[i] = n
+        at = first[order[i]]
+        while at != NONE:
+            labels[n] = tallies.keys[at] & _LOWER_HALF
+            counts[n], trained[n], sums[n] = tallies.counts[at], tallies.trained[at], tallies.sums[at]
+            n += 1
+            at = tallies.following[at]
+    starts[order.size] = n
+
+
+@bare_kernel
+def scatter(starts, labels, counts, trained, sums, first, tallies):
+    """Put what `gather` wrote out into an empty table; returns whether no label is twice at a node."""
+    for node in range(starts.size - 1):
+        before = np.int64(NONE)
+        for n in range(starts[node], starts[node + 1]):
+            key = pair(node, labels[n])
+            at = slot(tallies.keys, key)
+            if tallies.keys[at] != EMPTY:
+                return False
+            tallies.keys[at], tallies.following[at] = key, NONE
+            tallies.counts[at], tallies.trained[at], tallies.sums[at] = counts[n], trained[n], sums[n]
+            if before == NONE:
+                first[node] = at
+            else:
+                tallies.following[before] = at
+            before = np.int64(at)
+        if before == NONE:
+            first[node] = NONE
+    tallies.used[0] = starts[-1]
+    return True

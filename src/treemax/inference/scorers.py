@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,7 @@ from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, Spa
 
 Scorers = DenseScorers | SparseScorers | SparseGroups
 SCORERS_AT_ONCE = 1024  # whose halves are written together: what that takes stays in the cache
+_WRITING = Lock()
 
 
 def dense_scorers(
@@ -43,16 +46,25 @@ def able_to_learn(scorers: Scorers) -> Scorers:
 def for_answers(scorers: Scorers) -> HalfScorers | SparseScorers | SparseGroups:
     """The scorers as kernels that answer take them; halves that are stale are written anew.
 
-    A flag is cleared before its halves are written: what a thread learns in between sets it again.
+    A flag is cleared before its halves are written: what a thread learns in between sets it again. Another
+    thread that answers waits until they are written. What cannot be written to, as in shared memory, is copied.
     """
     if not isinstance(scorers, DenseScorers):
         return scorers
-    stale = np.flatnonzero(scorers.stale)
-    for start in range(0, len(stale), SCORERS_AT_ONCE):
-        some = stale[start : start + SCORERS_AT_ONCE]
-        scorers.stale[some] = False
-        weights = scorers.weights[some]
-        scale = np.exp2(np.ceil(np.log2(np.maximum(np.abs(weights).max(axis=1, initial=0.0), 1e-30))))
-        scorers.scale[some] = scale
-        scorers.halves[some] = (weights / scale[:, None]).astype(np.float16).view(np.uint16)
+    with _WRITING:
+        stale = np.flatnonzero(scorers.stale)
+        if len(stale) and not scorers.stale.flags.writeable:
+            scorers = scorers._replace(
+                halves=scorers.halves.copy(), scale=scorers.scale.copy(), stale=scorers.stale.copy()
+            )
+        for start in range(0, len(stale), SCORERS_AT_ONCE):
+            _write_halves(scorers, stale[start : start + SCORERS_AT_ONCE])
     return HalfScorers(scorers.halves, scorers.scale, scorers.bias)
+
+
+def _write_halves(scorers: DenseScorers, some: NDArray[np.int64]) -> None:
+    scorers.stale[some] = False
+    weights = scorers.weights[some]
+    scale = np.exp2(np.ceil(np.log2(np.maximum(np.abs(weights).max(axis=1, initial=0.0), 1e-30))))
+    scorers.scale[some] = scale
+    scorers.halves[some] = (weights / scale[:, None]).astype(np.float16).view(np.uint16)

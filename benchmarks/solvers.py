@@ -218,12 +218,13 @@ HEADER = (
 
 
 def line(run: dict[str, Any]) -> str:
+    reached = "" if run["peer_gap"] <= CLOSE else "> "
     setting = f"tol {run['setting']:g}" if run["peer"] == "LIBLINEAR" else f"{run['setting']} passes"
     cells = [
         run["problem"], f"{run['rows']:,}", f"{run['features']:,}", run["classes"], f"{run['alpha']:g}",
         f"{run['weights']:,}", f"{1e3 * run['ours_s']:.3g}", f"{run['ours_gap']:.0e}", run["peer"], setting,
         f"{1e3 * run['peer_s']:,.3g}" if run["peer_s"] < 1 else f"{1e3 * run['peer_s']:,.0f}",
-        f"{run['peer_gap']:.0e}", f"{run['peer_s'] / run['ours_s']:.3g}",
+        f"{run['peer_gap']:.0e}", f"{reached}{run['peer_s'] / run['ours_s']:.2g}",
     ]  # fmt: skip
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from treemax.inputs import as_rows
+from treemax.kernels import logistic_newton
 from treemax.learning import l1
 from treemax.learning.l1 import Solution, l1_logistic, l1_softmax
 
@@ -122,6 +123,17 @@ def test_both_methods_for_dense_rows_agree(method, monkeypatch):
     dense = solve(X, signs, 1, 0.3, tolerance=TIGHT)
     check_account(dense, X, signs, None, 0.3)
     assert dense.objective == pytest.approx(sparse.objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("sorted_rows", [False, True])
+def test_a_hessian_of_some_of_the_rows_is_enough(sorted_rows):
+    """Also where rows that come one after the other are alike."""
+    X, y = data(2500, 6, 2, seed=12)
+    assert len(X) >= 3 * logistic_newton.LEAST_SAMPLE  # so that a sample is taken
+    order = np.lexsort((X[:, 0], y)) if sorted_rows else np.arange(2500)
+    signs = np.where(y == 1, 1, -1)[order]
+    dense, sparse = (solve(X[order], signs, 1, 0.5, form=form, tolerance=TIGHT) for form in FORMS)
+    assert dense.converged and dense.objective == pytest.approx(sparse.objective, rel=1e-6)
 
 
 # --- conditions of the optimum -------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from treemax.kernels.arithmetic import exp32
+from treemax.kernels.arithmetic import exp32, next_random, stride
 from treemax.kernels.jit import fast_kernel, kernel
 
 SWEEPS = 200  # at most, over the weights of a quadratic
@@ -23,6 +23,8 @@ SETTLED = 0.01  # of what the sweeps took off so far: a sweep that takes off les
 HALVINGS = 20
 SUFFICIENT = 0.01  # of the decrease that the slope promises, for a step to be taken
 RIDGE = 1e-7  # of the mean of the Hessian's diagonal, added to it: where rows are fewer than features
+SAMPLE = 16  # rows for each active parameter that the Hessian is made of
+LEAST_SAMPLE = 512
 BLOCK = 512  # rows of the Hessian's product at a time
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -57,17 +59,29 @@ def evaluate(X, rows, targets, weights, parameters, gradient, curvatures):
 
 
 @fast_kernel
-def _hessian(X, rows, curvatures, active):
-    """The second derivatives of the loss along the active parameters."""
-    d, a = X.shape[1], active.size
-    size = min(BLOCK, rows.size)
+def _hessian(X, rows, curvatures, active, random):
+    """The second derivatives of the loss along the active parameters, from a sample of the rows if there are many.
+
+    A sample of m rows errs by about sqrt(active / m); more steps, each a fraction of the work.
+    """
+    d, a, n = X.shape[1], active.size, rows.size
+    sample = max(LEAST_SAMPLE, SAMPLE * a)
+    if n < 3 * sample:
+        sample = n
+    jump = stride(n, np.int64(random >> np.uint64(33))) if sample < n else 1
+    scale = np.float32(n / sample)
+    size = min(BLOCK, sample)
     block, part = np.empty((size, a), np.float32), np.empty((a, a), np.float32)
     hessian = np.zeros((a, a), np.float64)
-    for start in range(0, rows.size, size):
-        count = min(size, rows.size - start)
+    at = 0
+    for start in range(0, sample, size):
+        count = min(size, sample - start)
         for i in range(count):
-            x, line = X[rows[start + i]], block[i]
-            root = math.sqrt(curvatures[start + i])
+            x, line = X[rows[at]], block[i]
+            root = math.sqrt(scale * curvatures[at])
+            at += jump
+            if at >= n:
+                at -= n
             for q in range(a):
                 line[q] = root * x[active[q]] if active[q] < d else root
         np.dot(block[:count].T, block[:count], part)
@@ -137,13 +151,15 @@ def begin(X, rows, targets, weights, alpha, bias_alpha, parameters, gradient, cu
 
 
 @kernel
-def newton_step(X, rows, targets, weights, alpha, bias_alpha, parameters, gradient, curvatures, objective):
+def newton_step(
+    X, rows, targets, weights, alpha, bias_alpha, parameters, gradient, curvatures, objective, iteration
+):
     """One iteration; returns the new objective, and the decrease that its slope promised: twice what is left
     to gain, if the quadratic is true. Where no step decreases the objective, all stays as it was."""
     active = _find_active(parameters, gradient, alpha, bias_alpha)
     if active.size == 0:
         return objective, 0.0
-    hessian = _hessian(X, rows, curvatures, active)
+    hessian = _hessian(X, rows, curvatures, active, next_random(next_random(np.uint64(iteration))))
     own, slopes, alphas = (
         np.empty(active.size),
         np.empty(active.size),

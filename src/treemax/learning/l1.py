@@ -248,7 +248,9 @@ def _newton(
     curvatures = np.empty(len(problem.indices), dtype=np.float32)
     value = logistic_newton.begin(*data, *alphas, parameters, gradient, curvatures)
     for iteration in range(max_iterations):
-        value, promised = logistic_newton.newton_step(*data, *alphas, parameters, gradient, curvatures, value)
+        value, promised = logistic_newton.newton_step(
+            *data, *alphas, parameters, gradient, curvatures, value, iteration
+        )
         if promised <= tolerance * value or value <= problem.least:
             return iteration + 1, True
     return max_iterations, False

@@ -124,6 +124,11 @@ def test_generated_rows_are_near_their_class():
     means = np.array([made.X[made.y == label].mean(axis=0) for label in range(50)])
     nearest = ((made.X_test[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
     assert (nearest == made.y_test).mean() > 0.9
+    found = classes.nearest_mean(made, 50)
+    assert found["error %"] == pytest.approx(100 * (nearest != made.y_test).mean())
+    assert (
+        classes.page([{"data": "toy", **found}]).split("\n")[-1].startswith("| toy | 50 | nearest mean |  |")
+    )
 
 
 def test_one_against_all_is_not_judged_by_a_few_rows(problem, monkeypatch):
@@ -162,13 +167,13 @@ def test_crossing_is_where_both_cost_the_same(folders):
 
 def test_trade_off_leaves_out_what_failed(folders):
     pytest.importorskip("matplotlib")
-    figures = {"error@1": 20.0, "train_seconds": 1.0, "batch_microseconds": 5.0, "one_microseconds": 40.0}
+    figures = {"error@1": 20.0, "train_cpu_seconds": 1.0, **dict(zip(trade_off.TIMES, (5.0, 40.0)))}
     names = [name for family in trade_off.families().values() for name in family.values()]
     rows = [{"system": name, "error": None, "model_mb": 1.0, **figures} for name in names]
     rows += [{"system": "vw-oaa:passes=3", "error": None, "model_mb": 1.0, **figures}]
     rows += [{"system": "vw-log-multi:passes=3", "error": "train: crashed (SIGSEGV)"}]
     found = trade_off.located(rows)
-    assert len(found["RecallTree"]) == len(trade_off.BEAMS) and "vw-oaa" in found
+    assert len(found["RecallTree, beam/candidates"]) == len(trade_off.BEAMS) and "vw-oaa" in found
     assert "vw-log-multi" not in found
     assert "| vw-oaa |  | 20 | 1 | 5 | 40 | 1 |" in trade_off.page(found)
     trade_off.plot("toy", found)

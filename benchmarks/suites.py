@@ -202,26 +202,49 @@ def glyphs(classes: str) -> Callable[[Path], tuple[Part, Part]]:
     return recipe
 
 
-def ptb(folder: Path) -> tuple[Part, Part]:
-    """The next word from the GloVe vectors of the three before it, within a sentence."""
-    glove = np.load(folder / "ptb/glove100.npz", allow_pickle=False)
-    row_of = {str(word): i for i, word in enumerate(glove["words"])}
-    vectors = np.vstack([glove["vectors"].astype(np.float32), np.zeros((1, 100), np.float32)])
+def _ptb_contexts(folder: Path) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
+    """The three words before each word that is a class, within a sentence, and the word."""
     sentences = {
         part: [line.split() for line in _lines(folder / f"ptb/{part}.txt.gz")] for part in ("train", "test")
     }
     seen = Counter(word for sentence in sentences["train"] for word in sentence)
     classes = {word for word, count in seen.items() if count >= 10 and word != "<unk>"}
-    parts = []
+    found = {}
     for part in ("train", "test"):
-        context, labels = [], []
-        for sentence in sentences[part]:
-            rows = [row_of.get(word, -1) for word in sentence]
-            for at in range(3, len(sentence)):
-                if sentence[at] in classes:
-                    context.append(rows[at - 3 : at])
-                    labels.append([sentence[at]])
-        parts.append(Part(vectors[np.array(context)].reshape(len(labels), -1), labels))
+        places = [(row, at) for row in sentences[part] for at in range(3, len(row)) if row[at] in classes]
+        found[part] = [row[at - 3 : at] for row, at in places], [[row[at]] for row, at in places]
+    return found
+
+
+def ptb(folder: Path) -> tuple[Part, Part]:
+    """The next word from the GloVe vectors of the three before it."""
+    glove = np.load(folder / "ptb/glove100.npz", allow_pickle=False)
+    row_of = {str(word): i for i, word in enumerate(glove["words"])}
+    vectors = np.vstack([glove["vectors"].astype(np.float32), np.zeros((1, 100), np.float32)])
+    parts = []
+    for contexts, labels in _ptb_contexts(folder).values():
+        rows = np.array([[row_of.get(word, -1) for word in context] for context in contexts])
+        parts.append(Part(vectors[rows].reshape(len(labels), -1), labels))
+    return parts[0], parts[1]
+
+
+def ptb_words(folder: Path) -> tuple[Part, Part]:
+    """The next word from the three before it as they are: a feature for each word in each of the three places."""
+    from scipy.sparse import csr_matrix
+
+    found = _ptb_contexts(folder)
+    words = sorted({word for context in found["train"][0] for word in context})
+    columns = {word: i for i, word in enumerate(words)}
+    parts = []
+    for contexts, labels in found.values():
+        rows = [
+            [columns[word] + place * len(words) for place, word in enumerate(row) if word in columns]
+            for row in contexts
+        ]
+        indices = np.array([column for row in rows for column in row])
+        shape = (len(rows), 3 * len(words))
+        X = csr_matrix((np.ones(len(indices), np.float32), indices, _starts(rows)), shape=shape)
+        parts.append(Part(X, labels))
     return parts[0], parts[1]
 
 
@@ -264,6 +287,12 @@ SUITES = {
         ptb,
         ("ptb/train.txt.gz", "ptb/test.txt.gz", "ptb/glove100.npz"),
         "three GloVe vectors -> the next word, one of 6,718, dense",
+        "vw-recall-tree,vw-log-multi",
+    ),
+    "ptb-words": Suite(
+        ptb_words,
+        ("ptb/train.txt.gz", "ptb/test.txt.gz"),
+        "three words -> the next word, one of 6,718, three features a row",
         "vw-recall-tree,vw-log-multi",
     ),
 }

@@ -75,6 +75,7 @@ class Reference:
         self.made[:, -1] = True  # the biases
         self.root = Node(0, n_features)
         self.weights, self.squares = np.zeros((2, n_labels, n_features + 1))
+        self.weights[:, -1] = -math.log(descent.n_candidates)
         self.path_weights, self.path_squares = {}, {}
 
     def recall(self, node):
@@ -256,7 +257,7 @@ def test_regressors_do_not_learn_where_the_label_is_no_candidate():
     before, _ = learned(X[:10], y[:10], descent)
     after, _ = learned(X, y, descent)
     assert before.regressors.bias.all()
-    np.testing.assert_array_equal(after.regressors.bias, [*before.regressors.bias, 0.0])
+    np.testing.assert_array_equal(after.regressors.bias, [*before.regressors.bias, 0.0])  # where it began
     assert after.nodes.total[0] == 11
 
 

@@ -81,8 +81,8 @@ class RecallTree(OnlineLabelClassifier):
         The same of the routers.
     final_rate : float
         The share of the rates that is left at the end of `fit`; they fall linearly.
-    least_gradient : float
-        Scorers whose gradient is smaller are not updated.
+    least_gradient : "auto" or float
+        Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's on sparse rows.
     least_share : float
         Nodes that get less of a row do not learn from it.
     n_jobs : int or None
@@ -130,7 +130,7 @@ class RecallTree(OnlineLabelClassifier):
         learning_rate: float | str = "auto",
         router_rate: float | str = "auto",
         final_rate: float = 0.1,
-        least_gradient: float = 1e-3,
+        least_gradient: float | str = "auto",
         least_share: float = 0.1,
         n_jobs: int | None = None,
         random_state: Any = 0,
@@ -176,8 +176,9 @@ class RecallTree(OnlineLabelClassifier):
                 check_number(name, getattr(self, name), above=0)
         for name in ("final_rate", "least_share"):
             check_number(name, getattr(self, name), least=0, most=1)
-        for name in ("prior", "least_gradient"):
-            check_number(name, getattr(self, name), least=0)
+        check_number("prior", self.prior, least=0)
+        if not _is_auto(self.least_gradient):
+            check_number("least_gradient", self.least_gradient, least=0)
         thread_count(self.n_jobs)
 
     # --- learning ---------------------------------------------------------------------------------------
@@ -265,12 +266,13 @@ class RecallTree(OnlineLabelClassifier):
             squared_length * width
         )
         rate *= PAPER_REGRESSOR_RATE if as_printed else REGRESSOR_RATE
+        least = 1e-2 if as_printed and isinstance(rows, SparseRows) else 1e-3
         return Settings(
             rate=rate if _is_auto(self.learning_rate) else float(self.learning_rate),
             router_rate=router_rate if _is_auto(self.router_rate) else float(self.router_rate),
             initial=initial,
             final_rate=final_rate,
-            least_gradient=self.least_gradient,
+            least_gradient=least if _is_auto(self.least_gradient) else float(self.least_gradient),
             least_share=self.least_share,
         )
 

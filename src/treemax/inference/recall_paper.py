@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.linear import blocks
 from treemax.inference.recall_tree import CandidateModel, expect, restored, stored
 from treemax.inference.scorers import Scorers, for_answers
 from treemax.inputs import Rows
@@ -17,6 +16,7 @@ from treemax.kernels import recall_paper as kernels
 from treemax.kernels.recall_paper import NONE, TALLY, Nodes, Tallies, Way, Workspace
 from treemax.threads import run_all
 
+ROWS_AT_ONCE = 8192  # of an answer: those that end at the same node share what they read
 ROUTER_WEIGHTS = {"increase": kernels.INCREASE, "printed": kernels.PRINTED, "unit": kernels.UNIT}
 
 
@@ -82,17 +82,21 @@ class PaperTreeModel(CandidateModel):
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         routers, regressors = for_answers(self.routers), for_answers(self.regressors)
+        find: Callable[..., None] = kernels.find_nodes
         predict: Callable[..., None] = kernels.predict
         of_paths = self._path_scores(search)
 
         def answer(block: slice) -> None:
             part = rows[block]
+            form, own, ends = self.rows(part), self.workspace(search), np.empty(len(part), np.int64)
+            find(form, len(part), self.nodes, routers, search.way, own, ends)
+            order = np.argsort(ends, kind="stable")
             predict(
-                self.rows(part), len(part), self.nodes, of_paths, routers, regressors, search.way,
-                self.workspace(search), ids[block], probabilities[block],
-            )  # fmt: skip
+                form, order, ends, self.nodes, of_paths, regressors, own, ids[block], probabilities[block]
+            )
 
-        run_all(blocks(len(rows), max(k, search.n_candidates)), answer, threads)
+        starts = range(0, len(rows), ROWS_AT_ONCE)
+        run_all([slice(start, start + ROWS_AT_ONCE) for start in starts], answer, threads)
         return ids, probabilities
 
     def _path_scores(self, search: Descent) -> NDArray[np.float32]:

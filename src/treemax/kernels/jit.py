@@ -49,6 +49,11 @@ def bare_inline_kernel(function: Function) -> Function:
     return _compiled(function, _nrt=False, forceinline=True)
 
 
+def bare_fast_kernel(function: Function) -> Function:
+    """The same for floating-point work that may reorder additions, so that it vectorises."""
+    return _compiled(function, _nrt=False, fastmath=True)
+
+
 BARE_OPTIONS: Any = {"_nrt": False, "forceinline": True, "error_model": "numpy"}  # the same for overloads
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from treemax.kernels import atomic
 from treemax.kernels.arithmetic import exp32
-from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
+from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
     buckets_needed,
@@ -40,6 +40,9 @@ TALLY = np.dtype(
         ("weight", np.float32), ("square", np.float32),  # of the path feature
     ]
 )  # fmt: skip
+FEW = 4096  # rows: up to so many, what one more adds to n log n is looked up
+_COUNTS = np.arange(1.0, FEW + 1)
+MORE = np.diff(np.concatenate([[0.0], _COUNTS * np.log(_COUNTS)]))  # (n + 1) log(n + 1) - n log n
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 
@@ -136,8 +139,12 @@ def _count(tally, tallies):
 
 
 @bare_inline_kernel
-def _n_log_n(n):
-    return n * np.log(np.float64(n)) if n > 0 else 0.0
+def one_more(n):
+    """What one more row adds to n log n."""
+    if n < FEW:
+        return MORE[n]
+    part = 1.0 / n
+    return np.log(np.float64(n)) + 1.0 + part * (0.5 - part * (1.0 / 6.0 - part / 12.0))
 
 
 @bare_inline_kernel
@@ -157,7 +164,7 @@ def update_candidates(node, tally, nodes, tallies):
     count = np.int64(records[tally].count) + 1
     records[tally].count = count
     nodes.total[node] += 1
-    nodes.sums[node] += _n_log_n(count) - _n_log_n(count - 1)
+    nodes.sums[node] += one_more(count - 1)
     candidates, labels = nodes.candidates[node], nodes.labels[node]
     n, room = nodes.n_candidates[node], candidates.size
     if n == room and candidates[n - 1] != tally and records[candidates[n - 1]].count >= count:
@@ -210,7 +217,7 @@ def _sigmoid(score):
 @bare_inline_kernel
 def _increase(n, k):
     """By how much the total times the entropy of a child with n rows grows with a label that it has k of."""
-    return (_n_log_n(n + 1) - _n_log_n(n)) - (_n_log_n(k + 1) - _n_log_n(k))
+    return one_more(n) - one_more(k)
 
 
 @bare_inline_kernel
@@ -218,8 +225,7 @@ def _entropies(n, total, k):
     """The entropy of the labels at a child with n rows, without and with one more of a label that it has k of."""
     if not n:
         return 0.0, 0.0
-    more = total + _n_log_n(k + 1) - _n_log_n(k)
-    return np.log(n) - total / n, np.log(n + 1) - more / (n + 1)
+    return np.log(n) - total / n, np.log(n + 1) - (total + one_more(k)) / (n + 1)
 
 
 @bare_inline_kernel
@@ -296,7 +302,10 @@ def _score(x, node, nodes, tallies, regressors, way, out):
 
 @bare_inline_kernel
 def _score_again(x, node, nodes, tallies, regressors, way, own):
-    """The scores of the candidates, where the question came to the same node: only of those that moved."""
+    """The scores of the candidates, where the question came to the same node: only of those that moved.
+
+    A label that became one since cannot have taken a place: the question is scored for one that is there already.
+    """
     n, labels = nodes.n_candidates[node], nodes.labels[node]
     for q in range(n):
         if own.labels[q] != labels[q]:
@@ -308,28 +317,50 @@ def _score_again(x, node, nodes, tallies, regressors, way, own):
 
 
 @bare_inline_kernel
-def update_regressors(x, label, node, asked, nodes, tallies, regressors, way, rates, own):
-    """Algorithm 4: one against some, if the label is among the candidates at all.
-
-    `asked` is the node where the question ended, whose candidates have their scores already.
-    """
+def _is_candidate(label, node, nodes):
     labels, among = nodes.labels[node], False
     for q in range(nodes.n_candidates[node]):
         among |= labels[q] == label
-    if not among:
+    return among
+
+
+@bare_inline_kernel
+def update_regressors(x, label, node, asked, nodes, tallies, regressors, way, rates, own):
+    """Algorithm 4: one against some, if the label is among the candidates at all.
+
+    `asked` is the node where the question ended if its candidates have their scores already, else NONE.
+    """
+    if not _is_candidate(label, node, nodes):
         return
+    labels = nodes.labels[node]
     if node == asked:
         n = _score_again(x, node, nodes, tallies, regressors, way, own)
     else:
         n = _score(x, node, nodes, tallies, regressors, way, own.scores)
-    for q in range(n):
-        gradient = _sigmoid(own.scores[q]) - (_ONE if labels[q] == label else _ZERO)
-        own.gradients[q] = gradient if abs(gradient) >= rates.least_gradient else _ZERO
+    _find_gradients(own.scores[:n], labels, label, rates.least_gradient, own.gradients)
     update_of(regressors, labels, own.gradients, n, x, rates.regressors, rates.initial)
     if way.path_features:
         for q in range(n):
             if own.gradients[q] != _ZERO:
                 _update_path(nodes.candidates[node, q], own.gradients[q], tallies, rates)
+
+
+@bare_fast_kernel
+def _find_gradients(scores, labels, label, least, out):
+    """The gradients of the logistic loss, zero where they are small."""
+    for q in range(scores.size):
+        gradient = _ONE / (_ONE + exp32(-scores[q])) - (_ONE if labels[q] == label else _ZERO)
+        out[q] = gradient if abs(gradient) >= least else _ZERO
+
+
+@bare_fast_kernel
+def _add_and_total(scores, of_path):
+    """Add what the path says to the scores; returns the sum of their logistic functions."""
+    total = _ZERO
+    for q in range(scores.size):
+        scores[q] += of_path[q]
+        total += _ONE / (_ONE + exp32(-scores[q]))
+    return total
 
 
 @bare_inline_kernel
@@ -417,18 +448,20 @@ def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, ra
 
 @bare_inline_kernel
 def _ask(x, label, nodes, tallies, routers, regressors, way, own, found):
-    """Count whether the label is the first answer, and whether it is among the candidates, before it is learned."""
+    """Count whether the label is the first answer, and whether it is among the candidates, before it is learned.
+
+    Where it is not among them nothing need be scored. Returns the node, or NONE then, and the length of the path.
+    """
     node, length = _descend(x, nodes, routers, way, own)
-    n = _score(x, node, nodes, tallies, regressors, way, own.scores)
-    labels, best = nodes.labels[node], 0
-    own.labels[n:] = NONE
+    if not _is_candidate(label, node, nodes):
+        return NONE, length
+    n, labels, best = _score(x, node, nodes, tallies, regressors, way, own.scores), nodes.labels[node], 0
     for q in range(n):
         own.labels[q] = labels[q]
         if own.scores[q] > own.scores[best]:
             best = q
-        found[1] += labels[q] == label
-    if n:
-        found[0] += labels[best] == label
+    found[0] += labels[best] == label
+    found[1] += 1
     return node, length
 
 
@@ -486,21 +519,28 @@ def path_scores(nodes, tallies, out):
 
 
 @kernel
-def predict(rows, n_rows, nodes, of_paths, routers, regressors, way, own, ids, probabilities):
-    """The best candidates of each row; probabilities are the logistic ones, made to sum to one."""
-    k, out = ids.shape[1], own.scores
+def find_nodes(rows, n_rows, nodes, routers, way, own, ends):
+    """The node at which each row ends."""
     for i in range(n_rows):
-        x = row_of(rows, i)
-        node, _ = _descend(x, nodes, routers, way, own)
-        n, labels = nodes.n_candidates[node], nodes.labels[node]
+        ends[i], _ = _descend(row_of(rows, i), nodes, routers, way, own)
+
+
+@kernel
+def predict(rows, order, ends, nodes, of_paths, regressors, own, ids, probabilities):
+    """The best candidates of each row; probabilities are the logistic ones, made to sum to one.
+
+    Rows are taken in an order in which those that end at the same node follow each other: they need the same weights.
+    """
+    k, out = ids.shape[1], own.scores
+    for i in order:
+        x, node = row_of(rows, i), ends[i]
+        n, labels, best, found = nodes.n_candidates[node], nodes.labels[node], ids[i], probabilities[i]
         scores_of(regressors, labels, n, x, out)
-        total, filled = _ZERO, 0
+        total, filled = _add_and_total(out[:n], of_paths[node]), 0
         for q in range(n):
-            out[q] += of_paths[node, q]
-            filled = offer(np.int64(labels[q]), out[q], ids[i], probabilities[i], filled)
-            total += _sigmoid(out[q])
+            filled = offer(np.int64(labels[q]), out[q], best, found, filled)
         for q in range(filled):
-            probabilities[i, q] = _sigmoid(probabilities[i, q]) / total
+            found[q] = _sigmoid(found[q]) / total
         for q in range(filled, k):
-            ids[i, q] = -1
-            probabilities[i, q] = _ZERO
+            best[q] = -1
+            found[q] = _ZERO

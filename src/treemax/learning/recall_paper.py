@@ -32,6 +32,11 @@ def candidates_for(n_labels: int) -> int:
     return 4 * depth_for(n_labels)
 
 
+def first_bias(n_candidates: int) -> float:
+    """Where the score of a label begins: one candidate is right, the others are not."""
+    return -math.log(n_candidates)
+
+
 def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int) -> PaperTreeModel:
     """A root that nothing came to."""
     nodes = Nodes(
@@ -40,6 +45,7 @@ def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int)
     )  # fmt: skip
     tallies = Tallies(np.zeros(1, np.int64), np.zeros(n_labels, np.int32), np.zeros(0, TALLY))
     routers, regressors = (empty_scorers(sparse, n, 1, n_features) for n in (1, n_labels))
+    regressors.bias[:] = first_bias(n_candidates)
     return PaperTreeModel(n_labels, n_features, routers, regressors, nodes, tallies)
 
 
@@ -58,8 +64,9 @@ def make_room(model: PaperTreeModel, n_labels: int, n_features: int, n_candidate
         if isinstance(scorers, SparseScorers):
             setattr(model, name, with_features(scorers, n_features))
     if n_labels > len(model.regressors.bias):
-        room = max(n_labels, 2 * len(model.regressors.bias))
+        known, room = len(model.regressors.bias), max(n_labels, 2 * len(model.regressors.bias))
         model.regressors = more_scorers(model.regressors, room)
+        model.regressors.bias[known:] = first_bias(n_candidates)
         model.tallies = model.tallies._replace(first=longer(model.tallies.first, room))
     model.n_labels = max(model.n_labels, n_labels)
 

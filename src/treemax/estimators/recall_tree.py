@@ -82,7 +82,7 @@ class RecallTree(OnlineLabelClassifier):
     final_rate : float
         The share of the rates that is left at the end of `fit`; they fall linearly.
     least_gradient : "auto" or float
-        Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's on sparse rows.
+        Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's.
     least_share : float
         Nodes that get less of a row do not learn from it.
     n_jobs : int or None
@@ -266,7 +266,7 @@ class RecallTree(OnlineLabelClassifier):
             squared_length * width
         )
         rate *= PAPER_REGRESSOR_RATE if as_printed else REGRESSOR_RATE
-        least = 1e-2 if as_printed and isinstance(rows, SparseRows) else 1e-3
+        least = 1e-2 if as_printed else 1e-3
         return Settings(
             rate=rate if _is_auto(self.learning_rate) else float(self.learning_rate),
             router_rate=router_rate if _is_auto(self.router_rate) else float(self.router_rate),

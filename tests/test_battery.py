@@ -21,6 +21,7 @@ VARIANTS = {
     "online-label-tree, complete": OnlineLabelTree(policy="complete"),
     "online-label-tree, warm start": OnlineLabelTree(tree="kmeans", sample=0.5, policy="random", max_leaf=3),
     "recall-tree, the paper's": RecallTree(algorithm="paper"),
+    "recall-tree, the paper's, few candidates": RecallTree(algorithm="paper", n_candidates=3),
 }
 
 

@@ -301,6 +301,59 @@ def test_routers_learn_to_find_the_label(router_weight):
     assert model.candidate_recall_ >= 1.0 - model.progressive_loss_
 
 
+# --- threads ---------------------------------------------------------------------------------------------
+
+
+def assert_counts_are_sound(model, n_rows):
+    """What was counted adds up, node by node and label by label, whoever counted it."""
+    nodes, records = model.nodes, model.tallies.records[: model.tallies.used[0]]
+    assert nodes.total[0] == n_rows and not nodes.lock.any()
+    pairs = set(zip(records["node"].tolist(), records["label"].tolist()))
+    assert len(pairs) == len(records)
+    for node in range(model.n_nodes):
+        here = records[records["node"] == node]
+        assert here["count"].sum() == nodes.total[node] and (here["count"] > 0).all()
+        n = int(nodes.n_candidates[node])
+        assert n == min(len(here), nodes.labels.shape[1])
+        counts = records["count"][nodes.candidates[node, :n]]
+        assert counts.tolist() == sorted(here["count"].tolist(), reverse=True)[:n]
+        assert nodes.covered[node] == counts.sum()
+        assert nodes.labels[node, :n].tolist() == records["label"][nodes.candidates[node, :n]].tolist()
+        children = nodes.children[node][nodes.children[node] > 0]
+        assert nodes.total[children].sum() <= nodes.total[node]
+    assert len(np.unique(nodes.routers[nodes.routers > 0])) == nodes.used[1]
+    for name, side in (("left", 0), ("right", 1)):
+        has = records[name] > 0
+        below = records[records[name][has]]
+        assert (below["label"] == records["label"][has]).all()
+        assert (below["node"] == nodes.children[records["node"][has], side]).all()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_threads_keep_counts_sound(sparse, threads):
+    """Few rows a piece would hide races: all threads meet at the root, and make nodes and tables all the time."""
+    X, y = problem(6000, 200, 40, seed=threads)
+    X[np.abs(X) < 0.7] = 0.0
+    descent = Descent(6, 8)
+    model = empty_model(sparse, 40, 200, 6)
+    rows = treemax.inputs.as_rows(sp.csr_matrix(X) if sparse else X)
+    targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
+    orders = [np.random.RandomState(i).permutation(len(y)).astype(np.uint32) for i in range(3)]
+    list(learn(model, rows, targets, orders, SETTINGS, descent, 3 * len(y), threads))
+    assert_counts_are_sound(model, 3 * len(y))
+    ids, probabilities = model.best(rows, 3, descent)
+    assert np.isfinite(probabilities).all() and (ids < 200).all()
+
+
+def test_threads_learn_as_well_as_one():
+    X, y = problem(6000, 60, 20)
+    alone = paper(n_candidates=20, n_jobs=1).fit(X, y).score(X, y)
+    together = paper(n_candidates=20, n_jobs=4).fit(X, y)
+    assert abs(together.score(X, y) - alone) < 0.05
+    assert abs(together.progressive_loss_ - paper(n_candidates=20).fit(X, y).progressive_loss_) < 0.05
+
+
 # --- streams and files -----------------------------------------------------------------------------------
 
 

@@ -69,7 +69,8 @@ def _answers(
 
 
 def _answer_line(labels: list[Any], scores: list[float]) -> bytes:
-    answer = {"labels": labels, "scores": [round(score, 6) for score in scores]}
+    n = sum(label is not None for label in labels)  # a model may have fewer answers than were asked for
+    answer = {"labels": labels[:n], "scores": [round(score, 6) for score in scores[:n]]}
     try:
         return json.dumps(answer, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # half a character, which only an escape can stand for

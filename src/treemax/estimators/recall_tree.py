@@ -86,8 +86,7 @@ class RecallTree(OnlineLabelClassifier):
     least_share : float
         Nodes that get less of a row do not learn from it.
     n_jobs : int or None
-        Threads, -1 for all cores. Several threads learn without locks: results vary within noise. The paper's
-        algorithm learns with one, and answers with all.
+        Threads, -1 for all cores. Several threads learn without locks on the weights: results vary within noise.
     random_state : int, RandomState or None
         Seed of the row order. One seed and one thread give the same model, bit for bit.
     verbose : int

@@ -432,6 +432,41 @@ def test_damaged_parts_are_refused():
             type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
     with pytest.raises(ValueError, match="fit together"):
         type(model).from_parts(header, arrays, 39)
+    header, arrays = model.parts(resume=False)
+    type(model).from_parts(header, arrays, 40)
+    for name, array in arrays.items():
+        with pytest.raises(ValueError):
+            type(model).from_parts(header, {**arrays, name: array[:-1]}, 40)
+    for name, value in (("nodes/labels", 40), ("nodes/n_candidates", 41)):
+        with pytest.raises(ValueError, match="candidates"):
+            type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_saved_to_answer_it_is_small_and_learns_again(tmp_path, sparse):
+    """Without its learning state only candidates are kept; they are enough to go on."""
+    X, y = problem(4000, 200, 24)
+    X = sp.csr_matrix(X) if sparse else X
+    model = paper(passes=3).fit(X, y)
+    model.save(tmp_path / "model")
+    lean = treemax.load(tmp_path / "model")
+    np.testing.assert_array_equal(lean.predict_proba(X), model.predict_proba(X))
+    assert lean.model_.nbytes < model.model_.nbytes / 2
+    lean.save(tmp_path / "again", resume=True)  # there is nothing more to keep
+    np.testing.assert_array_equal(treemax.load(tmp_path / "again").predict_proba(X), lean.predict_proba(X))
+    with pytest.warns(UserWarning, match="without its learning state"):
+        lean.partial_fit(X[:1], y[:1])
+    records, nodes = lean.model_.tallies.records[: lean.model_.tallies.used[0]], lean.model_.nodes
+    for node in range(lean.model_.n_nodes):
+        here = records["count"][records["node"] == node]
+        n = int(nodes.n_candidates[node])
+        counts = records["count"][nodes.candidates[node, :n]].tolist()
+        assert counts == sorted(here.tolist(), reverse=True)[:n] and nodes.covered[node] == sum(counts)
+        assert here.sum() <= nodes.total[node]
+    before = model.score(X, y)
+    for _ in range(2):
+        lean.partial_fit(X, y)
+    assert lean.score(X, y) > before - 0.05
 
 
 @pytest.mark.parametrize(

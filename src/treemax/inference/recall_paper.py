@@ -50,6 +50,17 @@ class PaperTreeModel(CandidateModel):
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
     path_scores: NDArray[np.float32] | None = None  # of candidates, computed when first asked after learning
+    candidate_counts: NDArray[np.int32] | None = (
+        None  # of all nodes; only while a model that was saved without
+    )
+    # its learning state has no tallies
+
+    def start_afresh(self) -> None:
+        super().start_afresh()
+        if self.candidate_counts is not None and self.path_scores is not None:
+            counts = _ragged(self.candidate_counts, self.nodes.n_candidates, self.nodes.labels.shape[1])
+            self.nodes, self.tallies = _learning_again(self.nodes, counts, self.path_scores, self.n_labels)
+            self.candidate_counts = self.path_scores = None
 
     @property
     def n_nodes(self) -> int:
@@ -66,7 +77,8 @@ class PaperTreeModel(CandidateModel):
     @property
     def nbytes(self) -> int:
         parts = (self.routers, self.regressors, self.nodes, self.tallies)
-        return sum(array.nbytes for part in parts for array in part)
+        of_paths = 0 if self.path_scores is None else self.path_scores.nbytes
+        return of_paths + sum(array.nbytes for part in parts for array in part)
 
     def workspace(self, search: Descent) -> Workspace:
         """Room for one thread."""
@@ -100,8 +112,11 @@ class PaperTreeModel(CandidateModel):
         return ids, probabilities
 
     def _path_scores(self, search: Descent) -> NDArray[np.float32]:
-        if not search.path_features:
-            return np.zeros(self.nodes.labels.shape, np.float32)
+        return (
+            self._all_path_scores() if search.path_features else np.zeros(self.nodes.labels.shape, np.float32)
+        )
+
+    def _all_path_scores(self) -> NDArray[np.float32]:
         if self.path_scores is None:
             of_paths = np.zeros(self.nodes.labels.shape, np.float32)
             kernels.path_scores(self.nodes, self.tallies, of_paths)
@@ -111,21 +126,37 @@ class PaperTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def parts(self, resume: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """The model as a JSON-able header and arrays; with `resume` also what AdaGrad needs."""
+        """The model as a JSON-able header and arrays; with `resume` also what learning needs.
+
+        Without, of all that was counted only the candidates are kept, and what the path adds to their scores.
+        """
+        resume = resume and self.candidate_counts is None
         header = {
             "n_features": self.n_features, "sparse": self.is_sparse, "found": self.found.tolist(), "resume": resume,
+            "width": self.nodes.labels.shape[1],
         }  # fmt: skip
-        n, n_tallies = self.n_nodes, int(self.tallies.used[0])
+        n = self.n_nodes
         arrays: dict[str, NDArray[Any]] = {}
         for name, scorers, n_own in (
             ("routers", self.routers, int(self.nodes.used[1])),
             ("regressors", self.regressors, self.n_labels),
         ):
             arrays |= {f"{name}/{key}": array for key, array in stored(scorers, n_own, resume).items()}
-        for name in ("routers", "children", "total", "sums", "covered", "candidates", "n_candidates"):
+        for name in NODE_PARTS:
             arrays[f"nodes/{name}"] = getattr(self.nodes, name)[:n]
-        for name in ("label", "node", "count", "above", "weight", *(["square"] if resume else [])):
-            arrays[f"tallies/{name}"] = np.ascontiguousarray(self.tallies.records[name][:n_tallies])
+        records = self.tallies.records[: self.tallies.used[0]]
+        if resume:
+            arrays |= {f"nodes/{name}": getattr(self.nodes, name)[:n] for name in ("sums", "candidates")}
+            arrays |= {f"tallies/{name}": np.ascontiguousarray(records[name]) for name in TALLY_PARTS}
+            return header, arrays
+        filled = np.arange(header["width"]) < self.nodes.n_candidates[:n, None]
+        counts = self.candidate_counts
+        if counts is None:
+            counts = records["count"][self.nodes.candidates[:n][filled]]
+        arrays |= {
+            "nodes/labels": self.nodes.labels[:n][filled], "nodes/counts": counts,
+            "nodes/paths": self._all_path_scores()[:n][filled],
+        }  # fmt: skip
         return header, arrays
 
     @classmethod
@@ -134,19 +165,37 @@ class PaperTreeModel(CandidateModel):
     ) -> PaperTreeModel:
         """The model back from its parts; what does not fit together is a ValueError."""
         sparse, resume, n_features = bool(header["sparse"]), bool(header["resume"]), int(header["n_features"])
-        tallies = _restored_tallies(arrays, n_labels, resume)
-        nodes = _restored_nodes(arrays, tallies)
-        _connect(tallies, nodes)
+        own, paths, counts = _restored_tree(arrays), None, None
+        if resume:
+            tallies = _restored_tallies(arrays, n_labels)
+            nodes = _with_tallies(own, arrays, int(header["width"]), tallies)
+            _connect(tallies, nodes)
+        else:
+            nodes, paths, counts = _only_answering(own, arrays, int(header["width"]), n_labels)
+            tallies = Tallies(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, TALLY))
         routers = restored(arrays, "routers", int(nodes.used[1]), 1, n_features, sparse, resume)
         regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = np.array(header["found"], dtype=np.int64)
-        return cls(n_labels, n_features, routers, regressors, nodes, tallies, found, resume)
+        return cls(
+            n_labels, n_features, routers, regressors, nodes, tallies, found, resume, paths, counts
+        )  # fmt: skip
 
 
-def _restored_tallies(arrays: dict[str, NDArray[Any]], n_labels: int, resume: bool) -> Tallies:
+NODE_PARTS = ("routers", "children", "total", "covered", "n_candidates")
+TALLY_PARTS = ("label", "node", "count", "above", "weight", "square")
+
+
+def _ragged(values: NDArray[Any], lengths: NDArray[np.int64], width: int) -> NDArray[Any]:
+    """Rows of different lengths, one after the other, as a matrix with zeros behind them."""
+    out = np.zeros((len(lengths), width), values.dtype)
+    out[np.arange(width) < lengths[:, None]] = values
+    return out
+
+
+def _restored_tallies(arrays: dict[str, NDArray[Any]], n_labels: int) -> Tallies:
     n = len(arrays["tallies/label"])
     records = np.zeros(n, TALLY)
-    for name in ("label", "node", "count", "above", "weight", *(["square"] if resume else [])):
+    for name in TALLY_PARTS:
         records[name] = expect(arrays, f"tallies/{name}", TALLY[name], (n,))
     labels, nodes, above = records["label"], records["node"], records["above"]
     ordered = (above >= NONE) & (above < np.arange(n)) & ((above == NONE) == (nodes == 0))
@@ -175,12 +224,11 @@ def _connect(tallies: Tallies, nodes: Nodes) -> None:
         raise ValueError("the labels counted at nodes do not fit together")
 
 
-def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
+def _restored_tree(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     n = len(arrays["nodes/total"])
-    width = arrays["nodes/candidates"].shape[-1]
     kinds: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "routers": (np.int32, (n,)), "children": (np.int32, (n, 2)), "total": (np.int64, (n,)), "sums": (np.float64, (n,)),
-        "covered": (np.int64, (n,)), "candidates": (np.int32, (n, width)), "n_candidates": (np.int64, (n,)),
+        "routers": (np.int32, (n,)), "children": (np.int32, (n, 2)), "total": (np.int64, (n,)),
+        "covered": (np.int64, (n,)), "n_candidates": (np.int64, (n,)),
     }  # fmt: skip
     own = {name: np.array(expect(arrays, f"nodes/{name}", *kind)) for name, kind in kinds.items()}
     children, numbers = own["children"], np.arange(n)[:, None]
@@ -190,12 +238,95 @@ def _restored_nodes(arrays: dict[str, NDArray[Any]], tallies: Tallies) -> Nodes:
     routers = np.sort(own["routers"][own["routers"] != 0])
     if (routers != np.arange(1, len(routers) + 1)).any() or children[own["routers"] == 0].any():
         raise ValueError("the routers do not fit the nodes")
-    n_tallies, candidates, n_own = int(tallies.used[0]), own["candidates"], own["n_candidates"]
+    if ((own["covered"] > own["total"]) | (own["covered"] < 0)).any():
+        raise ValueError("the counts do not fit the nodes")
+    own["used"] = np.array([n, len(routers)])
+    return own
+
+
+def _with_tallies(
+    own: dict[str, NDArray[Any]], arrays: dict[str, NDArray[Any]], width: int, tallies: Tallies
+) -> Nodes:
+    """The nodes of a model that goes on learning."""
+    n, n_tallies, n_own = len(own["total"]), int(tallies.used[0]), own["n_candidates"]
+    candidates = np.array(expect(arrays, "nodes/candidates", np.int32, (n, width)))
     filled = np.arange(width) < n_own[:, None]
     outside = (candidates < 0) | ((candidates >= n_tallies) & filled)
     if outside.any() or (n_own < 0).any() or (n_own > width).any():
         raise ValueError("the candidates do not fit the labels")
-    if (tallies.records["node"] >= n).any() or ((own["covered"] > own["total"]) | (own["covered"] < 0)).any():
+    if (tallies.records["node"] >= n).any():
         raise ValueError("the counts do not fit the nodes")
     labels = np.where(filled, tallies.records["label"][np.where(filled, candidates, 0)], 0).astype(np.int32)
-    return Nodes(np.array([n, len(routers)]), **own, labels=labels, lock=np.zeros(n, np.int64))
+    sums = np.array(expect(arrays, "nodes/sums", np.float64, (n,)))
+    return Nodes(**own, sums=sums, candidates=candidates, labels=labels, lock=np.zeros(n, np.int64))
+
+
+def _only_answering(
+    own: dict[str, NDArray[Any]], arrays: dict[str, NDArray[Any]], width: int, n_labels: int
+) -> tuple[Nodes, NDArray[np.float32], NDArray[np.int32]]:
+    """The nodes of a model that was saved to answer, what the path adds to their candidates, and the counts of these."""
+    n_own = own["n_candidates"]
+    if (n_own < 0).any() or (n_own > min(width, n_labels)).any():
+        raise ValueError("the candidates do not fit the labels")
+    shape = (int(n_own.sum()),)
+    labels, counts = (expect(arrays, f"nodes/{name}", np.int32, shape) for name in ("labels", "counts"))
+    if (labels < 0).any() or (labels >= n_labels).any():
+        raise ValueError("the candidates do not fit the labels")
+    nothing = np.zeros((0, width), np.int32)
+    nodes = Nodes(
+        **own, sums=np.zeros(0), candidates=nothing, labels=_ragged(labels, n_own, width), lock=np.zeros(0, np.int64)
+    )  # fmt: skip
+    return nodes, _ragged(expect(arrays, "nodes/paths", np.float32, shape), n_own, width), counts
+
+
+def _learning_again(
+    nodes: Nodes, counts: NDArray[np.int32], paths: NDArray[np.float32], n_labels: int
+) -> tuple[Nodes, Tallies]:
+    """Nodes and tallies from candidates alone: what is no candidate anywhere below a node is forgotten there."""
+    n, width = nodes.labels.shape
+    known: list[dict[int, int]] = [
+        dict(zip(nodes.labels[node, :k].tolist(), counts[node, :k].tolist()))
+        for node, k in enumerate(nodes.n_candidates.tolist())
+    ]
+    parents = np.zeros(n, np.int64)
+    for node in range(n - 1, -1, -1):  # children have higher numbers
+        below: dict[int, int] = {}
+        for child in nodes.children[node][nodes.children[node] > 0].tolist():
+            parents[child] = node
+            for label, count in known[child].items():
+                below[label] = below.get(label, 0) + count
+        for label, count in below.items():
+            known[node][label] = max(count, known[node].get(label, 0))
+    places = {(node, label): i for i, (node, label) in enumerate((a, b) for a in range(n) for b in known[a])}
+    records = np.zeros(len(places), TALLY)
+    of_paths = np.zeros(len(places))  # down to and with the node
+    candidates, totals, sums = np.zeros((n, width), np.int32), nodes.total.copy(), np.zeros(n)
+    covered, labels, n_candidates = (
+        np.zeros(n, np.int64),
+        np.zeros((n, width), np.int32),
+        nodes.n_candidates.copy(),
+    )
+    first = np.zeros(n_labels, np.int32)
+    for node, own in enumerate(known):
+        path = dict(zip(nodes.labels[node, : nodes.n_candidates[node]].tolist(), paths[node].tolist()))
+        for label, count in own.items():
+            at = places[node, label]
+            above = places[int(parents[node]), label] if node else NONE
+            before = of_paths[above] if node else 0.0
+            of_paths[at] = path.get(label, before) if node else 0.0
+            records[at] = (label, node, count, above, 0, 0, of_paths[at] - before, 0.0)
+            if node == 0:
+                first[label] = at + 1
+        best = sorted(own, key=lambda label: -own[label])[:width]
+        candidates[node, : len(best)] = [places[node, label] for label in best]
+        labels[node, : len(best)] = best
+        n_candidates[node], covered[node] = len(best), sum(own[label] for label in best)
+        counted = np.array(list(own.values()), dtype=float)
+        totals[node], sums[node] = max(totals[node], counted.sum()), (counted * np.log(counted)).sum()
+    tallies = Tallies(np.array([len(places)]), first, records)
+    again = nodes._replace(
+        total=totals, sums=sums, covered=covered, candidates=candidates, labels=labels, n_candidates=n_candidates,
+        lock=np.zeros(n, np.int64),
+    )  # fmt: skip
+    _connect(tallies, again)
+    return again, tallies

@@ -39,7 +39,7 @@ def softmax_losses(scores, y):
     return np.log(np.exp(scores - top).sum(axis=1)) + top[:, 0] - scores[np.arange(len(y)), y]
 
 
-def objective(X, y, weights, coef, bias, alpha, bias_alpha=0.0):
+def objective(X, y, weights, coef, bias, alpha, bias_alpha=0.0, ridge=0.0):
     """The objective in plain NumPy and double precision; y are classes, or signs for a single output."""
     scores = X.astype(np.float64) @ plain(coef).T + bias.astype(np.float64)
     losses = np.logaddexp(0.0, -y * scores[:, 0]) if len(bias) == 1 else softmax_losses(scores, y)
@@ -48,6 +48,7 @@ def objective(X, y, weights, coef, bias, alpha, bias_alpha=0.0):
         counts @ losses
         + alpha * np.abs(plain(coef)).sum()
         + bias_alpha * np.abs(bias.astype(np.float64)).sum()
+        + ridge / 2 * np.square(plain(coef)).sum()
     )
 
 
@@ -60,10 +61,10 @@ def solve(X, y, n_classes, alpha, weights=None, form="dense", indices=None, **op
     return l1_softmax(rows, indices, y, n_classes, alpha, weights, **options)
 
 
-def check_account(found, X, y, weights, alpha, bias_alpha=0.0):
+def check_account(found, X, y, weights, alpha, bias_alpha=0.0, ridge=0.0):
     """The objective that is returned is that of the numbers that are returned."""
     assert found.coef.dtype == found.bias.dtype == np.float32
-    expected = objective(X, y, weights, found.coef, found.bias, alpha, bias_alpha)
+    expected = objective(X, y, weights, found.coef, found.bias, alpha, bias_alpha, ridge)
     assert found.objective == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert found.objective <= found.start_objective
 
@@ -113,15 +114,38 @@ def test_the_same_objective_as_saga(form, alpha, weighted):
     assert found.converged and best * (1 - 1e-5) <= found.objective <= best * (1 + 1e-3)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("n_classes", [1, 4])
+@pytest.mark.parametrize("alpha, ridge", [(0.0, 0.3), (0.0, 5.0), (0.2, 0.3), (1.0, 3.0)])
+def test_the_same_objective_as_scikit_learn_with_a_ridge(form, n_classes, alpha, ridge):
+    """scikit-learn's C multiplies the loss; its elastic net has a share of the L1 penalty."""
+    X, y = data(150, 8, 4, seed=5)
+    y = np.where(y == 0, 1, -1) if n_classes == 1 else y
+    if alpha == 0.0:
+        model = LogisticRegression(C=1 / ridge, solver="lbfgs", tol=1e-8, max_iter=10_000)
+    else:
+        total = alpha + ridge
+        model = LogisticRegression(
+            C=1 / total, penalty="elasticnet", l1_ratio=alpha / total, solver="saga", tol=1e-8,
+            max_iter=20_000, random_state=0,
+        )  # fmt: skip
+    quietly(model, X.astype(np.float64), y)
+    best = objective(X, y, None, model.coef_, model.intercept_, alpha, ridge=ridge)
+    found = solve(X, y, n_classes, alpha, form=form, ridge=ridge)
+    check_account(found, X, y, None, alpha, ridge=ridge)
+    assert found.converged and best * (1 - 1e-5) <= found.objective <= best * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.7])
 @pytest.mark.parametrize("method", ["newton", "quasi-newton"])
-def test_both_methods_for_dense_rows_agree(method, monkeypatch):
+def test_both_methods_for_dense_rows_agree(method, ridge, monkeypatch):
     X, y = data(200, 15, 2, seed=8)
     signs = np.where(y == 1, 1, -1)
-    sparse = solve(X, signs, 1, 0.3, form="sparse", tolerance=TIGHT)
+    sparse = solve(X, signs, 1, 0.3, form="sparse", tolerance=TIGHT, ridge=ridge)
     if method == "quasi-newton":
         monkeypatch.setattr(l1, "NEWTON_FEATURES", 0)
-    dense = solve(X, signs, 1, 0.3, tolerance=TIGHT)
-    check_account(dense, X, signs, None, 0.3)
+    dense = solve(X, signs, 1, 0.3, tolerance=TIGHT, ridge=ridge)
+    check_account(dense, X, signs, None, 0.3, ridge=ridge)
     assert dense.objective == pytest.approx(sparse.objective, rel=1e-5)
 
 
@@ -163,9 +187,12 @@ def problems(draw):
             np.float32
         )
     alpha = draw(st.sampled_from([0.01, 0.3, 2.0, 1000.0]))
+    ridge = draw(st.sampled_from([0.0, 0.1, 3.0, 100.0]))
+    if ridge > 0.0 and draw(st.booleans()):
+        alpha = 0.0
     if n_classes == 1:
         y = np.where(y == 0, 1, -1)
-    return X, y, n_classes, alpha, weights, draw(st.sampled_from(sorted(FORMS)))
+    return X, y, n_classes, alpha, ridge, weights, draw(st.sampled_from(sorted(FORMS)))
 
 
 def slopes(X, y, weights, coef, bias, n_classes):
@@ -184,12 +211,14 @@ def slopes(X, y, weights, coef, bias, n_classes):
 @settings(max_examples=150, deadline=None)
 @given(problems())
 def test_the_conditions_of_an_optimum(problem):
-    """|slope| <= alpha, and = -alpha sign(w) where w is not zero; no slope along the biases."""
-    X, y, n_classes, alpha, weights, form = problem
-    found = solve(X, y, n_classes, alpha, weights, form, tolerance=TIGHT, max_iterations=5000)
-    check_account(found, X, y, weights, alpha)
+    """|slope| <= alpha, and = -alpha sign(w) where w is not zero, the slope of the ridge included; no slope along
+    the biases."""
+    X, y, n_classes, alpha, ridge, weights, form = problem
+    found = solve(X, y, n_classes, alpha, weights, form, tolerance=TIGHT, max_iterations=5000, ridge=ridge)
+    check_account(found, X, y, weights, alpha, ridge=ridge)
     along, along_bias = slopes(X, y, weights, found.coef, found.bias, n_classes)
     coef = plain(found.coef)
+    along += ridge * coef
     off = np.where(coef == 0, np.maximum(np.abs(along) - alpha, 0), np.abs(along + alpha * np.sign(coef)))
     total = len(X) if weights is None else float(weights.sum())
     assert off.max() <= 2e-3 * max(1.0, total)
@@ -208,30 +237,34 @@ def test_the_conditions_of_an_optimum(problem):
 @given(problems(), st.integers(0, 4))
 def test_nothing_above_the_start_is_returned(problem, max_iterations):
     """From any start and after any number of iterations, also from the optimum itself."""
-    X, y, n_classes, alpha, weights, form = problem
+    X, y, n_classes, alpha, ridge, weights, form = problem
     random = np.random.RandomState(0)
     start = (
         random.normal(size=(n_classes, X.shape[1])).astype(np.float32),
         random.normal(size=n_classes).astype(np.float32),
     )
-    last = objective(X, y, weights, *start, alpha)
+    last = objective(X, y, weights, *start, alpha, ridge=ridge)
     for _ in range(3):
-        found = solve(X, y, n_classes, alpha, weights, form, start=start, max_iterations=max_iterations)
-        check_account(found, X, y, weights, alpha)
+        found = solve(
+            X, y, n_classes, alpha, weights, form, start=start, max_iterations=max_iterations, ridge=ridge
+        )
+        check_account(found, X, y, weights, alpha, ridge=ridge)
         assert found.start_objective == pytest.approx(last, rel=1e-6, abs=1e-9)
         assert found.iterations <= max_iterations
         start, last = found, found.objective
-    best = solve(X, y, n_classes, alpha, weights, form, tolerance=TIGHT)
-    again = solve(X, y, n_classes, alpha, weights, form, start=best, tolerance=TIGHT)
+    best = solve(X, y, n_classes, alpha, weights, form, tolerance=TIGHT, ridge=ridge)
+    again = solve(X, y, n_classes, alpha, weights, form, start=best, tolerance=TIGHT, ridge=ridge)
     assert again.objective <= best.objective == again.start_objective
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
 def test_dense_and_sparse_rows_have_the_same_optimum(problem):
-    X, y, n_classes, alpha, weights, _ = problem
+    X, y, n_classes, alpha, ridge, weights, _ = problem
     one, other = (
-        solve(X, y, n_classes, alpha, weights, form, tolerance=TIGHT, max_iterations=5000).objective
+        solve(
+            X, y, n_classes, alpha, weights, form, tolerance=TIGHT, max_iterations=5000, ridge=ridge
+        ).objective
         for form in FORMS
     )
     total = len(X) if weights is None else float(weights.sum())
@@ -290,9 +323,10 @@ def test_a_subset_is_its_rows_alone(form, n_classes):
 def test_no_rows_need_no_weights(form, n_classes):
     X, _ = data(5, 4, 3)
     start = (np.ones((n_classes, 4), dtype=np.float32), np.ones(n_classes, dtype=np.float32))
-    found = solve(X, np.zeros(0, dtype=int), n_classes, 0.5, form=form, indices=np.arange(0), start=start)
+    nothing = np.zeros(0, dtype=int)
+    found = solve(X, nothing, n_classes, 0.5, form=form, indices=nothing, start=start, ridge=0.3)
     assert not plain(found.coef).any() and found.objective == 0.0 and found.converged
-    assert found.start_objective == pytest.approx(2.0 * n_classes)
+    assert found.start_objective == pytest.approx((2.0 + 0.6) * n_classes)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -323,15 +357,19 @@ def test_many_classes_and_more_rows_than_a_block(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_features_that_the_rows_lack_lose_their_weights(form):
+@pytest.mark.parametrize("n_classes", [1, 3])
+@pytest.mark.parametrize("alpha, ridge", [(0.3, 0.0), (0.3, 2.0), (0.0, 2.0)])
+def test_features_that_the_rows_lack_lose_their_weights(form, n_classes, alpha, ridge):
     """A warm start from a node that saw other rows."""
     X, y = data(60, 6, 3, seed=9)
+    y = np.where(y == 0, 1, -1) if n_classes == 1 else y
     X[:, 4:] = 0.0
-    start = (np.ones((3, 6), dtype=np.float32), np.zeros(3, dtype=np.float32))
-    found = solve(X, y, 3, 0.3, form=form, start=start)
-    check_account(found, X, y, None, 0.3)
-    assert found.start_objective == pytest.approx(objective(X, y, None, *start, 0.3), rel=1e-6)
-    assert not plain(found.coef)[:, 4:].any()
+    start = (np.full((n_classes, 6), 2, dtype=np.float32), np.zeros(n_classes, dtype=np.float32))
+    found = solve(X, y, n_classes, alpha, form=form, start=start, ridge=ridge)
+    check_account(found, X, y, None, alpha, ridge=ridge)
+    began = objective(X, y, None, *start, alpha, ridge=ridge)
+    assert found.start_objective == pytest.approx(began, rel=1e-6)
+    assert np.abs(plain(found.coef)[:, 4:]).max() <= (0.0 if alpha else 0.02)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -366,6 +404,8 @@ def test_examples_in_the_docstrings_hold():
         ({"indices": [0, 1, 9]}, "indices must be rows from 0 to 3, got 0 to 9"),
         ({"alpha": -1.0}, "alpha must not be below zero, got -1.0"),
         ({"alpha": float("nan")}, "alpha must not be below zero, got nan"),
+        ({"ridge": -0.5}, "ridge must not be below zero, got -0.5"),
+        ({"ridge": float("nan")}, "ridge must not be below zero, got nan"),
         ({"weights": [1.0, -1.0, 1.0]}, "weights must be finite and not below zero"),
         ({"weights": [1.0]}, "3 indices need as many weights, got 1"),
         ({"n_classes": 0}, "n_classes must be at least 1, got 0"),

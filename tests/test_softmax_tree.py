@@ -54,18 +54,25 @@ def slow_objective(X, y, state, own):
             total += np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[classes.index(label)]
         elif own.missing == BETA:
             total += own.beta
-    weights = [
-        node.coef.data if sp.issparse(node.coef) else node.coef for node in [*state.planes, *state.leaves]
-    ]
-    return total + own.alpha * sum(float(np.abs(entries).sum(dtype=np.float64)) for entries in weights)
+    plane_alpha = own.alpha if own.plane_alpha is None else own.plane_alpha
+    for nodes, alpha, ridge in (
+        (state.planes, plane_alpha, own.plane_ridge),
+        (state.leaves, own.alpha, own.ridge),
+    ):
+        for node in nodes:
+            entries = node.coef.toarray() if sp.issparse(node.coef) else node.coef
+            total += sum(alpha * abs(float(w)) + ridge / 2 * float(w) ** 2 for w in entries.ravel())
+    return total
 
 
 @pytest.mark.parametrize("missing", [ZERO_ONE, BETA, DROP])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_the_objective_is_that_of_the_paper(missing, sparse):
+@pytest.mark.parametrize("costs", [{}, {"ridge": 0.3, "plane_ridge": 2.0, "plane_alpha": 0.05}])
+def test_the_objective_is_that_of_the_paper(missing, sparse, costs):
+    """And with other costs of weights, which are ours."""
     X, y = problem()
     X[np.abs(X) < 0.5] = 0.0
-    own = Settings(0.2, 4, missing)
+    own = Settings(0.2, 4, missing, **costs)
     rows = as_rows(sp.csr_matrix(X) if sparse else X)
     tao, leaf_of = begun(rows, y, 2, "prototypes", own)
     for record in tao.run(2, leaf_of):
@@ -75,20 +82,28 @@ def test_the_objective_is_that_of_the_paper(missing, sparse):
             assert math.isclose(tao.objective(), expected, rel_tol=1e-4)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     depth=st.integers(0, 3),
     n_classes=st.integers(1, 8),
     alpha=st.sampled_from([0.0, 0.05, 1.0, 30.0]),
+    ridge=st.sampled_from([0.0, 0.3, 10.0]),
+    plane_ridge=st.sampled_from([0.0, 3.0]),
+    plane_alpha=st.sampled_from([None, 0.0, 0.5]),
     missing=st.sampled_from([ZERO_ONE, BETA]),
     start=st.sampled_from(["balanced", "prototypes", "kmeans", "random"]),
     sparse=st.booleans(),
 )
-def test_no_update_of_any_node_raises_the_objective(seed, depth, n_classes, alpha, missing, start, sparse):
+def test_no_update_of_any_node_raises_the_objective(
+    seed, depth, n_classes, alpha, ridge, plane_ridge, plane_alpha, missing, start, sparse
+):
     X, y = problem(120, 10, 6, noise=1.0, seed=seed)
     rows = as_rows(sp.csr_matrix(np.where(np.abs(X) > 0.3, X, 0)) if sparse else X)
-    tao, leaf_of = begun(rows, y, depth, start, Settings(alpha, n_classes, missing, beta=20.0), seed)
+    own = Settings(
+        alpha, n_classes, missing, beta=20.0, ridge=ridge, plane_ridge=plane_ridge, plane_alpha=plane_alpha
+    )
+    tao, leaf_of = begun(rows, y, depth, start, own, seed)
     for _ in tao.run(1, leaf_of):
         pass
     for iteration in (1, 2):

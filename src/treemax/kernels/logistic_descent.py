@@ -1,4 +1,4 @@
-"""Logistic regression with an L1 penalty over sparse rows: coordinate descent.
+"""Logistic regression with an L1 and an L2 penalty over sparse rows: coordinate descent.
 
 What `kernels.softmax_descent` does for one output and a reference class, with what a step needs ready in
 each row: the exponential of its score, and the first and second derivative of its loss. A weight at zero that
@@ -74,7 +74,8 @@ def _moved(slope, curvature, largest, weight, alpha):
 
 @fast_kernel
 def _update(
-    first, last, column_rows, column_values, targets, costs, largest, alpha, least, weight, exponentials, derivatives
+    first, last, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weight, exponentials,
+    derivatives,
 ):  # fmt: skip
     """One step of one weight; returns its new value and about how much the objective falls.
 
@@ -85,6 +86,8 @@ def _update(
         i, x = np.uint64(column_rows[p]), column_values[p]
         slope += x * derivatives[i, _FIRST]
         curvature += x * x * derivatives[i, _SECOND]
+    slope += ridge * weight
+    curvature += ridge
     if weight == _ZERO and abs(slope) <= alpha:
         return weight, 0.0
     moved = np.float32(_moved(slope, curvature, largest, np.float64(weight), alpha))
@@ -123,7 +126,7 @@ def _update_bias(targets, costs, alpha, bias, exponentials, derivatives):
 
 @kernel
 def one_round(
-    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, tolerance,
+    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, ridge, tolerance,
     sweeps_over_used, weights, used, bias, exponentials, derivatives,
 ):  # fmt: skip
     """All rows afresh, a sweep over all features, and some over the weights that are not zero.
@@ -133,14 +136,16 @@ def one_round(
     before = _refresh(
         starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives
     )
-    before += alpha * np.abs(weights).sum() + bias_alpha * abs(bias[0])
+    before += (
+        alpha * np.abs(weights).sum() + bias_alpha * abs(bias[0]) + 0.5 * ridge * np.square(weights).sum()
+    )
     least = TINY * tolerance * before / weights.size
     taken = _update_bias(targets, costs, bias_alpha, bias, exponentials, derivatives)
     for j in range(np.uint64(weights.size)):
-        if used[j] or mass[j] > alpha:  # a slope cannot be larger than the mass of its feature
+        if used[j] or mass[j] > alpha:  # at zero a slope cannot be larger than the mass of its feature
             weights[j], fell = _update(
                 np.uint64(starts[j]), np.uint64(starts[j + np.uint64(1)]), column_rows, column_values, targets,
-                costs, largest[j], alpha, least, weights[j], exponentials, derivatives,
+                costs, largest[j], alpha, ridge, least, weights[j], exponentials, derivatives,
             )  # fmt: skip
             used[j] = weights[j] != _ZERO
             taken += fell
@@ -152,7 +157,7 @@ def one_round(
         for feature in features:
             weights[feature], fell = _update(
                 np.uint64(starts[feature]), np.uint64(starts[feature + 1]), column_rows, column_values, targets,
-                costs, largest[feature], alpha, least, weights[feature], exponentials, derivatives,
+                costs, largest[feature], alpha, ridge, least, weights[feature], exponentials, derivatives,
             )  # fmt: skip
             fell_all += fell
         taken += fell_all

@@ -1,10 +1,13 @@
-"""Logistic regression with an L1 penalty over dense rows of moderate width: Newton's method.
+"""Logistic regression with an L1 and an L2 penalty over dense rows of moderate width: Newton's method.
 
 Friedman, Hastie and Tibshirani, "Regularization paths for generalized linear models via coordinate descent",
 2010, and Yuan, Ho and Lin, "An improved GLMNET for L1-regularized logistic regression", 2012: the loss
 becomes a quadratic around the point reached, coordinate descent minimises it together with the penalty, and
 a line search makes sure that the objective falls. The Hessian of the weights that are not zero, or want to
 leave it, is one product of matrices; after that a sweep over the weights looks at no row.
+
+The L2 penalty, half of `ridge` times the squared weights, is a quadratic already: its slopes are part of the
+gradient, and `ridge` is added to the Hessian's diagonal.
 
 Parameters are the weights, then the bias. Targets are 0 where the sign is 1, and 1 where it is -1.
 """
@@ -22,7 +25,7 @@ SWEEPS = 200  # at most, over the weights of a quadratic
 SETTLED = 0.01  # of what the sweeps took off so far: a sweep that takes off less ends them
 HALVINGS = 20
 SUFFICIENT = 0.01  # of the decrease that the slope promises, for a step to be taken
-RIDGE = 1e-7  # of the mean of the Hessian's diagonal, added to it: where rows are fewer than features
+DAMPING = 1e-7  # of the mean of the Hessian's diagonal, added to it: where rows are fewer than features
 SAMPLE = 16  # rows for each active parameter that the Hessian is made of
 LEAST_SAMPLE = 512
 BLOCK = 512  # rows of the Hessian's product at a time
@@ -31,7 +34,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
 @fast_kernel
-def evaluate(X, rows, targets, weights, parameters, gradient, curvatures):
+def _loss(X, rows, targets, weights, parameters, gradient, curvatures):
     """The loss; writes its gradient, and the second derivative of each row's loss along its score."""
     d = X.shape[1]
     w, g = parameters[:d], gradient[:d]
@@ -88,12 +91,12 @@ def _hessian(X, rows, curvatures, active, random):
         for q in range(a):
             for r in range(a):
                 hessian[q, r] += part[q, r]
-    ridge = 0.0
+    damping = 0.0
     for q in range(a):
-        ridge += hessian[q, q]
-    ridge = RIDGE * ridge / a + 1e-12
+        damping += hessian[q, q]
+    damping = DAMPING * damping / a + 1e-12
     for q in range(a):
-        hessian[q, q] += ridge
+        hessian[q, q] += damping
     return hessian
 
 
@@ -143,17 +146,30 @@ def _penalty(parameters, alpha, bias_alpha):
     return alpha * total + bias_alpha * np.float64(abs(parameters[d]))
 
 
+@fast_kernel
+def _ridge_penalty(weights, ridge, gradient):
+    """The L2 penalty; its slopes are added to the gradient."""
+    total = 0.0
+    for j in range(weights.size):
+        total += np.float64(weights[j]) * np.float64(weights[j])
+        gradient[j] += ridge * weights[j]
+    return 0.5 * ridge * total
+
+
 @kernel
-def begin(X, rows, targets, weights, alpha, bias_alpha, parameters, gradient, curvatures):
-    """Fill gradient and curvatures at the start; returns the objective."""
-    loss = evaluate(X, rows, targets, weights, parameters, gradient, curvatures)
-    return loss + _penalty(parameters, alpha, bias_alpha)
+def evaluate(X, rows, targets, weights, alpha, bias_alpha, ridge, parameters, gradient, curvatures):
+    """Fill gradient and curvatures; returns the objective. The L1 penalty is not in the gradient."""
+    value = _loss(X, rows, targets, weights, parameters, gradient, curvatures)
+    value += _penalty(parameters, alpha, bias_alpha)
+    if ridge > 0.0:
+        value += _ridge_penalty(parameters[:-1], ridge, gradient)
+    return value
 
 
 @kernel
 def newton_step(
-    X, rows, targets, weights, alpha, bias_alpha, parameters, gradient, curvatures, objective, iteration
-):
+    X, rows, targets, weights, alpha, bias_alpha, ridge, parameters, gradient, curvatures, objective, iteration,
+):  # fmt: skip
     """One iteration; returns the new objective, and the decrease that its slope promised: twice what is left
     to gain, if the quadratic is true. Where no step decreases the objective, all stays as it was."""
     active = _find_active(parameters, gradient, alpha, bias_alpha)
@@ -169,6 +185,8 @@ def newton_step(
         own[q], slopes[q] = parameters[active[q]], gradient[active[q]]
         if active[q] == parameters.size - 1:
             alphas[q] = bias_alpha
+        else:
+            hessian[q, q] += ridge
     first = slopes.copy()
     steps = np.zeros(active.size)
     _minimise_quadratic(hessian, slopes, own, alphas, steps)
@@ -181,8 +199,9 @@ def newton_step(
     for _ in range(HALVINGS):
         for q in range(active.size):
             trial[active[q]] = np.float32(own[q] + share * steps[q])
-        value = evaluate(X, rows, targets, weights, trial, trial_gradient, trial_curvatures)
-        value += _penalty(trial, alpha, bias_alpha)
+        value = evaluate(
+            X, rows, targets, weights, alpha, bias_alpha, ridge, trial, trial_gradient, trial_curvatures
+        )
         if value <= objective - SUFFICIENT * share * promised:
             parameters[:] = trial
             gradient[:] = trial_gradient

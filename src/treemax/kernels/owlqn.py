@@ -1,9 +1,10 @@
-"""Softmax with an L1 penalty over dense rows: OWL-QN.
+"""Softmax with an L1 and an L2 penalty over dense rows: OWL-QN.
 
 Andrew and Gao, "Scalable training of L1-regularized log-linear models", 2007: the quasi-Newton method of
 L-BFGS inside the orthant that the weights and their slope choose. A step costs two products of matrices,
 scores and gradient, and little else; rows are gathered a block at a time, so that the block stays in the
-cache and the data is not copied.
+cache and the data is not copied. The L2 penalty, half of `ridge` times the squared weights, is smooth: its
+slopes are part of the gradient.
 
 Rows are taken around a centre, their mean: the steps are a fraction of those with features far from zero, and
 where the bias is not penalised it is the same problem, whose biases are `centre` times the weights larger.
@@ -119,11 +120,10 @@ def _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gra
     return loss
 
 
-@kernel
-def _evaluate(X, rows, centre, targets, weights, reference, parameters, gradient):
-    if parameters.size == X.shape[1] + 1 and reference:
-        return _evaluate_one(X, rows, centre, targets, weights, parameters, gradient)
-    return _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gradient)
+@fast_kernel
+def _add_ridge_slopes(parameters, n_weights, ridge, gradient):
+    for p in range(n_weights):
+        gradient[p] += ridge * parameters[p]
 
 
 @fast_kernel
@@ -171,14 +171,39 @@ def exact_loss(X, rows, targets, weights, reference, parameters):
 
 
 @fast_kernel
-def penalty(parameters, n_weights, alpha, bias_alpha):
-    """The L1 penalty of weights and biases."""
+def _squares(weights):
+    total = 0.0
+    for p in range(weights.size):
+        total += np.float64(weights[p]) * np.float64(weights[p])
+    return total
+
+
+@fast_kernel
+def penalty(parameters, n_weights, alpha, bias_alpha, ridge):
+    """The L1 penalty of weights and biases, and the L2 penalty of weights."""
     total, total_bias = 0.0, 0.0
     for p in range(n_weights):
         total += np.float64(abs(parameters[p]))
     for p in range(n_weights, parameters.size):
         total_bias += np.float64(abs(parameters[p]))
-    return alpha * total + bias_alpha * total_bias
+    cost = alpha * total + bias_alpha * total_bias
+    if ridge > 0.0:
+        cost += 0.5 * ridge * _squares(parameters[:n_weights])
+    return cost
+
+
+@kernel
+def evaluate(X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, parameters, gradient):
+    """The objective; writes the gradient of all of it but the L1 penalty."""
+    d = X.shape[1]
+    n_weights = parameters.size // (d + 1) * d
+    if parameters.size == d + 1 and reference:
+        loss = _evaluate_one(X, rows, centre, targets, weights, parameters, gradient)
+    else:
+        loss = _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gradient)
+    if ridge > 0.0:
+        _add_ridge_slopes(parameters, n_weights, ridge, gradient)
+    return loss + penalty(parameters, n_weights, alpha, bias_alpha, ridge)
 
 
 # --- the method ----------------------------------------------------------------------------------------
@@ -280,16 +305,8 @@ def _remember(parameters, trial, gradient, trial_gradient, steps, changes, count
 
 
 @kernel
-def begin(X, rows, centre, targets, weights, reference, alpha, bias_alpha, parameters, gradient):
-    """Fill the gradient at the start; returns the objective."""
-    n_weights = parameters.size // (X.shape[1] + 1) * X.shape[1]
-    loss = _evaluate(X, rows, centre, targets, weights, reference, parameters, gradient)
-    return loss + penalty(parameters, n_weights, alpha, bias_alpha)
-
-
-@kernel
 def advance(
-    X, rows, centre, targets, weights, reference, alpha, bias_alpha, tolerance, least, iterations,
+    X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, tolerance, least, iterations,
     parameters, gradient, steps, changes, counters, past, objective,
 ):  # fmt: skip
     """Up to `iterations` more; `past` holds the objectives before the last ones. The objective never rises.
@@ -312,8 +329,9 @@ def advance(
             promised = _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial)
             if promised >= 0.0:
                 break
-            value = _evaluate(X, rows, centre, targets, weights, reference, trial, trial_gradient)
-            value += penalty(trial, n_weights, alpha, bias_alpha)
+            value = evaluate(
+                X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, trial, trial_gradient
+            )
             if value <= objective + SUFFICIENT * promised:
                 found = True
                 break

@@ -1,10 +1,11 @@
-"""Softmax with an L1 penalty over sparse rows: coordinate descent, one weight of one class at a time.
+"""Softmax with an L1 and an L2 penalty over sparse rows: coordinate descent, one weight of one class at a time.
 
 Each row keeps the exponentials of its scores and their sum. A new weight of class c for feature j multiplies
 the exponential of class c in the rows that have j, and touches nothing else; the biases of all classes
 multiply all of them at once. The third derivative along a weight is at most the largest value of its feature
 times the second, so that the step g / (h + largest |g| / 2) cannot pass the minimum: no loss is looked at,
-and none can rise.
+and none can rise. The L2 penalty, half of `ridge` times the squared weights, adds to g and h, and has no third
+derivative.
 
 A round: exponentials afresh from the weights, one sweep over all features, which finds the weights that
 want to leave zero, and a few sweeps over the weights that are not zero.
@@ -110,8 +111,8 @@ def _rescale(i, exponentials, totals, shares, cost):
 
 @fast_kernel
 def _update(
-    first, last, c, column_rows, column_values, targets, costs, largest, alpha, least, weight, exponentials,
-    totals, shares,
+    first, last, c, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weight,
+    exponentials, totals, shares,
 ):  # fmt: skip
     """One step of one weight; returns its new value and about how much the objective falls.
 
@@ -125,6 +126,8 @@ def _update(
         wrong = pull - (1.0 if targets[i] == c else 0.0)
         slope += costs[i] * x * wrong
         curvature += costs[i] * x * x * pull * (1.0 - pull)
+    slope += ridge * np.float64(weight)
+    curvature += ridge
     moved = np.float32(_step(slope, curvature, largest, np.float64(weight), alpha))
     step = moved - weight
     fall = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(weight)))
@@ -160,8 +163,8 @@ def _slopes_of(first, last, column_rows, column_values, targets, costs, exponent
 
 @fast_kernel
 def _sweep_all(
-    starts, column_rows, column_values, targets, costs, largest, mass, alpha, least, weights, used, exponentials, totals,
-    shares,
+    starts, column_rows, column_values, targets, costs, largest, mass, alpha, ridge, least, weights, used, exponentials,
+    totals, shares,
 ):  # fmt: skip
     """A step for every weight that is not zero or wants to leave zero; returns about how much it took off."""
     k = weights.shape[1]
@@ -169,7 +172,7 @@ def _sweep_all(
     taken = 0.0
     for j in range(weights.shape[0]):
         if mass[j] <= alpha and not used[j]:
-            continue  # a slope cannot be larger than the mass of its feature
+            continue  # at zero a slope cannot be larger than the mass of its feature
         first, last = np.uint64(starts[j]), np.uint64(starts[j + 1])
         w = weights[j]
         _slopes_of(first, last, column_rows, column_values, targets, costs, exponentials, shares, slopes)
@@ -177,8 +180,8 @@ def _sweep_all(
         for c in range(k):
             if abs(slopes[c]) > alpha or (used[j] and w[c] != _ZERO):
                 w[c], fell = _update(
-                    first, last, c, column_rows, column_values, targets, costs, largest[j], alpha, least, w[c],
-                    exponentials, totals, shares,
+                    first, last, c, column_rows, column_values, targets, costs, largest[j], alpha, ridge, least,
+                    w[c], exponentials, totals, shares,
                 )  # fmt: skip
                 taken += fell
                 any_used = any_used or w[c] != _ZERO
@@ -188,8 +191,8 @@ def _sweep_all(
 
 @fast_kernel
 def _sweep_used(
-    starts, column_rows, column_values, targets, costs, largest, alpha, least, weights, features, classes, exponentials,
-    totals, shares,
+    starts, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weights, features, classes,
+    exponentials, totals, shares,
 ):  # fmt: skip
     """A step for each of the weights listed."""
     taken = 0.0
@@ -197,7 +200,7 @@ def _sweep_used(
         j, c = features[a], classes[a]
         weights[j, c], fell = _update(
             np.uint64(starts[j]), np.uint64(starts[j + 1]), c, column_rows, column_values, targets, costs,
-            largest[j], alpha, least, weights[j, c], exponentials, totals, shares,
+            largest[j], alpha, ridge, least, weights[j, c], exponentials, totals, shares,
         )  # fmt: skip
         taken += fell
     return taken
@@ -323,18 +326,19 @@ def exact_loss(starts, column_rows, column_values, targets, costs, reference, we
 
 
 @kernel
-def penalty(weights, used, bias, alpha, bias_alpha):
-    total = 0.0
+def penalty(weights, used, bias, alpha, bias_alpha, ridge):
+    total, squares = 0.0, 0.0
     for j in range(weights.shape[0]):
         if used[j]:
             for c in range(weights.shape[1]):
                 total += np.float64(abs(weights[j, c]))
-    return alpha * total + bias_alpha * np.abs(bias).sum()
+                squares += np.float64(weights[j, c]) * np.float64(weights[j, c])
+    return alpha * total + bias_alpha * np.abs(bias).sum() + 0.5 * ridge * squares
 
 
 @kernel
 def one_round(
-    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, tolerance,
+    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, ridge, tolerance,
     sweeps_over_used, weights, used, bias, exponentials, totals, shares,
 ):  # fmt: skip
     """One round; returns the objective at its start, about how much it took off, and the sweeps made."""
@@ -342,12 +346,12 @@ def one_round(
         starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, totals,
         shares,
     )  # fmt: skip
-    before += penalty(weights, used, bias, alpha, bias_alpha)
+    before += penalty(weights, used, bias, alpha, bias_alpha, ridge)
     factors = np.empty(bias.size, np.float32)
     taken = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)
     taken += _sweep_all(
-        starts, column_rows, column_values, targets, costs, largest, mass, alpha, 0.0, weights, used, exponentials,
-        totals, shares,
+        starts, column_rows, column_values, targets, costs, largest, mass, alpha, ridge, 0.0, weights, used,
+        exponentials, totals, shares,
     )  # fmt: skip
     features, classes = _list_used(weights, used)
     least = TINY * tolerance * before / max(1, features.size)
@@ -355,8 +359,8 @@ def one_round(
     for _ in range(sweeps_over_used):
         fell = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)
         fell += _sweep_used(
-            starts, column_rows, column_values, targets, costs, largest, alpha, least, weights, features, classes,
-            exponentials, totals, shares,
+            starts, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weights, features,
+            classes, exponentials, totals, shares,
         )  # fmt: skip
         taken += fell
         sweeps += 1

@@ -1,9 +1,9 @@
 """Logistic regression and softmax with an L1 penalty: the problems that the nodes of a softmax tree solve.
 
 Both are the same problem, the weighted loss of a softmax plus `alpha` times the absolute values of its
-weights; logistic regression has one output, and a second class whose score is always zero. Dense rows are
-solved by a quasi-Newton method on products of matrices (`kernels.owlqn`), sparse ones by coordinate descent
-(`kernels.softmax_descent`). The biases are not penalised, unless that is asked for.
+weights and, if asked for, half of `ridge` times their squares; logistic regression has one output, and a
+second class whose score is always zero. Dense rows are solved by a quasi-Newton method on products of matrices
+(`kernels.owlqn`), sparse ones by coordinate descent (`kernels.softmax_descent`). The biases are not penalised, unless that is asked for.
 
 scikit-learn's LIBLINEAR minimises |w| + C sum(loss), so that its C is 1 / alpha, and penalises the bias as
 the other weights (`intercept_scaling` times as little): `penalise_bias=True` is its problem.
@@ -64,6 +64,17 @@ class _Problem:
     reference: bool
     alpha: float
     bias_alpha: float
+    ridge: float
+
+    @property
+    def penalties(self) -> tuple[float, float, float]:
+        """As the kernels take them."""
+        return self.alpha, self.bias_alpha, self.ridge
+
+    @property
+    def single_penalties(self) -> tuple[np.float32, np.float32, np.float32]:
+        """The same for kernels that work in single precision."""
+        return np.float32(self.alpha), np.float32(self.bias_alpha), np.float32(self.ridge)
 
     @property
     def least(self) -> float:
@@ -81,8 +92,10 @@ def l1_logistic(
     tolerance: float = 1e-4,
     max_iterations: int = 1000,
     penalise_bias: bool = False,
+    ridge: float = 0.0,
 ) -> Solution:
-    """Minimise sum_i weights_i log(1 + exp(-signs_i (w.x_i + b))) + alpha |w|_1 over the rows `indices`.
+    """Minimise sum_i weights_i log(1 + exp(-signs_i (w.x_i + b))) + alpha |w|_1 + ridge / 2 |w|_2^2 over the
+    rows `indices`.
 
     Parameters
     ----------
@@ -104,7 +117,9 @@ def l1_logistic(
     max_iterations : int
         The solver also ends after these.
     penalise_bias : bool
-        Whether the bias costs what a weight costs.
+        Whether the bias costs `alpha` as a weight does.
+    ridge : float
+        The square of a weight costs half of this; biases are never in it.
 
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0]], dtype=np.float32)
     >>> found = l1_logistic(X, np.arange(4), [-1, 1, -1, 1], alpha=0.1)
@@ -116,7 +131,7 @@ def l1_logistic(
         wrong = chosen[~np.isin(chosen, (-1, 1))][0]
         raise ValueError(f"signs must be -1 or 1, got {wrong!r}.")
     targets = (chosen < 0).astype(np.uint32)  # class 0 has the one output, class 1 is the reference
-    problem = _problem(rows, indices, targets, 1, True, alpha, weights, penalise_bias)
+    problem = _problem(rows, indices, targets, 1, True, (alpha, ridge), weights, penalise_bias)
     return _solve(problem, start, tolerance, max_iterations)
 
 
@@ -132,8 +147,10 @@ def l1_softmax(
     tolerance: float = 1e-4,
     max_iterations: int = 1000,
     penalise_bias: bool = False,
+    ridge: float = 0.0,
 ) -> Solution:
-    """Minimise sum_i -weights_i log softmax(W x_i + b)[classes_i] + alpha |W|_1 over the rows `indices`.
+    """Minimise sum_i -weights_i log softmax(W x_i + b)[classes_i] + alpha |W|_1 + ridge / 2 |W|_2^2 over the
+    rows `indices`.
 
     `classes` has a number from 0 to `n_classes` - 1 for each of `indices`; the rest is as in `l1_logistic`.
 
@@ -149,14 +166,14 @@ def l1_softmax(
         wrong = targets[(targets < 0) | (targets >= n_classes)][0]
         raise ValueError(f"classes must be from 0 to {n_classes - 1}, got {wrong!r}.")
     problem = _problem(
-        rows, indices, targets.astype(np.uint32), n_classes, False, alpha, weights, penalise_bias
+        rows, indices, targets.astype(np.uint32), n_classes, False, (alpha, ridge), weights, penalise_bias
     )
     return _solve(problem, start, tolerance, max_iterations)
 
 
 def _problem(
-    rows: Rows, indices: NDArray[Any], targets: NDArray[np.uint32], outputs: int, reference: bool, alpha: float,
-    weights: NDArray[Any] | None, penalise_bias: bool,
+    rows: Rows, indices: NDArray[Any], targets: NDArray[np.uint32], outputs: int, reference: bool,
+    costs: tuple[float, float], weights: NDArray[Any] | None, penalise_bias: bool,
 ) -> _Problem:  # fmt: skip
     """The problem with its parts checked, and without rows that count for nothing."""
     indices = np.asarray(indices)
@@ -166,8 +183,10 @@ def _problem(
         )
     if targets.shape != indices.shape:
         raise ValueError(f"{len(indices)} indices need as many targets, got {len(targets)}.")
-    if not alpha >= 0:
-        raise ValueError(f"alpha must not be below zero, got {alpha!r}.")
+    for name, cost in zip(("alpha", "ridge"), costs):
+        if not cost >= 0:
+            raise ValueError(f"{name} must not be below zero, got {cost!r}.")
+    alpha, ridge = map(float, costs)
     counts = (
         np.ones(len(indices), dtype=np.float32) if weights is None else np.asarray(weights, dtype=np.float32)
     )
@@ -179,8 +198,20 @@ def _problem(
     return _Problem(
         rows if isinstance(rows, SparseRows) else read_only(rows),
         read_only(indices[kept].astype(np.uint32)), read_only(targets[kept]), read_only(counts[kept]),
-        outputs, reference, float(alpha), float(alpha) if penalise_bias else 0.0,
+        outputs, reference, alpha, alpha if penalise_bias else 0.0, ridge,
     )  # fmt: skip
+
+
+def penalty(coef: Matrix, alpha: float, ridge: float = 0.0) -> float:
+    """What weights cost, in double precision: alpha |w|_1 + ridge / 2 |w|_2^2.
+
+    >>> penalty(np.array([[3.0, -1.0]], dtype=np.float32), alpha=0.5, ridge=0.2)
+    3.0
+    """
+    any_coef: Any = coef
+    entries = any_coef.data if sp.issparse(coef) else any_coef
+    cost = alpha * float(np.abs(entries).sum(dtype=np.float64))
+    return cost + 0.5 * ridge * float(np.square(entries, dtype=np.float64).sum()) if ridge else cost
 
 
 def _solve(problem: _Problem, start: Start | None, tolerance: float, max_iterations: int) -> Solution:
@@ -212,7 +243,7 @@ def _start(problem: _Problem, start: Start | None) -> tuple[Matrix, NDArray[np.f
 
 def _without_rows(problem: _Problem, coef: Matrix, bias: NDArray[np.float32]) -> Solution:
     """Nothing to explain: weights of zero, and the biases of the start, unless they cost something."""
-    before = problem.alpha * float(abs(coef).sum()) + problem.bias_alpha * float(abs(bias).sum())
+    before = penalty(coef, problem.alpha, problem.ridge) + problem.bias_alpha * float(abs(bias).sum())
     nothing, _ = _start(problem, None)
     return Solution(nothing, bias * np.float32(problem.bias_alpha == 0), 0.0, before, 0, True)
 
@@ -243,13 +274,13 @@ def _newton(
 ) -> tuple[int, bool]:
     """Logistic regression; moves the parameters, and returns the iterations made and whether it got there."""
     data = (problem.rows, problem.indices, problem.targets, problem.weights)
-    alphas = (np.float32(problem.alpha), np.float32(problem.bias_alpha))
+    penalties = problem.single_penalties
     gradient = np.empty(parameters.size, dtype=np.float32)
     curvatures = np.empty(len(problem.indices), dtype=np.float32)
-    value = logistic_newton.begin(*data, *alphas, parameters, gradient, curvatures)
+    value = logistic_newton.evaluate(*data, *penalties, parameters, gradient, curvatures)
     for iteration in range(max_iterations):
         value, promised = logistic_newton.newton_step(
-            *data, *alphas, parameters, gradient, curvatures, value, iteration
+            *data, *penalties, parameters, gradient, curvatures, value, iteration
         )
         if promised <= tolerance * value or value <= problem.least:
             return iteration + 1, True
@@ -260,7 +291,7 @@ def _quasi_newton(
     problem: _Problem, parameters: NDArray[np.float32], tolerance: float, max_iterations: int
 ) -> tuple[int, bool]:
     """The same for any number of outputs, in calls that take a fraction of a second each."""
-    alphas = (np.float32(problem.alpha), np.float32(problem.bias_alpha))
+    penalties = problem.single_penalties
     centre = owlqn.mean_of(problem.rows, problem.indices, problem.weights)
     if problem.bias_alpha:
         centre[:] = 0  # biases that cost something cannot take up the mean of the rows
@@ -270,12 +301,12 @@ def _quasi_newton(
     history = np.empty((2, owlqn.MEMORY, parameters.size), dtype=np.float32)
     gradient = np.empty(parameters.size, dtype=np.float32)
     work = 2 * len(problem.indices) * parameters.size
-    value = owlqn.begin(*data, *alphas, parameters, gradient)
+    value = owlqn.evaluate(*data, *penalties, parameters, gradient)
     end = owlqn.RUNNING
     while end == owlqn.RUNNING and counters[owlqn.DONE] < max_iterations:
         count = min(max(1, WORK_AT_ONCE // work), max_iterations - int(counters[owlqn.DONE]))
         value, end = owlqn.advance(
-            *data, *alphas, tolerance, problem.least, count,
+            *data, *penalties, tolerance, problem.least, count,
             parameters, gradient, history[0], history[1], counters, past, value,
         )  # fmt: skip
     _shift_biases(parameters, centre, problem.outputs, -1)
@@ -294,7 +325,7 @@ def _dense_objective(problem: _Problem, parameters: NDArray[np.float32]) -> floa
     loss = owlqn.exact_loss(
         problem.rows, problem.indices, problem.targets, problem.weights, problem.reference, parameters
     )
-    cost = owlqn.penalty(parameters, parameters.size - problem.outputs, problem.alpha, problem.bias_alpha)
+    cost = owlqn.penalty(parameters, parameters.size - problem.outputs, *problem.penalties)
     return float(loss + cost)
 
 
@@ -313,13 +344,12 @@ def _solve_sparse(
     facts = descent.column_facts(starts[:-1], column_rows, column_values, problem.weights)
     local, elsewhere = _local_weights(coef, features, problem.outputs)
     used, moving = np.asarray(local.any(axis=1)), bias.copy()
-    alphas = (problem.alpha, problem.bias_alpha)
 
     def exact() -> float:
         loss = descent.exact_loss(*columns, local, used, moving)
-        return float(loss + descent.penalty(local, used, moving, *alphas))
+        return float(loss + descent.penalty(local, used, moving, *problem.penalties))
 
-    start_objective = exact() + problem.alpha * elsewhere
+    start_objective = exact() + penalty(elsewhere, problem.alpha, problem.ridge)
     descend = _round_of_logistic if problem.reference else _round_of_softmax
     one_round = descend(problem, columns[:5], facts, tolerance, local, used, moving)
     iterations, converged = 0, False
@@ -350,7 +380,7 @@ def _round_of_softmax(
 
     def one_round(sweeps: int) -> tuple[float, float, int]:
         return descent.one_round(
-            *columns, *facts, problem.alpha, problem.bias_alpha, tolerance, sweeps,
+            *columns, *facts, *problem.penalties, tolerance, sweeps,
             local, used, bias, exponentials, totals, shares,
         )  # fmt: skip
 
@@ -367,7 +397,7 @@ def _round_of_logistic(
 
     def one_round(sweeps: int) -> tuple[float, float, int]:
         return logistic_descent.one_round(
-            *columns, *facts, problem.alpha, problem.bias_alpha, tolerance, sweeps,
+            *columns, *facts, *problem.penalties, tolerance, sweeps,
             local[:, 0], used, bias, exponentials, derivatives,
         )  # fmt: skip
 
@@ -376,11 +406,11 @@ def _round_of_logistic(
 
 def _local_weights(
     coef: sp.csr_matrix, features: NDArray[np.uint32], outputs: int
-) -> tuple[NDArray[np.float32], float]:
-    """Weights [features of the rows, outputs], and the absolute sum of those of other features."""
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights [features of the rows, outputs], and those of other features, in no order."""
     weights = np.zeros((len(features), outputs), dtype=np.float32)
     if not coef.nnz:
-        return weights, 0.0
+        return weights, coef.data
     order = np.argsort(features)
     entries = coef.tocoo()
     entries.sum_duplicates()
@@ -389,7 +419,7 @@ def _local_weights(
     at = order[np.minimum(place, max(0, len(features) - 1))] if len(features) else place
     found[found] = features[at[found]] == entries.col[found]
     weights[at[found], entries.row[found]] = entries.data[found]
-    return weights, float(np.abs(entries.data[~found]).sum(dtype=np.float64))
+    return weights, entries.data[~found]
 
 
 def _spread(

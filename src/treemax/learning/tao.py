@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inputs import Rows, SparseRows
-from treemax.learning.l1 import Matrix, l1_logistic, l1_softmax
+from treemax.learning.l1 import Matrix, l1_logistic, l1_softmax, penalty
 from treemax.threads import one_blas_thread, run_all
 
 ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
@@ -37,7 +37,7 @@ class Plane:
     @property
     def size(self) -> float:
         """The sum of the absolute weights."""
-        return float(np.abs(_entries(self.coef)).sum(dtype=np.float64))
+        return penalty(self.coef, alpha=1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +47,6 @@ class Leaf:
     classes: Indices
     coef: Matrix  # [classes, features]
     bias: NDArray[np.float32]
-
-    @property
-    def size(self) -> float:
-        """The sum of the absolute weights."""
-        return float(np.abs(_entries(self.coef)).sum(dtype=np.float64))
 
     def places(self, labels: Indices) -> Indices:
         """Where labels are among the classes, -1 for those that are not."""
@@ -74,6 +69,19 @@ class Settings:
     )
     tolerance: float = 1e-3  # of the solvers
     max_steps: int = 200  # of the solvers, at one node
+    ridge: float = 0.0  # of the leaves: half of it is what the square of a weight costs
+    plane_ridge: float = 0.0
+    plane_alpha: float | None = None  # None: alpha
+
+    @property
+    def plane_costs(self) -> tuple[float, float]:
+        """The alpha and the ridge of decision nodes."""
+        return self.alpha if self.plane_alpha is None else self.plane_alpha, self.plane_ridge
+
+    def penalty(self, node: Plane | Leaf) -> float:
+        """What the weights of a node add to the objective."""
+        alpha, ridge = self.plane_costs if isinstance(node, Plane) else (self.alpha, self.ridge)
+        return penalty(node.coef, alpha, ridge)
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,9 @@ class SoftmaxTreeState:
         """Whether every node has been trained, or had something to begin with."""
         return None not in self.planes and None not in self.leaves
 
-    @property
-    def size(self) -> float:
-        """The sum of all absolute weights."""
-        return sum(node.size for node in [*self.planes, *self.leaves] if node is not None)
+    def penalty(self, settings: Settings) -> float:
+        """What the weights of all nodes add to the objective."""
+        return sum(settings.penalty(node) for node in [*self.planes, *self.leaves] if node is not None)
 
 
 @dataclass
@@ -182,8 +189,8 @@ class Tao:
         among = nothing.places(self.labels[learned])
         start = None if old is None else self._start_from(old, classes)
         found = l1_softmax(
-            self.rows, learned[among >= 0], among[among >= 0], len(classes), settings.alpha, start=start,
-            tolerance=settings.tolerance, max_iterations=settings.max_steps,
+            self.rows, learned[among >= 0], among[among >= 0], len(classes), settings.alpha, ridge=settings.ridge,
+            start=start, tolerance=settings.tolerance, max_iterations=settings.max_steps,
         )  # fmt: skip
         return self._take_leaf(place, Leaf(classes, found.coef, found.bias))
 
@@ -194,8 +201,8 @@ class Tao:
         if old is None:
             self.state.leaves[place] = new
             return 0.0
-        before = _total(self.leaf_loss(old, reduced)) + self.settings.alpha * old.size
-        after = _total(self.leaf_loss(new, reduced)) + self.settings.alpha * new.size
+        before = _total(self.leaf_loss(old, reduced)) + self.settings.penalty(old)
+        after = _total(self.leaf_loss(new, reduced)) + self.settings.penalty(new)
         if after > before and not self.settings.spill:
             return 0.0
         self.state.leaves[place] = new
@@ -208,8 +215,9 @@ class Tao:
         if settings.missing == DROP:
             finite = np.isfinite(left) & np.isfinite(right)
             reduced, left, right = reduced[finite], left[finite], right[finite]
+        alpha, ridge = settings.plane_costs
         found = l1_logistic(
-            self.rows, reduced, np.where(right < left, 1, -1), settings.alpha, np.abs(right - left),
+            self.rows, reduced, np.where(right < left, 1, -1), alpha, np.abs(right - left), ridge=ridge,
             start=None if old is None else (old.coef, np.array([old.bias], np.float32)),
             tolerance=settings.tolerance, max_iterations=settings.max_steps,
         )  # fmt: skip
@@ -217,8 +225,8 @@ class Tao:
         if old is None:
             self.state.planes[node] = new
             return 0.0
-        before = _total(np.where(self.goes_right(old, reduced), right, left)) + settings.alpha * old.size
-        after = _total(np.where(self.goes_right(new, reduced), right, left)) + settings.alpha * new.size
+        before = _total(np.where(self.goes_right(old, reduced), right, left)) + settings.penalty(old)
+        after = _total(np.where(self.goes_right(new, reduced), right, left)) + settings.penalty(new)
         if after > before:
             return 0.0
         self.state.planes[node] = new
@@ -319,7 +327,7 @@ class Tao:
             assert leaf is not None
             loss = self.leaf_loss(leaf, self.sets[2**self.state.depth - 1 + place])
             total += _total(loss[np.isfinite(loss)])
-        return total + self.settings.alpha * self.state.size
+        return total + self.state.penalty(self.settings)
 
     def training_error(self) -> float:
         """The share of training rows whose first answer is wrong."""
@@ -418,11 +426,6 @@ def state_from_parts(
         for i, d, *rest in header["history"]
     ]
     return SoftmaxTreeState(depth, list(planes), list(leaves), history)
-
-
-def _entries(matrix: Any) -> NDArray[np.float32]:
-    entries: NDArray[np.float32] = matrix.data if sp.issparse(matrix) else matrix
-    return entries
 
 
 def _total(losses: NDArray[np.float64]) -> float:

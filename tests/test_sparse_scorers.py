@@ -193,4 +193,4 @@ def test_what_is_promised_is_kept_until_it_is_settled():
     room = len(scorers.entry_squares) // 8
     assert ask_for(scorers, room - 1) and not ask_for(scorers, 2) and ask_for(scorers, 1)
     give_back(scorers, room)
-    assert ask_for(scorers, room) and scorers.used.tolist() == [0, 0, room]
+    assert ask_for(scorers, room) and scorers.used.tolist() == [0, 0, room, 0]

@@ -34,7 +34,7 @@ class Descent(NamedTuple):
         """The same as kernels take it."""
         stops = self.bound is not None
         weight = ROUTER_WEIGHTS[self.router_weight]
-        return Way(self.depth, stops, float(self.bound or 0.0), bool(self.path_features), weight)
+        return Way(self.depth, stops, float(self.bound or 0.0), bool(self.path_features), weight, True)
 
 
 @dataclass

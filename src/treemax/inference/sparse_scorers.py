@@ -19,7 +19,7 @@ def empty_sparse_scorers(n_owners: int, n_features: int) -> SparseScorers:
     """Scorers without a weight."""
     bias, bias_squares = np.zeros(n_owners, np.float32), np.zeros(n_owners, np.float32)
     tables = np.zeros(n_features, np.uint64)
-    return SparseScorers(tables, *_buckets(LEAST_ROOM), np.zeros(3, np.int64), bias, bias_squares)
+    return SparseScorers(tables, *_buckets(LEAST_ROOM), np.zeros(4, np.int64), bias, bias_squares)
 
 
 def _buckets(n: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
@@ -47,8 +47,9 @@ def with_buckets(scorers: SparseScorers, n_buckets: int) -> SparseScorers:
         tables=np.zeros_like(scorers.tables),
         buckets=buckets,
         entry_squares=squares,
-        used=np.zeros(3, np.int64),
+        used=np.zeros(4, np.int64),
     )
+    packed.used[3] = scorers.used[3]
     repack(scorers, packed)
     return packed
 
@@ -93,7 +94,7 @@ def restored_sparse(
     sizes = np.where(counts > 0, 1 << bits, 0)
     words = (np.cumsum(sizes) - sizes) << 32 | counts << 5 | bits
     tables = np.where(counts > 0, words, 0).astype(np.uint64)
-    used = np.array([sizes.sum(), 0, 0], np.int64)
+    used = np.array([sizes.sum(), 0, 0, 0], np.int64)
     scorers = SparseScorers(tables, *_buckets(max(LEAST_ROOM, int(used[0]))), used, bias, bias_squares)
     sums = np.zeros(len(weights), np.float32) if squares is None else np.array(squares)
     if not fill(scorers, counts, np.array(owners), np.array(weights), sums):

@@ -52,7 +52,7 @@ def give(typing_context, array, index):
 
     def generate(context, builder, signature, arguments):
         place = _place(context, builder, signature, arguments)
-        builder.store_atomic(ir.Constant(ir.IntType(64), 0), place, "seq_cst", 8)
+        builder.store_atomic(ir.Constant(ir.IntType(64), 0), place, "release", 8)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate

@@ -78,6 +78,7 @@ class Way(NamedTuple):
     bound: float  # lambda of equation 1
     path_features: bool
     router_weight: int
+    alone: bool  # one thread learns: it needs no locks, which wait for all that was written before
 
 
 class Rates(NamedTuple):
@@ -187,9 +188,14 @@ def update_candidates(node, tally, nodes, tallies):
 
 
 @bare_inline_kernel
-def _count_at_root(label, nodes, tallies):
-    while not atomic.take(nodes.lock, 0):
+def _take_lock(node, nodes, way):
+    while not (way.alone or atomic.take(nodes.lock, node)):
         pass
+
+
+@bare_inline_kernel
+def _count_at_root(label, nodes, tallies, way):
+    _take_lock(0, nodes, way)
     tally = _root_tally(label, tallies)
     update_candidates(0, tally, nodes, tallies)
     atomic.give(nodes.lock, 0)
@@ -197,9 +203,8 @@ def _count_at_root(label, nodes, tallies):
 
 
 @bare_inline_kernel
-def _count_at_child(child, tally, side, nodes, tallies):
-    while not atomic.take(nodes.lock, child):
-        pass
+def _count_at_child(child, tally, side, nodes, tallies, way):
+    _take_lock(child, nodes, way)
     own = _child_tally(tally, side, child, tallies)
     update_candidates(child, own, nodes, tallies)
     atomic.give(nodes.lock, child)
@@ -396,11 +401,10 @@ def _descend(x, nodes, routers, way, own):
 
 
 @bare_inline_kernel
-def _router(node, nodes):
+def _router(node, nodes, way):
     """The router of a node, a new one if need be."""
     if nodes.routers[node] == 0:
-        while not atomic.take(nodes.lock, node):
-            pass
+        _take_lock(node, nodes, way)
         if nodes.routers[node] == 0:
             nodes.routers[node] = atomic.fetch_add(nodes.used, 1, 1) + 1
         atomic.give(nodes.lock, node)
@@ -408,11 +412,10 @@ def _router(node, nodes):
 
 
 @bare_inline_kernel
-def _child(node, side, nodes):
+def _child(node, side, nodes, way):
     """A child of a node, a new one if need be."""
     if nodes.children[node, side] == 0:
-        while not atomic.take(nodes.lock, node):
-            pass
+        _take_lock(node, nodes, way)
         if nodes.children[node, side] == 0:
             nodes.children[node, side] = atomic.fetch_add(nodes.used, 0, 1)
         atomic.give(nodes.lock, node)
@@ -426,10 +429,10 @@ def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, ra
     The question before went down `length` routers to the node `asked`: what they said need not be computed again.
     """
     node = 0
-    tally = _count_at_root(label, nodes, tallies)
+    tally = _count_at_root(label, nodes, tallies, way)
     bound = recall(node, way, nodes)
     for level in range(way.depth):
-        router = _router(node, nodes)
+        router = _router(node, nodes, way)
         if level < length and own.path[level] == node:
             score = own.sides[level]
         else:
@@ -437,8 +440,8 @@ def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, ra
         advantage = _advantage(node, tally, nodes, tallies, way)
         score = update_router(x, router, score, advantage, routers, way, rates, own.one)
         side = LEFT if score > _ZERO else RIGHT
-        child = _child(node, side, nodes)
-        tally = _count_at_child(child, tally, side, nodes, tallies)
+        child = _child(node, side, nodes, way)
+        tally = _count_at_child(child, tally, side, nodes, tallies, way)
         following = recall(child, way, nodes)
         if bound > following:
             break

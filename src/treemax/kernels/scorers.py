@@ -75,7 +75,9 @@ class SparseScorers(NamedTuple):
     )  # of a feature: its first bucket (32 bits), its entries (27), log2 of its buckets (5); or 0
     buckets: np.ndarray  # words: owners and the bits of weights; aligned
     entry_squares: np.ndarray  # eight a bucket
-    used: np.ndarray  # buckets given to tables; a lock; buckets promised to rows that are being learned
+    used: (
+        np.ndarray
+    )  # buckets given to tables; a lock; buckets promised to rows that are learned; 1: one thread only
     bias: np.ndarray
     bias_squares: np.ndarray
 
@@ -257,7 +259,9 @@ def _larger(scorers, feature):
 @bare_kernel
 def _new_entry(scorers, feature, wanted):
     """Where an owner is in the table of a feature, after putting it there; threads take turns."""
-    while not atomic.take(scorers.used, 1):
+    while not (
+        scorers.used[3] or atomic.take(scorers.used, 1)
+    ):  # a lock waits for all that was written before
         pass
     entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
     if entry == NOWHERE:
@@ -330,6 +334,8 @@ def _overload_promise(scorers, n_buckets):
         return lambda scorers, n_buckets: True
 
     def sparse(scorers, n_buckets):
+        if scorers.used[3]:
+            return scorers.used[0] + n_buckets <= scorers.entry_squares.size // LANES
         if n_buckets == 0:
             return True
         promised = atomic.fetch_add(scorers.used, 2, n_buckets)
@@ -347,7 +353,7 @@ def _overload_settle(scorers, n_buckets):
         return lambda scorers, n_buckets: None
 
     def sparse(scorers, n_buckets):
-        if n_buckets:
+        if n_buckets and not scorers.used[3]:
             atomic.fetch_add(scorers.used, 2, -n_buckets)
 
     return sparse

@@ -145,11 +145,16 @@ def _learn_piece(
         *map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient))
     )
     model.path_scores = None
+    for scorers in (model.routers, model.regressors):
+        if isinstance(scorers, SparseScorers):
+            scorers.used[3] = threads == 1
+
+    way = search.way._replace(alone=threads == 1)
 
     def work(thread: int) -> None:
         done[thread] = kernels.learn(
             form, labels, order[: cuts[thread + 1]], done[thread], fall, threads, model.nodes, model.tallies,
-            model.routers, model.regressors, search.way, rates, model.workspace(search), found[thread],
+            model.routers, model.regressors, way, rates, model.workspace(search), found[thread],
         )  # fmt: skip
 
     while waiting := np.flatnonzero(done < cuts[1:]).tolist():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
+from treemax.estimators.softmax_tree import ALPHA_OF_FEW, ALPHAS
 from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
 from treemax.inputs import as_rows
 from treemax.learning import softmax_tree as learning
@@ -307,6 +308,14 @@ def test_an_explanation_is_the_way_of_the_row(sparse):
 # --- training as a user sees it -------------------------------------------------------------------------
 
 
+def test_alpha_is_chosen_on_rows_held_out():
+    X, y = problem(500, 20, noise=0.8)
+    model = treemax.SoftmaxTree(leaf_classes=6, alpha="auto", iterations=1, verbose=0).fit(X, y)
+    assert model.alpha_ in ALPHAS and model.describe()["alpha"] == model.alpha_
+    few = treemax.SoftmaxTree(leaf_classes=6, alpha="auto", iterations=1, verbose=0).fit(X[:60], y[:60])
+    assert few.alpha_ == ALPHA_OF_FEW
+
+
 def test_threads_give_the_same_tree():
     X, y = problem(500, 20)
     models = [treemax.SoftmaxTree(leaf_classes=6, n_jobs=n, verbose=0).fit(X, y) for n in (1, 3)]
@@ -382,6 +391,8 @@ def test_damaged_parts_are_refused():
         ({"start": "best"}, "start must be one of"),
         ({"missing": "never"}, "missing must be one of"),
         ({"spill": 0.9}, "spill must be"),
+        ({"ridge": -1.0}, "ridge must be"),
+        ({"plane_penalty": 0}, "plane_penalty must be"),
         ({"iterations": 0}, "iterations must be"),
     ],
 )

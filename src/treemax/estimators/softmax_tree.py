@@ -30,8 +30,9 @@ from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 
-ALPHAS = (0.03, 0.1, 0.3, 1.0)  # what alpha="auto" chooses from
-ALPHA_OF_FEW = 0.1  # where there are too few rows to hold any out
+ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # what alpha="auto" chooses from
+ALPHA_OF_FEW = 0.01  # where there are too few rows to hold any out
+RIDGE_OF_DENSE = 0.1  # of dense rows; sparse rows are better off without, and have few weights then
 HELD_OUT = 0.1  # of the rows, to choose alpha
 ITERATIONS_TO_CHOOSE = 2
 
@@ -74,7 +75,13 @@ class SoftmaxTree(LabelClassifier):
     leaf_classes : "auto", int or None
         Classes of a leaf, at most; "auto" grows with the root of their number, None is all of them.
     alpha : "auto" or float
-        How much a weight costs, in units of the loss of a row; "auto" tries a few values on a tenth of the rows.
+        How much a weight costs, in units of the loss of a row; "auto" chooses from a few by errors on a tenth of
+        the rows, which takes several times as long.
+    ridge : "auto" or float
+        How much the square of a weight costs, halved, at a leaf; "auto" is 0.1 for dense rows and 0 for sparse ones.
+        0 is the paper's objective.
+    plane_penalty : float
+        How many times as much weights cost at decision nodes; 1 is the paper's objective.
     iterations : int
         Passes over all nodes, from the leaves to the root. Ends earlier when nothing is gained.
     missing : "zero-one", "beta" or "drop"
@@ -131,7 +138,9 @@ class SoftmaxTree(LabelClassifier):
         self,
         depth: int | str = "auto",
         leaf_classes: int | str | None = "auto",
-        alpha: float | str = "auto",
+        alpha: float | str = 0.01,
+        ridge: float | str = "auto",
+        plane_penalty: float = 10.0,
         iterations: int = 5,
         missing: str = ZERO_ONE,
         beta: float = 100.0,
@@ -147,6 +156,8 @@ class SoftmaxTree(LabelClassifier):
         self.depth = depth
         self.leaf_classes = leaf_classes
         self.alpha = alpha
+        self.ridge = ridge
+        self.plane_penalty = plane_penalty
         self.iterations = iterations
         self.missing = missing
         self.beta = beta
@@ -170,8 +181,10 @@ class SoftmaxTree(LabelClassifier):
         if self.alpha != "auto":
             check_number("alpha", self.alpha, least=0)
         check_number("iterations", self.iterations, whole=True, least=1)
-        for name in ("beta", "tolerance"):
+        for name in ("beta", "tolerance", "plane_penalty"):
             check_number(name, getattr(self, name), above=0)
+        if self.ridge != "auto":
+            check_number("ridge", self.ridge, least=0)
         check_number("spill", self.spill, least=0, most=0.5)
         check_number("smoothing", self.smoothing, least=0, most=1)
         thread_count(self.n_jobs)
@@ -187,7 +200,7 @@ class SoftmaxTree(LabelClassifier):
         random = check_random_state(self.random_state)
         states = self._states_to_go_on_from(rows, n_labels)
         alpha = self.alpha_ if states else self._chosen_alpha(rows, labels, n_labels, random)
-        settings = self._settings(alpha, n_labels)
+        settings = self._settings(rows, alpha, n_labels)
         started: list[Any] = [(state, None) for state in states] or [
             learning.begin(rows, labels, n_labels, self._depth(n_labels), self.start, random)
             for _ in range(self._n_trees)
@@ -249,10 +262,13 @@ class SoftmaxTree(LabelClassifier):
             return n_labels
         return learning.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
 
-    def _settings(self, alpha: float, n_labels: int) -> Settings:
+    def _settings(self, rows: Rows, alpha: float, n_labels: int) -> Settings:
+        sparse = isinstance(rows, SparseRows)
+        ridge = float(self.ridge) if self.ridge != "auto" else 0.0 if sparse else RIDGE_OF_DENSE
         return Settings(
-            alpha, self._leaf_classes(n_labels), self.missing, self.beta, self.spill, self.tolerance
-        )
+            alpha, self._leaf_classes(n_labels), self.missing, self.beta, self.spill, self.tolerance, ridge=ridge,
+            plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge,
+        )  # fmt: skip
 
     def _chosen_alpha(
         self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState
@@ -270,7 +286,7 @@ class SoftmaxTree(LabelClassifier):
         )
         best, fewest = ALPHA_OF_FEW, math.inf
         for alpha in ALPHAS:
-            settings = self._settings(alpha, n_labels)
+            settings = self._settings(rows, alpha, n_labels)
             state = SoftmaxTreeState(begun[0].depth, list(begun[0].planes), list(begun[0].leaves))
             own, threads = (_chosen(rows, kept), labels[kept]), thread_count(self.n_jobs)
             for _ in learning.trained(*own, state, begun[1], settings, ITERATIONS_TO_CHOOSE, threads):
@@ -399,7 +415,9 @@ class SoftmaxForest(SoftmaxTree):
         n_trees: int = 4,
         depth: int | str = "auto",
         leaf_classes: int | str | None = "auto",
-        alpha: float | str = "auto",
+        alpha: float | str = 0.01,
+        ridge: float | str = "auto",
+        plane_penalty: float = 10.0,
         iterations: int = 3,
         missing: str = ZERO_ONE,
         beta: float = 100.0,
@@ -414,7 +432,7 @@ class SoftmaxForest(SoftmaxTree):
     ) -> None:
         self.n_trees = n_trees
         super().__init__(
-            depth, leaf_classes, alpha, iterations, missing, beta, start, spill, smoothing, tolerance, warm_start, n_jobs,
+            depth, leaf_classes, alpha, ridge, plane_penalty, iterations, missing, beta, start, spill, smoothing, tolerance, warm_start, n_jobs,
             random_state, verbose,
         )  # fmt: skip
 

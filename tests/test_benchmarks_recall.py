@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part
 from benchmarks.recall import __main__ as command  # noqa: E402
 from benchmarks.recall import ablation, classes, memory, output, reliability, stream, trade_off  # noqa: E402
 from benchmarks.recall.problem import UNKNOWN, Problem, first_labels, recall_tree  # noqa: E402
+from benchmarks.reliability import expected_error  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def test_crossing_is_where_both_cost_the_same(folders):
     found += costs("glyphs1k", "beam", [(1000, 7.0)])
     assert classes.crossing(found, "beam", classes.COSTS[0]) == pytest.approx(1000)
     assert classes.crossing(found, "paper", classes.COSTS[0]) == 100
-    assert "| beam | 1,000 | 1,000 | 1,000 |\n| paper | up to 100 |" in classes.crossings(found)
+    assert "| beam | 1,000 | 1,000 | 1,000 |\n| paper | at most 100 |" in classes.crossings(found)
     never = costs("generated", "OneVsAll", [(100, 1.0)]) + costs("generated", "beam", [(100, 2.0)])
     assert classes.crossing(never, "beam", classes.COSTS[0]) is None
     classes.plot(found)
@@ -204,19 +205,32 @@ def test_the_best_temperature_undoes_what_made_scores_too_sure():
     right = np.arange(10) == drawn[:, None]
     sure = reliability.Candidates(softmax(2 * scores), right)
     assert sure.best_temperature() == pytest.approx(2.0, rel=0.1)
-    assert sure.at(2.0).error_of_first < 0.02 < 0.1 < sure.error_of_first
+    assert expected_error(*sure.at(2.0).first) < 0.02 < 0.1 < expected_error(*sure.first)
     np.testing.assert_allclose(sure.at(2.0).probabilities, softmax(scores), rtol=1e-6)
+    assert (sure.likely[0] >= 0.01).all() and len(sure.likely[0]) == (softmax(2 * scores) >= 0.01).sum()
 
 
-@pytest.mark.parametrize("algorithm", ["beam", "paper"])
-def test_reliability_of_a_model(problem, algorithm):
-    model = recall_tree(algorithm=algorithm).fit(problem.X, problem.y)
-    figures = reliability.measure(problem, algorithm, model)
-    assert figures["error %"] < 30 and 0 <= figures["calibration error"] <= 1
-    lowest, *_, highest = reliability.TEMPERATURES
-    assert lowest <= figures["progressive temperature"] <= highest
-    header = reliability.page({"toy": {"beam": figures}}).split("\n")[0]
-    assert all(f"| {name} |" in header for name in figures)
+def test_a_row_without_a_right_candidate_is_a_wrong_answer():
+    missed = reliability.Candidates(np.array([[0.9, 0.1]]), np.array([[False, False]]))
+    assert missed.loss_of_first == pytest.approx(-np.log(0.1))
+    assert missed.best_temperature() == reliability.TEMPERATURES[-1]
+
+
+@pytest.mark.parametrize("name", ["beam", "paper", "OneVsAll"])
+def test_reliability_of_a_model(problem, name):
+    answers, temperature = reliability.answers_of(problem, reliability.models(dense=True)[name])
+    figures = reliability.figures_of(answers, temperature)
+    assert figures["error %"] < 30 and 0 <= figures["calibration error, first answers"] <= 1
+    header = reliability.page({"toy": {name: figures}}).split("\n")[0]
+    assert all(f"| {figure} |" in header for figure in figures)
+
+
+def test_reliability_page_and_plot(problem, folders, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(reliability.Problem, "read", lambda suite: problem)
+    reliability.main(["toy"])
+    assert "| toy | paper |" in capsys.readouterr().out
+    assert (folders / "recall-tree-reliability.png").exists()
 
 
 # --- memory --------------------------------------------------------------------------------------------

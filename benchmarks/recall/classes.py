@@ -127,7 +127,7 @@ def crossings(found: list[dict[str, Any]]) -> str:
     for name in ("beam", "paper"):
         cells = []
         for at in (crossing(found, name, cost) for cost in COSTS):
-            cells.append("nowhere" if at is None else f"{'up to ' if at <= smallest else ''}{at:,.0f}")
+            cells.append("nowhere" if at is None else f"{'at most ' if at <= smallest else ''}{at:,.0f}")
         rows.append([name, *cells])
     return table(["cheaper than OneVsAll from", *COSTS], rows)
 

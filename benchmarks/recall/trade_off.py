@@ -19,6 +19,7 @@ from benchmarks.systems import our_names, ours, peers
 PASSES = 3
 BEAMS = ((1, 10), (2, 20), (4, 40), (8, 60), (16, 100), (32, 150))  # width and candidates
 CANDIDATES = (2, 5, 10, 20, 40, 100)
+ERRORS = (8, 10, 15, 20, 30, 40, 60)  # on the axis
 PEERS = ("vw-recall-tree", "vw-log-multi", "vw-oaa", "vw-memory-tree")
 TIMES = {
     "batch_cpu_microseconds": "microseconds a row, all rows at once",
@@ -82,20 +83,26 @@ def page(found: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 def plot(suite: str, found: dict[str, dict[str, dict[str, Any]]]) -> None:
-    figure, axes = canvas(2, 11, 5, sharey=True)
+    from matplotlib.ticker import NullLocator
+
+    figure, axes = canvas(2, 11, 5.5, sharey=True)
     for axis, (time, title) in zip(axes, TIMES.items(), strict=True):
         for family, points in found.items():
             places = [row[time] for row in points.values()]
             errors = [row["error@1"] for row in points.values()]
             axis.plot(places, errors, "s" if family in PEERS else "o-", markersize=5, label=family)
-            above = 5 if "paper" in family else -11
-            for point, place, error in zip(points, places, errors, strict=True):
-                axis.annotate(point, (place, error), (0, above), textcoords="offset points", fontsize=7)
+            left = "paper" in family
+            for place_in_line, (point, place, error) in enumerate(zip(points, places, errors, strict=True)):
+                offset = (-6, -3) if left else (3, 6 if place_in_line % 2 else -11)
+                side = "right" if left else "left"
+                axis.annotate(point, (place, error), offset, ha=side, textcoords="offset points", fontsize=7)
         axis.set_xscale("log")
-        axis.set_ylim(bottom=0)
-        axis.set_xlabel(f"{title} (logarithmic)")
+        axis.set_yscale("log")
+        axis.set_yticks(ERRORS, [str(error) for error in ERRORS])
+        axis.yaxis.set_minor_locator(NullLocator())
+        axis.set_xlabel(title)
         axis.set_title(f"{suite}, {PASSES} passes", fontsize=10)
-    axes[0].set_ylabel("test error %")
+    axes[0].set_ylabel("test error % (both axes logarithmic)")
     axes[1].legend(frameon=False, fontsize=8)
     draw(figure, "trade-off")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import treemax
 from benchmarks.recall.output import keep, number, table
 from benchmarks.recall.problem import Problem, recall_tree
 from treemax import OneVsAll
@@ -37,20 +38,25 @@ def measure(model: Any, problem: Problem) -> dict[str, float]:
     """Megabytes: weights, what is counted at nodes, the whole while learning, and both kinds of file."""
     model.fit(problem.X, problem.y)
     _, arrays = model.to_parts(resume=True)
-    weights = sum(a.nbytes for name, a in arrays.items() if name.split("/")[-1] in ("weights", "bias"))
-    squares = sum(a.nbytes for name, a in arrays.items() if name.endswith("squares"))
+    last = [(name.split("/")[-1], array.nbytes) for name, array in arrays.items()]
+    weights = sum(
+        size for name, size in last if name in ("weights", "bias", "weight")
+    )  # of path features, the last
+    squares = sum(size for name, size in last if name.endswith(("squares", "square")))
     with tempfile.TemporaryDirectory() as folder:
         sizes = []
         for resume in (False, True):
             path = Path(folder) / f"{resume}.treemax"
             model.save(path, resume=resume)
             sizes.append(path.stat().st_size)
+        answering = held(treemax.load(Path(folder) / "False.treemax"))
     rest = sum(array.nbytes for array in arrays.values()) - weights - squares
     figures = {
         "weights": weights,
         "counts": rest,
         "AdaGrad": squares,
         "in memory while learning": held(model),
+        "to answer": answering,
         "file": sizes[0],
         "file, resume": sizes[1],
     }

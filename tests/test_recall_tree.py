@@ -186,10 +186,17 @@ def test_the_tree_deepens_with_the_labels_that_arrive():
     for part in np.array_split(order, 20):
         model.partial_fit(X[part], y[part])
         depths.append(model.model_.depth)
-    assert depths[0] == depth_for(20, 4) and depths[-1] == depth_for(400, 4) > depths[0]
+    assert depths[0] == depth_for(20, 4, 300) and depths[-1] == depth_for(400, 4, 5700) == 3 > depths[0]
     assert model.describe()["candidates"] == candidates_for(400)
     model.partial_fit(X, y)
     assert model.score(X, y) > 0.8
+
+
+def test_a_tree_is_no_deeper_than_its_rows_can_teach():
+    assert depth_for(5000, 16, 200_000) == 3
+    assert depth_for(5000, 16, 20_000) == 2
+    assert depth_for(50_000, 16, 500_000) == 3 and depth_for(50_000, 16, 2_000_000) == 4
+    assert depth_for(1, 16, 0) == 1
 
 
 def test_a_deeper_tree_gives_the_same_to_every_label():
@@ -209,6 +216,37 @@ def test_threads_learn_as_well_as_one():
     together = treemax.RecallTree(n_candidates=20, n_jobs=4, verbose=0).fit(X, y)
     assert abs(together.score(X, y) - alone) < 0.05
     assert together.label_counts_.sum() == len(y)
+
+
+def calibration_error(model, X, y):
+    """The mean distance of probability and accuracy of first answers, in five groups of the same size."""
+    top = model.predict_topk(X, k=1)
+    right, probability = top.labels[:, 0] == y, top.scores[:, 0]
+    groups = np.array_split(np.argsort(probability), 5)
+    return np.mean([abs(right[group].mean() - probability[group].mean()) for group in groups])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_probabilities_are_calibrated_on_rows_that_are_learned_last(sparse, tmp_path):
+    random = np.random.RandomState(0)
+    y = random.randint(50, size=8000)
+    X = random.normal(size=(50, 20))[y] + 1.2 * random.normal(size=(8000, 20))
+    X = sp.csr_matrix(np.where(np.abs(X) > 1.0, X, 0.0)) if sparse else X
+    plain, calibrated = (
+        treemax.RecallTree(n_candidates=20, learning_rate=0.8, calibration=share, verbose=0).fit(
+            X[:4000], y[:4000]
+        )
+        for share in (0.0, 0.1)
+    )
+    assert plain.model_.sharpness == 1.0 != calibrated.model_.sharpness
+    errors = [calibration_error(model, X[4000:], y[4000:]) for model in (plain, calibrated)]
+    assert errors[1] < 0.6 * errors[0]
+    assert calibrated.model_.found[2] == 3 * 3600 + 400  # those held out were learned too, once
+    calibrated.save(tmp_path / "model.treemax")
+    expected = calibrated.predict_proba(X[:50])
+    np.testing.assert_allclose(
+        treemax.load(tmp_path / "model.treemax").predict_proba(X[:50]), expected, rtol=1e-5
+    )
 
 
 def test_progressive_loss_is_that_of_answers_before_learning():
@@ -248,6 +286,7 @@ def test_damaged_parts_are_refused():
         ({"depth": 0}, "depth must be"),
         ({"learning_rate": -1.0}, "learning_rate must be"),
         ({"final_rate": 2.0}, "final_rate must be"),
+        ({"calibration": 0.9}, "calibration must be"),
     ],
 )
 def test_parameters_are_refused_by_name(parameters, message):

@@ -72,6 +72,11 @@ class SparseRows:
         return sp.csr_matrix(parts, shape=self.shape)
 
 
+def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
+    """Some of the rows, copied."""
+    return as_rows(rows.to_scipy()[indices]) if isinstance(rows, SparseRows) else rows[indices]
+
+
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A view that cannot be written to.
 

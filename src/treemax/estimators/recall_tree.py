@@ -10,18 +10,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference.recall_paper import ROUTER_WEIGHTS, Descent, PaperTreeModel
 from treemax.inference.recall_tree import Beam, RecallTreeModel
-from treemax.inputs import Rows, SparseRows
+from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets
 from treemax.learning import recall_paper as paper
 from treemax.learning.adagrad import mean_squared_length, row_orders, suggestion, suggestion_for_stream
 from treemax.learning.recall_tree import (
     Settings,
+    calibrate,
     candidates_for,
     deepened,
     depth_for,
@@ -38,6 +40,8 @@ REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyp
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
 PAPER_REGRESSOR_RATE = 0.75  # the same two for the paper's algorithm
 PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # what is printed falls as rows arrive
+
+LEAST_HELD_OUT, MOST_HELD_OUT = 100, 2000  # rows to calibrate with
 
 Model = RecallTreeModel | PaperTreeModel
 
@@ -62,7 +66,7 @@ class RecallTree(OnlineLabelClassifier):
     arity : int
         Children of a node.
     depth : "auto" or int
-        Levels of routers; "auto" is the logarithm of the labels seen so far. The paper's tree has at most so many.
+        Levels of routers; "auto" is the logarithm of the labels seen so far, while there are rows enough. The paper's tree has at most so many.
     prior : float
         Weight of the logarithm of what the tree gives to a label in the label's score.
     bound : float or None
@@ -85,6 +89,9 @@ class RecallTree(OnlineLabelClassifier):
         Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's.
     least_share : float
         Nodes that get less of a row do not learn from it.
+    calibration : float
+        The share of the rows of `fit`, 2,000 at most, that are learned last and calibrate the probabilities of "beam"
+        before that; with fewer than a hundred such rows, or in streams, probabilities are not calibrated.
     n_jobs : int or None
         Threads, -1 for all cores. Several threads learn without locks on the weights: results vary within noise.
     random_state : int, RandomState or None
@@ -138,6 +145,7 @@ class RecallTree(OnlineLabelClassifier):
         bound: float | None = 1.0,
         path_features: bool = True,
         router_weight: str = "increase",
+        calibration: float = 0.05,
     ) -> None:
         self.n_candidates = n_candidates
         self.beam = beam
@@ -157,6 +165,7 @@ class RecallTree(OnlineLabelClassifier):
         self.bound = bound
         self.path_features = path_features
         self.router_weight = router_weight
+        self.calibration = calibration
 
     def _check_parameters(self) -> None:
         for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
@@ -173,6 +182,7 @@ class RecallTree(OnlineLabelClassifier):
         for name in ("learning_rate", "router_rate"):
             if not _is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), above=0)
+        check_number("calibration", self.calibration, least=0, most=0.5)
         for name in ("final_rate", "least_share"):
             check_number(name, getattr(self, name), least=0, most=1)
         check_number("prior", self.prior, least=0)
@@ -186,17 +196,42 @@ class RecallTree(OnlineLabelClassifier):
         suggested = suggestion("softmax", rows, targets, n_labels, self.passes)
         settings = self._settings(rows, suggested.rate, suggested.initial, self.final_rate)
         model = self._empty(rows, n_labels)
-        orders = row_orders(len(rows), self.passes, self.random_state)
-        done, planned = 0, self.passes * len(rows)
+        held = self._held_out(len(rows))
+        learned = np.setdiff1d(np.arange(len(rows), dtype=np.uint32), held)
+        orders = (learned[order] for order in row_orders(len(learned), self.passes, self.random_state))
+        done, planned = 0, self.passes * len(learned)
         self.settings_ = settings
         with progress_bar(planned, "recall-tree", "rows", self.verbose) as bar:
             try:
                 for n in self._learn(model, rows, targets, orders, settings, planned):
                     done += n
                     bar.update(n)
+                self._learn_held(model, rows, targets, held, settings)
             except KeyboardInterrupt:
                 raise TrainingInterrupted(model, done / planned) from None
         return model
+
+    def _held_out(self, n_rows: int) -> NDArray[np.uint32]:
+        """Rows that are learned last, once, after the probabilities were calibrated on them."""
+        n = min(int(self.calibration * n_rows), MOST_HELD_OUT)
+        if self.algorithm == "paper" or n < LEAST_HELD_OUT:
+            return np.zeros(0, np.uint32)
+        return np.sort(check_random_state(self.random_state).permutation(n_rows)[:n]).astype(np.uint32)
+
+    def _learn_held(
+        self, model: Model, rows: Rows, targets: Targets, held: NDArray[np.uint32], settings: Settings
+    ) -> None:
+        if not len(held) or not isinstance(model, RecallTreeModel):
+            return
+        labels = targets.ids[targets.indptr[held]].astype(np.int64)
+        beam = self._beam(model.n_labels)
+        calibrate(model, chosen_rows(rows, held), labels, beam, thread_count(self.n_jobs))
+        last = self.final_rate or 1e-3
+        slow = replace(
+            settings, rate=settings.rate * last, router_rate=settings.router_rate * last, final_rate=1.0
+        )
+        for _ in self._learn(model, rows, targets, [held], slow, len(held)):
+            pass
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
         suggested = suggestion_for_stream("softmax", rows)
@@ -216,7 +251,7 @@ class RecallTree(OnlineLabelClassifier):
             paper.make_room(model, n_labels, n_features, n_candidates)
             return model
         make_room(model, n_labels, n_features, n_candidates)
-        while _is_auto(self.depth) and model.depth < depth_for(n_labels, self.arity):
+        while _is_auto(self.depth) and model.depth < depth_for(n_labels, self.arity, int(model.found[2])):
             model = deepened(model, n_candidates)
         return model
 
@@ -240,7 +275,7 @@ class RecallTree(OnlineLabelClassifier):
         sparse, n_features = isinstance(rows, SparseRows), rows.shape[1]
         if self.algorithm == "paper":
             return paper.empty_model(sparse, n_features, n_labels, self._descent(n_labels).n_candidates)
-        depth = depth_for(n_labels, self.arity) if _is_auto(self.depth) else int(self.depth)
+        depth = depth_for(n_labels, self.arity, len(rows)) if _is_auto(self.depth) else int(self.depth)
         n_candidates = self._beam(n_labels).n_candidates
         return empty_model(sparse, n_features, n_labels, self.arity, depth, n_candidates)
 

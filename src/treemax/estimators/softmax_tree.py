@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.estimators.base import LabelClassifier, TrainingInterrupted
 from treemax.inference.softmax_tree import SoftmaxTreeModel
-from treemax.inputs import Rows, SparseRows, as_rows
+from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets
 from treemax.learning import softmax_tree as learning
 from treemax.learning.tao import (
@@ -282,16 +282,16 @@ class SoftmaxTree(LabelClassifier):
         order = random.permutation(len(rows))
         held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
         begun = learning.begin(
-            _chosen(rows, kept), labels[kept], n_labels, self._depth(n_labels), self.start, random
+            chosen_rows(rows, kept), labels[kept], n_labels, self._depth(n_labels), self.start, random
         )
         best, fewest = ALPHA_OF_FEW, math.inf
         for alpha in ALPHAS:
             settings = self._settings(rows, alpha, n_labels)
             state = SoftmaxTreeState(begun[0].depth, list(begun[0].planes), list(begun[0].leaves))
-            own, threads = (_chosen(rows, kept), labels[kept]), thread_count(self.n_jobs)
+            own, threads = (chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
             for _ in learning.trained(*own, state, begun[1], settings, ITERATIONS_TO_CHOOSE, threads):
                 pass
-            ids, _ = self._packed([state], *own, settings, n_labels).best(_chosen(rows, held), 1, threads)
+            ids, _ = self._packed([state], *own, settings, n_labels).best(chosen_rows(rows, held), 1, threads)
             wrong = float((ids[:, 0] != labels[held]).mean())
             if wrong < fewest:
                 best, fewest = alpha, wrong
@@ -449,11 +449,6 @@ def _show(bar: Any, record: Record) -> None:
     """The objective and the training error beside the progress bar."""
     if record.depth == 0:
         bar.set_postfix_str(f"objective {record.objective:,.0f}, error {record.error:.1%}")
-
-
-def _chosen(rows: Rows, indices: NDArray[np.int64]) -> Rows:
-    """Some of the rows."""
-    return as_rows(rows.to_scipy()[indices]) if isinstance(rows, SparseRows) else rows[indices]
 
 
 def _dense_row(rows: Rows, n_features: int) -> NDArray[np.float32]:

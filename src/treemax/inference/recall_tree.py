@@ -81,6 +81,7 @@ class RecallTreeModel(CandidateModel):
     histograms: Histograms
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
+    sharpness: float = 1.0  # of probabilities, found on rows that were not learned yet
 
     @property
     def nbytes(self) -> int:
@@ -91,7 +92,8 @@ class RecallTreeModel(CandidateModel):
     def shape(self, beam: Beam) -> Shape:
         few = self.n_labels if self.n_labels <= beam.n_candidates else 0
         return Shape(
-            self.arity, self.depth, beam.width, beam.n_candidates, few, np.float32(beam.least_share), np.float32(beam.prior)
+            self.arity, self.depth, beam.width, beam.n_candidates, few, np.float32(beam.least_share), np.float32(beam.prior),
+            np.float32(self.sharpness),
         )  # fmt: skip
 
     def workspace(self, beam: Beam) -> Workspace:
@@ -128,7 +130,7 @@ class RecallTreeModel(CandidateModel):
         """The model as a JSON-able header and arrays; with `resume` also what learning needs."""
         header = {
             "arity": self.arity, "depth": self.depth, "n_features": self.n_features, "sparse": self.is_sparse,
-            "found": self.found.tolist(), "resume": resume,
+            "found": self.found.tolist(), "resume": resume, "sharpness": self.sharpness,
         }  # fmt: skip
         arrays: dict[str, NDArray[Any]] = {}
         for name, n in (("routers", len(self.routers.bias)), ("regressors", self.n_labels)):
@@ -164,7 +166,18 @@ class RecallTreeModel(CandidateModel):
         routers = restored(arrays, "routers", n_inner, arity, n_features, sparse, resume)
         regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = np.array(header["found"], dtype=np.int64)
-        return cls(arity, depth, n_labels, n_features, routers, regressors, histograms, found, resume)
+        return cls(
+            arity,
+            depth,
+            n_labels,
+            n_features,
+            routers,
+            regressors,
+            histograms,
+            found,
+            resume,
+            float(header["sharpness"]),
+        )
 
 
 def _checked_size(arity: int, depth: int) -> int:

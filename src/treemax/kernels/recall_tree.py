@@ -62,6 +62,9 @@ class Shape(NamedTuple):
     n_labels: int  # where all labels are candidates, else 0
     least_share: np.float32  # of a row that a node must get for the beam to go on from it
     prior: np.float32  # weight of what the tree thinks of a label in its score
+    sharpness: (
+        np.float32
+    )  # of answers: the scores of the candidates times this are the logarithms of probabilities
 
 
 class Rates(NamedTuple):
@@ -254,10 +257,10 @@ def _add_prior(scores, masses, prior):
 
 
 @fast_kernel
-def _sum_of_exponentials(scores, top):
+def _sum_of_exponentials(scores, top, sharpness):
     total = _ZERO
     for q in range(scores.size):
-        total += exp32(scores[q] - top)
+        total += exp32(sharpness * (scores[q] - top))
     return total
 
 
@@ -400,9 +403,9 @@ def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, p
             filled = offer(search.candidates[q], search.scores[q], best, own, filled)
         if n:
             top = own[0]
-            total = _sum_of_exponentials(search.scores[:n], top)
+            total = _sum_of_exponentials(search.scores[:n], top, shape.sharpness)
             for q in range(filled):
-                own[q] = exp32(own[q] - top) / total
+                own[q] = exp32(shape.sharpness * (own[q] - top)) / total
         for q in range(filled, k):
             best[q] = -1
             own[q] = _ZERO

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
 from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel
 from treemax.inference.scorers import Scorers, dense_scorers
@@ -21,8 +22,11 @@ from treemax.labels import Targets
 from treemax.threads import run_all
 
 ROWS_AT_ONCE = 2048
+LEAST_PROBABILITY = 1e-6
+SHARPNESS_LOGARITHMS = (-2.0, 2.0)
 OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
+ROWS_A_LEAF = 16  # and no deeper than that so many rows come to a last node
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,11 @@ class Settings:
         )
 
 
-def depth_for(n_labels: int, arity: int) -> int:
-    """The depth of a tree with enough last nodes for so many labels."""
-    return max(1, math.ceil(math.log(max(1.0, n_labels / LABELS_A_LEAF), arity) - 1e-9))
+def depth_for(n_labels: int, arity: int, n_rows: int) -> int:
+    """The depth of a tree with enough last nodes for so many labels, but no more than rows can teach."""
+    wanted = math.ceil(math.log(max(1.0, n_labels / LABELS_A_LEAF), arity) - 1e-9)
+    possible = math.floor(math.log(max(1.0, n_rows / ROWS_A_LEAF), arity) + 1e-9)
+    return max(1, min(wanted, possible))
 
 
 def candidates_for(n_labels: int) -> int:
@@ -166,6 +172,7 @@ def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
     kernels.divide_counts(leaves, arity, old.labels, old.label_counts, old.n_labels, deeper.histograms)
     deeper.routers = _with_old(deeper.routers, model.routers)
     deeper.regressors, deeper.found, deeper.knows_squares = model.regressors, model.found, model.knows_squares
+    deeper.sharpness = model.sharpness
     return deeper
 
 
@@ -178,6 +185,33 @@ def _with_old(new: Scorers, old: Scorers) -> Scorers:
     if isinstance(new, SparseGroups) and isinstance(old, SparseGroups):
         return new._replace(keys=old.keys, cells=old.cells, used=old.used)
     return new
+
+
+# --- probabilities ---------------------------------------------------------------------------------------
+
+
+def calibrate(
+    model: RecallTreeModel, rows: Rows, labels: NDArray[np.int64], beam: Beam, threads: int = 1
+) -> None:
+    """Make first answers as probable as they are right on these rows, which the model must not have learned."""
+    model.sharpness = 1.0
+    ids, probabilities = model.best(rows, min(model.n_labels, beam.n_candidates), beam, threads)
+    answered = ids[:, 0] >= 0
+    ids, probabilities, labels = ids[answered], probabilities[answered], labels[answered]
+    if not len(ids):
+        return
+    logarithms = np.log(np.maximum(probabilities, LEAST_PROBABILITY, dtype=np.float64))
+    logarithms[ids < 0] = -np.inf
+    right = ids[:, 0] == labels
+
+    def surprise(logarithm: float) -> float:
+        """The mean loss of saying how probable the first answer is."""
+        sharpened = np.exp(math.exp(logarithm) * (logarithms - logarithms[:, :1]))
+        first = np.clip(1.0 / sharpened.sum(axis=1), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
+        return float(-np.log(np.where(right, first, 1.0 - first)).mean())
+
+    found = minimize_scalar(surprise, bounds=SHARPNESS_LOGARITHMS, method="bounded")
+    model.sharpness = math.exp(float(found.x))
 
 
 # --- learning --------------------------------------------------------------------------------------------

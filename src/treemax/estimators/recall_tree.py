@@ -35,7 +35,7 @@ from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 
-LEAST_SHARE_OF_BEAM = 0.02  # of a row that a node must get to be opened: below, it only costs time
+LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
 REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
 PAPER_REGRESSOR_RATE = 0.75  # the same two for the paper's algorithm

@@ -28,6 +28,7 @@ def models(dense: bool) -> dict[str, Any]:
     """One-against-all for comparison, where it is quick enough."""
     found: dict[str, Any] = {
         "beam": recall_tree(passes=PASSES),
+        "beam, calibration=0": recall_tree(passes=PASSES, calibration=0.0),
         "paper": recall_tree(passes=PASSES, algorithm="paper"),
     }
     return {**found, "OneVsAll": OneVsAll(passes=PASSES, n_jobs=1, verbose=0)} if dense else found

@@ -32,7 +32,8 @@ from treemax.threads import thread_count
 
 ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # what alpha="auto" chooses from
 ALPHA_OF_FEW = 0.01  # where there are too few rows to hold any out
-RIDGE_OF_DENSE = 0.1  # of dense rows; sparse rows are better off without, and have few weights then
+RIDGE_OF_DENSE = 0.1  # of rows that are mostly numbers other than zero; others are better off without
+DENSE = 0.5  # the share of such numbers from which on rows count as dense, in whatever form they come
 HELD_OUT = 0.1  # of the rows, to choose alpha
 ITERATIONS_TO_CHOOSE = 2
 
@@ -78,8 +79,8 @@ class SoftmaxTree(LabelClassifier):
         How much a weight costs, in units of the loss of a row; "auto" chooses from a few by errors on a tenth of
         the rows, which takes several times as long.
     ridge : "auto" or float
-        How much the square of a weight costs, halved, at a leaf; "auto" is 0.1 for dense rows and 0 for sparse ones.
-        0 is the paper's objective.
+        How much the square of a weight costs, halved, at a leaf; "auto" is 0.1 where at least half of the
+        numbers in the rows are not zero, and 0 else. 0 is the paper's objective.
     plane_penalty : float
         How many times as much weights cost at decision nodes; 1 is the paper's objective.
     iterations : int
@@ -263,8 +264,7 @@ class SoftmaxTree(LabelClassifier):
         return learning.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
 
     def _settings(self, rows: Rows, alpha: float, n_labels: int) -> Settings:
-        sparse = isinstance(rows, SparseRows)
-        ridge = float(self.ridge) if self.ridge != "auto" else 0.0 if sparse else RIDGE_OF_DENSE
+        ridge = float(self.ridge) if self.ridge != "auto" else RIDGE_OF_DENSE if _are_dense(rows) else 0.0
         return Settings(
             alpha, self._leaf_classes(n_labels), self.missing, self.beta, self.spill, self.tolerance, ridge=ridge,
             plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge,
@@ -449,6 +449,11 @@ def _show(bar: Any, record: Record) -> None:
     """The objective and the training error beside the progress bar."""
     if record.depth == 0:
         bar.set_postfix_str(f"objective {record.objective:,.0f}, error {record.error:.1%}")
+
+
+def _are_dense(rows: Rows) -> bool:
+    used = rows.nnz if isinstance(rows, SparseRows) else np.count_nonzero(rows)
+    return bool(used >= DENSE * rows.shape[0] * rows.shape[1])
 
 
 def _dense_row(rows: Rows, n_features: int) -> NDArray[np.float32]:

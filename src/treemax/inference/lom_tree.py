@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks
-from treemax.inference.recall_tree import SMALLEST_TABLE, CandidateModel, expect, restored, stored
+from treemax.inference.parts import expect
+from treemax.inference.recall_tree import SMALLEST_TABLE, CandidateModel, restored, stored
 from treemax.inference.scorers import Scorers, able_to_learn, for_answers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
 from treemax.inputs import Rows

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.recall_tree import CandidateModel, expect, restored, stored
+from treemax.inference.parts import expect
+from treemax.inference.recall_tree import CandidateModel, restored, stored
 from treemax.inference.scorers import Scorers, for_answers
 from treemax.inputs import Rows
 from treemax.kernels import recall_paper as kernels

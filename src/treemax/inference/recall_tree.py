@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks, densified, known_features, sparsified
+from treemax.inference.parts import expect
 from treemax.inference.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
 from treemax.inputs import Rows, SparseRows
@@ -184,15 +185,6 @@ def _checked_size(arity: int, depth: int) -> int:
     if not (2 <= arity <= 256 and 1 <= depth <= 64 and arity**depth < 2**31):
         raise ValueError(f"a tree of arity {arity} and depth {depth} cannot be")
     return (arity**depth - 1) // (arity - 1)
-
-
-def expect(arrays: dict[str, NDArray[Any]], name: str, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    array = arrays[name]
-    if array.dtype != kind or array.shape != shape:
-        raise ValueError(
-            f"{name} has dtype {array.dtype} and shape {array.shape}, expected {np.dtype(kind)} {shape}"
-        )
-    return array
 
 
 def _restored_candidates(

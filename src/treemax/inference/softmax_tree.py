@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks, densified, sparsified
+from treemax.inference.parts import expect
 from treemax.inference.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import search as sparse_kernels
@@ -157,7 +158,7 @@ class SoftmaxTreeModel:
     def from_parts(cls, header: dict[str, Any], arrays: Arrays, n_labels: int) -> SoftmaxTreeModel:
         """The model back from its parts; what does not fit together is a ValueError."""
         structure = _checked_structure(arrays, n_labels)
-        plane_bias = _expect(arrays, "plane_bias", np.float32, (len(structure.children),))
+        plane_bias = expect(arrays, "plane_bias", np.float32, (len(structure.children),))
         kind = SparseSoftmaxTrees if header["sparse"] else DenseSoftmaxTrees
         return kind._restored(n_labels, int(header["n_features"]), structure, np.array(plane_bias), arrays)
 
@@ -235,9 +236,9 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
         arrays: Arrays,
     ) -> DenseSoftmaxTrees:
         n = int(structure.starts[-1])
-        planes = _expect(arrays, "planes", np.float32, (len(structure.children), n_features))
-        halves = np.array(_expect(arrays, "halves", np.float16, (n, n_features))).view(np.uint16)
-        scale, bias = (np.array(_expect(arrays, name, np.float32, (n,))) for name in ("scale", "bias"))
+        planes = expect(arrays, "planes", np.float32, (len(structure.children), n_features))
+        halves = np.array(expect(arrays, "halves", np.float16, (n, n_features))).view(np.uint16)
+        scale, bias = (np.array(expect(arrays, name, np.float32, (n,))) for name in ("scale", "bias"))
         scorers = HalfScorers(halves, scale, bias)
         return cls(n_labels, n_features, structure, plane_bias, np.array(planes), scorers)
 
@@ -329,13 +330,13 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         arrays: Arrays,
     ) -> SparseSoftmaxTrees:
         n_nodes = len(structure.children) + len(structure.starts) - 1
-        tables = np.array(_expect(arrays, "tables", np.int64, (n_nodes + 1,)))
+        tables = np.array(expect(arrays, "tables", np.int64, (n_nodes + 1,)))
         if tables[0] != 0 or (np.diff(tables) < 0).any():
             raise ValueError("the tables of the nodes are not in order")
-        slots = np.array(_expect(arrays, "slots", np.uint64, (int(tables[-1]) + 1,)))
-        entries = np.array(_expect(arrays, "entries", np.uint32, (len(arrays["entries"]),)))
+        slots = np.array(expect(arrays, "slots", np.uint64, (int(tables[-1]) + 1,)))
+        entries = np.array(expect(arrays, "entries", np.uint32, (len(arrays["entries"]),)))
         n_bias = len(structure.children) + int(structure.starts[-1])
-        bias = np.array(_expect(arrays, "bias", np.float32, (n_bias,)))
+        bias = np.array(expect(arrays, "bias", np.float32, (n_bias,)))
         own = cls(n_labels, n_features, structure, plane_bias, tables, slots, entries, bias)
         own._check_entries()
         return own
@@ -376,26 +377,17 @@ def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
     )
 
 
-def _expect(arrays: Arrays, name: str, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    array = arrays[name]
-    if array.dtype != kind or array.shape != shape:
-        raise ValueError(
-            f"{name} has dtype {array.dtype} and shape {array.shape}, expected {np.dtype(kind)} {shape}"
-        )
-    return array
-
-
 def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:
     """Every node but the roots has one parent, which comes before it; leaves have classes that there are."""
     n, n_leaves = len(arrays["children"]), len(arrays["starts"]) - 1
-    children = _expect(arrays, "children", np.int32, (n, 2))
-    roots = _expect(arrays, "roots", np.int32, (len(arrays["roots"]),))
-    starts = _expect(arrays, "starts", np.int64, (n_leaves + 1,))
+    children = expect(arrays, "children", np.int32, (n, 2))
+    roots = expect(arrays, "roots", np.int32, (len(arrays["roots"]),))
+    starts = expect(arrays, "starts", np.int64, (n_leaves + 1,))
     named = np.sort(np.concatenate([roots, children.ravel()]).astype(np.int64))
     later = (children < 0) | (children > np.arange(n)[:, None])
     if n_leaves < 1 or not later.all() or (named != np.arange(-n_leaves, n)).any() or not len(roots):
         raise ValueError("the nodes are no trees")
-    classes = _expect(arrays, "classes", np.int32, (int(starts[-1]),))
+    classes = expect(arrays, "classes", np.int32, (int(starts[-1]),))
     if starts[0] != 0 or (np.diff(starts) < 1).any() or (classes < 0).any() or (classes >= n_labels).any():
         raise ValueError("the classes of the leaves do not fit the labels")
     return Structure(*(np.array(array) for array in (roots, children, starts, classes)))

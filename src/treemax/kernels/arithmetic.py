@@ -33,6 +33,22 @@ def exp32(x):
 
 
 @fast_kernel
+def softmax(scores):
+    """Scores become probabilities, in place; there must be one at least."""
+    top = scores[0]
+    for c in range(scores.size):
+        top = max(top, scores[c])
+    total = np.float32(0.0)
+    for c in range(scores.size):
+        e = exp32(scores[c] - top)
+        scores[c] = e
+        total += e
+    scale = _ONE / total
+    for c in range(scores.size):
+        scores[c] *= scale
+
+
+@fast_kernel
 def exp_all(x, out):
     """`exp32` of every element: for tests of its error."""
     for i in range(x.size):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.arithmetic import exp32
+from treemax.kernels.arithmetic import exp32, softmax
 from treemax.kernels.jit import fast_kernel, kernel
 
 SOFTMAX, LOGISTIC, SQUARED_HINGE = 0, 1, 2  # losses
@@ -31,25 +31,10 @@ _ONE = np.float32(1.0)
 
 
 @fast_kernel
-def _softmax(scores):
-    top = scores[0]
-    for c in range(scores.size):
-        top = max(top, scores[c])
-    total = np.float32(0.0)
-    for c in range(scores.size):
-        e = exp32(scores[c] - top)
-        scores[c] = e
-        total += e
-    scale = _ONE / total
-    for c in range(scores.size):
-        scores[c] *= scale
-
-
-@fast_kernel
 def _gradient(loss, scores, truth, held):
     """Replace the scores of one row by the derivative of its loss in each of them."""
     if loss == SOFTMAX:
-        _softmax(scores)
+        softmax(scores)
         share = _ONE / np.float32(max(1, truth.size))
         for j in range(truth.size):
             scores[truth[j]] -= share
@@ -257,7 +242,7 @@ def unpack(feature_indptr, labels, packed, table):
 def to_probabilities(scores, link, normalise):
     """Scores of one row to probabilities, in place; normalised over the labels for multi-class."""
     if link == SOFTMAX_LINK:
-        _softmax(scores)
+        softmax(scores)
         return
     total = np.float32(0.0)
     for c in range(scores.size):

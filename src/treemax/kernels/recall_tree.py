@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels import atomic, vector
-from treemax.kernels.arithmetic import exp32, log32
+from treemax.kernels.arithmetic import exp32, log32, softmax
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, fast_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
@@ -126,20 +126,6 @@ def divide_counts(leaves, arity, labels, label_counts, n_labels, histograms):
 # --- the search ------------------------------------------------------------------------------------------
 
 
-@fast_kernel
-def _softmax(scores):
-    top = scores[0]
-    for c in range(scores.size):
-        top = max(top, scores[c])
-    total = _ZERO
-    for c in range(scores.size):
-        scores[c] = exp32(scores[c] - top)
-        total += scores[c]
-    scale = _ONE / total
-    for c in range(scores.size):
-        scores[c] *= scale
-
-
 class Workspace(NamedTuple):
     """What one thread needs for itself."""
 
@@ -169,7 +155,7 @@ def _descend(x, routers, shape, search):
         for j in range(size):
             children = search.children[n_open]
             scores(routers, beam[j], shape.arity, x, children)
-            _softmax(children)
+            softmax(children)
             search.nodes[n_open], search.shares[n_open] = beam[j], shares[j]
             n_open += 1
             first = beam[j] * shape.arity + 1
@@ -292,7 +278,7 @@ def _learn_regressors(n, label, x, regressors, shape, rates, search):
         if search.scores[q] > search.scores[best]:
             best = q
     right = thought_of and best == place
-    _softmax(search.scores[:n])
+    softmax(search.scores[:n])
     search.scores[place] -= _ONE
     for q in range(n):
         if abs(search.scores[q]) < rates.least_gradient:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels.arithmetic import exp32
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.arithmetic import softmax
+from treemax.kernels.jit import fast_inline_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import row_of, scores_of
 
@@ -55,20 +55,6 @@ def _leaf(root, x, structure, planes, plane_bias):
     return -1 - node
 
 
-@fast_kernel
-def _softmax(scores):
-    top = scores[0]
-    for c in range(scores.size):
-        top = max(top, scores[c])
-    total = _ZERO
-    for c in range(scores.size):
-        scores[c] = exp32(scores[c] - top)
-        total += scores[c]
-    scale = _ONE / total
-    for c in range(scores.size):
-        scores[c] *= scale
-
-
 @inline_kernel
 def _leaf_probabilities(leaf, x, structure, scorers, room):
     """The softmax of a leaf, into room.scores; returns how many classes it has."""
@@ -77,7 +63,7 @@ def _leaf_probabilities(leaf, x, structure, scorers, room):
     for q in range(n):
         room.owners[q] = first + q
     scores_of(scorers, room.owners, n, x, room.scores)
-    _softmax(room.scores[:n])
+    softmax(room.scores[:n])
     return n
 
 

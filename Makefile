@@ -16,7 +16,7 @@ $(VENV)/.dev: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.ready  ## train every model on the embedded WordNet data and show one table
+demo: $(VENV)/.ready  ## train the models on the embedded WordNet data and show one table
 	$(BIN)/treemax demo
 
 test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker

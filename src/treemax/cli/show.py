@@ -11,7 +11,7 @@ import click
     "--rows", type=click.IntRange(min=1), help="Train on the first ROWS examples only, for a quick look."
 )
 def demo(jobs: int, rows: int | None) -> None:
-    """Train every model on the embedded WordNet data and compare them in one table."""
+    """Train the models on the embedded WordNet data and compare them in one table."""
     from treemax.demo import run
 
     for line in run(jobs, rows):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from treemax.inputs import MAX_FEATURES, SparseRows, as_rows, read_only
+from treemax.kernels import soundness
 
 TABLE = np.array([[0.0, 2.0, 0.0], [1.5, 0.0, -3.0], [0.0, 0.0, 0.0]])
 FORMATS = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
@@ -140,6 +141,30 @@ def test_finite_values_whose_sum_overflows_float32_are_accepted():
 def test_empty_input_is_refused(make, shape, what):
     with pytest.raises(ValueError, match=rf"0 {what}\(s\) .*minimum of 1"):
         as_rows(make(shape))
+
+
+@settings(max_examples=100, deadline=None)
+@given(hnp.arrays(np.uint32, st.tuples(st.integers(1, 5), st.integers(1, 40))))
+def test_whatever_is_not_finite_is_seen(bits):
+    matrix = read_only(np.ascontiguousarray(bits).view(np.float32))
+    assert soundness.all_finite(matrix) == np.isfinite(matrix).all()
+
+
+@pytest.mark.parametrize("special", [np.nan, -np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -0.0])
+@pytest.mark.parametrize("at", [0, 15, 16, 36])
+def test_special_numbers_at_any_place(special, at):
+    matrix = np.ones((1, 37), np.float32)
+    matrix[0, at] = special
+    assert soundness.all_finite(read_only(matrix)) == np.isfinite(special)
+
+
+@pytest.mark.parametrize(
+    "rows", [[TABLE[0].astype(np.float32)], [TABLE[1]], [TABLE[1].tolist()], list(TABLE)]
+)
+def test_a_list_of_rows_is_read_as_a_matrix(rows):
+    found = as_rows(rows)
+    assert found.dtype == np.float32 and found.flags.c_contiguous
+    np.testing.assert_array_equal(found, np.array(rows, np.float32))
 
 
 def test_an_empty_frame_is_refused():

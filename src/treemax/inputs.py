@@ -109,17 +109,31 @@ def as_rows(X: Any, name: str = "X") -> Rows:
         return X
     if sp.issparse(X):
         return _sparse_rows(X, name)
-    if type(X) is np.ndarray and X.dtype == np.float32 and X.ndim == 2 and X.flags.c_contiguous and X.size:
-        matrix = X  # the common case of a single row in a service: no copy, no detour
-    else:
+    matrix = _plain_floats(X)
+    if matrix is None:
         matrix = _matrix(X, name)
         if sp.issparse(matrix):  # a data frame of sparse columns
             return _sparse_rows(matrix, name)
-    with np.errstate(invalid="ignore"):
-        total = matrix.sum(dtype=np.float64)
-    if not np.isfinite(total):
+    matrix = read_only(matrix)
+    if not soundness.all_finite(matrix):
         _refuse_non_finite(matrix, name)
-    return read_only(matrix)
+    return matrix
+
+
+def _plain_floats(X: Any) -> NDArray[np.float32] | None:
+    """The common cases of a service, an array or a list with a row of floating-point numbers, without the detour of
+    all others: scikit-learn's checks take longer than most answers."""
+    if type(X) is list:
+        try:
+            X = np.asarray(X)
+        except (TypeError, ValueError, OverflowError):
+            return None
+    if type(X) is not np.ndarray or X.dtype.kind != "f" or X.ndim != 2 or not X.size:
+        return None
+    if X.dtype == np.float32 and X.flags.c_contiguous:
+        return X
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused later
+        return X.astype(np.float32, order="C")
 
 
 def _matrix(X: Any, name: str) -> Any:

@@ -295,7 +295,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         one never seen simply has no weight, as files and streams need it."""
         if isinstance(rows, SparseRows):
             return
-        if type(X) is np.ndarray and not hasattr(self, "feature_names_in_"):
+        if type(X) in (np.ndarray, list) and not hasattr(self, "feature_names_in_"):
             if rows.shape[1] != self.n_features_in_:
                 raise ValueError(
                     f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting "

@@ -5,24 +5,28 @@ One structure holds a tree or a forest, whose answer is the mean of those of its
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from treemax.inference.linear import blocks, densified, sparsified
+from treemax.inference.linear import SCORES_AT_ONCE, densified, sparsified
 from treemax.inference.parts import expect
 from treemax.inference.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import search as sparse_kernels
 from treemax.kernels import softmax_tree as kernels
-from treemax.kernels.scorers import HalfScorers
-from treemax.kernels.softmax_tree import Room, Structure
+from treemax.kernels.softmax_tree import FEW, PANEL, Leaves, Planes, Structure
 from treemax.threads import run_all
 
 FILLED = 0.7  # of a node's table of features
+ROWS_AT_ONCE = 1024  # those that come to the same leaf share what they read
+ROWS_OF_A_THREAD = 256  # at least, where there are as many
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -98,21 +102,27 @@ class SoftmaxTreeModel:
             depths[links[links >= 0]] = depths[node] + 1
         return deepest
 
+    @cached_property
     def widest(self) -> int:
         """The classes of the leaf that has most."""
         return int(np.diff(self.structure.starts).max(initial=0))
 
     def most_answers(self) -> int:
-        return self.widest() * len(self.structure.roots)
+        return self.widest * len(self.structure.roots)
 
     def best(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The k most probable classes of each row (-1 where the leaves have fewer), with their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
 
+        n_rows, size = len(rows), _rows_at_once(len(rows), max(k, self.most_answers()), threads)
+        if n_rows <= size:
+            self._answer(rows, ids, probabilities)
+            return ids, probabilities
+
         def answer(block: slice) -> None:
             self._answer(rows[block], ids[block], probabilities[block])
 
-        run_all(blocks(len(rows), max(k, self.most_answers())), answer, threads)
+        run_all((slice(start, start + size) for start in range(0, n_rows, size)), answer, threads)
         return ids, probabilities
 
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
@@ -179,7 +189,7 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
     """Trees over dense rows: planes in float32, the weights of leaves in half precision."""
 
     planes: NDArray[np.float32]
-    scorers: HalfScorers
+    leaves: Leaves
 
     @classmethod
     def _packed(
@@ -199,32 +209,36 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
                 small: Any = for_answers(dense_scorers(some, some, zeros, zeros))
                 own_rows = slice(start + first, start + first + len(some))
                 halves[own_rows], scale[own_rows] = small.halves, small.scale
-        return cls(n_labels, n_features, structure, plane_bias, planes, HalfScorers(halves, scale, bias))
+        packed = _in_panels(halves, scale, bias, structure.starts)
+        return cls(n_labels, n_features, structure, plane_bias, planes, packed)
 
     def _form(self, rows: Rows) -> NDArray[np.float32]:
         return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
 
     def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
-        most, widest = self.most_answers(), self.widest()
-        room = Room(
-            np.zeros(widest, np.int64), np.zeros(widest, np.float32),
-            np.zeros(self.n_labels if len(self.structure.roots) > 1 else 0, np.float32), np.zeros(most, np.int64),
-        )  # fmt: skip
-        kernels.predict(
-            self._form(rows), len(rows), self.structure, self.planes, self.plane_bias, self.scorers, room, ids, probabilities
+        predict: Any = kernels.predict
+        predict(
+            self._form(rows), *self.structure, self.planes, self.plane_bias, *self.leaves, self.widest, self.n_labels, ids,
+            probabilities,
         )  # fmt: skip
 
     def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
-        leaves = np.empty((len(rows), len(self.structure.roots)), np.int64)
-        kernels.paths(self._form(rows), len(rows), self.structure, self.planes, self.plane_bias, leaves)
-        return leaves
+        found = np.empty(len(rows) * len(self.structure.roots), np.int64)
+        kernels.paths(self._form(rows), self.structure, Planes(self.planes, self.plane_bias), found)
+        return found.reshape(len(rows), -1)
 
     def plane(self, branch: int) -> NDArray[np.float32]:
         return self.planes[branch]
 
     def _weights(self) -> Arrays:
-        halves, scale, bias = self.scorers
-        return {"planes": self.planes, "halves": halves.view(np.float16), "scale": scale, "bias": bias}
+        n = int(self.structure.starts[-1])
+        halves = _by_class(self.leaves.halves, self.structure.starts, self.n_features).view(np.float16)
+        return {
+            "planes": self.planes,
+            "halves": halves,
+            "scale": self.leaves.scale[:n],
+            "bias": self.leaves.bias[:n],
+        }
 
     @classmethod
     def _restored(
@@ -237,10 +251,10 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
     ) -> DenseSoftmaxTrees:
         n = int(structure.starts[-1])
         planes = expect(arrays, "planes", np.float32, (len(structure.children), n_features))
-        halves = np.array(expect(arrays, "halves", np.float16, (n, n_features))).view(np.uint16)
-        scale, bias = (np.array(expect(arrays, name, np.float32, (n,))) for name in ("scale", "bias"))
-        scorers = HalfScorers(halves, scale, bias)
-        return cls(n_labels, n_features, structure, plane_bias, np.array(planes), scorers)
+        halves = expect(arrays, "halves", np.float16, (n, n_features)).view(np.uint16)
+        scale, bias = (expect(arrays, name, np.float32, (n,)) for name in ("scale", "bias"))
+        packed = _in_panels(halves, scale, bias, structure.starts)
+        return cls(n_labels, n_features, structure, plane_bias, np.array(planes), packed)
 
 
 @dataclass
@@ -287,7 +301,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         """What both kernels take first."""
         own = sparsified(rows)
         longest = int(np.diff(own.indptr).max(initial=0))
-        room = np.zeros(16 * (self.widest() // 16 + 2), np.float32)
+        room = np.zeros(16 * (self.widest // 16 + 2), np.float32)
         return (
             own.indptr, own.indices, own.values, self.structure.roots, self.structure.children, *self._nodes(), self.tables,
             self.slots, self.entries, self.bias, np.zeros(longest + 1, np.uint64), room,
@@ -360,6 +374,42 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         children = (self.entries & np.uint32(0xFFFF)).astype(np.int64)
         if (children[short] >= np.repeat(n_children[node_of], lengths)[short]).any():
             raise ValueError("a weight is of a child that its node does not have")
+
+
+def _rows_at_once(n_rows: int, n_answers: int, threads: int) -> int:
+    """Many, but so that no thread is without rows, and the scores of a block stay in bounds."""
+    fair = max(ROWS_OF_A_THREAD, -(-n_rows // threads))
+    return min(ROWS_AT_ONCE, fair, max(1, SCORES_AT_ONCE // n_answers))
+
+
+def _panels(starts: NDArray[np.int64]) -> Iterator[slice]:
+    """The classes of each panel: sixteen of a leaf, or those that are left if they are more than few."""
+    for start, end in pairwise(starts.tolist()):
+        for first in range(start, end - FEW, PANEL):
+            yield slice(first, min(first + PANEL, end))
+
+
+def _in_panels(
+    halves: NDArray[np.uint16],
+    scale: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    starts: NDArray[np.int64],
+) -> Leaves:
+    """Weights of one class after the other as the kernel reads them, with a panel to spare at the end."""
+    packed = np.concatenate([halves.ravel(), np.zeros(PANEL, np.uint16)])
+    own_rows = packed[: halves.size].reshape(halves.shape)
+    for own in _panels(starts):
+        own_rows[own] = halves[own].T.reshape(-1, halves.shape[1])
+    spare = np.zeros(PANEL, np.float32)
+    return Leaves(packed, np.concatenate([scale, spare]), np.concatenate([bias, spare]))
+
+
+def _by_class(packed: NDArray[np.uint16], starts: NDArray[np.int64], n_features: int) -> NDArray[np.uint16]:
+    """The weights of one class after the other back from the panels."""
+    halves = packed[:-PANEL].reshape(-1, n_features).copy()
+    for own in _panels(starts):
+        halves[own] = halves[own].reshape(n_features, -1).T
+    return halves
 
 
 def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:

@@ -158,7 +158,7 @@ def test_bad_input_is_refused_by_fit_and_by_partial_fit_and_changes_nothing(bad_
 @pytest.mark.parametrize("trained_on", [np.asarray, sp.csr_matrix])
 def test_dense_rows_must_have_the_columns_of_the_training(trained_on):
     model = OneVsAll().fit(trained_on(X), WORDS)
-    for wrong in (X[:, :4], np.hstack([X, X])):
+    for wrong in (X[:, :4], np.hstack([X, X]), X[:, :3].tolist()):
         for call in (
             model.predict,
             model.predict_proba,
@@ -166,7 +166,7 @@ def test_dense_rows_must_have_the_columns_of_the_training(trained_on):
             lambda X: model.partial_fit(X, WORDS),
         ):
             with pytest.raises(
-                ValueError, match=rf"X has {wrong.shape[1]} features, but OneVsAll is expecting 5"
+                ValueError, match=rf"X has {len(wrong[0])} features, but OneVsAll is expecting 5"
             ):
                 call(wrong)
 

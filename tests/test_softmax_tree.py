@@ -14,7 +14,17 @@ from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
 from treemax.inputs import as_rows
 from treemax.learning import softmax_tree as learning
 from treemax.learning import tao_start
-from treemax.learning.tao import BETA, DROP, ZERO_ONE, Leaf, Plane, Settings, SoftmaxTreeState, Tao
+from treemax.learning.tao import (
+    BETA,
+    DROP,
+    LEAST_CHANCE,
+    ZERO_ONE,
+    Leaf,
+    Plane,
+    Settings,
+    SoftmaxTreeState,
+    Tao,
+)
 
 
 def problem(n_rows=300, n_labels=15, n_features=8, noise=0.4, seed=0):
@@ -170,16 +180,33 @@ def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
     assert state.planes[0].coef[0, 0] < 0
 
 
-def test_rows_near_a_plane_spill_to_both_sides():
+def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_they_come_there():
     X, y = problem(500)
-    tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5, spill=0.2))
+    tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5, spill=0.3))
     for _ in tao.run(1, leaf_of):
         pass
     tao.reduce(1)
-    plain = tao.sets[3:]
-    assert sum(map(len, plain)) == len(X)
-    assert all(set(own) <= set(more) for own, more in zip(plain, tao.leaf_sets))
-    assert 1.3 * len(X) < sum(map(len, tao.leaf_sets)) < 1.6 * len(X)
+    chance = np.ones((len(X), 7))
+    for node in range(3):
+        plane = tao.state.planes[node]
+        score = X @ plane.coef[0] + plane.bias
+        error = 0.3 * score[tao.sets[node]].std()
+        chance[:, 2 * node + 2] = chance[:, node] * [0.5 * math.erfc(-s / error / 2**0.5) for s in score]
+        chance[:, 2 * node + 1] = chance[:, node] - chance[:, 2 * node + 2]
+    for place, (rows, weights) in enumerate(tao.lessons):
+        expected = chance[:, 3 + place]
+        assert np.allclose(weights, expected[rows], atol=1e-4)
+        assert expected[np.setdiff1d(np.arange(len(X)), rows)].max() < LEAST_CHANCE + 1e-4
+    assert sum(len(lesson.rows) for lesson in tao.lessons) > 1.2 * len(X)
+
+
+def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
+    X, y = problem(300)
+    tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5))
+    for _ in tao.run(2, leaf_of):
+        pass
+    assert all((lesson.rows == own).all() for lesson, own in zip(tao.lessons, tao.sets[3:]))
+    assert all((lesson.weights == 1).all() for lesson in tao.lessons)
 
 
 # --- starts ---------------------------------------------------------------------------------------------
@@ -390,7 +417,7 @@ def test_damaged_parts_are_refused():
         ({"alpha": -1.0}, "alpha must be"),
         ({"start": "best"}, "start must be one of"),
         ({"missing": "never"}, "missing must be one of"),
-        ({"spill": 0.9}, "spill must be"),
+        ({"spill": -0.1}, "spill must be"),
         ({"ridge": -1.0}, "ridge must be"),
         ({"plane_penalty": 0}, "plane_penalty must be"),
         ({"iterations": 0}, "iterations must be"),

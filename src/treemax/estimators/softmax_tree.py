@@ -94,7 +94,8 @@ class SoftmaxTree(LabelClassifier):
         Which classes begin in which leaf: balanced halves of the classes; k-means of class means, or of all rows,
         with greedy merging; or random hyperplanes.
     spill : float
-        The share of a node's rows, those nearest its hyperplane, that train the leaves on both sides. 0 is the
+        How uncertain the side of a row is taken to be when leaves learn, in standard deviations of the scores of a
+        hyperplane: a row near one trains the leaves on both sides, each by the chance that it comes there. 0 is the
         paper's algorithm, whose objective never rises.
     smoothing : float
         The probability of each class that is not in the leaf, before all are made to sum to one.
@@ -146,7 +147,7 @@ class SoftmaxTree(LabelClassifier):
         missing: str = ZERO_ONE,
         beta: float = 100.0,
         start: str = "balanced",
-        spill: float = 0.2,
+        spill: float = 0.4,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,
@@ -186,7 +187,7 @@ class SoftmaxTree(LabelClassifier):
             check_number(name, getattr(self, name), above=0)
         if self.ridge != "auto":
             check_number("ridge", self.ridge, least=0)
-        check_number("spill", self.spill, least=0, most=0.5)
+        check_number("spill", self.spill, least=0)
         check_number("smoothing", self.smoothing, least=0, most=1)
         thread_count(self.n_jobs)
 
@@ -422,7 +423,7 @@ class SoftmaxForest(SoftmaxTree):
         missing: str = ZERO_ONE,
         beta: float = 100.0,
         start: str = "balanced",
-        spill: float = 0.2,
+        spill: float = 0.4,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,

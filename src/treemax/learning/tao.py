@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from treemax.inputs import Rows, SparseRows
 from treemax.learning.l1 import Matrix, l1_logistic, l1_softmax, penalty
@@ -23,6 +24,7 @@ from treemax.threads import one_blas_thread, run_all
 
 ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
 ROWS_AT_ONCE = 4096  # scored together
+LEAST_CHANCE = 0.02  # with which a row comes to a leaf that learns from it, with spill
 
 Indices = NDArray[np.int64]
 
@@ -56,6 +58,13 @@ class Leaf:
         return np.where(self.classes[place] == labels, place, -1)
 
 
+class Lesson(NamedTuple):
+    """The rows that a leaf learns from, and how much each counts."""
+
+    rows: Indices
+    weights: NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class Settings:
     """What is minimised, and how."""
@@ -64,9 +73,7 @@ class Settings:
     n_classes: int  # of a leaf, at most
     missing: str = ZERO_ONE
     beta: float = 100.0
-    spill: float = (
-        0.0  # the share of a node's rows, those nearest its plane, that train the leaves on both sides
-    )
+    spill: float = 0.0  # how uncertain the side of a row is to the leaves, in deviations of the node's scores
     tolerance: float = 1e-3  # of the solvers
     max_steps: int = 200  # of the solvers, at one node
     ridge: float = 0.0  # of the leaves: half of it is what the square of a weight costs
@@ -127,7 +134,9 @@ class Tao:
     state: SoftmaxTreeState
     threads: int = 1
     sets: list[Indices] = field(default_factory=list)  # the reduced set of every node
-    leaf_sets: list[Indices] = field(default_factory=list)  # what leaves learn from; larger with spill
+    lessons: list[Lesson] = field(
+        default_factory=list
+    )  # what leaves learn from; more than their sets with spill
     _matrix: Any = None
 
     def __post_init__(self) -> None:
@@ -177,9 +186,10 @@ class Tao:
     def update_leaf(self, place: int) -> float:
         """Train the softmax of a leaf on its most populous classes; returns the change of the objective."""
         settings, old = self.settings, self.state.leaves[place]
-        learned = self.leaf_sets[place]
-        classes, counts = np.unique(self.labels[learned], return_counts=True)
+        learned, weights = self.lessons[place]
+        classes, inverse = np.unique(self.labels[learned], return_inverse=True)
         if len(classes) > settings.n_classes:
+            counts = np.bincount(inverse, weights)
             classes = np.sort(classes[np.argsort(-counts, kind="stable")[: settings.n_classes]])
         if not len(classes):
             if old is None:
@@ -187,9 +197,10 @@ class Tao:
             return 0.0
         nothing = Leaf(classes, self._empty_leaf().coef, np.zeros(0, np.float32))
         among = nothing.places(self.labels[learned])
+        known = among >= 0
         start = None if old is None else self._start_from(old, classes)
         found = l1_softmax(
-            self.rows, learned[among >= 0], among[among >= 0], len(classes), settings.alpha, ridge=settings.ridge,
+            self.rows, learned[known], among[known], len(classes), settings.alpha, weights[known], ridge=settings.ridge,
             start=start, tolerance=settings.tolerance, max_iterations=settings.max_steps,
         )  # fmt: skip
         return self._take_leaf(place, Leaf(classes, found.coef, found.bias))
@@ -248,24 +259,36 @@ class Tao:
                 assert plane is not None
                 right = self.goes_right(plane, own)
             self.sets[2 * node + 1], self.sets[2 * node + 2] = own[~right], own[right]
-        self.leaf_sets = self.sets[n_inner:]
         if self.settings.spill and iteration > 0 and leaf_of is None:
-            self.leaf_sets = self._spilled()[n_inner:]
+            self.lessons = self._spilled()
+        else:
+            self.lessons = [Lesson(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
 
-    def _spilled(self) -> list[Indices]:
-        """The same, where the rows nearest a plane go to both sides."""
+    def _spilled(self) -> list[Lesson]:
+        """What leaves learn from if planes are uncertain: rows that may come to them, by the chance that they do.
+
+        The score of a row is taken for one with a normal error, of which `spill` says how large it is beside the
+        scores of the rows that come to the node.
+        """
         n_inner = 2**self.state.depth - 1
-        sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
-        sets[0] = np.arange(len(self.rows))
+        everything = np.arange(len(self.rows))
+        nothing = Lesson(everything[:0], np.zeros(0, np.float32))
+        lessons = [Lesson(everything, np.ones(len(everything), np.float32))] + [nothing] * (2 * n_inner)
         for node in range(n_inner):
-            plane, own = self.state.planes[node], sets[node]
+            plane, (own, weights) = self.state.planes[node], lessons[node]
             assert plane is not None
-            score = self.plane_scores(plane, own)
-            near = np.zeros(len(own), bool)
-            if len(own):
-                near = np.abs(score) <= np.quantile(np.abs(score), self.settings.spill)
-            sets[2 * node + 1], sets[2 * node + 2] = own[(score < 0) | near], own[(score >= 0) | near]
-        return sets
+            score, error = self.plane_scores(plane, own), self._spread(node, plane)
+            right = ndtr(score / error) if error > 0.0 else score >= 0
+            for child, chance in ((2 * node + 1, 1.0 - right), (2 * node + 2, right)):
+                reached = (weights * chance).astype(np.float32)
+                kept = reached >= LEAST_CHANCE
+                lessons[child] = Lesson(own[kept], reached[kept])
+        return lessons[n_inner:]
+
+    def _spread(self, node: int, plane: Plane) -> float:
+        """How far the score of a row may be off."""
+        own = self.sets[node]
+        return self.settings.spill * float(self.plane_scores(plane, own).std()) if len(own) else 0.0
 
     # --- scores and losses ------------------------------------------------------------------------------
 

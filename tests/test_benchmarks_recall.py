@@ -16,9 +16,11 @@ import treemax
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
 
+from benchmarks import output  # noqa: E402
+from benchmarks.problem import UNKNOWN, Problem, first_labels  # noqa: E402
 from benchmarks.recall import __main__ as command  # noqa: E402
-from benchmarks.recall import ablation, classes, memory, output, reliability, stream, trade_off  # noqa: E402
-from benchmarks.recall.problem import UNKNOWN, Problem, first_labels, recall_tree  # noqa: E402
+from benchmarks.recall import ablation, classes, memory, reliability, stream, trade_off  # noqa: E402
+from benchmarks.recall.models import recall_tree  # noqa: E402
 from benchmarks.reliability import expected_error  # noqa: E402
 
 

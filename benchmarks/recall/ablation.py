@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recall.output import canvas, draw, keep, table
-from benchmarks.recall.problem import Problem, hits, recall_tree
+from benchmarks.output import canvas, draw, keep, table
+from benchmarks.problem import Problem, hits
+from benchmarks.recall.models import recall_tree
 
 PASSES, SEEDS = 3, (0, 1, 2)
 CANDIDATES = (1, 2, 5, 10, 20, 40, 70, 100)
@@ -99,7 +100,7 @@ def plot(suite: str, found: Found) -> None:
         axis.set_ylim(bottom=0)
         axis.set_ylabel("test error %")
         axis.set_title(title, fontsize=10)
-    draw(figure, "ablation")
+    draw(figure, "recall-tree-ablation")
 
 
 def points(axis: Any, places: Any, cells: dict[str, dict[str, list[float]]], label: str, line: str) -> None:
@@ -115,7 +116,7 @@ def points(axis: Any, places: Any, cells: dict[str, dict[str, list[float]]], lab
 def main(arguments: list[str]) -> None:
     suite, *names = arguments or ["glyphs1k"]
     found = run(Problem.read(suite), {name: SERIES[name] for name in names or SERIES})
-    keep(f"ablation-{suite}" + "".join(f"-{name}" for name in names), found)
+    keep(f"recall-ablation-{suite}" + "".join(f"-{name}" for name in names), found)
     print(tables(found))
     if not names:
         plot(suite, found)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recall.output import canvas, draw, keep, number, table
-from benchmarks.recall.problem import Problem, hits, recall_tree, seconds, warm_up
+from benchmarks.output import canvas, draw, keep, number, table
+from benchmarks.problem import Problem, hits, seconds, warm_up
+from benchmarks.recall.models import recall_tree
 from benchmarks.suites import DataMissing
 from treemax import OneVsAll
 
@@ -147,7 +148,7 @@ def plot(found: list[dict[str, Any]]) -> None:
         axis.set_title(cost, fontsize=10)
     axes[0].set_ylabel("microseconds")
     axes[0].legend(frameon=False, fontsize=8)
-    draw(figure, "classes")
+    draw(figure, "recall-tree-classes")
 
 
 def main(arguments: list[str]) -> None:
@@ -159,6 +160,6 @@ def main(arguments: list[str]) -> None:
                 found += run(Problem.read(GLYPHS[size]), GLYPHS[size], size)
             except DataMissing as missing:
                 print(missing, file=sys.stderr)
-    keep("classes", found)
+    keep("recall-classes", found)
     print(page(found), crossings(found), sep="\n\n")
     plot(found)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import treemax
-from benchmarks.recall.output import keep, number, table
-from benchmarks.recall.problem import Problem, recall_tree
+from benchmarks.output import keep, number, table
+from benchmarks.problem import Problem
+from benchmarks.recall.models import recall_tree
 from treemax import OneVsAll
 
 SUITES = ("glyphs1k", "glyphs5k")
@@ -84,5 +85,5 @@ def main(arguments: list[str]) -> None:
     for suite in arguments or SUITES:
         problem = Problem.read(suite)
         found[suite] = {name: measure(model, problem) for name, model in models().items()}
-    keep("memory", found)
+    keep("recall-memory", found)
     print(page(found))

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recall.output import canvas, draw, keep, table
-from benchmarks.recall.problem import Problem, recall_tree
+from benchmarks.output import canvas, draw, keep, table
+from benchmarks.problem import Problem
+from benchmarks.recall.models import recall_tree
 from benchmarks.reliability import EDGES, curve, expected_error
 from treemax import OneVsAll
 
@@ -128,6 +129,6 @@ def main(arguments: list[str]) -> None:
         axis.set_xlabel("probability")
     axes[0].set_ylabel("share that is right")
     axes[0].legend(frameon=False, fontsize=8)
-    keep("reliability", found)
+    keep("recall-reliability", found)
     print(page(found))
-    draw(figure, "reliability")
+    draw(figure, "recall-tree-reliability")

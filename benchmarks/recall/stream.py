@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recall.output import canvas, draw, keep, table
-from benchmarks.recall.problem import Problem, recall_tree
+from benchmarks.output import canvas, draw, keep, table
+from benchmarks.problem import Problem
+from benchmarks.recall.models import recall_tree
 from treemax import MODELS
 
 ROWS_A_STEP = 100
@@ -96,13 +97,13 @@ def plot(found: dict[str, dict[str, dict[str, Any]]]) -> None:
         axis.set_ylabel("progressive loss %, mean so far")
         axis.set_title(suite, fontsize=10)
     axes[0].legend(frameon=False, fontsize=9)
-    draw(figure, "stream")
+    draw(figure, "recall-tree-stream")
 
 
 def main(arguments: list[str]) -> None:
     found = {}
     for suite in arguments or ["ptb"]:
         found[suite] = run(Problem.read(suite))
-        keep(f"stream-{suite}", found[suite])
+        keep(f"recall-stream-{suite}", found[suite])
         print(page(suite, found[suite]), flush=True)
     plot(found)

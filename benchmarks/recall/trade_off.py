@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recall.output import canvas, draw, keep, number, table
+from benchmarks.output import canvas, draw, keep, number, table
 from benchmarks.report import summary
 from benchmarks.runner import run_all
 from benchmarks.suites import prepared
@@ -104,13 +104,13 @@ def plot(suite: str, found: dict[str, dict[str, dict[str, Any]]]) -> None:
         axis.set_title(f"{suite}, {PASSES} passes", fontsize=10)
     axes[0].set_ylabel("test error % (both axes logarithmic)")
     axes[1].legend(frameon=False, fontsize=8)
-    draw(figure, "trade-off")
+    draw(figure, "recall-tree-trade-off")
 
 
 def main(arguments: list[str]) -> None:
     suite, *report = arguments or ["glyphs1k"]
     rows = run(suite, report[0] if report else None)
-    keep(f"trade-off-{suite}", {"suite": suite, "rows": rows})
+    keep(f"recall-trade-off-{suite}", {"suite": suite, "rows": rows})
     found = located(rows)
     print(page(found))
     for row in rows:

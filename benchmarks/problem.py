@@ -12,7 +12,6 @@ from scipy.sparse import csr_matrix
 
 from benchmarks.measure import Data
 from benchmarks.suites import prepared
-from treemax import RecallTree
 
 UNKNOWN = -1  # the label of a test row whose label was not in training
 WARM_UP_ROWS = 300
@@ -49,10 +48,6 @@ def first_labels(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
     has_one = np.diff(starts) > 0
     found[has_one] = ids[starts[:-1][has_one]]
     return found
-
-
-def recall_tree(**settings: Any) -> RecallTree:
-    return RecallTree(**{"n_jobs": 1, "verbose": 0, **settings})
 
 
 def warm_up(model: Any, problem: Problem) -> None:

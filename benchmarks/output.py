@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent.parent / "results"
-IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
+RESULTS = Path(__file__).parent / "results"
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
 
 
 def keep(name: str, found: Any) -> None:
     """Store what was found, for programs."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"recall-{name}.json").write_text(json.dumps(found, indent=1))
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -53,4 +53,4 @@ def canvas(columns: int, width: float = 9, height: float = 3.8, **options: Any) 
 def draw(figure: Any, name: str) -> None:
     figure.tight_layout()
     IMAGES.mkdir(exist_ok=True)
-    figure.savefig(IMAGES / f"recall-tree-{name}.png", dpi=110)
+    figure.savefig(IMAGES / f"{name}.png", dpi=110)

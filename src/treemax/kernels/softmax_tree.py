@@ -60,7 +60,6 @@ class Room(NamedTuple):
 
     mass: np.ndarray  # of every label; zero between rows
     labels: np.ndarray  # of a row in all trees
-    sums: np.ndarray  # their probabilities; whole panels
 
 
 @bare_inline_kernel
@@ -256,25 +255,27 @@ def _score_leaves(rows, found, order, structure, leaves, scores, stride):
 
 
 @bare_inline_kernel
+def _lanes(n):
+    """Bits of the lanes of a panel that n values fill."""
+    return np.uint32((1 << min(_WIDE, n)) - 1)
+
+
+@bare_inline_kernel
 def _softmax(scores, n, mass):
     """n scores become probabilities that add up to `mass`, in place; zeros fill the last panel."""
-    end = (n + _WIDE - _NEXT) // _WIDE * _WIDE
-    for q in range(n, end):
-        scores[q] = _LOWEST
-    top = vector.splat(_LOWEST)
-    for q in range(np.uint64(0), end, _WIDE):
-        top = vector.maximum(top, vector.load(scores, q))
-    top = vector.splat(vector.largest(top))
-    total = vector.splat(_ZERO)
-    for q in range(np.uint64(0), end, _WIDE):
+    lowest, zero = vector.splat(_LOWEST), vector.splat(_ZERO)
+    tops, totals = lowest, zero
+    for q in range(np.uint64(0), n, _WIDE):
+        tops = vector.maximum(tops, vector.choose(_lanes(n - q), vector.load(scores, q), lowest))
+    top = vector.splat(vector.largest(tops))
+    for q in range(np.uint64(0), n, _WIDE):
         exponentials = vector.exponential(vector.subtract(vector.load(scores, q), top))
+        exponentials = vector.choose(_lanes(n - q), exponentials, zero)
         vector.store(scores, q, exponentials)
-        total = vector.add(total, exponentials)
-    share = vector.splat(mass / vector.total(total))
-    for q in range(np.uint64(0), end, _WIDE):
+        totals = vector.add(totals, exponentials)
+    share = vector.splat(mass / vector.total(totals))
+    for q in range(np.uint64(0), n, _WIDE):
         vector.store(scores, q, vector.multiply(vector.load(scores, q), share))
-    for q in range(n, end):
-        scores[q] = _ZERO
 
 
 @bare_inline_kernel
@@ -311,7 +312,7 @@ def _select(labels, values, n, best, own):
     for first in range(np.uint64(0), n, _WIDE):
         least = vector.splat(max(floor, own[last]))
         bits = ~vector.bits_above(least, vector.load(values, first))
-        bits &= np.uint32((1 << min(_WIDE, n - first)) - 1)
+        bits &= _lanes(n - first)
         while bits:
             at = first + np.uint64(vector.lowest_bit(bits))
             if values[at] > own[last]:
@@ -355,13 +356,16 @@ def _answer_forest(found, structure, scores, stride, room, ids, probabilities):
             own = scores[visit * stride : (visit + _NEXT) * stride]
             _softmax(own, np.uint64(end - first), share)
             n = _add_labels(structure.classes[first:end], own, room, n)
+        sums = scores[
+            i * n_trees * stride : (i + _NEXT) * n_trees * stride
+        ]  # in place of what they are made of
         for q in range(n):
             label = np.uint64(room.labels[q])
-            room.sums[q] = room.mass[label]
+            sums[q] = room.mass[label]
             room.mass[label] = _ZERO
         for q in range(n, (n + _WIDE - _NEXT) // _WIDE * _WIDE):
-            room.sums[q] = _ZERO
-        _select(room.labels, room.sums, n, ids[i], probabilities[i])
+            sums[q] = _ZERO
+        _select(room.labels, sums, n, ids[i], probabilities[i])
 
 
 @kernel
@@ -386,8 +390,5 @@ def predict(
     if roots.size == 1:
         _answer_tree(found, structure, scores, np.uint64(stride), ids, probabilities)
     else:
-        room = Room(
-            np.zeros(n_labels, np.float32), np.empty(roots.size * widest, np.int64),
-            np.empty(roots.size * stride, np.float32),
-        )  # fmt: skip
+        room = Room(np.zeros(n_labels, np.float32), np.empty(roots.size * widest, np.int64))
         _answer_forest(found, structure, scores, np.uint64(stride), room, ids, probabilities)

@@ -1,0 +1,1 @@
+"""Experiments with softmax trees; see `__main__`."""

@@ -105,6 +105,14 @@ def test_scores_that_are_far_apart_give_probabilities():
     assert (np.argmax(probabilities, axis=1) == [0, 1, 0]).all()
 
 
+@pytest.mark.parametrize("n_trees", [1, 3])
+def test_rows_of_huge_numbers_are_answered(n_trees):
+    model, _, random = random_model(3, n_trees, 20)
+    X = (np.float32(3e38) * random.uniform(-1, 1, size=(50, 20))).astype(np.float32)
+    ids, probabilities = model.best(X, 3)
+    assert (ids[:, 0] >= 0).all() and np.isfinite(probabilities).all()
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 40))
 def test_the_parts_of_a_model_are_class_by_class(seed, n_trees, n_features):

@@ -6,7 +6,6 @@ come in random order, so that one row after the other comes to another leaf.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +17,16 @@ from numpy.typing import NDArray
 
 import treemax
 from benchmarks.measure import Data
+from benchmarks.output import keep, number, table
 from benchmarks.suites import prepared
 from treemax.inference.softmax_tree import DenseSoftmaxTrees
+from treemax.inputs import read_only
 from treemax.kernels import softmax_tree as kernels
 
-RESULTS = Path(__file__).parent.parent / "results"
 ROUNDS = 60
 CALLS = 500  # of one row, a round
 K = 5
+N_LABELS = 1000  # of glyphs1k
 MODELS: dict[str, Callable[[], Any]] = {
     "tree": lambda: treemax.SoftmaxTree(depth=5, leaf_classes=100, verbose=0),
     "forest": lambda: treemax.SoftmaxForest(n_trees=4, depth=7, leaf_classes=50, verbose=0),
@@ -37,10 +38,16 @@ NAMES = {
     "forest": "SoftmaxForest, 4 trees, `depth=7, leaf_classes=50`",
     "one-vs-all": "OneVsAll, 10 passes",
 }
-HEADER = (
-    "| model | error@1 % | multiply-adds, thousands | kernel, one row | times less | kernel, batch | `predict(X[i : i + 1])` "
-    "| `predict([x])` | `predict_topk(X)` |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|"
-)
+FIGURES = {  # what is found -> the column of the table
+    "error": "error@1 %",
+    "multiply_adds": "multiply-adds, thousands",
+    "one": "kernel, one row",
+    "times less": "times less",
+    "batch": "kernel, batch",
+    "call": "`predict(X[i : i + 1])`",
+    "list call": "`predict([x])`",
+    "batch call": "`predict_topk(X)`",
+}
 
 
 @numba.njit(nogil=True, error_model="numpy")  # not cached: the cache does not see when the kernel changes
@@ -82,7 +89,7 @@ def contenders(
 ) -> dict[tuple[str, str], tuple[Callable[[], Any], int]]:
     """(model, way of asking) -> the work, and the rows that it answers."""
     some = rows[:CALLS]
-    weights = np.random.default_rng(0).normal(size=(1000, rows.shape[1])).astype(np.float32)
+    weights = np.random.default_rng(0).normal(size=(N_LABELS, rows.shape[1])).astype(np.float32)
     out = np.empty(len(weights), np.float32)
     found: dict[tuple[str, str], tuple[Callable[[], Any], int]] = {
         ("product", "one"): (lambda: [np.dot(weights, x, out=out) for x in some], len(some)),
@@ -129,41 +136,36 @@ def trained(name: str, folder: Path | None, data: Data) -> Any:
     return model
 
 
-def line(found: dict[str, Any]) -> str:
-    def cell(figure: str, digits: str = ".3g") -> str:
-        return format(found[figure], digits) if found.get(figure) is not None else ""
+def page(found: list[dict[str, Any]]) -> str:
+    """The table; what was not measured is left empty."""
+    rows = [[own["model"], *(number(own[name]) if name in own else "" for name in FIGURES)] for own in found]
+    return table(["model", *FIGURES.values()], rows)
 
-    figures = ("one", "times less", "batch", "call", "list call", "batch call")
-    cells = [
-        found["model"],
-        cell("error"),
-        cell("multiply_adds", ".0f"),
-        *(cell(figure) for figure in figures),
-    ]
-    return "| " + " | ".join(cells) + " |"
+
+def figures(
+    name: str,
+    times: dict[tuple[str, str], float],
+    model: Any,
+    rows: NDArray[np.float32],
+    labels: NDArray[np.int64],
+) -> dict[str, Any]:
+    """What is known of a model, or of the bare product, which has none."""
+    own: dict[str, Any] = {"model": NAMES[name], "multiply_adds": 0.001 * rows.shape[1] * N_LABELS}
+    own |= {way: best for (of, way), best in times.items() if of == name}
+    if model is not None:
+        own["error"] = 100 * float((model.predict(rows) != labels).mean())
+    if isinstance(getattr(model, "model_", None), DenseSoftmaxTrees):
+        own["multiply_adds"] = 0.001 * multiply_adds(model.model_, rows)
+        own["times less"] = times["product", "one"] / own["one"]
+    return own
 
 
 def main(arguments: list[str]) -> None:
     folder, data = Path(arguments[0]) if arguments else None, Data(prepared("glyphs1k"))
     order = np.random.default_rng(0).permutation(data.n_rows("test"))
-    rows, labels = np.ascontiguousarray(data.dense("test")[order]), data.classes("test")[order]
-    rows.flags.writeable = False
+    rows, labels = read_only(np.ascontiguousarray(data.dense("test")[order])), data.classes("test")[order]
     models = {name: trained(name, folder, data) for name in MODELS}
     times = timed(contenders(models, rows), ROUNDS)
-    found = []
-    print(HEADER)
-    for name, title in NAMES.items():
-        own: dict[str, Any] = {
-            "model": title,
-            **{way: best for (of, way), best in times.items() if of == name},
-        }
-        own["multiply_adds"] = 0.001 * rows.shape[1] * data.n_labels
-        if name in models:
-            own["error"] = 100 * float((models[name].predict(rows) != labels).mean())
-            if isinstance(models[name].model_, DenseSoftmaxTrees):
-                own["multiply_adds"] = 0.001 * multiply_adds(models[name].model_, rows)
-                own["times less"] = times["product", "one"] / own["one"]
-        found.append(own)
-        print(line(own), flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "softmax-answers.json").write_text(json.dumps(found, indent=1))
+    found = [figures(name, times, models.get(name), rows, labels) for name in NAMES]
+    keep("softmax-answers", found)
+    print(page(found))

@@ -262,12 +262,17 @@ def _lanes(n):
 
 @bare_inline_kernel
 def _softmax(scores, n, mass):
-    """n scores become probabilities that add up to `mass`, in place; zeros fill the last panel."""
+    """n scores become probabilities that add up to `mass`, in place; zeros fill the last panel.
+
+    Scores of huge features may be infinite or NaN: then probabilities mean little, but they are finite.
+    """
     lowest, zero = vector.splat(_LOWEST), vector.splat(_ZERO)
     tops, totals = lowest, zero
     for q in range(np.uint64(0), n, _WIDE):
-        tops = vector.maximum(tops, vector.choose(_lanes(n - q), vector.load(scores, q), lowest))
-    top = vector.splat(vector.largest(tops))
+        tops = vector.maximum(
+            vector.choose(_lanes(n - q), vector.load(scores, q), lowest), tops
+        )  # so NaN is left out
+    top = vector.splat(min(vector.largest(tops), -_LOWEST))
     for q in range(np.uint64(0), n, _WIDE):
         exponentials = vector.exponential(vector.subtract(vector.load(scores, q), top))
         exponentials = vector.choose(_lanes(n - q), exponentials, zero)

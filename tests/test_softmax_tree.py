@@ -1,6 +1,7 @@
 """SoftmaxTree: the objective never rises, pruning changes no answer, and answers are those of the trained tree."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from treemax.learning.tao import (
     Settings,
     SoftmaxTreeState,
     Tao,
+    grown,
 )
 
 
@@ -207,6 +209,68 @@ def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
         pass
     assert all((lesson.rows == own).all() for lesson, own in zip(tao.lessons, tao.sets[3:]))
     assert all((lesson.weights == 1).all() for lesson in tao.lessons)
+
+
+# --- growth ---------------------------------------------------------------------------------------------
+
+
+def grown_once(growth):
+    X, y = problem(600, 24)
+    tao, leaf_of = begun(X, y, 1, "balanced", Settings(0.1, 8, growth=growth))
+    for _ in tao.run(1, leaf_of):
+        pass
+    missed = [1 - np.isin(y[own], leaf.classes).mean() for own, leaf in zip(tao.sets[1:], tao.state.leaves)]
+    return tao, missed, X, y
+
+
+def test_leaves_that_miss_many_classes_are_split_and_nothing_is_lost_by_it():
+    tao, missed, _, _ = grown_once(0.1)
+    assert min(missed) > 0.1
+    before = tao.loss(0, tao.sets[0])
+    assert grown(tao)
+    tao.reduce(1)
+    assert tao.state.depth == 2 and len(tao.state.planes) == 3 and len(tao.state.leaves) == 4
+    assert not any(plane.is_closed for plane in tao.state.planes)
+    assert (tao.loss(0, tao.sets[0]) == before).all()
+    assert all(len(own) > 100 for own in tao.sets[3:])
+
+
+def test_only_those_leaves_are_split():
+    tao, missed, X, y = grown_once(0.1)
+    between = (min(missed) + max(missed)) / 2
+    assert min(missed) < between < max(missed)
+    tao.settings = replace(tao.settings, growth=between)
+    assert grown(tao)
+    closed = [plane.is_closed for plane in tao.state.planes[1:]]
+    assert closed == [share < between for share in missed]
+    tao.reduce(1)
+    for depth in (2, 1, 0):
+        tao.update_depth(depth)
+    assert [plane.is_closed for plane in tao.state.planes[1:]] == closed
+    model = learning.pruned(tao.state, X, y, tao.settings)
+    kinds = [isinstance(side, Branch) for side in (model.left, model.right)]
+    assert kinds == [not is_closed for is_closed in closed]
+
+
+def test_a_tree_that_misses_nothing_does_not_grow():
+    X, y = problem(200, 6)
+    tao, leaf_of = begun(X, y, 1, "balanced", Settings(0.1, 6, growth=0.01))
+    for _ in tao.run(2, leaf_of):
+        pass
+    assert tao.state.depth == 1
+
+
+def test_growing_finds_the_depth_that_a_problem_needs(tmp_path):
+    X, y = problem(1500, 60)
+    settings = {"depth": 1, "leaf_classes": 10, "growth": 0.05, "verbose": 0}
+    small = treemax.SoftmaxTree(**{**settings, "growth": 1.0}).fit(X, y)
+    model = treemax.SoftmaxTree(**settings).fit(X, y)
+    assert model.describe()["depth"] >= 3
+    assert model.score(X, y) > small.score(X, y) + 0.3
+    begun_model = treemax.SoftmaxTree(**{**settings, "iterations": 2}).fit(X, y)
+    begun_model.save(tmp_path / "model", resume=True)
+    resumed = treemax.load(tmp_path / "model").set_params(iterations=5, warm_start=True).fit(X, y)
+    assert (resumed.predict_proba(X) == model.predict_proba(X)).all()
 
 
 # --- starts ---------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TrainingInterrupted,
     )
     from treemax.modelfile import ModelFileError
+    from treemax.plots import plot_history
     from treemax.progressive import progressive_validation
     from treemax.text import HashingText, TextModel, TfidfText
 
@@ -37,6 +38,7 @@ _HOMES = {
     "TopK": "treemax.estimators",
     "TrainingInterrupted": "treemax.estimators",
     "ModelFileError": "treemax.modelfile",
+    "plot_history": "treemax.plots",
     "progressive_validation": "treemax.progressive",
     "HashingText": "treemax.text",
     "TextModel": "treemax.text",
@@ -60,6 +62,7 @@ __all__ = [
     "TrainingInterrupted",
     "__version__",
     "load",
+    "plot_history",
     "progressive_validation",
 ]
 

@@ -97,6 +97,9 @@ class SoftmaxTree(LabelClassifier):
         How uncertain the side of a row is taken to be when leaves learn, in standard deviations of the scores of a
         hyperplane: a row near one trains the leaves on both sides, each by the chance that it comes there. 0 is the
         paper's algorithm, whose objective never rises.
+    growth : float
+        Between iterations, a leaf is split in two if it has not the class of more than this share of its rows; the
+        tree begins with `depth` and becomes deeper where it has to. 1 is the complete tree of the paper.
     smoothing : float
         The probability of each class that is not in the leaf, before all are made to sum to one.
     tolerance : float
@@ -148,6 +151,7 @@ class SoftmaxTree(LabelClassifier):
         beta: float = 100.0,
         start: str = "balanced",
         spill: float = 0.4,
+        growth: float = 1.0,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,
@@ -165,6 +169,7 @@ class SoftmaxTree(LabelClassifier):
         self.beta = beta
         self.start = start
         self.spill = spill
+        self.growth = growth
         self.smoothing = smoothing
         self.tolerance = tolerance
         self.warm_start = warm_start
@@ -188,6 +193,7 @@ class SoftmaxTree(LabelClassifier):
         if self.ridge != "auto":
             check_number("ridge", self.ridge, least=0)
         check_number("spill", self.spill, least=0)
+        check_number("growth", self.growth, above=0, most=1)
         check_number("smoothing", self.smoothing, least=0, most=1)
         thread_count(self.n_jobs)
 
@@ -247,7 +253,8 @@ class SoftmaxTree(LabelClassifier):
                 "or fit with warm_start=False."
             )
         same = self.model_.n_features == rows.shape[1] and self.model_.n_labels == n_labels
-        if not same or any(state.depth != self._depth(n_labels) for state in states):
+        grows = self.growth < 1.0
+        if not same or any(state.depth != self._depth(n_labels) and not grows for state in states):
             raise ValueError(
                 "warm_start=True needs the features, labels and depth of the training before; "
                 "fit with warm_start=False instead."
@@ -268,7 +275,7 @@ class SoftmaxTree(LabelClassifier):
         ridge = float(self.ridge) if self.ridge != "auto" else RIDGE_OF_DENSE if _are_dense(rows) else 0.0
         return Settings(
             alpha, self._leaf_classes(n_labels), self.missing, self.beta, self.spill, self.tolerance, ridge=ridge,
-            plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge,
+            plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
         )  # fmt: skip
 
     def _chosen_alpha(
@@ -424,6 +431,7 @@ class SoftmaxForest(SoftmaxTree):
         beta: float = 100.0,
         start: str = "balanced",
         spill: float = 0.4,
+        growth: float = 1.0,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,
@@ -433,7 +441,7 @@ class SoftmaxForest(SoftmaxTree):
     ) -> None:
         self.n_trees = n_trees
         super().__init__(
-            depth, leaf_classes, alpha, ridge, plane_penalty, iterations, missing, beta, start, spill, smoothing, tolerance, warm_start, n_jobs,
+            depth, leaf_classes, alpha, ridge, plane_penalty, iterations, missing, beta, start, spill, growth, smoothing, tolerance, warm_start, n_jobs,
             random_state, verbose,
         )  # fmt: skip
 

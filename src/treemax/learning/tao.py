@@ -9,6 +9,7 @@ whole tree is the sum of what its nodes add to it, and so never rises either.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,8 +19,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from treemax.inputs import Rows, SparseRows
+from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.learning.l1 import Matrix, l1_logistic, l1_softmax, penalty
+from treemax.learning.tao_start import balanced_leaves
 from treemax.threads import one_blas_thread, run_all
 
 ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
@@ -40,6 +42,11 @@ class Plane:
     def size(self) -> float:
         """The sum of the absolute weights."""
         return penalty(self.coef, alpha=1.0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it sends every row to the left: the place of a node that a tree does not have."""
+        return self.bias == -math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +86,9 @@ class Settings:
     ridge: float = 0.0  # of the leaves: half of it is what the square of a weight costs
     plane_ridge: float = 0.0
     plane_alpha: float | None = None  # None: alpha
+    growth: float = (
+        1.0  # leaves that miss the class of a larger share of their rows are split between iterations
+    )
 
     @property
     def plane_costs(self) -> tuple[float, float]:
@@ -96,7 +106,7 @@ class Record:
     """How training stood after all nodes of a depth."""
 
     iteration: int
-    depth: int
+    depth: int  # one more than the tree has: leaves were split
     objective: float  # NaN before the tree is whole
     error: float  # of the training rows, after a whole iteration; NaN else
 
@@ -156,6 +166,9 @@ class Tao:
             for iteration in range(first, iterations):
                 has_planes = None not in state.planes
                 self.reduce(iteration, None if has_planes else leaf_of)
+                if self._grows_before(iteration) and grown(self):
+                    self.reduce(iteration)
+                    state.history.append(Record(iteration, state.depth + 1, self.objective(), float("nan")))
                 value = self.objective() if state.is_whole else float("nan")
                 before = state.history[-1].objective if state.history else float("inf")
                 for depth in range(state.depth, -1, -1):
@@ -170,6 +183,15 @@ class Tao:
                     yield state.history[-1]
                 if value >= before and not self.settings.spill:  # nothing was gained by a whole iteration
                     return
+
+    def _grows_before(self, iteration: int) -> bool:
+        """Whether leaves may be split now: when a whole iteration is behind, and nothing of this one is done."""
+        last = self.state.history[-1] if self.state.history else None
+        return (
+            self.settings.growth < 1.0
+            and last is not None
+            and (last.iteration, last.depth) == (iteration - 1, 0)
+        )
 
     def update_depth(self, depth: int) -> float:
         """Update all nodes of a depth, side by side; returns what that did to the objective."""
@@ -222,6 +244,8 @@ class Tao:
     def update_plane(self, node: int) -> float:
         """Train the hyperplane of a decision node on its pseudo-labels; returns the change of the objective."""
         settings, old, reduced = self.settings, self.state.planes[node], self.sets[node]
+        if old is not None and old.is_closed:
+            return 0.0
         left, right = self.loss(2 * node + 1, reduced), self.loss(2 * node + 2, reduced)
         if settings.missing == DROP:
             finite = np.isfinite(left) & np.isfinite(right)
@@ -242,6 +266,25 @@ class Tao:
             return 0.0
         self.state.planes[node] = new
         return after - before
+
+    def plane_between_halves(self, rows: Indices) -> Plane:
+        """A plane between two halves of the classes of rows, those of one beside those that are like them."""
+        sides = balanced_leaves(
+            chosen_rows(self.rows, rows),
+            self.labels[rows],
+            int(self.labels.max()) + 1,
+            1,
+            np.random.RandomState(0),
+        )
+        alpha, ridge = self.settings.plane_costs
+        found = l1_logistic(
+            self.rows, rows, np.where(sides == 1, 1, -1), alpha, ridge=ridge, tolerance=self.settings.tolerance,
+            max_iterations=self.settings.max_steps,
+        )  # fmt: skip
+        return Plane(found.coef, float(found.bias[0]))
+
+    def closed_plane(self) -> Plane:
+        return Plane(self._zeros(1), -math.inf)
 
     # --- reduced sets -----------------------------------------------------------------------------------
 
@@ -288,7 +331,9 @@ class Tao:
     def _spread(self, node: int, plane: Plane) -> float:
         """How far the score of a row may be off."""
         own = self.sets[node]
-        return self.settings.spill * float(self.plane_scores(plane, own).std()) if len(own) else 0.0
+        if plane.is_closed or not len(own):
+            return 0.0
+        return self.settings.spill * float(self.plane_scores(plane, own).std())
 
     # --- scores and losses ------------------------------------------------------------------------------
 
@@ -385,6 +430,36 @@ class Tao:
         coef = np.zeros((len(classes), self.rows.shape[1]), np.float32)
         coef[known] = old.coef[place[known]]
         return coef, bias
+
+
+# --- growth --------------------------------------------------------------------------------------------
+
+
+def grown(tao: Tao) -> bool:
+    """Split the leaves that miss the classes of too many of their rows; returns whether there were any.
+
+    The tree becomes one deeper. A leaf that is split has two copies of itself under a plane between two halves of
+    its rows' classes: what the tree answers does not change, and the next iteration makes them different. The
+    others stay as they are, under a plane that sends every row to them.
+    """
+    state, first = tao.state, 2**tao.state.depth - 1
+    planes: list[Plane | None] = [None] * len(state.leaves)
+
+    def split(place: int) -> None:
+        leaf, rows = state.leaves[place], tao.sets[first + place]
+        assert leaf is not None
+        missed = float((leaf.places(tao.labels[rows]) < 0).mean()) if len(rows) else 0.0
+        planes[place] = tao.plane_between_halves(rows) if missed > tao.settings.growth else tao.closed_plane()
+
+    run_all(range(len(planes)), split, tao.threads)
+    if all(plane is None or plane.is_closed for plane in planes):
+        return False
+    leaves = []
+    for leaf, plane in zip(state.leaves, planes, strict=True):
+        assert plane is not None
+        leaves += [leaf, tao._empty_leaf() if plane.is_closed else leaf]
+    state.planes, state.leaves, state.depth = state.planes + planes, leaves, state.depth + 1
+    return True
 
 
 # --- to a file and back --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,15 +202,20 @@ def glyphs(classes: str) -> Callable[[Path], tuple[Part, Part]]:
     return recipe
 
 
-def _ptb_contexts(folder: Path) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
+PTB_PARTS = ("train", "test")
+
+
+def _ptb_contexts(
+    folder: Path, parts: Sequence[str] = PTB_PARTS
+) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
     """The three words before each word that is a class, within a sentence, and the word."""
     sentences = {
-        part: [line.split() for line in _lines(folder / f"ptb/{part}.txt.gz")] for part in ("train", "test")
+        part: [line.split() for line in _lines(folder / f"ptb/{part}.txt.gz")] for part in ("train", *parts)
     }
     seen = Counter(word for sentence in sentences["train"] for word in sentence)
     classes = {word for word, count in seen.items() if count >= 10 and word != "<unk>"}
     found = {}
-    for part in ("train", "test"):
+    for part in parts:
         places = [(row, at) for row in sentences[part] for at in range(3, len(row)) if row[at] in classes]
         found[part] = [row[at - 3 : at] for row, at in places], [[row[at]] for row, at in places]
     return found
@@ -218,14 +223,20 @@ def _ptb_contexts(folder: Path) -> dict[str, tuple[list[list[str]], list[list[st
 
 def ptb(folder: Path) -> tuple[Part, Part]:
     """The next word from the GloVe vectors of the three before it."""
+    train, test = ptb_parts(folder, PTB_PARTS)
+    return train, test
+
+
+def ptb_parts(folder: Path, names: Sequence[str]) -> list[Part]:
+    """The parts of that problem, by name: "train", "valid" or "test"."""
     glove = np.load(folder / "ptb/glove100.npz", allow_pickle=False)
     row_of = {str(word): i for i, word in enumerate(glove["words"])}
     vectors = np.vstack([glove["vectors"].astype(np.float32), np.zeros((1, 100), np.float32)])
     parts = []
-    for contexts, labels in _ptb_contexts(folder).values():
+    for contexts, labels in _ptb_contexts(folder, names).values():
         rows = np.array([[row_of.get(word, -1) for word in context] for context in contexts])
         parts.append(Part(vectors[rows].reshape(len(labels), -1), labels))
-    return parts[0], parts[1]
+    return parts
 
 
 def ptb_words(folder: Path) -> tuple[Part, Part]:

@@ -182,6 +182,22 @@ def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
     assert state.planes[0].coef[0, 0] < 0
 
 
+def test_early_iterations_learn_from_a_share_of_the_rows_and_the_last_from_all():
+    X, y = problem()
+    own = Settings(0.05, 4, missing=BETA, beta=10.0, early_share=0.3)
+    tao, leaf_of = begun(X, y, 2, "balanced", own)
+    seen = {}
+    for record in tao.run(3, leaf_of):
+        seen[record.iteration] = tao.learned
+        everything = np.sort(np.concatenate(tao.sets[3:]))
+        np.testing.assert_array_equal(everything, tao.learned)
+    assert [len(rows) for rows in seen.values()] == [90, 90, 300]
+    assert set(seen[0]) != set(seen[1])
+    assert record.objective == pytest.approx(slow_objective(X, y, tao.state, own), rel=1e-5)
+    again, leaf_of = begun(X, y, 2, "balanced", own)
+    assert [r.objective for r in again.run(3, leaf_of)][-1] == record.objective
+
+
 def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_they_come_there():
     X, y = problem(500)
     tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5, spill=0.3))
@@ -482,6 +498,7 @@ def test_damaged_parts_are_refused():
         ({"start": "best"}, "start must be one of"),
         ({"missing": "never"}, "missing must be one of"),
         ({"spill": -0.1}, "spill must be"),
+        ({"early_share": 0.0}, "early_share must be"),
         ({"ridge": -1.0}, "ridge must be"),
         ({"plane_penalty": 0}, "plane_penalty must be"),
         ({"iterations": 0}, "iterations must be"),

@@ -100,6 +100,9 @@ class SoftmaxTree(LabelClassifier):
     growth : float
         Between iterations, a leaf is split in two if it has not the class of more than this share of its rows; the
         tree begins with `depth` and becomes deeper where it has to. 1 is the complete tree of the paper.
+    early_share : float
+        The share of the rows, drawn anew every time, that all iterations but the last learn from. 1 is the paper's
+        algorithm; less saves most of the time where there are far more rows than weights.
     smoothing : float
         The probability of each class that is not in the leaf, before all are made to sum to one.
     tolerance : float
@@ -152,6 +155,7 @@ class SoftmaxTree(LabelClassifier):
         start: str = "balanced",
         spill: float = 0.4,
         growth: float = 1.0,
+        early_share: float = 1.0,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,
@@ -170,6 +174,7 @@ class SoftmaxTree(LabelClassifier):
         self.start = start
         self.spill = spill
         self.growth = growth
+        self.early_share = early_share
         self.smoothing = smoothing
         self.tolerance = tolerance
         self.warm_start = warm_start
@@ -194,6 +199,7 @@ class SoftmaxTree(LabelClassifier):
             check_number("ridge", self.ridge, least=0)
         check_number("spill", self.spill, least=0)
         check_number("growth", self.growth, above=0, most=1)
+        check_number("early_share", self.early_share, above=0, most=1)
         check_number("smoothing", self.smoothing, least=0, most=1)
         thread_count(self.n_jobs)
 
@@ -276,6 +282,7 @@ class SoftmaxTree(LabelClassifier):
         return Settings(
             alpha, self._leaf_classes(n_labels), self.missing, self.beta, self.spill, self.tolerance, ridge=ridge,
             plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
+            early_share=float(self.early_share),
         )  # fmt: skip
 
     def _chosen_alpha(
@@ -432,6 +439,7 @@ class SoftmaxForest(SoftmaxTree):
         start: str = "balanced",
         spill: float = 0.4,
         growth: float = 1.0,
+        early_share: float = 1.0,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,
@@ -441,7 +449,7 @@ class SoftmaxForest(SoftmaxTree):
     ) -> None:
         self.n_trees = n_trees
         super().__init__(
-            depth, leaf_classes, alpha, ridge, plane_penalty, iterations, missing, beta, start, spill, growth, smoothing, tolerance, warm_start, n_jobs,
+            depth, leaf_classes, alpha, ridge, plane_penalty, iterations, missing, beta, start, spill, growth, early_share, smoothing, tolerance, warm_start, n_jobs,
             random_state, verbose,
         )  # fmt: skip
 

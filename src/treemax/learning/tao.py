@@ -89,11 +89,17 @@ class Settings:
     growth: float = (
         1.0  # leaves that miss the class of a larger share of their rows are split between iterations
     )
+    early_share: float = 1.0  # of the rows: what all iterations but the last learn from
 
     @property
     def plane_costs(self) -> tuple[float, float]:
         """The alpha and the ridge of decision nodes."""
         return self.alpha if self.plane_alpha is None else self.plane_alpha, self.plane_ridge
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether the objective is one and the same throughout, and never rises."""
+        return not self.spill and self.early_share == 1.0
 
     def penalty(self, node: Plane | Leaf) -> float:
         """What the weights of a node add to the objective."""
@@ -143,6 +149,7 @@ class Tao:
     settings: Settings
     state: SoftmaxTreeState
     threads: int = 1
+    learned: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the rows of an iteration
     sets: list[Indices] = field(default_factory=list)  # the reduced set of every node
     lessons: list[Lesson] = field(
         default_factory=list
@@ -151,6 +158,7 @@ class Tao:
 
     def __post_init__(self) -> None:
         self._matrix = self.rows.to_scipy() if isinstance(self.rows, SparseRows) else self.rows
+        self.learned = np.arange(len(self.rows))
 
     # --- the algorithm ----------------------------------------------------------------------------------
 
@@ -165,6 +173,7 @@ class Tao:
         with one_blas_thread():
             for iteration in range(first, iterations):
                 has_planes = None not in state.planes
+                self.learned = self.rows_to_learn(iteration, iterations)
                 self.reduce(iteration, None if has_planes else leaf_of)
                 if self._grows_before(iteration) and grown(self):
                     self.reduce(iteration)
@@ -181,7 +190,7 @@ class Tao:
                         value, error = self.objective(), self.training_error()
                     state.history.append(Record(iteration, depth, value, error))
                     yield state.history[-1]
-                if value >= before and not self.settings.spill:  # nothing was gained by a whole iteration
+                if value >= before and self.settings.is_monotone:  # nothing was gained by a whole iteration
                     return
 
     def _grows_before(self, iteration: int) -> bool:
@@ -192,6 +201,14 @@ class Tao:
             and last is not None
             and (last.iteration, last.depth) == (iteration - 1, 0)
         )
+
+    def rows_to_learn(self, iteration: int, iterations: int) -> Indices:
+        """All rows in the last iteration; before, a share of them that is drawn anew every time."""
+        n, share = len(self.rows), self.settings.early_share
+        if share == 1.0 or iteration == iterations - 1:
+            return np.arange(n)
+        some = np.random.default_rng(iteration).choice(n, max(1, round(share * n)), replace=False)
+        return np.sort(some)
 
     def update_depth(self, depth: int) -> float:
         """Update all nodes of a depth, side by side; returns what that did to the objective."""
@@ -292,7 +309,7 @@ class Tao:
         """Find the rows that come to every node, by the planes or as `leaf_of` says."""
         n_inner = 2**self.state.depth - 1
         self.sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
-        self.sets[0] = np.arange(len(self.rows))
+        self.sets[0] = self.learned
         for node in range(n_inner):
             own, plane = self.sets[node], self.state.planes[node]
             if leaf_of is not None:
@@ -314,7 +331,7 @@ class Tao:
         scores of the rows that come to the node.
         """
         n_inner = 2**self.state.depth - 1
-        everything = np.arange(len(self.rows))
+        everything = self.learned
         nothing = Lesson(everything[:0], np.zeros(0, np.float32))
         lessons = [Lesson(everything, np.ones(len(everything), np.float32))] + [nothing] * (2 * n_inner)
         for node in range(n_inner):
@@ -398,12 +415,12 @@ class Tao:
         return total + self.state.penalty(self.settings)
 
     def training_error(self) -> float:
-        """The share of training rows whose first answer is wrong."""
+        """The share of the rows learned from whose first answer is wrong."""
         wrong = 0
         for place, leaf in enumerate(self.state.leaves):
             assert leaf is not None
             wrong += int(self.leaf_losses(leaf, self.sets[2**self.state.depth - 1 + place])[1].sum())
-        return wrong / max(1, len(self.rows))
+        return wrong / max(1, len(self.learned))
 
     # --- leaves -----------------------------------------------------------------------------------------
 

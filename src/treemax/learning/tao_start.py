@@ -15,6 +15,7 @@ from sklearn.cluster import KMeans
 from treemax.inputs import Rows, SparseRows
 
 HALVINGS = 12  # iterations of 2-means with two halves of the same size
+ROWS_AT_ONCE = 16_384  # whose covariance is computed together
 SHRINKAGE = 0.1  # of the covariance within classes towards a multiple of the identity
 
 Indices = NDArray[np.int64]
@@ -150,8 +151,12 @@ def balanced_leaves(
 
 
 def _whitening(rows: NDArray[np.float32], labels: Indices, means: NDArray[np.float32]) -> NDArray[np.float64]:
-    within = (rows - means[labels]).astype(np.float64)
-    covariance = within.T @ within / max(1, len(rows))
+    covariance = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), ROWS_AT_ONCE):  # all differences at once would double the memory
+        some = slice(start, start + ROWS_AT_ONCE)
+        within = (rows[some] - means[labels[some]]).astype(np.float64)
+        covariance += within.T @ within
+    covariance /= max(1, len(rows))
     scale = max(float(np.trace(covariance)) / len(covariance), 1e-30)
     covariance = (1.0 - SHRINKAGE) * covariance + SHRINKAGE * scale * np.eye(len(covariance))
     values, vectors = np.linalg.eigh(covariance)

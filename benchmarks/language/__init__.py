@@ -1,0 +1,1 @@
+"""Predicting the next word: the language experiments of the softmax-tree paper."""

@@ -1,0 +1,128 @@
+"""The language experiments, on made-up data: what they compute, not what they find."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import treemax
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
+
+from benchmarks import output, suites  # noqa: E402
+from benchmarks.language import __main__ as command  # noqa: E402
+from benchmarks.language import judging, models  # noqa: E402
+from benchmarks.language.problems import PROBLEMS, Problem, Rows, known_rows  # noqa: E402
+
+N_CLASSES = 12
+
+
+def rows(n, seed):
+    random = np.random.default_rng(seed)
+    y = random.integers(0, N_CLASSES, n)
+    angles = 2 * np.pi * y / N_CLASSES
+    X = np.stack([np.cos(angles), np.sin(angles)], axis=1) + 0.2 * random.standard_normal((n, 2))
+    return Rows(X.astype(np.float32), y)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    random = np.random.default_rng(9)
+    coef, bias = random.standard_normal((N_CLASSES, 2)), random.standard_normal(N_CLASSES)
+    return Problem(rows(600, 0), rows(80, 1), rows(90, 2), "softmax", coef, bias)
+
+
+@pytest.fixture(scope="module")
+def tree(problem):
+    return treemax.SoftmaxTree(depth=2, leaf_classes=3, iterations=2, verbose=0).fit(
+        problem.train.X, problem.train.y
+    )
+
+
+def test_answers_of_a_softmax_are_those_of_its_scores(problem):
+    model = judging.Linear(problem.coef, problem.bias)
+    found = judging.answers(model, problem.test)
+    scores = problem.test.X @ problem.coef.T + problem.bias
+    probabilities = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    assert (found.top == np.argsort(-scores, axis=1)[:, :5]).all()
+    np.testing.assert_allclose(found.own, probabilities[np.arange(90), problem.test.y], rtol=1e-5)
+    assert (found.known == N_CLASSES).all()
+
+
+def test_quality_of_a_tree_is_what_the_tree_says_itself(tree, problem):
+    found = judging.quality(judging.answers(tree, problem.test), problem.test.y)
+    perplexity, coverage = tree.perplexity(problem.test.X, problem.test.y)
+    assert found.coverage == pytest.approx(100 * coverage) and 0 < found.coverage < 100
+    assert found.perplexity == pytest.approx(perplexity, rel=1e-5)
+    assert found.error == pytest.approx(100 * (tree.predict(problem.test.X) != problem.test.y).mean())
+    top = tree.predict_topk(problem.test.X, 5)
+    misses = [own not in labels[scores > 0] for own, labels, scores in zip(problem.test.y, *top)]
+    assert found.error_5 == pytest.approx(100 * np.mean(misses))
+
+
+def test_smoothing_is_that_of_the_model(tree, problem):
+    found = judging.answers(tree, problem.test)
+    tree.smoothing = 1e-3
+    try:
+        expected = tree.perplexity(problem.test.X, problem.test.y)
+    finally:
+        tree.smoothing = 0.0
+    assert judging.smoothed_perplexity(found, N_CLASSES, 1e-3) == pytest.approx(expected.perplexity, rel=1e-4)
+    best = judging.best_epsilon(found, N_CLASSES)
+    assert all(
+        judging.smoothed_perplexity(found, N_CLASSES, best)
+        <= judging.smoothed_perplexity(found, N_CLASSES, other)
+        for other in judging.EPSILONS
+    )
+
+
+def test_nothing_covered_is_an_infinite_perplexity():
+    found = judging.Answers(np.zeros((2, 5), int), np.zeros(2), np.full(2, 3))
+    assert judging.quality(found, np.array([1, 2])) == (100.0, 100.0, 0.0, math.inf)
+
+
+def test_rows_of_unknown_words_are_left_out():
+    part = suites.Part(np.arange(6.0).reshape(3, 2), [["b"], ["new"], ["a"]])
+    found = known_rows(part, ["a", "b"])
+    assert found.y.tolist() == [1, 0] and found.X.tolist() == [[0, 1], [4, 5]]
+
+
+def test_train_and_table(problem, tmp_path, monkeypatch, capsys):
+    settings = {"depth": 1, "leaf_classes": 6, "iterations": 1}
+    named = {
+        "tree": (treemax.SoftmaxTree, settings),
+        "forest, small": (treemax.SoftmaxForest, {"n_trees": 2, **settings}),
+        "all": (treemax.OneVsAll, {"passes": 1}),
+        "not trained": (treemax.SoftmaxTree, settings),
+    }
+    monkeypatch.setitem(PROBLEMS, "ngram", lambda: problem)
+    monkeypatch.setattr(models, "models", lambda name: named)
+    monkeypatch.setattr(models, "KEPT", tmp_path)
+    monkeypatch.setattr(output, "RESULTS", tmp_path)
+    assert command.main(["train", "ngram", "tree", "forest, small", "all"]) == 0
+    assert command.main(["table", "ngram"]) == 0
+    stored = json.loads((tmp_path / "language-ngram.json").read_text())
+    assert [row["model"] for row in stored] == ["softmax", "tree", "forest, small", "all"]
+    assert [row["depth"] for row in stored] == [0, 1, 1, 0]
+    assert stored[0]["coverage"] == 100 and stored[1]["coverage"] < 100
+    assert stored[0]["times_faster"] == [1.0, 1.0]
+    assert "| forest, small | 1 |" in capsys.readouterr().out
+
+
+def test_what_is_not_there_is_said(capsys):
+    assert command.main([]) == command.main(["train", "nothing"]) == 2
+    assert "benchmarks.language table lstm" in capsys.readouterr().err
+    assert command.main(["train", "ngram", "nobody"]) == 2
+    assert "ngram has no model 'nobody'" in capsys.readouterr().err
+
+
+def test_every_model_of_the_tables_has_settings_that_it_takes():
+    for name in PROBLEMS:
+        for kind, settings in models.models(name).values():
+            assert kind(**settings).get_params()

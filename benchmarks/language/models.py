@@ -33,11 +33,8 @@ def models(problem: str) -> dict[str, Model]:
     for classes, depth in SHAPES.items():
         settings = {"leaf_classes": classes, "depth": depth, **TREE}
         found[f"SoftmaxTree, {classes} classes"] = treemax.SoftmaxTree, settings
-    if problem == "ngram":
-        settings = {"leaf_classes": 100, "depth": 7, **TREE, "early_share": 1.0, "iterations": 3}
-        found["SoftmaxTree, 100 classes, no early share"] = treemax.SoftmaxTree, settings
-    settings = {"n_trees": 4, "leaf_classes": 100, "depth": 7, **TREE}
-    found["SoftmaxForest, 4 trees, 100 classes"] = treemax.SoftmaxForest, settings
+    settings = {"n_trees": 3, "leaf_classes": 100, "depth": 7, **TREE}
+    found["SoftmaxForest, 3 trees, 100 classes"] = treemax.SoftmaxForest, settings
     return found
 
 

@@ -1,0 +1,215 @@
+"""The tree of an output layer: how many nodes and children there are, and where each class is.
+
+Some classes, the frequent ones, may be children of the root: they are `direct`. All others are at the same
+depth, in places that are numbered from left to right, so that a class's place says its whole path: the nodes
+above it are its number divided by the places below a node. Places may be empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treemax.parameters import check_number
+
+TWO_LEVELS_UP_TO = 2**19  # classes: beyond, statistics of classes at a wide root would need gigabytes
+DIRECT_FACTOR = 4  # direct classes, in square roots of all classes
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """`arities` has the children of a node for each level below the root; without any the tree is flat."""
+
+    n_classes: int
+    n_direct: int
+    n_top: int
+    arities: tuple[int, ...]
+
+    def nodes(self, level: int) -> int:
+        """Nodes of a level; level 0 is that of the root's children."""
+        return self.n_top * math.prod(self.arities[:level])
+
+    def places_below(self, level: int) -> int:
+        """Places of classes below one node of a level."""
+        return math.prod(self.arities[level:])
+
+    @property
+    def n_places(self) -> int:
+        return self.nodes(len(self.arities)) if self.arities else 0
+
+    @property
+    def n_nodes(self) -> int:
+        """All nodes but the root."""
+        return sum(self.nodes(level) for level in range(len(self.arities)))
+
+    def first_row(self, level: int) -> int:
+        """Where the nodes of a level begin among all nodes."""
+        return sum(self.nodes(above) for above in range(level))
+
+    def __str__(self) -> str:
+        levels = " x ".join(str(number) for number in (self.n_top, *self.arities))
+        return f"{self.n_direct} direct, {levels}" if self.arities else f"{self.n_direct} direct"
+
+
+def choose_shape(
+    n_classes: int, depth: int | None, arity: int | None, n_direct: int | None, has_counts: bool
+) -> TreeShape:
+    """The shape that was asked for, or one that suits the number of classes where nothing was said."""
+    if n_direct is None:
+        n_direct = min(n_classes, DIRECT_FACTOR * math.isqrt(n_classes)) if has_counts else 0
+    check_number("n_direct", n_direct, whole=True, least=0, most=n_classes)
+    tail = n_classes - n_direct
+    if depth is not None:
+        check_number("depth", depth, whole=True, least=1)
+    if arity is not None:
+        check_number("arity", arity, whole=True, least=2)
+    if tail == 0 or depth == 1:
+        return TreeShape(n_classes, n_classes, 0, ())
+    if arity is not None:
+        depth = depth or max(2, math.ceil(math.log(tail) / math.log(arity) - 1e-9))
+        if arity**depth < tail:
+            raise ValueError(
+                f"a tree of depth {depth} with {arity} children a node has room for {arity**depth} classes, but "
+                f"there are {tail}: raise arity or depth."
+            )
+        return TreeShape(n_classes, n_direct, arity, (arity,) * (depth - 1))
+    depth = depth or (2 if n_classes <= TWO_LEVELS_UP_TO else 3)
+    even = _root_rounded_up(tail, depth)
+    above_last = even ** (depth - 1)
+    return TreeShape(n_classes, n_direct, even, (even,) * (depth - 2) + (math.ceil(tail / above_last),))
+
+
+def _root_rounded_up(number: int, degree: int) -> int:
+    """The least whole number whose power is at least this; at least 2."""
+    root = max(2, math.floor(number ** (1 / degree)) - 1)
+    while root**degree < number:
+        root += 1
+    return root
+
+
+def spread_evenly(shape: TreeShape, order: Tensor) -> Tensor:
+    """Places for the classes in this order, neighbours together: the last nodes are as even as can be.
+
+    The result has the place of each class; the first `n_direct` of the order are direct and have `n_places`.
+    """
+    place = torch.full((shape.n_classes,), shape.n_places, dtype=torch.int64)
+    tail = order[shape.n_direct :].to(torch.int64)
+    if len(tail) == 0:
+        return place
+    n_last = shape.nodes(len(shape.arities) - 1)
+    rank = torch.arange(len(tail))
+    node = rank * n_last // len(tail)
+    first = torch.searchsorted(node, node)
+    place[tail] = node * shape.arities[-1] + rank - first
+    return place
+
+
+def own_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
+    """The shape and places of the user's own tree.
+
+    `paths` has a group for each class, or a row of groups from the root down; -1 in the first puts a class
+    directly below the root.
+    """
+    codes = np.asarray(paths)
+    if codes.ndim == 1:
+        codes = codes[:, None]
+    if codes.ndim != 2 or codes.shape[0] != n_classes or codes.dtype.kind not in "iu":
+        raise ValueError(
+            f"structure must have a whole number, or a row of them, for each of the {n_classes} classes, got an "
+            f"array of shape {np.shape(paths)} and type {codes.dtype}."
+        )
+    codes = codes.astype(np.int64)
+    direct = codes[:, 0] == -1
+    if (codes[~direct] < 0).any():
+        raise ValueError("structure has a negative group; only -1 in the first place, for no group, may be one.")
+    tail = np.flatnonzero(~direct)
+    if len(tail) == 0:
+        return TreeShape(n_classes, n_classes, 0, ()), torch.zeros(n_classes, dtype=torch.int64)
+    columns = [*codes[tail].T, np.arange(len(tail))]  # a class is a node of its own
+    node = np.zeros(len(tail), dtype=np.int64)  # which of the different paths so far
+    numbers, arities = [], []
+    for column in columns:
+        node, number = _numbered_within(node, column)
+        numbers.append(number)
+        arities.append(int(number.max()) + 1)
+    place = np.zeros(len(tail), dtype=np.int64)
+    for number, arity in zip(numbers, arities):
+        place = place * arity + number
+    shape = TreeShape(n_classes, int(direct.sum()), arities[0], tuple(arities[1:]))
+    places = torch.full((n_classes,), shape.n_places, dtype=torch.int64)
+    places[torch.from_numpy(tail)] = torch.from_numpy(place)
+    return shape, places
+
+
+def _numbered_within(node: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Different (node, column) pairs, numbered over all and within each node."""
+    pairs, number = np.unique(np.stack([node, column], axis=1), axis=0, return_inverse=True)
+    number = number.reshape(-1)
+    within = np.arange(len(pairs)) - np.searchsorted(pairs[:, 0], pairs[:, 0])
+    return number, within[number]
+
+
+@dataclass
+class TreeTables:
+    """What the computation of a layer looks up, made from the places of the classes.
+
+    `root_child` is the root's child of each class, `direct` the classes that are such children themselves,
+    `root_empty` says which children of the root have no class below, and `children` has for each level the rows
+    of the parameters of every node's children (-1 where there is none): rows of nodes, and of classes in the
+    last level.
+    """
+
+    root_child: Tensor
+    direct: Tensor
+    root_empty: Tensor
+    children: list[Tensor]
+
+
+def make_tables(shape: TreeShape, place: Tensor) -> TreeTables:
+    """Look-up tables for classes in these places, on the device of `place`."""
+    device = place.device
+    is_direct = place == shape.n_places
+    direct = is_direct.nonzero().flatten()
+    if len(direct) != shape.n_direct:
+        raise ValueError(f"{len(direct)} classes are direct, but the shape of the tree has {shape.n_direct}.")
+    class_of_place = torch.full((shape.n_places + 1,), -1, dtype=torch.int32, device=device)
+    class_of_place[place] = torch.arange(shape.n_classes, dtype=torch.int32, device=device)
+    class_of_place = class_of_place[: shape.n_places]
+    root_child = torch.empty_like(place)
+    root_child[direct] = torch.arange(shape.n_direct, device=device)
+    root_empty = torch.zeros(shape.n_direct + shape.n_top, dtype=torch.bool, device=device)
+    if not shape.arities:
+        return TreeTables(root_child, direct, root_empty, [])
+    root_child[~is_direct] = shape.n_direct + place[~is_direct] // shape.places_below(0)
+    taken = class_of_place >= 0
+    root_empty[shape.n_direct :] = ~taken.view(shape.n_top, -1).any(dim=1)
+    children = []
+    for level in range(len(shape.arities) - 1):
+        below = taken.view(shape.nodes(level + 1), -1).any(dim=1)
+        rows = shape.first_row(level + 1) + torch.arange(len(below), dtype=torch.int32, device=device)
+        children.append(rows.masked_fill(~below, -1).view(-1, shape.arities[level]))
+    children.append(class_of_place.view(-1, shape.arities[-1]))
+    return TreeTables(root_child, direct, root_empty, children)
+
+
+def check_places(shape: TreeShape, place: Tensor) -> None:
+    """Refuse places that are no tree of this shape."""
+    if place.shape != (shape.n_classes,) or place.dtype != torch.int64:
+        raise ValueError(f"the tree has places of shape {tuple(place.shape)}, not ({shape.n_classes},).")
+    if int(place.min()) < 0 or int(place.max()) > shape.n_places:
+        raise ValueError("the tree is damaged: a class is in a place that does not exist.")
+    taken = place[place < shape.n_places]
+    if len(torch.unique(taken)) != len(taken) or shape.n_classes - len(taken) != shape.n_direct:
+        raise ValueError("the tree is damaged: two classes are in one place.")
+
+
+def shape_from_numbers(n_classes: int, numbers: Sequence[int]) -> TreeShape:
+    """The shape back from what a state dictionary has of it."""
+    n_direct, n_top, *arities = (int(number) for number in numbers)
+    return TreeShape(n_classes, n_direct, n_top, tuple(arities))

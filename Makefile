@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+EXTRAS ?= .venv-extras
 
-.PHONY: help demo test docs clean
+.PHONY: help demo test test-extras docs clean
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -16,6 +17,13 @@ $(VENV)/.dev: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# Extras are large and have an environment of their own, so that everything else is tested without them.
+$(EXTRAS)/.ready: pyproject.toml constraints-extras.txt
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-extras.txt \
+		-e '.[torch]' 'pytest>=8' 'hypothesis>=6.100'
+	@touch $@
+
 demo: $(VENV)/.ready  ## train the models on the embedded WordNet data and show one table
 	$(BIN)/treemax demo
 
@@ -25,8 +33,11 @@ test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
 
+test-extras: $(EXTRAS)/.ready  ## the tests of what needs an extra (PyTorch)
+	$(EXTRAS)/bin/python -m pytest tests/extras src/treemax/torch
+
 docs: $(VENV)/.dev    ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:           ## remove the environment and everything built
-	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .numba_cache
+	rm -rf $(VENV) $(EXTRAS) site build dist .pytest_cache .mypy_cache .ruff_cache .numba_cache

@@ -205,9 +205,7 @@ def gain(scores, children):
 def best_gain(scores, allowed):
     n_labels, n_children = scores.shape
     candidates = product(range(n_children), repeat=n_labels)
-    return max(
-        gain(scores, c) for c in candidates if allowed(np.bincount(np.array(c), minlength=n_children))
-    )
+    return max(gain(scores, c) for c in candidates if allowed(np.bincount(np.array(c), minlength=n_children)))
 
 
 @given(seeds, st.integers(2, 9), st.booleans())

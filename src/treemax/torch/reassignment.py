@@ -11,6 +11,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from treemax.torch import grouped, plain
+from treemax.torch.layer import Kept
 from treemax.torch.structure import TreeShape
 
 MEMORY = 0.5  # what is kept of the statistics after the tree has changed: outputs were those of older weights
@@ -27,12 +29,16 @@ class Statistics:
         self.counts = torch.zeros(shape.n_classes, device=device)
         self.sums = [torch.zeros(shape.n_classes, width, device=device) for width in widths]
 
-    def add(self, classes: Tensor, counted: Tensor, level: int, probabilities: Tensor) -> None:
-        """Add outputs of rows of these classes, where they count; elsewhere they may be anything."""
-        added = torch.where(counted[:, None], probabilities.to(torch.float32), 0)
-        self.sums[level].index_add_(0, classes, added)
-        if level == 0:
-            self.counts.index_add_(0, classes, counted.to(torch.float32))
+    def add(self, classes: Tensor, kept: Kept) -> None:
+        """Add the outputs that the rows of these classes had; only those whose class is no direct one count."""
+        way = grouped if grouped.can_use(kept.root_output) else plain
+        n_direct = kept.root_output.shape[1] - self.sums[0].shape[1]
+        counted = kept.root_target >= n_direct
+        classes = torch.where(counted, classes, 0)
+        way.note(self.sums[0], self.counts, classes, counted, kept.root_output[:, n_direct:])
+        for level, sums in enumerate(self.sums[1:]):
+            order = kept.orders[level]
+            way.note(sums, None, classes[order], counted[order], kept.outputs[level])
 
     def gather(self) -> None:
         """Add up what the processes of a distributed training have seen."""
@@ -92,11 +98,11 @@ def preferences(sums: Tensor, counts: Tensor, node: Tensor, current: Tensor) -> 
 
     A class without statistics wants to stay with its `current` child.
     """
-    total = torch.zeros(int(node.max()) + 1, device=sums.device).index_add_(0, node, counts)
+    total = sums.new_zeros(int(node.max()) + 1).index_add_(0, node, counts)
     share = counts / total[node].clamp(min=1)
     mean = sums / counts.clamp(min=torch.finfo(sums.dtype).tiny)[:, None]
     mean = torch.where(counts[:, None] > 0, mean, 0)
-    of_child = torch.zeros(len(total), sums.shape[1], device=sums.device)
+    of_child = sums.new_zeros(len(total), sums.shape[1])
     of_child.index_add_(0, node, mean * share[:, None])
     scores = (share * (1 - share))[:, None] * torch.sign(mean - of_child[node]) * mean
     stay = torch.full_like(scores, NOWHERE).scatter_(1, current[:, None], 0.0)

@@ -127,7 +127,9 @@ def own_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
     codes = codes.astype(np.int64)
     direct = codes[:, 0] == -1
     if (codes[~direct] < 0).any():
-        raise ValueError("structure has a negative group; only -1 in the first place, for no group, may be one.")
+        raise ValueError(
+            "structure has a negative group; only -1 in the first place, for no group, may be one."
+        )
     tail = np.flatnonzero(~direct)
     if len(tail) == 0:
         return TreeShape(n_classes, n_classes, 0, ()), torch.zeros(n_classes, dtype=torch.int64)
@@ -159,43 +161,49 @@ def _numbered_within(node: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, 
 class TreeTables:
     """What the computation of a layer looks up, made from the places of the classes.
 
-    `root_child` is the root's child of each class, `direct` the classes that are such children themselves,
-    `root_empty` says which children of the root have no class below, and `children` has for each level the rows
-    of the parameters of every node's children (-1 where there is none): rows of nodes, and of classes in the
-    last level.
+    `root_child` is the root's child of each class and `place` its place, `direct` the classes that are such children
+    themselves, `root_empty` says which children of the root have no class below, and `children` has for each level the
+    rows of the parameters of every node's children (-1 where there is none): rows of nodes, and of classes in the last
+    level. `bounds` has where the children of each node begin when those of a level are numbered.
     """
 
     root_child: Tensor
+    place: Tensor
     direct: Tensor
     root_empty: Tensor
+    bounds: list[Tensor]
     children: list[Tensor]
 
 
 def make_tables(shape: TreeShape, place: Tensor) -> TreeTables:
     """Look-up tables for classes in these places, on the device of `place`."""
+    check_places(shape, place)
     device = place.device
     is_direct = place == shape.n_places
     direct = is_direct.nonzero().flatten()
-    if len(direct) != shape.n_direct:
-        raise ValueError(f"{len(direct)} classes are direct, but the shape of the tree has {shape.n_direct}.")
     class_of_place = torch.full((shape.n_places + 1,), -1, dtype=torch.int32, device=device)
     class_of_place[place] = torch.arange(shape.n_classes, dtype=torch.int32, device=device)
     class_of_place = class_of_place[: shape.n_places]
     root_child = torch.empty_like(place)
     root_child[direct] = torch.arange(shape.n_direct, device=device)
-    root_empty = torch.zeros(shape.n_direct + shape.n_top, dtype=torch.bool, device=device)
-    if not shape.arities:
-        return TreeTables(root_child, direct, root_empty, [])
-    root_child[~is_direct] = shape.n_direct + place[~is_direct] // shape.places_below(0)
+    root_child[~is_direct] = shape.n_direct + place[~is_direct] // max(1, shape.places_below(0))
     taken = class_of_place >= 0
-    root_empty[shape.n_direct :] = ~taken.view(shape.n_top, -1).any(dim=1)
+    root_empty = torch.zeros(shape.n_direct + shape.n_top, dtype=torch.bool, device=device)
     children = []
-    for level in range(len(shape.arities) - 1):
-        below = taken.view(shape.nodes(level + 1), -1).any(dim=1)
-        rows = shape.first_row(level + 1) + torch.arange(len(below), dtype=torch.int32, device=device)
-        children.append(rows.masked_fill(~below, -1).view(-1, shape.arities[level]))
-    children.append(class_of_place.view(-1, shape.arities[-1]))
-    return TreeTables(root_child, direct, root_empty, children)
+    for level in range(len(shape.arities)):
+        has_class = taken.view(shape.nodes(level), -1).any(dim=1)
+        if level == 0:
+            root_empty[shape.n_direct :] = ~has_class
+            continue
+        rows = shape.first_row(level) + torch.arange(len(has_class), dtype=torch.int32, device=device)
+        children.append(rows.masked_fill(~has_class, -1).view(-1, shape.arities[level - 1]))
+    if shape.arities:
+        children.append(class_of_place.view(-1, shape.arities[-1]))
+    bounds = [
+        torch.arange(0, table.numel() + 1, table.shape[1], dtype=torch.int32, device=device)
+        for table in children
+    ]
+    return TreeTables(root_child, place.to(torch.int32), direct, root_empty, bounds, children)
 
 
 def check_places(shape: TreeShape, place: Tensor) -> None:

@@ -11,11 +11,13 @@ import torch.distributed
 from torch import Tensor, nn
 
 from treemax.parameters import check_number
-from treemax.torch.path_loss import Layer, path_loss
+from treemax.torch.layer import Kept, Layer
+from treemax.torch.path_loss import path_loss
 from treemax.torch.reassignment import Statistics, reassigned
 from treemax.torch.search import all_log_probabilities, best_classes
 from treemax.torch.structure import (
     TreeShape,
+    TreeTables,
     check_places,
     choose_shape,
     make_tables,
@@ -129,6 +131,7 @@ class TreeSoftmax(nn.Module):
             self.register_parameter(name, parameter)
         self.register_buffer("places", places.to(device))
         self.register_buffer("tree_shape", torch.tensor([shape.n_direct, shape.n_top, *shape.arities]))
+        self._tables: TreeTables | None = None
         self._statistics: Statistics | None = None
         self._examples_since = 0
         self._look_up()
@@ -148,12 +151,8 @@ class TreeSoftmax(nn.Module):
         `hidden` has the shape (..., in_features), `target` the shape (...). In training the outputs of nodes are
         noted, and every `reassign_every` examples the tree changes before the loss is computed.
         """
-        loss, kept = self._losses(hidden, target, learn=self.training and self.reassign_every > 0)
-        if self.reduction == "none":
-            return loss.view(target.shape)
-        if self.reduction == "sum":
-            return loss.sum()
-        return loss.sum() / kept.sum()
+        loss = self._loss(hidden, target, self.reduction, learn=self.training and self.reassign_every > 0)
+        return loss.view(target.shape) if self.reduction == "none" else loss
 
     def reassign(self) -> int:
         """Assign classes to nodes anew by what was noted since the last time; the number of classes that moved.
@@ -186,8 +185,7 @@ class TreeSoftmax(nn.Module):
         All classes cost as much as a flat softmax. Both are differentiable.
         """
         if target is not None:
-            loss, _ = self._losses(hidden, target, learn=False)
-            return -loss.view(target.shape)
+            return -self._loss(hidden, target, "none", learn=False).view(target.shape)
         rows = self._rows(hidden)
         return all_log_probabilities(rows, self._layer()).view(*hidden.shape[:-1], self.n_classes)
 
@@ -210,25 +208,23 @@ class TreeSoftmax(nn.Module):
         return self.topk(hidden, 1, beam)[1].squeeze(-1)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.n_classes}, shape={self.shape}, reassign_every={self.reassign_every}"
+        return (
+            f"{self.in_features}, {self.n_classes}, shape={self.shape}, reassign_every={self.reassign_every}"
+        )
 
     # --- inside ----------------------------------------------------------------------------------------
 
-    def _losses(self, hidden: Tensor, target: Tensor, learn: bool) -> tuple[Tensor, Tensor]:
-        """The loss of each row, and which rows count."""
+    def _loss(self, hidden: Tensor, target: Tensor, reduction: str, learn: bool) -> Tensor:
         rows = self._rows(hidden)
         _check_target(hidden, target, self.n_classes, self.ignore_index)
         learn = learn and bool(self.shape.arities)
         if learn:
             self._reassign_if_due(rows.shape[0])
-        classes = target.reshape(-1)
-        kept = classes != self.ignore_index
-        classes = classes.masked_fill(~kept, 0)
-        root_child, place = self._tables.root_child[classes], self.places[classes]
-        loss, root_output, outputs, orders, *_ = path_loss(rows, root_child, place, self._layer())
+        target = target.reshape(-1)
+        loss, kept = path_loss(rows, target, self._layer(), self.ignore_index, reduction)
         if learn:
-            self._note(classes, kept & (place < self.shape.n_places), root_output, outputs, orders)
-        return loss * kept, kept
+            self._note(target, kept)
+        return loss
 
     @torch.compiler.disable
     def _reassign_if_due(self, n_rows: int) -> None:
@@ -238,16 +234,12 @@ class TreeSoftmax(nn.Module):
         self._examples_since += n_rows * processes
 
     @torch.compiler.disable
-    @torch.no_grad()
-    def _note(
-        self, classes: Tensor, counted: Tensor, root_output: Tensor, outputs: list[Tensor], orders: list[Tensor]
-    ) -> None:
+    def _note(self, target: Tensor, kept: Kept) -> None:
         """Keep statistics of a batch."""
-        if self._statistics is None or self._statistics.counts.device != classes.device:
-            self._statistics = Statistics(self.shape, classes.device)
-        self._statistics.add(classes, counted, 0, root_output[:, self.shape.n_direct :])
-        for level, (output, order) in enumerate(zip(outputs[:-1], orders)):
-            self._statistics.add(classes[order], counted[order], level + 1, output)
+        if self._statistics is None or self._statistics.counts.device != target.device:
+            self._statistics = Statistics(self.shape, target.device)
+        with torch.no_grad():
+            self._statistics.add(target, kept)
 
     def _rows(self, hidden: Tensor) -> Tensor:
         """Hidden vectors as a matrix, in the type to compute in."""
@@ -268,19 +260,24 @@ class TreeSoftmax(nn.Module):
 
     def _layer(self) -> Layer:
         tables = self._tables
+        if tables is None:
+            raise RuntimeError("the layer has no tree yet: load a state dictionary into it.")
         return Layer(
-            self.weight, self.bias, self.node_weight, self.node_bias, tables.direct, tables.root_empty, tables.children
-        )
+            self.weight, self.bias, self.node_weight, self.node_bias, tables.root_child, tables.place, tables.direct,
+            tables.root_empty, tables.bounds, tables.children,
+        )  # fmt: skip
 
     def _look_up(self) -> None:
         """Make the tables anew. They are no buffers: DistributedDataParallel would overwrite those between a
         forward pass and its backward pass."""
-        if not self.places.is_meta:
-            self._tables = make_tables(self.shape, self.places)
+        self._tables = None if self.places.is_meta else make_tables(self.shape, self.places)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TreeSoftmax:
         super()._apply(fn, recurse)
-        self._look_up()
+        try:
+            self._look_up()
+        except ValueError:  # `to_empty` leaves anything in the places, until a state is loaded
+            self._tables = None
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -313,7 +310,9 @@ def _checked_counts(counts: Any, n_classes: int) -> Tensor | None:
         return None
     array = np.asarray(counts.detach().cpu() if isinstance(counts, Tensor) else counts, dtype=np.float64)
     if array.shape != (n_classes,):
-        raise ValueError(f"counts must have one number for each of the {n_classes} classes, got shape {array.shape}.")
+        raise ValueError(
+            f"counts must have one number for each of the {n_classes} classes, got shape {array.shape}."
+        )
     if not (np.isfinite(array).all() and (array >= 0).all()):
         raise ValueError("counts must be finite numbers and not negative.")
     return torch.from_numpy(array)
@@ -323,9 +322,11 @@ def _order(structure: str, counts: Tensor | None, shape: TreeShape, seed: int) -
     """Classes as they come into the tree: direct ones first, then neighbours together."""
     if structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
-        raise ValueError(f"structure must be one of {names}, or an array with the groups of each class, got {structure!r}.")
+        raise ValueError(
+            f"structure must be one of {names}, or an array with the groups of each class, got {structure!r}."
+        )
     if counts is None:
-        if structure == "frequency" or shape.n_direct and shape.arities:
+        if structure == "frequency" or (shape.n_direct and shape.arities):
             raise ValueError("counts are needed to know which classes are frequent (structure, n_direct).")
         counts = torch.zeros(shape.n_classes, dtype=torch.float64)
     order = torch.argsort(counts, descending=True, stable=True)

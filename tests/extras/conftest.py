@@ -1,0 +1,5 @@
+"""These tests need extras, and are left out where those are not installed. `make test-extras` runs them."""
+
+from importlib.util import find_spec
+
+collect_ignore_glob = [] if find_spec("torch") else ["*.py"]

@@ -1,9 +1,14 @@
-"""Softmax trees on our data. One thread.
+"""The experiments of the paper on softmax trees on our data, and what it leaves open. One thread.
 
     python -m benchmarks.softmax answers [FOLDER]       the time of an answer, beside a full softmax's bare product
+    python -m benchmarks.softmax missing [SUITE]        three treatments of a class that the leaf lacks (table 1)
+    python -m benchmarks.softmax shape [SUITE]          error and time by depth and classes of a leaf (figures 2 and 4)
+    python -m benchmarks.softmax starts [SUITE]         error by where training begins (figure 3)
+    python -m benchmarks.softmax training [SUITE]       training time, beside scikit-learn's solvers at the nodes
+    python -m benchmarks.softmax trade-off [SUITE]      error against microseconds, beside our other models
 
-The table is printed, and what was found stored as JSON in `results`. Models are trained first; with a FOLDER they are
-kept there, and taken from there the next time.
+Tables are printed, what was found is stored as JSON in `results`, plots go to `docs/images`. With a FOLDER the models
+of `answers` are kept there, and taken from there the next time.
 """
 
 from __future__ import annotations
@@ -15,14 +20,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 import importlib
 import sys
 
-EXPERIMENTS = ("answers",)
+EXPERIMENTS = ("answers", "missing", "shape", "starts", "trade-off", "training")
 
 
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in EXPERIMENTS:
         print(__doc__, file=sys.stderr)
         return 2
-    importlib.import_module(f"benchmarks.softmax.{arguments[0]}").main(arguments[1:])
+    experiment = importlib.import_module(f"benchmarks.softmax.{arguments[0].replace('-', '_')}")
+    experiment.main(arguments[1:])
     return 0
 
 

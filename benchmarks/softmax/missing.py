@@ -18,9 +18,9 @@ TREATMENTS: dict[str, dict[str, Any]] = {
 WAYS: dict[str, dict[str, Any]] = {
     "the paper's, random start": {**PAPER, "start": "random"},
     "the paper's": PAPER,
-    "the defaults": {},
+    "the defaults": {"depth": "auto"},
 }
-ITERATIONS, SEEDS = 3, (0, 1)
+ITERATIONS, SEEDS = 4, (0,)
 
 
 def run(problem: Problem) -> dict[str, dict[str, Outcome]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks.problem import Problem, hits, seconds
 
+from benchmarks.problem import Problem, hits, seconds
 from treemax import SoftmaxTree
 
-PAPER = {"start": "prototypes", "spill": 0.0, "ridge": 0.0, "plane_penalty": 1.0, "alpha": 0.1}
+PAPER = {"start": "prototypes", "growth": 1.0, "spill": 0.0, "ridge": 0.0, "plane_penalty": 1.0, "alpha": 0.1}
 DEPTH, LEAF_CLASSES = 5, 100
 
 

@@ -1,4 +1,4 @@
-"""Error and the time of an answer by depth and by the classes of a leaf (figures 2 and 4)."""
+"""Error and the time of an answer by depth and by the classes of a leaf (figures 2 and 4), of complete trees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.output import canvas, draw, keep, number, table
 from benchmarks.problem import Problem
 from benchmarks.softmax.models import Outcome, measured, softmax_tree
 
-DEPTHS = (1, 3, 5, 7, 9)
+DEPTHS = (1, 3, 5, 7)
 LEAF_CLASSES = (25, 50, 100, 200, None)  # None: every class that comes to the leaf
 ITERATIONS = 3
 Found = dict[str, dict[int, Outcome]]  # by the classes of a leaf and the depth
@@ -22,7 +22,7 @@ def run(problem: Problem) -> Found:
     found: Found = {}
     for n_classes in LEAF_CLASSES:
         for depth in DEPTHS:
-            model = softmax_tree(depth=depth, leaf_classes=n_classes, iterations=ITERATIONS)
+            model = softmax_tree(depth=depth, leaf_classes=n_classes, growth=1.0, iterations=ITERATIONS)
             found.setdefault(name(n_classes), {})[depth] = measured(model, problem)
             print(
                 f"{name(n_classes)} classes, depth {depth}: {found[name(n_classes)][depth]}", file=sys.stderr

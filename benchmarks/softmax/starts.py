@@ -10,7 +10,10 @@ from benchmarks.problem import Problem
 from benchmarks.softmax.models import PAPER, Outcome, measured, softmax_tree
 
 STARTS = ("random", "kmeans", "prototypes", "balanced")
-WAYS: dict[str, dict[str, Any]] = {"the paper's algorithm": PAPER, "the defaults": {}}
+WAYS: dict[str, dict[str, Any]] = {
+    "the paper's algorithm": PAPER,
+    "the defaults, complete tree": {"growth": 1.0},
+}
 ITERATIONS = 5
 Found = dict[str, dict[str, list[Outcome]]]  # by way and start: after each iteration
 

@@ -33,6 +33,8 @@ from treemax.threads import thread_count
 ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # what alpha="auto" chooses from
 ALPHA_OF_FEW = 0.01  # where there are too few rows to hold any out
 RIDGE_OF_DENSE = 0.1  # of rows that are mostly numbers other than zero; others are better off without
+SPILL_OF_DENSE, SPILL_OF_SPARSE = 0.4, 0.8
+TO_GROW = 2  # depths that a tree that grows begins without
 DENSE = 0.5  # the share of such numbers from which on rows count as dense, in whatever form they come
 HELD_OUT = 0.1  # of the rows, to choose alpha
 ITERATIONS_TO_CHOOSE = 2
@@ -72,7 +74,8 @@ class SoftmaxTree(LabelClassifier):
     Parameters
     ----------
     depth : "auto" or int
-        Decisions on a path; "auto" is as many as give the leaves room for every class about three times.
+        Decisions on a path to begin with. "auto" is as many as give the leaves room for every class about three
+        times, and two fewer for a tree that grows.
     leaf_classes : "auto", int or None
         Classes of a leaf, at most; "auto" grows with the root of their number, None is all of them.
     alpha : "auto" or float
@@ -93,10 +96,11 @@ class SoftmaxTree(LabelClassifier):
     start : "balanced", "prototypes", "kmeans" or "random"
         Which classes begin in which leaf: balanced halves of the classes; k-means of class means, or of all rows,
         with greedy merging; or random hyperplanes.
-    spill : float
+    spill : "auto" or float
         How uncertain the side of a row is taken to be when leaves learn, in standard deviations of the scores of a
-        hyperplane: a row near one trains the leaves on both sides, each by the chance that it comes there. 0 is the
-        paper's algorithm, whose objective never rises.
+        hyperplane: a row near one trains the leaves on both sides, each by the chance that it comes there. "auto" is
+        0.4 where at least half of the numbers in the rows are not zero, and 0.8 else. 0 is the paper's algorithm,
+        whose objective never rises.
     growth : float
         Between iterations, a leaf is split in two if it has not the class of more than this share of its rows; the
         tree begins with `depth` and becomes deeper where it has to. 1 is the complete tree of the paper.
@@ -149,12 +153,12 @@ class SoftmaxTree(LabelClassifier):
         alpha: float | str = 0.01,
         ridge: float | str = "auto",
         plane_penalty: float = 10.0,
-        iterations: int = 5,
+        iterations: int = 6,
         missing: str = ZERO_ONE,
         beta: float = 100.0,
         start: str = "balanced",
-        spill: float = 0.4,
-        growth: float = 1.0,
+        spill: float | str = "auto",
+        growth: float = 0.02,
         early_share: float = 1.0,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,
@@ -197,7 +201,8 @@ class SoftmaxTree(LabelClassifier):
             check_number(name, getattr(self, name), above=0)
         if self.ridge != "auto":
             check_number("ridge", self.ridge, least=0)
-        check_number("spill", self.spill, least=0)
+        if self.spill != "auto":
+            check_number("spill", self.spill, least=0)
         check_number("growth", self.growth, above=0, most=1)
         check_number("early_share", self.early_share, above=0, most=1)
         check_number("smoothing", self.smoothing, least=0, most=1)
@@ -270,7 +275,8 @@ class SoftmaxTree(LabelClassifier):
     def _depth(self, n_labels: int) -> int:
         if self.depth != "auto":
             return int(self.depth)
-        return learning.depth_for(n_labels, self._leaf_classes(n_labels))
+        complete = learning.depth_for(n_labels, self._leaf_classes(n_labels))
+        return max(min(complete, 1), complete - TO_GROW) if self.growth < 1.0 else complete
 
     def _leaf_classes(self, n_labels: int) -> int:
         if self.leaf_classes is None:
@@ -278,11 +284,12 @@ class SoftmaxTree(LabelClassifier):
         return learning.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
 
     def _settings(self, rows: Rows, alpha: float, n_labels: int) -> Settings:
-        ridge = float(self.ridge) if self.ridge != "auto" else RIDGE_OF_DENSE if _are_dense(rows) else 0.0
+        dense = _are_dense(rows)
+        ridge = float(self.ridge) if self.ridge != "auto" else RIDGE_OF_DENSE if dense else 0.0
+        spill = float(self.spill) if self.spill != "auto" else SPILL_OF_DENSE if dense else SPILL_OF_SPARSE
         return Settings(
-            alpha, self._leaf_classes(n_labels), self.missing, self.beta, self.spill, self.tolerance, ridge=ridge,
+            alpha, self._leaf_classes(n_labels), self.missing, self.beta, spill, self.tolerance, ridge=ridge,
             plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
-            early_share=float(self.early_share),
         )  # fmt: skip
 
     def _chosen_alpha(
@@ -433,12 +440,12 @@ class SoftmaxForest(SoftmaxTree):
         alpha: float | str = 0.01,
         ridge: float | str = "auto",
         plane_penalty: float = 10.0,
-        iterations: int = 3,
+        iterations: int = 5,
         missing: str = ZERO_ONE,
         beta: float = 100.0,
         start: str = "balanced",
-        spill: float = 0.4,
-        growth: float = 1.0,
+        spill: float | str = "auto",
+        growth: float = 0.02,
         early_share: float = 1.0,
         smoothing: float = 0.0,
         tolerance: float = 1e-3,

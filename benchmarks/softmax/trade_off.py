@@ -14,8 +14,8 @@ from benchmarks.problem import Problem, hits, seconds
 from treemax import LOMTree, OneVsAll, RecallTree, SoftmaxForest, SoftmaxTree
 
 ROUNDS, PASSES, K = 15, 10, 5
-TREES = (15, 25, 50, 100, 200)  # classes of a leaf
-FORESTS = ((2, 25), (3, 26), (2, 50), (4, 25), (4, 50), (8, 50))  # trees, and classes of a leaf
+TREES = (25, 50, 100, 200)  # classes of a leaf
+FORESTS = ((3, 25), (4, 50))  # trees, and classes of a leaf
 CANDIDATES = (5, 20, 60)
 BEAMS = ((2, 20), (8, 60), (32, 150))
 TICKS = (8, 9, 10, 12, 15, 20, 30, 40)  # of the errors

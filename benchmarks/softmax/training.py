@@ -18,7 +18,9 @@ from benchmarks.problem import Problem, hits, seconds
 from benchmarks.softmax.models import DEPTH, LEAF_CLASSES, PAPER, softmax_tree
 
 ITERATIONS, ALPHA = 3, 0.1
-LOSSES = {"beta = 10": 10.0, "zero-one": None}  # the loss of a class that a leaf lacks; None counts errors
+LOSSES: dict[str, float | None] = {
+    "beta = 10": 10.0
+}  # the loss of a class that a leaf lacks; None counts errors
 
 
 class Trained(NamedTuple):

@@ -26,6 +26,7 @@ from treemax.threads import one_blas_thread, run_all
 
 ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
 ROWS_AT_ONCE = 4096  # scored together
+ROWS_TO_SPLIT = 2  # for every class that a leaf may have: smaller ones are not split
 LEAST_CHANCE = 0.02  # with which a row comes to a leaf that learns from it, with spill
 
 Indices = NDArray[np.int64]
@@ -465,7 +466,8 @@ def grown(tao: Tao) -> bool:
     def split(place: int) -> None:
         leaf, rows = state.leaves[place], tao.sets[first + place]
         assert leaf is not None
-        missed = float((leaf.places(tao.labels[rows]) < 0).mean()) if len(rows) else 0.0
+        enough = len(rows) >= ROWS_TO_SPLIT * tao.settings.n_classes
+        missed = float((leaf.places(tao.labels[rows]) < 0).mean()) if enough else 0.0
         planes[place] = tao.plane_between_halves(rows) if missed > tao.settings.growth else tao.closed_plane()
 
     run_all(range(len(planes)), split, tao.threads)

@@ -28,14 +28,14 @@ CALLS = 500  # of one row, a round
 K = 5
 N_LABELS = 1000  # of glyphs1k
 MODELS: dict[str, Callable[[], Any]] = {
-    "tree": lambda: treemax.SoftmaxTree(depth=5, leaf_classes=100, verbose=0),
-    "forest": lambda: treemax.SoftmaxForest(n_trees=4, depth=7, leaf_classes=50, verbose=0),
+    "tree": lambda: treemax.SoftmaxTree(leaf_classes=100, verbose=0),
+    "forest": lambda: treemax.SoftmaxForest(n_trees=4, leaf_classes=50, verbose=0),
     "one-vs-all": lambda: treemax.OneVsAll(passes=10, verbose=0),
 }
 NAMES = {
     "product": "full softmax, bare products `W @ x` and `X @ W.T`",
-    "tree": "SoftmaxTree, `depth=5, leaf_classes=100`",
-    "forest": "SoftmaxForest, 4 trees, `depth=7, leaf_classes=50`",
+    "tree": "SoftmaxTree, `leaf_classes=100`",
+    "forest": "SoftmaxForest, 4 trees, `leaf_classes=50`",
     "one-vs-all": "OneVsAll, 10 passes",
 }
 FIGURES = {  # what is found -> the column of the table

@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from sklearn.base import clone
+
 from benchmarks.output import canvas, draw, keep, number, table
-from benchmarks.problem import Problem, hits, seconds
+from benchmarks.problem import Problem, hits, seconds, warm_up
 from treemax import LOMTree, OneVsAll, RecallTree, SoftmaxForest, SoftmaxTree
 
 ROUNDS, PASSES, K = 15, 10, 5
@@ -18,6 +20,7 @@ TREES = (25, 50, 100, 200)  # classes of a leaf
 FORESTS = ((3, 25), (4, 50))  # trees, and classes of a leaf
 CANDIDATES = (5, 20, 60)
 BEAMS = ((2, 20), (8, 60), (32, 150))
+MICROSECONDS = (1, 2, 3, 4, 6, 8)  # on the axis
 TICKS = (8, 9, 10, 12, 15, 20, 30, 40)  # of the errors
 
 
@@ -46,6 +49,7 @@ def run(problem: Problem, models: dict[str, dict[str, Any]]) -> dict[str, dict[s
     for family, points in models.items():
         found[family] = {}
         for point, model in points.items():
+            warm_up(clone(model), problem)
             spent = seconds(lambda: model.fit(problem.X, problem.y))  # noqa: B023 (called at once)
             right = hits(model, problem, K)
             errors = {
@@ -82,6 +86,8 @@ def plot(suite: str, found: dict[str, dict[str, dict[str, float]]]) -> None:
         for point, time, error in zip(points, times, errors, strict=True):
             axis.annotate(point, (time, error), (4, 4), textcoords="offset points", fontsize=7)
     axis.set_xscale("log")
+    axis.set_xticks(MICROSECONDS, [str(tick) for tick in MICROSECONDS])
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.set_yscale("log")
     axis.set_yticks(TICKS, [str(tick) for tick in TICKS])
     axis.yaxis.set_minor_locator(NullLocator())

@@ -3,7 +3,7 @@
 import pytest
 
 from treemax.checks import CHECKS
-from treemax.estimators import MODELS, LabelTree, OneVsAll, OnlineLabelTree, RecallTree
+from treemax.estimators import MODELS, LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},
@@ -12,6 +12,9 @@ VARIANTS = {
     "label-tree, exact, huffman": LabelTree(tree="huffman", search="exact"),
     "label-tree, L1": LabelTree(penalty="l1", arity=2, max_leaf=3, cost=3.0),
     "label-tree, eight bits": LabelTree(precision="int8", max_leaf=3),
+    "learned-tree, binary, from a random tree": LearnedTree(arity=2, start="random", assign_every=0.5),
+    "learned-tree, three children, beam": LearnedTree(arity=3, search="beam", labels="one", schedule="hold"),
+    "learned-tree, huffman, dimension 7": LearnedTree(tree="huffman", arity=2, dimension=7),
     "one-vs-all, logistic": OneVsAll(loss="logistic"),
     "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
     "online-label-tree, the paper's": OnlineLabelTree(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from treemax.estimators import (
         MODELS,
         LabelTree,
+        LearnedTree,
         LOMTree,
         OneVsAll,
         OnlineLabelTree,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "MODELS": "treemax.estimators",
     "LabelTree": "treemax.estimators",
+    "LearnedTree": "treemax.estimators",
     "LOMTree": "treemax.estimators",
     "OneVsAll": "treemax.estimators",
     "OnlineLabelTree": "treemax.estimators",
@@ -50,6 +52,7 @@ __all__ = [
     "HashingText",
     "LOMTree",
     "LabelTree",
+    "LearnedTree",
     "ModelFileError",
     "OneVsAll",
     "OnlineLabelTree",

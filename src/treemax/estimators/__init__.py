@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treemax.estimators.base import LabelClassifier, TopK, TrainingInterrupted
 from treemax.estimators.label_tree import LabelTree
+from treemax.estimators.learned_tree import LearnedTree
 from treemax.estimators.lom_tree import LOMTree
 from treemax.estimators.one_vs_all import OneVsAll
 from treemax.estimators.online import OnlineLabelClassifier
@@ -13,6 +14,7 @@ from treemax.estimators.softmax_tree import SoftmaxForest, SoftmaxTree
 
 MODELS: dict[str, type[LabelClassifier]] = {
     "label-tree": LabelTree,
+    "learned-tree": LearnedTree,
     "lom-tree": LOMTree,
     "one-vs-all": OneVsAll,
     "online-label-tree": OnlineLabelTree,
@@ -28,6 +30,7 @@ __all__ = [
     "LOMTree",
     "LabelClassifier",
     "LabelTree",
+    "LearnedTree",
     "OneVsAll",
     "OnlineLabelClassifier",
     "OnlineLabelTree",

@@ -57,3 +57,30 @@ def take_pairs_well_formed(order, n_children, n_labels, child_of_label, held):
 @inline_kernel
 def _is_complete(held, n_children):
     return held > 0 and (held - 1) % (n_children - 1) == 0
+
+
+@kernel
+def take_pairs_bounded(order, n_children, n_labels, most, child_of_label, held):
+    """The same as `take_pairs_well_formed` with two bounds: a child gets no more than `most` labels, itself a
+    well-formed number, so that the tree below it need not be too deep; and no child stays empty while there are
+    labels, as could happen where `n_labels` is more than there are."""
+    blocks = (n_labels - n_children) // (n_children - 1)
+    left = child_of_label.size
+    empty = min(n_children, left)
+    for pair in order:
+        label = pair // n_children
+        child = pair % n_children
+        if child_of_label[label] != OPEN:
+            continue
+        begins_block = _is_complete(held[child], n_children)
+        if held[child] > 0 and (left <= empty or held[child] >= most or (begins_block and blocks == 0)):
+            continue
+        if begins_block:
+            blocks -= 1
+        if held[child] == 0:
+            empty -= 1
+        child_of_label[label] = child
+        held[child] += 1
+        left -= 1
+        if left == 0:
+            return

@@ -1,0 +1,295 @@
+"""Learning embeddings, node vectors and the tree together.
+
+Yacine Jernite, Anna Choromanska and David Sontag, "Simultaneous Learning of Trees and Representations for
+Extreme Classification and Density Estimation", ICML 2017: Algorithm 1 with log p in place of p (section 6), and
+Algorithm 2 every so many rows. Their sums of probabilities for each node and label are computed anew from the rows
+each time, with the parameters of that moment: so a label that has just come to a node is known there too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inference.learned_tree import LearnedTreeModel, aligned, padded, renumbered, vectors_of
+from treemax.inputs import SparseRows, read_only
+from treemax.kernels import learned_tree as kernels
+from treemax.labels import Targets
+from treemax.learning.adagrad import mean_squared_length
+from treemax.threads import for_each
+from treemax.trees import Tree
+
+ROWS_AT_ONCE = 2048
+FEW_FEATURES = 0.5  # share of the columns that occur, below which the others get no embedding
+NUMBERS_TO_ASSIGN = 2**26  # of representations that are held while labels are assigned
+INITIAL_SQUARES = np.float32(1e-8)
+OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn. `hold` is the share of the training in which the rate stays, before it falls to zero."""
+
+    dimension: int
+    rate: float
+    epochs: int
+    hold: float = 0.0
+    optimizer: str = "adagrad"
+    least_error: float = 0.0  # of a child's probability: smaller ones are let be
+    one_label: bool = False  # of a row in a step, drawn at random, in place of all
+
+
+class Paths(NamedTuple):
+    """For every label the nodes from the root to it: first vector, number of children, and which of them."""
+
+    starts: NDArray[np.int64]
+    firsts: NDArray[np.uint32]
+    counts: NDArray[np.uint32]
+    slots: NDArray[np.uint32]
+
+
+@dataclass
+class Structure:
+    """A tree whose nodes keep their numbers while labels move: the children of inner node v are
+    `children[starts[v]:starts[v] + n_children[v]]`, inner nodes by number and leaves as -1 less their label."""
+
+    children: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    n_children: NDArray[np.int64]
+    first_vectors: NDArray[np.int64]
+    n_vectors: int
+    n_labels: int
+
+    @classmethod
+    def of_tree(cls, tree: Tree) -> Structure:
+        """A tree that stays as it is."""
+        inner = np.flatnonzero(tree.n_children)
+        counts = tree.n_children[inner]
+        starts = np.cumsum(counts) - counts
+        vectors = vectors_of(counts)
+        firsts = np.cumsum(vectors) - vectors
+        return cls(_codes(tree), starts, counts.copy(), firsts, int(vectors.sum()), tree.n_labels)
+
+    @classmethod
+    def with_room(cls, tree: Tree, arity: int) -> Structure:
+        """A tree that may change its shape: every node has room for `arity` children, and there are as many
+        nodes as any well-formed tree has."""
+        inner = np.flatnonzero(tree.n_children)
+        room = max(len(inner), -(-(tree.n_labels - 1) // (arity - 1))) + 1
+        children, n_children = np.full((room, arity), -1, dtype=np.int64), np.zeros(room, dtype=np.int64)
+        counts = tree.n_children[inner]
+        n_children[: len(inner)] = counts
+        children[np.repeat(np.arange(len(inner)), counts), _ranks(counts)] = _codes(tree)
+        a_node = vectors_a_node(arity)
+        nodes = np.arange(room)
+        return cls(children.ravel(), nodes * arity, n_children, nodes * a_node, room * a_node, tree.n_labels)
+
+    def paths(self) -> Paths:
+        """The way to every label."""
+        n = len(self.n_children)
+        parents, slots, depths, waiting = (np.zeros(n, dtype=np.int64) for _ in range(4))
+        leaf_parents, leaf_slots = (np.zeros(self.n_labels, dtype=np.int64) for _ in range(2))
+        kernels.parents_and_depths(
+            self.children, self.starts, self.n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting
+        )  # fmt: skip
+        starts = np.concatenate([[0], np.cumsum(depths[leaf_parents] + 1)])
+        firsts, counts, targets = (np.empty(starts[-1], dtype=np.uint32) for _ in range(3))
+        kernels.write_paths(
+            starts, self.n_children, self.first_vectors, parents, slots, leaf_parents, leaf_slots, firsts, counts, targets
+        )  # fmt: skip
+        return Paths(*map(read_only, (starts, firsts, counts, targets)))
+
+    def as_tree(self) -> tuple[Tree, NDArray[np.int64]]:
+        """The tree, breadth-first, and the vectors of its nodes in that order."""
+        levels, level = [], np.zeros(1, dtype=np.int64)
+        while len(level):
+            levels.append(level)
+            inner = level[level >= 0]
+            counts = self.n_children[inner]
+            level = self.children[np.repeat(self.starts[inner], counts) + _ranks(counts)]
+        codes = np.concatenate(levels)
+        is_inner = codes >= 0
+        n_children = np.where(is_inner, self.n_children[np.maximum(codes, 0)], 0)
+        first_child = 1 + np.cumsum(n_children) - n_children
+        tree = Tree(first_child, n_children, np.where(is_inner, -1, -1 - codes))
+        own = codes[is_inner]
+        counts = vectors_of(self.n_children[own])
+        return tree, np.repeat(self.first_vectors[own], counts) + _ranks(counts)
+
+
+def vectors_a_node(arity: int) -> int:
+    """How many vectors a node with so many children has."""
+    return int(vectors_of(np.array([arity]))[0])
+
+
+def _codes(tree: Tree) -> NDArray[np.int64]:
+    """Inner nodes numbered in their order and leaves as -1 less their label, without the root."""
+    numbers = np.cumsum(tree.n_children > 0) - 1
+    return np.where(tree.label >= 0, -1 - tree.label, numbers)[1:]
+
+
+def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, 2, ... for each of the counts, one after the other."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def deepest(n_labels: int, arity: int) -> int:
+    """How deep a learned tree may be: half as deep again as a complete one, and a level at least."""
+    complete = max(1, math.ceil(math.log(max(2, n_labels)) / math.log(arity) - 1e-9))
+    return complete + max(1, complete // 2)
+
+
+@dataclass
+class Training:
+    """Parameters that are being learned, on the rows given."""
+
+    rows: SparseRows
+    targets: Targets
+    settings: Settings
+    structure: Structure
+    random: np.random.RandomState
+    arity: int
+    multi_label: bool = False
+    history: list[float] = field(default_factory=list)  # the mean of -log p in each epoch
+
+    def __post_init__(self) -> None:
+        rows, dimension = self.rows, self.settings.dimension
+        self.n_features = rows.n_features
+        self.features = _features_in_use(rows)
+        if self.features is not None:
+            self.rows = rows = renumbered(rows, self.features)
+        self.scale = np.float32(1.0 / math.sqrt(mean_squared_length(rows)[0]))
+        width = padded(dimension)
+        self.embeddings = aligned((rows.n_features, width))
+        most = 1.0 / dimension
+        for start in range(0, len(self.embeddings), ROWS_AT_ONCE):
+            block = self.embeddings[start : start + ROWS_AT_ONCE, :dimension]
+            block[:] = self.random.uniform(-most, most, block.shape)
+        self.weights = aligned((self.structure.n_vectors, width))
+        self.biases = np.zeros(self.structure.n_vectors, dtype=np.float32)
+        self.squares = np.full(self.structure.n_vectors, INITIAL_SQUARES)
+        self.feature_squares = np.full(rows.n_features, INITIAL_SQUARES)
+        self.paths = self.structure.paths()
+
+    @property
+    def n_labels(self) -> int:
+        return self.structure.n_labels
+
+    # --- steps ------------------------------------------------------------------------------------------
+
+    def run(self, threads: int, assign_every: int = 0, assign_until: int = 0) -> Iterator[int]:
+        """All epochs; yields the rows done after each piece. Labels are assigned anew after every `assign_every`
+        rows, up to `assign_until`."""
+        n_rows, planned, done, assigned = len(self.rows), self.settings.epochs * len(self.rows), 0, 0
+        for _ in range(self.settings.epochs):
+            order = self.random.permutation(n_rows).astype(np.uint32)
+            total = learned = 0.0
+            for piece, (likelihood, n) in self._epoch(order, done, planned, threads):
+                done += len(piece)
+                total, learned = total + likelihood, learned + n
+                yield len(piece)
+            self.history.append(-total / max(1.0, learned))
+            if assign_every and done // assign_every > assigned and done <= assign_until:
+                assigned = done // assign_every
+                self.assign()
+
+    def _epoch(
+        self, order: NDArray[np.uint32], done: int, planned: int, threads: int
+    ) -> Iterator[tuple[NDArray[np.uint32], tuple[float, int]]]:
+        """The rows in this order; with several threads, steps that meet overwrite each other, which is rare."""
+        results: dict[int, tuple[float, int]] = {}
+        seed = int(self.random.randint(2**31))
+
+        def work(start: int) -> None:
+            rate = self.rate((done + start) / planned)
+            results[start] = self._learn(order[start : start + ROWS_AT_ONCE], rate, seed + start)
+
+        for start in for_each(range(0, len(order), ROWS_AT_ONCE), work, threads):
+            yield order[start : start + ROWS_AT_ONCE], results.pop(start)
+
+    def rate(self, share: float) -> float:
+        """The rate when this share of the training is done."""
+        return self.settings.rate * min(1.0, (1.0 - share) / max(1e-9, 1.0 - self.settings.hold))
+
+    def _learn(self, order: NDArray[np.uint32], rate: float, seed: int) -> tuple[float, int]:
+        rows, targets, settings = self.rows, self.targets, self.settings
+        width = self.embeddings.shape[1]
+        n_scores = int(self._scores_on_a_path()) + 1
+        scratch = (
+            aligned((width,)), aligned((width,)), np.empty(n_scores, np.uint32), np.empty(n_scores, np.uint32),
+            np.empty(n_scores, np.float32), np.empty(n_scores, np.float32),
+        )  # fmt: skip
+        return kernels.learn(
+            rows.indptr, rows.indices, rows.values, order, targets.indptr, targets.ids, tuple(self.paths), self.scale,
+            self.embeddings.ravel(), self.feature_squares, self.weights.ravel(), self.biases, self.squares, width,
+            np.float32(settings.dimension), np.float32(rate), np.float32(settings.least_error),
+            OPTIMIZERS[settings.optimizer], kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS,
+            np.uint64(seed), scratch,
+        )  # fmt: skip
+
+    def _scores_on_a_path(self) -> int:
+        sums = np.concatenate([[0], np.cumsum(self.paths.counts, dtype=np.int64)])
+        return int((sums[self.paths.starts[1:]] - sums[self.paths.starts[:-1]]).max())
+
+    # --- the tree ---------------------------------------------------------------------------------------
+
+    def assign(self) -> None:
+        """Algorithm 2 at every node, from the root down."""
+        if self.n_labels <= 1:
+            return
+        chosen, row_starts = self._rows_by_label()
+        hidden = np.empty((len(chosen), self.embeddings.shape[1]), dtype=np.float32)
+        rows, structure = self.rows, self.structure
+        kernels.represent(
+            rows.indptr, rows.indices, rows.values, chosen, self.scale, self.embeddings.ravel(), hidden.shape[1], hidden
+        )  # fmt: skip
+        counts = np.bincount(self.targets.ids, minlength=self.n_labels).astype(np.float64)
+        kernels.reassign(
+            np.arange(self.n_labels), counts, hidden, row_starts, self.arity, deepest(self.n_labels, self.arity),
+            structure.children, structure.n_children, vectors_a_node(self.arity), self.weights.ravel(), self.biases,
+            self.squares, hidden.shape[1],
+        )  # fmt: skip
+        self.paths = structure.paths()
+
+    def _rows_by_label(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the first label, then those of the second, ...: all of them, or a few of each drawn at random."""
+        ids, indptr = self.targets.ids, self.targets.indptr
+        row_of = np.repeat(np.arange(len(self.targets)), np.diff(indptr))
+        order = self.random.permutation(len(ids))
+        order = order[np.argsort(ids[order], kind="stable")]
+        counts = np.bincount(ids, minlength=self.n_labels)
+        most = max(1, NUMBERS_TO_ASSIGN // (self.embeddings.shape[1] * self.n_labels))
+        if len(ids) * self.embeddings.shape[1] > NUMBERS_TO_ASSIGN:
+            order, counts = order[_ranks(counts) < most], np.minimum(counts, most)
+        return row_of[order], np.concatenate([[0], np.cumsum(counts)])
+
+    def model(self) -> LearnedTreeModel:
+        """What was learned, packed."""
+        tree, vectors = self.structure.as_tree()
+        labels_a_row = 1.0
+        if self.multi_label:
+            labels_a_row = len(self.targets.ids) / max(1, int((np.diff(self.targets.indptr) > 0).sum()))
+        embeddings = aligned(self.embeddings.shape)
+        np.multiply(self.embeddings, self.scale, out=embeddings)
+        weights = aligned((len(vectors), self.embeddings.shape[1]))
+        weights[:] = self.weights[vectors]
+        return LearnedTreeModel(
+            tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, self.biases[vectors],
+            labels_a_row,
+        )  # fmt: skip
+
+
+def _features_in_use(rows: SparseRows) -> NDArray[np.uint32] | None:
+    """The columns that occur, or None where most of them do."""
+    if rows.nnz >= FEW_FEATURES * rows.n_features:
+        seen = np.zeros(rows.n_features, dtype=bool)
+        seen[rows.indices[rows.indptr[0] : rows.indptr[-1]]] = True
+        if seen.mean() >= FEW_FEATURES:
+            return None
+        return np.flatnonzero(seen).astype(np.uint32)
+    return np.unique(rows.indices[rows.indptr[0] : rows.indptr[-1]])

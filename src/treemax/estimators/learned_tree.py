@@ -16,13 +16,14 @@ from treemax.inference.linear import sparsified
 from treemax.inference.searching import Found
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
-from treemax.learning.learned_tree import OPTIMIZERS, Settings, Structure, Training
+from treemax.learning.learned_tree import OPTIMIZERS, Settings, Structure, Training, suggested_passes
 from treemax.memory import available_bytes, in_words
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_vectors, random_tree, tree_of
 
+RATES = {"adagrad": 2.0, "sgd": 0.1}  # chosen on wordnet
 FIXED_TREES = ("clusters", "huffman", "random")
 SCHEDULES = {"linear": 0.0, "hold": 0.5}  # the share of the training in which the rate stays
 
@@ -48,14 +49,17 @@ class LearnedTree(WithHierarchy):
         Children of a node, at most. Wider trees are more accurate and slower to train.
     dimension : int
         Of the embeddings.
-    passes : int
-        Passes over the data, each in a new random order.
-    learning_rate : float
-        At the beginning. Rows are scaled to a mean squared length of one before.
+    passes : "auto" or int
+        Passes over the data, each in a new random order; "auto" is five, and more where there are few rows.
+    learning_rate : "auto" or float
+        At the beginning; "auto" is 2 for AdaGrad, where it is the length of a vector's first step, and 0.1 for "sgd".
+        Rows are scaled to a mean squared length of one before.
     schedule : "linear" or "hold"
         The rate falls in a straight line to zero, from the beginning or from the middle of the training.
     optimizer : "adagrad" or "sgd"
         AdaGrad with one sum of squares for each embedding and each vector of a node, or plain steps.
+    dropout : float
+        Share of a row's features that are left out of a step, other ones every time: against overfitting.
     labels : "all" or "one"
         What a row with several labels teaches in a step: the mean over its labels, or one drawn at random.
     assign_every : float
@@ -105,12 +109,13 @@ class LearnedTree(WithHierarchy):
         start: str = "clusters",
         arity: int = 20,
         dimension: int = 100,
-        passes: int = 10,
-        learning_rate: float = 0.3,
+        passes: int | str = "auto",
+        learning_rate: float | str = "auto",
         schedule: str = "linear",
         optimizer: str = "adagrad",
+        dropout: float = 0.2,
         labels: str = "all",
-        assign_every: float = 1.0,
+        assign_every: float = 0.5,
         assign_until: float = 0.5,
         search: str = "exact",
         beam: int = 10,
@@ -126,6 +131,7 @@ class LearnedTree(WithHierarchy):
         self.learning_rate = learning_rate
         self.schedule = schedule
         self.optimizer = optimizer
+        self.dropout = dropout
         self.labels = labels
         self.assign_every = assign_every
         self.assign_until = assign_until
@@ -151,8 +157,11 @@ class LearnedTree(WithHierarchy):
             raise ValueError(f"tree must be one of {known}, or a hierarchy, got {self.tree!r}.")
         check_number("arity", self.arity, whole=True, least=2, most=1024)
         check_number("dimension", self.dimension, whole=True, least=1, most=4096)
-        check_number("passes", self.passes, whole=True, least=1)
-        check_number("learning_rate", self.learning_rate, above=0)
+        if not _is_auto(self.passes):
+            check_number("passes", self.passes, whole=True, least=1)
+        if not _is_auto(self.learning_rate):
+            check_number("learning_rate", self.learning_rate, above=0)
+        check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
         check_number("beam", self.beam, whole=True, least=1)
@@ -174,8 +183,9 @@ class LearnedTree(WithHierarchy):
         sparse, random = sparsified(rows), check_random_state(self.random_state)
         tree = self._first_tree(sparse, targets, index, random)
         structure = Structure.with_room(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
-        training = Training(sparse, targets, self._settings(), structure, random, self.arity, multi_label)
-        planned, done = self.passes * len(sparse), 0
+        settings = self._settings(len(sparse))
+        training = Training(sparse, targets, settings, structure, random, self.arity, multi_label)
+        planned, done = settings.epochs * len(sparse), 0
         every = max(1, round(self.assign_every * len(sparse))) if self._learns_tree else 0
         self.losses_ = training.history
         with progress_bar(planned, f"learned-tree, {self._tree_name}", "rows", self.verbose) as bar:
@@ -195,15 +205,12 @@ class LearnedTree(WithHierarchy):
     def _tree_name(self) -> str:
         return self.tree if isinstance(self.tree, str) else "own tree"
 
-    def _settings(self) -> Settings:
+    def _settings(self, n_rows: int) -> Settings:
+        passes = suggested_passes(n_rows) if _is_auto(self.passes) else int(self.passes)
+        rate = RATES[self.optimizer] if _is_auto(self.learning_rate) else float(self.learning_rate)
         return Settings(
-            self.dimension,
-            float(self.learning_rate),
-            self.passes,
-            SCHEDULES[self.schedule],
-            self.optimizer,
-            one_label=self.labels == "one",
-        )
+            self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one"
+        )  # fmt: skip
 
     def _first_tree(self, rows: SparseRows, targets: Targets, index: LabelIndex, random: Any) -> Tree:
         if is_hierarchy(self.tree):
@@ -263,3 +270,7 @@ class LearnedTree(WithHierarchy):
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LearnedTreeModel:
         self.losses_ = [float(loss) for loss in header["losses"]]
         return LearnedTreeModel.from_parts(header, arrays, len(self.label_index_))
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"

@@ -185,10 +185,10 @@ def _learn_path(
 
 @fast_inline_kernel
 def _move_embeddings(
-    indices, values, first, last, scale, rate, dimension, optimizer, gradient, embeddings, squares, width
+    indices, values, first, last, scale, rate, optimizer, gradient, embeddings, squares, width
 ):
     """Every feature of the row goes where the row should go."""
-    length = _squared(gradient, width) / dimension
+    length = _squared(gradient, width)
     for p in range(first, last):
         feature = np.uint64(indices[p])
         value = values[p] * scale
@@ -216,16 +216,31 @@ def _ask_for(indices, first, last, embeddings, width):
             vector.prefetch(embeddings, at + i)
 
 
+@inline_kernel
+def _drop(indices, values, first, last, most, random, kept_indices, kept_values):
+    """Copy the features of a row whose random number is below `most` (of 2**32); returns their number, and what
+    the random numbers have become. One is always kept."""
+    n = np.uint64(0)
+    for p in range(first, last):
+        random = next_random(random)
+        if (random >> np.uint64(32)) < most or (n == np.uint64(0) and p + _NEXT == last):
+            kept_indices[n] = indices[p]
+            kept_values[n] = values[p]
+            n += _NEXT
+    return n, random
+
+
 @fast_kernel
 def learn(
     indptr, indices, values, order, label_starts, labels, paths, scale, embeddings, feature_squares, weights, biases,
-    squares, width, dimension, rate, least, optimizer, which, random, scratch,
+    squares, width, rate, least, optimizer, which, dropout, random, scratch,
 ):  # fmt: skip
     """Learn the rows of `order`; returns the sum of log p of what was learned, and of how many labels."""
     path_starts, path_firsts, path_children, path_slots = paths
-    hidden, gradient, numbers, kept, scores, sizes = scratch
+    hidden, gradient, numbers, kept, scores, sizes, kept_indices, kept_values = scratch
     width = np.uint64(width)
     likelihood, n_learned = 0.0, 0
+    most = np.uint64((1.0 - dropout) * 4294967296.0)
     for o in range(np.uint64(0), np.uint64(order.size)):
         row = np.uint64(order[o])
         if o + _NEXT < np.uint64(order.size):
@@ -239,9 +254,11 @@ def learn(
             begin += (random >> np.uint64(32)) % (end - begin)
             end = begin + _NEXT
         first, last = np.uint64(indptr[row]), np.uint64(indptr[row + _NEXT])
-        _represent(indices, values, first, last, scale, embeddings, width, hidden)
+        n_kept, random = _drop(indices, values, first, last, most, random, kept_indices, kept_values)
+        first, last = np.uint64(0), n_kept
+        _represent(kept_indices, kept_values, first, last, scale, embeddings, width, hidden)
         _clear(gradient, width)
-        squared = (_squared(hidden, width) + _ONE) / (dimension + _ONE)
+        squared = _squared(hidden, width) + _ONE  # the one is for the bias
         weight = _ONE / np.float32(end - begin)
         for place in range(begin, end):
             likelihood += weight * _learn_path(
@@ -250,7 +267,7 @@ def learn(
             )  # fmt: skip
         n_learned += 1
         _move_embeddings(
-            indices, values, first, last, scale, rate, dimension, optimizer, gradient, embeddings, feature_squares,
+            kept_indices, kept_values, first, last, scale, rate, optimizer, gradient, embeddings, feature_squares,
             width,
         )  # fmt: skip
     return likelihood, n_learned

@@ -27,8 +27,19 @@ from treemax.trees import Tree
 ROWS_AT_ONCE = 2048
 FEW_FEATURES = 0.5  # share of the columns that occur, below which the others get no embedding
 NUMBERS_TO_ASSIGN = 2**26  # of representations that are held while labels are assigned
+LEAST_ERROR = 1e-3  # of a child's probability: vectors that are less wrong are let be
+FEWEST_PASSES, FEWEST_ROWS = 5, 20_000  # to be learned in all
 INITIAL_SQUARES = np.float32(1e-8)
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
+
+
+def suggested_passes(n_rows: int) -> int:
+    """How often to go through so many rows.
+
+    >>> suggested_passes(100), suggested_passes(1_000_000)
+    (50, 5)
+    """
+    return min(50, max(FEWEST_PASSES, -(-FEWEST_ROWS // n_rows)))
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class Settings:
     epochs: int
     hold: float = 0.0
     optimizer: str = "adagrad"
-    least_error: float = 0.0  # of a child's probability: smaller ones are let be
+    dropout: float = 0.0  # of the features of a row in a step
     one_label: bool = False  # of a row in a step, drawn at random, in place of all
 
 
@@ -164,6 +175,7 @@ class Training:
         if self.features is not None:
             self.rows = rows = renumbered(rows, self.features)
         self.scale = np.float32(1.0 / math.sqrt(mean_squared_length(rows)[0]))
+        self._longest = int(np.diff(rows.indptr).max(initial=0)) + 1
         width = padded(dimension)
         self.embeddings = aligned((rows.n_features, width))
         most = 1.0 / dimension
@@ -185,32 +197,35 @@ class Training:
     def run(self, threads: int, assign_every: int = 0, assign_until: int = 0) -> Iterator[int]:
         """All epochs; yields the rows done after each piece. Labels are assigned anew after every `assign_every`
         rows, up to `assign_until`."""
-        n_rows, planned, done, assigned = len(self.rows), self.settings.epochs * len(self.rows), 0, 0
+        n_rows, done = len(self.rows), 0
         for _ in range(self.settings.epochs):
             order = self.random.permutation(n_rows).astype(np.uint32)
             total = learned = 0.0
-            for piece, (likelihood, n) in self._epoch(order, done, planned, threads):
-                done += len(piece)
-                total, learned = total + likelihood, learned + n
-                yield len(piece)
+            for part in _parts(n_rows, done, assign_every):
+                if assign_every and 0 < done <= assign_until and done % assign_every == 0:
+                    self.assign()
+                for n, likelihood, n_learned in self._learn_all(order[part], done, threads):
+                    done += n
+                    total, learned = total + likelihood, learned + n_learned
+                    yield n
             self.history.append(-total / max(1.0, learned))
-            if assign_every and done // assign_every > assigned and done <= assign_until:
-                assigned = done // assign_every
-                self.assign()
 
-    def _epoch(
-        self, order: NDArray[np.uint32], done: int, planned: int, threads: int
-    ) -> Iterator[tuple[NDArray[np.uint32], tuple[float, int]]]:
-        """The rows in this order; with several threads, steps that meet overwrite each other, which is rare."""
+    def _learn_all(
+        self, order: NDArray[np.uint32], done: int, threads: int
+    ) -> Iterator[tuple[int, float, int]]:
+        """The rows in this order; with several threads, steps that meet overwrite each other, which is rare.
+
+        Yields of each piece the rows, the sum of log p and of how many rows that is.
+        """
         results: dict[int, tuple[float, int]] = {}
-        seed = int(self.random.randint(2**31))
+        seed, planned = int(self.random.randint(2**31)), self.settings.epochs * len(self.rows)
 
         def work(start: int) -> None:
             rate = self.rate((done + start) / planned)
             results[start] = self._learn(order[start : start + ROWS_AT_ONCE], rate, seed + start)
 
         for start in for_each(range(0, len(order), ROWS_AT_ONCE), work, threads):
-            yield order[start : start + ROWS_AT_ONCE], results.pop(start)
+            yield min(ROWS_AT_ONCE, len(order) - start), *results.pop(start)
 
     def rate(self, share: float) -> float:
         """The rate when this share of the training is done."""
@@ -222,14 +237,15 @@ class Training:
         n_scores = int(self._scores_on_a_path()) + 1
         scratch = (
             aligned((width,)), aligned((width,)), np.empty(n_scores, np.uint32), np.empty(n_scores, np.uint32),
-            np.empty(n_scores, np.float32), np.empty(n_scores, np.float32),
+            np.empty(n_scores, np.float32), np.empty(n_scores, np.float32), np.empty(self._longest, np.uint32),
+            np.empty(self._longest, np.float32),
         )  # fmt: skip
         return kernels.learn(
-            rows.indptr, rows.indices, rows.values, order, targets.indptr, targets.ids, tuple(self.paths), self.scale,
+            rows.indptr, rows.indices, rows.values, order, targets.indptr, targets.ids, tuple(self.paths), np.float32(self.scale / (1.0 - settings.dropout)),
             self.embeddings.ravel(), self.feature_squares, self.weights.ravel(), self.biases, self.squares, width,
-            np.float32(settings.dimension), np.float32(rate), np.float32(settings.least_error),
+            np.float32(rate), np.float32(LEAST_ERROR),
             OPTIMIZERS[settings.optimizer], kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS,
-            np.uint64(seed), scratch,
+            float(settings.dropout), np.uint64(seed), scratch,
         )  # fmt: skip
 
     def _scores_on_a_path(self) -> int:
@@ -282,6 +298,16 @@ class Training:
             tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, self.biases[vectors],
             labels_a_row,
         )  # fmt: skip
+
+
+def _parts(n_rows: int, done: int, every: int) -> Iterator[slice]:
+    """An epoch in parts that end where so many rows are done in all.
+
+    >>> list(_parts(10, 20, 8))
+    [slice(0, 4, None), slice(4, 10, None)]
+    """
+    cuts = [*range((every - done) % every or every, n_rows, every)] if every else []
+    yield from map(slice, [0, *cuts], [*cuts, n_rows])
 
 
 def _features_in_use(rows: SparseRows) -> NDArray[np.uint32] | None:

@@ -1,0 +1,446 @@
+"""LearnedTree: steps against NumPy, assignment against its rule, trees that stay well-formed, and answers."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import treemax
+from treemax import HashingText, LearnedTree, TextModel
+from treemax.checks import example_data, example_lists
+from treemax.estimators import TrainingInterrupted
+from treemax.inference.learned_tree import LearnedTreeModel, aligned, padded, vectors_of
+from treemax.inputs import as_rows
+from treemax.kernels.assignment import take_pairs_bounded
+from treemax.labels import Targets
+from treemax.learning.assignment import assign_labels
+from treemax.learning.learned_tree import Settings, Structure, Training, deepest, suggested_passes
+from treemax.trees import Tree, huffman_tree, random_tree
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+# --- steps ---------------------------------------------------------------------------------------------
+
+
+def small_training(
+    arity=3, n_labels=7, dimension=5, optimizer="sgd", rate=0.1, seed=0, n_rows=12, lists=None
+):
+    """A training on a few random rows whose parameters are all random, so that no gradient is zero."""
+    random = np.random.RandomState(seed)
+    rows = as_rows(sp.csr_matrix(random.normal(size=(n_rows, 6)) * (random.uniform(size=(n_rows, 6)) < 0.6)))
+    lists = lists or [[int(i)] for i in random.randint(n_labels, size=n_rows)]
+    targets = Targets(
+        np.concatenate([[0], np.cumsum([len(row) for row in lists])]),
+        np.array([label for row in lists for label in row], dtype=np.uint32),
+    )
+    structure = Structure.of_tree(random_tree(n_labels, arity, arity, random))
+    training = Training(
+        rows, targets, Settings(dimension, rate, 1, optimizer=optimizer), structure, random, arity
+    )
+    training.embeddings[:, :dimension] = random.normal(size=(6, dimension))
+    training.weights[:, :dimension] = random.normal(size=(len(training.weights), dimension))
+    training.biases[:] = random.normal(size=len(training.biases))
+    return training
+
+
+def dense_rows(training):
+    return training.rows.to_scipy().toarray().astype(np.float64) * training.scale
+
+
+def log_probability(training, embeddings, weights, biases, row, label):
+    """log p(label | row), node after node."""
+    hidden = dense_rows(training)[row] @ embeddings
+    paths = training.paths
+    answer = 0.0
+    for s in range(paths.starts[label], paths.starts[label + 1]):
+        first, children, slot = int(paths.firsts[s]), int(paths.counts[s]), int(paths.slots[s])
+        if children == 2:
+            scores = np.array([0.0, weights[first] @ hidden + biases[first]])
+        else:
+            scores = weights[first : first + children] @ hidden + biases[first : first + children]
+        answer += scores[slot] - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
+    return answer
+
+
+def numeric_gradient(function, at, small=1e-5):
+    gradient = np.zeros_like(at)
+    for place in np.ndindex(at.shape):
+        up, down = at.copy(), at.copy()
+        up[place] += small
+        down[place] -= small
+        gradient[place] = (function(up) - function(down)) / (2 * small)
+    return gradient
+
+
+@pytest.mark.parametrize(("arity", "n_labels"), [(2, 2), (2, 7), (3, 7), (5, 6), (20, 9)])
+def test_a_step_goes_along_the_gradient(arity, n_labels):
+    training = small_training(arity, n_labels)
+    before = [array.astype(np.float64) for array in (training.embeddings, training.weights, training.biases)]
+    row = 3
+    label = int(training.targets.ids[row])
+    likelihood, n = training._learn(np.array([row], dtype=np.uint32), 0.1, 0)
+    assert n == 1
+    assert likelihood == pytest.approx(log_probability(training, *before, row, label), rel=1e-4)
+    for place, after in enumerate((training.embeddings, training.weights, training.biases)):
+        wanted = numeric_gradient(
+            lambda array, place=place: log_probability(
+                training, *before[:place], array, *before[place + 1 :], row, label
+            ),
+            before[place],
+        )
+        wanted[np.abs(wanted) < 1e-3] = 0.0  # what is hardly wrong is let be
+        np.testing.assert_allclose(after - before[place], 0.1 * wanted, atol=3e-4)
+
+
+def test_adagrad_divides_by_the_sum_of_squares_of_a_vector():
+    training, plain = (small_training(3, 7, optimizer=name) for name in ("adagrad", "sgd"))
+    order = np.array([3], dtype=np.uint32)
+    before = training.weights.copy()
+    for each in (training, plain):
+        each._learn(order, 1.0, 0)
+    steps, gradients = training.weights - before, plain.weights - before
+    bias_gradients = np.abs(plain.biases - small_training(3, 7).biases)
+    for step, gradient, bias in zip(steps, gradients, bias_gradients):
+        length = np.hypot(np.linalg.norm(gradient), bias)
+        np.testing.assert_allclose(step, gradient / length if length else 0 * gradient, atol=1e-3)
+    moved = training.embeddings - small_training(3, 7).embeddings
+    lengths = np.linalg.norm(moved, axis=1)
+    np.testing.assert_allclose(lengths[lengths > 0], 1.0, rtol=1e-3)
+
+
+def test_several_labels_teach_their_mean():
+    lists = [[0, 2, 5]] + [[1]] * 11
+    training = small_training(2, 7, lists=lists)
+    before = training.embeddings.astype(np.float64)
+    others = training.weights.astype(np.float64), training.biases.astype(np.float64)
+
+    def mean(embeddings):
+        return np.mean([log_probability(training, embeddings, *others, 0, label) for label in lists[0]])
+
+    training._learn(
+        np.array([0], dtype=np.uint32), 1e-3, 0
+    )  # a short one: paths share nodes, which move in between
+    np.testing.assert_allclose(training.embeddings - before, 1e-3 * numeric_gradient(mean, before), atol=1e-5)
+
+
+def test_padding_stays_zero():
+    X, y = example_data()
+    model = LearnedTree(dimension=7, verbose=0).fit(X, y).model_
+    assert padded(7) == 16 and model.embeddings.shape[1] == 16
+    assert not model.embeddings[:, 7:].any() and not model.weights[:, 7:].any()
+    assert model.embeddings[:, :7].any()
+
+
+# --- trees ---------------------------------------------------------------------------------------------
+
+
+def shortest(counts, arity):
+    """The least sum of count times depth over all trees with at most `arity` children a node: every way to take
+    some of the nodes together, again and again."""
+
+    def least(nodes):
+        if len(nodes) == 1:
+            return 0
+        found = []
+        for size in range(2, min(arity, len(nodes)) + 1):
+            for taken in combinations(range(len(nodes)), size):
+                together = sum(nodes[i] for i in taken)
+                rest = [node for i, node in enumerate(nodes) if i not in taken]
+                found.append(together + least([*rest, together]))
+        return min(found)
+
+    return least(list(counts))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=6), st.integers(2, 4))
+def test_huffman_trees_are_shortest(counts, arity):
+    tree = huffman_tree(np.array(counts), arity)
+    assert int(np.dot(counts, tree.level[tree.leaf_of])) == shortest(counts, arity)
+
+
+def check_well_formed(structure, arity, n_labels):
+    tree, vectors = structure.as_tree()
+    Tree.from_arrays(tree.arrays())  # refuses whatever is no tree with one leaf a label
+    inner = tree.n_children[tree.n_children > 0]
+    assert tree.n_labels == n_labels
+    assert inner.max() <= arity and (inner >= 2).all()
+    assert len(np.unique(vectors)) == len(vectors) == vectors_of(tree.n_children).sum()
+    return tree
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(2, 60), st.integers(2, 7), st.booleans())
+def test_trees_stay_well_formed(seed, n_labels, arity, uneven):
+    random = np.random.RandomState(seed)
+    n_rows = 2 * n_labels
+    y = random.randint(n_labels, size=n_rows) ** (2 if uneven else 1) % n_labels
+    training = small_training(2, n_labels, seed=seed, n_rows=n_rows, lists=[[int(i)] for i in y])
+    start = random_tree(n_labels, arity, arity, random)
+    training.structure, training.arity = Structure.with_room(start, arity), arity
+    training.weights = aligned((training.structure.n_vectors, 16))
+    training.weights[:, :5] = random.normal(size=(len(training.weights), 5)) * 3
+    training.biases, training.squares = (np.zeros(len(training.weights), dtype=np.float32) for _ in range(2))
+    check_well_formed(training.structure, arity, n_labels)
+    for _ in range(3):
+        training.assign()
+        tree = check_well_formed(training.structure, arity, n_labels)
+        assert tree.depth <= deepest(n_labels, arity)
+        assert (tree.n_children > 0).sum() <= -(-(n_labels - 1) // (arity - 1))  # as few as there can be
+        training.weights[:, :5] += random.normal(size=(len(training.weights), 5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(2, 6), st.integers(0, 8))
+def test_bounded_pairs_are_those_of_algorithm_2_where_no_bound_matters(seed, n_children, n_blocks):
+    n_labels = n_children + n_blocks * (n_children - 1)
+    scores = np.random.default_rng(seed).normal(size=(n_labels, n_children))
+    order = np.argsort(-scores.ravel(), kind="stable")
+    child_of_label, held = np.full(n_labels, -1), np.zeros(n_children, dtype=np.int64)
+    take_pairs_bounded(order, n_children, n_labels, n_labels, child_of_label, held)
+    np.testing.assert_array_equal(child_of_label, assign_labels(scores))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(2, 5), st.integers(2, 40))
+def test_bounded_pairs_keep_their_bounds(seed, n_children, n_labels):
+    levels = deepest(n_labels, n_children) - 1
+    most = n_children**levels
+    padded_number = max(n_labels, n_children)
+    padded_number += (n_children - padded_number) % (n_children - 1)
+    order = np.random.default_rng(seed).permutation(n_labels * n_children)
+    child_of_label, held = np.full(n_labels, -1), np.zeros(n_children, dtype=np.int64)
+    take_pairs_bounded(order, n_children, padded_number, most, child_of_label, held)
+    assert (child_of_label >= 0).all() and held.max() <= most
+    assert (held > 0).sum() == min(n_labels, n_children)
+    np.testing.assert_array_equal(np.bincount(child_of_label, minlength=n_children), held)
+
+
+def grouped_problem(n_groups=4, in_group=4, n_rows=1600, seed=0):
+    """Labels in groups: a row has the words of its group and, less reliably, that of its label."""
+    random = np.random.RandomState(seed)
+    y = random.randint(n_groups * in_group, size=n_rows)
+    X = np.zeros((n_rows, n_groups + n_groups * in_group), dtype=np.float32)
+    X[np.arange(n_rows), y // in_group] = 1.0
+    X[np.arange(n_rows), n_groups + y] = 0.3 * (random.uniform(size=n_rows) < 0.5)
+    order = random.permutation(n_groups * in_group)  # so that the numbers of labels say nothing about groups
+    return X, order[y], np.argsort(order) // in_group
+
+
+def test_a_learned_tree_finds_the_groups():
+    """From a random tree, labels that share their words come to stand together."""
+    X, y, group = grouped_problem()
+
+    def together(tree):
+        parents = tree.parent[tree.leaf_of]
+        pairs = [(a, b) for a, b in combinations(range(16), 2) if parents[a] == parents[b]]
+        return np.mean([group[a] == group[b] for a, b in pairs])
+
+    options = {"arity": 4, "dimension": 16, "passes": 20, "verbose": 0}
+    fixed = LearnedTree(tree="random", **options).fit(X, y)
+    learned = LearnedTree(start="random", assign_every=0.1, **options).fit(X, y)
+    assert together(learned.tree_) > together(fixed.tree_) + 0.3
+    assert learned.losses_[-1] <= fixed.losses_[-1] + 0.05
+
+
+def test_own_trees_are_kept():
+    X, y = example_data()
+    own = {"insect": ["ant", "bee"], "other": {"four legs": ["cat", "dog", "fox", "gnu"], "water": ["eel"]}}
+    model = LearnedTree(tree=own, verbose=0).fit(X, y)
+    assert model.score(X, y) > 0.9
+    leaves = model.tree_.leaf_of
+    assert model.tree_.parent[leaves[0]] == model.tree_.parent[leaves[1]]  # ant and bee
+    assert model.describe()["tree"] == "own tree"
+    wide = LearnedTree(tree=Tree.from_parents([-1] + [0] * 7, [-1, *range(7)]), verbose=0).fit(X, y)
+    assert wide.tree_.depth == 1 and wide.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("tree", ["learned", "clusters", "huffman", "random"])
+def test_trees_by_name(tree):
+    X, y = example_data()
+    model = LearnedTree(tree=tree, arity=2, verbose=0).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.describe()["tree"] == tree and model.describe()["arity"] == 2
+
+
+# --- answers -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many_labels():
+    """300 labels, hardly learned, so that many are about as likely."""
+    random = np.random.RandomState(5)
+    X = sp.csr_matrix(random.normal(size=(900, 40)) * (random.uniform(size=(900, 40)) < 0.2))
+    y = random.randint(300, size=900)
+    return LearnedTree(arity=3, passes=2, verbose=0).fit(X, y), X[:60]
+
+
+def test_exact_search_is_that_of_all_probabilities(many_labels):
+    model, X = many_labels
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-4)
+    ids, scores = model._top(as_rows(X), 7)
+    best = -np.sort(-probabilities, axis=1)[:, :7]
+    np.testing.assert_allclose(scores, best, rtol=1e-5)
+    np.testing.assert_array_equal(np.take_along_axis(probabilities, ids, axis=1), scores)
+
+
+def test_a_beam_wide_enough_is_exact(many_labels):
+    model, X = many_labels
+    rows = as_rows(X)
+    exact = model.model_.best(rows, 5, None)
+    wide = model.model_.best(rows, 5, 300)
+    np.testing.assert_array_equal(exact[0], wide[0])
+    np.testing.assert_array_equal(exact[1], wide[1])
+    ids, scores = model.model_.best(rows, 5, 1)  # greedy: what was found is right, and never better
+    assert (scores <= exact[1]).all() and (ids[:, 0] >= 0).all()
+    probabilities = model.predict_proba(X)
+    found = ids >= 0
+    np.testing.assert_array_equal(
+        np.take_along_axis(probabilities, np.maximum(ids, 0), axis=1)[found], scores[found]
+    )
+
+
+def test_greedy_follows_the_best_child(many_labels):
+    model, X = many_labels
+    packed = model.model_
+    hidden = X @ packed.embeddings
+    ids, _ = packed.best(as_rows(X), 1, 1)
+    for row, answer in zip(hidden, ids[:, 0]):
+        node, best_leaf = 0, (-1.0, -1)
+        chance = 1.0
+        while packed.tree.n_children[node]:
+            first, n = packed.first_vectors[node], packed.tree.n_children[node]
+            count = vectors_of(np.array([n]))[0]
+            scores = packed.weights[first : first + count] @ row + packed.biases[first : first + count]
+            scores = np.array([0.0, *scores]) if n == 2 else scores
+            shares = chance * np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+            children = np.array(packed.tree.children(node))
+            leaves = packed.tree.n_children[children] == 0
+            for child, share in zip(children[leaves], shares[leaves]):
+                best_leaf = max(best_leaf, (float(share), int(packed.tree.label[child])))
+            if leaves.all():
+                break
+            at = np.argmax(np.where(leaves, -1.0, shares))
+            node, chance = children[at], shares[at]
+        assert answer == best_leaf[1]
+
+
+def test_multi_label_probabilities_are_of_having_a_label():
+    X, lists = example_lists()
+    for labels in ("all", "one"):
+        model = LearnedTree(labels=labels, verbose=0).fit(X, lists)
+        kept = [row for row in lists if row]
+        assert model.model_.labels_a_row == pytest.approx(sum(map(len, kept)) / len(kept))
+        assert model.predict_proba(X).max() <= 1.0
+        expected = model.predict_proba(X).sum(axis=1)[[bool(row) for row in lists]]
+        assert abs(expected.mean() - model.model_.labels_a_row) < 0.3
+
+
+def test_columns_that_do_not_occur_have_no_embedding(tmp_path):
+    X, y = example_data()
+    wide = sp.csr_matrix(X)
+    wide = sp.csr_matrix((wide.data, wide.indices * 50_000_000, wide.indptr), shape=(len(y), 2**30))
+    model = LearnedTree(verbose=0).fit(wide, y)
+    assert model.model_.embeddings.shape[0] <= 20 and model.n_features_in_ == 2**30
+    assert model.score(wide, y) > 0.9
+    model.save(tmp_path / "m.treemax")
+    np.testing.assert_array_equal(
+        treemax.load(tmp_path / "m.treemax").predict_proba(wide), model.predict_proba(wide)
+    )
+    unknown = sp.csr_matrix((np.ones(1), ([0], [7])), shape=(1, 2**30))
+    np.testing.assert_allclose(model.predict_proba(unknown), model.predict_proba(sp.csr_matrix((1, 2**30))))
+
+
+def test_one_seed_gives_one_model():
+    X, y = example_data()
+    for options in ({}, {"labels": "one"}, {"tree": "random", "dropout": 0.0}):
+        one, other = (LearnedTree(random_state=3, verbose=0, **options).fit(X, y) for _ in range(2))
+        for name in ("embeddings", "weights", "biases"):
+            np.testing.assert_array_equal(getattr(one.model_, name), getattr(other.model_, name))
+    different = LearnedTree(random_state=4, verbose=0).fit(X, y)
+    assert (
+        different.model_.embeddings != LearnedTree(random_state=3, verbose=0).fit(X, y).model_.embeddings
+    ).any()
+
+
+def test_huge_and_tiny_rows_are_learned_alike():
+    X, y = example_data()
+    plain = LearnedTree(verbose=0).fit(X, y)
+    for factor in (1e-6, 1e6):
+        scaled = LearnedTree(verbose=0).fit(factor * X, y)
+        np.testing.assert_allclose(scaled.predict_proba(factor * X), plain.predict_proba(X), atol=1e-2)
+
+
+def test_texts():
+    texts = ["red apple pie", "green apple tart", "fast car race", "red car drive"] * 30
+    labels = ["fruit", "fruit", "vehicle", "vehicle"] * 30
+    model = TextModel(HashingText(bits=18, ngram_range=(1, 2)), LearnedTree(dimension=16, verbose=0))
+    assert model.fit(texts, labels).predict(["green apple", "race car"]).tolist() == ["fruit", "vehicle"]
+
+
+def test_interrupted_training_keeps_what_was_learned(monkeypatch):
+    X, y = example_data()
+    done = Training._learn
+    calls = []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) > 60:
+            raise KeyboardInterrupt
+        return done(self, *arguments)
+
+    monkeypatch.setattr(Training, "_learn", interrupted)
+    model = LearnedTree(verbose=0)
+    with pytest.raises(TrainingInterrupted):
+        model.fit(X, y)
+    assert model.score(X, y) > 0.5
+
+
+# --- bad input -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tree", "oak"), ("tree", None), ("start", "learned"), ("arity", 1), ("arity", 2.5), ("arity", 5000),
+        ("dimension", 0), ("passes", 0), ("passes", "many"), ("learning_rate", 0.0), ("learning_rate", "fast"),
+        ("schedule", "cosine"), ("optimizer", "adam"), ("dropout", 1.0), ("dropout", -0.1), ("labels", "two"),
+        ("assign_every", 0), ("assign_until", 1.5), ("search", "greedy"), ("beam", 0), ("n_jobs", 0),
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_named(name, value):
+    X, y = example_data()
+    with pytest.raises(ValueError, match=name):
+        LearnedTree(**{name: value}).fit(X, y)
+
+
+def test_damaged_parts_are_refused():
+    X, y = example_data()
+    model = LearnedTree(verbose=0).fit(X, y).model_
+    header, arrays = model.parts()
+    LearnedTreeModel.from_parts(header, arrays, 7)
+    damages = [
+        (header, arrays, 8),
+        ({**header, "dimension": 200}, arrays, 7),
+        ({**header, "dimension": 0}, arrays, 7),
+        ({**header, "labels_a_row": -1.0}, arrays, 7),
+        ({**header, "n_features": 5}, arrays, 7),
+        (header, {**arrays, "weights": arrays["weights"][:-1]}, 7),
+        (header, {**arrays, "biases": arrays["biases"].astype(np.float64)}, 7),
+        ({**header, "some_features": True}, {**arrays, "features": np.zeros(20, dtype=np.uint32)}, 7),
+    ]
+    for damage in damages:
+        with pytest.raises(ValueError):
+            LearnedTreeModel.from_parts(*damage)
+
+
+def test_suggestions():
+    assert suggested_passes(1) == 50 and suggested_passes(10**7) == 5
+    assert deepest(1000, 10) >= 3 and deepest(2, 2) >= 1

@@ -50,7 +50,7 @@ class LearnedTree(WithHierarchy):
     dimension : int
         Of the embeddings.
     passes : "auto" or int
-        Passes over the data, each in a new random order; "auto" is five, and more where there are few rows.
+        Passes over the data, each in a new random order; "auto" is six, and more where there are few rows.
     learning_rate : "auto" or float
         At the beginning; "auto" is 2 for AdaGrad, where it is the length of a vector's first step, and 0.1 for "sgd".
         Rows are scaled to a mean squared length of one before.
@@ -113,7 +113,7 @@ class LearnedTree(WithHierarchy):
         learning_rate: float | str = "auto",
         schedule: str = "linear",
         optimizer: str = "adagrad",
-        dropout: float = 0.2,
+        dropout: float = 0.3,
         labels: str = "all",
         assign_every: float = 0.5,
         assign_until: float = 0.5,

@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 2048
 FEW_FEATURES = 0.5  # share of the columns that occur, below which the others get no embedding
 NUMBERS_TO_ASSIGN = 2**26  # of representations that are held while labels are assigned
 LEAST_ERROR = 1e-3  # of a child's probability: vectors that are less wrong are let be
-FEWEST_PASSES, FEWEST_ROWS = 5, 20_000  # to be learned in all
+FEWEST_PASSES, FEWEST_ROWS = 6, 20_000  # to be learned in all
 INITIAL_SQUARES = np.float32(1e-8)
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
 
@@ -37,7 +37,7 @@ def suggested_passes(n_rows: int) -> int:
     """How often to go through so many rows.
 
     >>> suggested_passes(100), suggested_passes(1_000_000)
-    (50, 5)
+    (50, 6)
     """
     return min(50, max(FEWEST_PASSES, -(-FEWEST_ROWS // n_rows)))
 

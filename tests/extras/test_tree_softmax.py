@@ -79,6 +79,13 @@ def test_gradients_pass_gradcheck(layer):
     assert torch.autograd.gradcheck(loss, (hidden, *layer.parameters()))
 
 
+def test_second_derivatives_are_refused():
+    layer = TreeSoftmax(FEATURES, N_CLASSES, dtype=torch.float64)
+    hidden, target = rows()
+    with pytest.raises(RuntimeError, match="only once"):
+        torch.autograd.grad(layer(hidden.requires_grad_(), target), hidden, create_graph=True)
+
+
 def test_every_reduction(layer):
     hidden, target = rows()
     losses = -layer.log_prob(hidden, target)

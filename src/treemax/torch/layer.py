@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     @property
     def n_top(self) -> int:
         """Nodes below the root."""
-        return len(self.root_empty) - len(self.direct)
+        return len(self.children[0]) if self.children else 0
 
     @property
     def n_places(self) -> int:
@@ -73,12 +73,13 @@ class Gradients(NamedTuple):
 
     @classmethod
     def like(cls, layer: Layer) -> Gradients:
-        """Unwritten, but for nodes, of which some may have no classes and so no gradient."""
+        """Unwritten, but for nodes below the top ones: some may have no classes, and so no gradient."""
+        of_nodes = torch.zeros_like if len(layer.children) > 1 else torch.empty_like
         return cls(
             torch.empty_like(layer.weight),
             None if layer.bias is None else torch.empty_like(layer.bias),
-            torch.zeros_like(layer.node_weight),
-            None if layer.node_bias is None else torch.zeros_like(layer.node_bias),
+            of_nodes(layer.node_weight),
+            None if layer.node_bias is None else of_nodes(layer.node_bias),
         )
 
     def parameters_of(self, layer: Layer, level: int) -> tuple[Tensor, Tensor | None]:

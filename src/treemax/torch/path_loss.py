@@ -27,11 +27,9 @@ def path_loss(
     """
     if torch.compiler.is_compiling():
         value, *rest = _forward(hidden, target, *layer, ignore_index, reduction)
-    else:
-        value, *rest = _PathLoss.apply(hidden, target, ignore_index, reduction, *_flat(layer))
-        n_levels = len(layer.children)
-        rest = [*rest[:4], *(rest[4 + i * n_levels : 4 + (i + 1) * n_levels] for i in range(4))]
-    return value, Kept(*rest)
+        return value, Kept(*rest)
+    call = _Call(target, layer[4:], ignore_index, reduction)
+    return _PathLoss.apply(hidden, *layer[:4], call), call.kept
 
 
 def _compute(
@@ -56,32 +54,47 @@ def _layer_of(flat: Any) -> Layer:
     return Layer._make([*flat[:8], list(flat[8 : 8 + n_levels]), list(flat[8 + n_levels :])])
 
 
+def _kept_of(flat: Any) -> Kept:
+    """What was kept back from its tensors one after the other."""
+    n_levels = (len(flat) - 4) // 4
+    return Kept(*flat[:4], *(flat[4 + i * n_levels : 4 + (i + 1) * n_levels] for i in range(4)))
+
+
+class _Call:
+    """What a step is about but for the tensors that have gradients, and what the forward pass leaves."""
+
+    kept: Kept
+
+    def __init__(self, target: Tensor, tables: tuple[Any, ...], ignore_index: int, reduction: str) -> None:
+        self.target, self.tables = target, tables
+        self.ignore_index, self.reduction = ignore_index, reduction
+
+
 class _PathLoss(torch.autograd.Function):
-    """For eager calls."""
+    """For eager calls. Each argument and result of such a function takes time, so they are few."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, target: Tensor, ignore_index: int, reduction: str, *flat: Any
-    ) -> Any:
-        value, kept = _compute(hidden, target, _layer_of(flat), ignore_index, reduction)
-        tensors = (*kept[:4], *kept.outputs, *kept.orders, *kept.starts, *kept.child)
-        ctx.save_for_backward(hidden, *flat, *tensors)
-        ctx.n_flat = len(flat)
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*tensors)
-        return value, *tensors
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        hidden, *parameters, call = arguments
+        layer = Layer(*parameters, *call.tables)
+        value, call.kept = _compute(hidden, call.target, layer, call.ignore_index, call.reduction)
+        kept = call.kept
+        ctx.save_for_backward(
+            hidden, *parameters, *kept[:4], *kept.outputs, *kept.orders, *kept.starts, *kept.child
+        )
+        ctx.tables = call.tables
+        return value
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, slope: Tensor | None, *others: Any) -> Any:
-        if slope is None:
-            return (None,) * (4 + ctx.n_flat)
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the loss of a tree softmax can be differentiated only once (create_graph=False)."
+            )
         hidden, *saved = ctx.saved_tensors
-        layer, tensors = _layer_of(saved[: ctx.n_flat]), saved[ctx.n_flat :]
-        n_levels = len(layer.children)
-        lists = [tensors[4 + i * n_levels : 4 + (i + 1) * n_levels] for i in range(4)]
-        hidden_gradient, gradients = _differentiate(slope, hidden, layer, Kept(*tensors[:4], *lists))
-        return hidden_gradient, None, None, None, *gradients, *[None] * (ctx.n_flat - 4)
+        layer = Layer(*saved[:4], *ctx.tables)
+        hidden_gradient, gradients = _differentiate(slope, hidden, layer, _kept_of(saved[4:]))
+        return hidden_gradient, *gradients, None
 
 
 # --- operators for the compiler ------------------------------------------------------------------------
@@ -164,8 +177,7 @@ def _differentiate_operator(ctx: Any, slope: Tensor | None, *others: Any) -> tup
     hidden, *saved = ctx.saved_tensors
     n_flat = 8 + 2 * n_levels
     layer, tensors = _layer_of(saved[:n_flat]), saved[n_flat:]
-    lists = [tensors[4 + i * n_levels : 4 + (i + 1) * n_levels] for i in range(4)]
-    hidden_gradient, *parts = _backward(slope, hidden, *layer, *tensors[:4], *lists)
+    hidden_gradient, *parts = _backward(slope, hidden, *layer, *_kept_of(tensors))
     parts = [None if parameter is None else part for parameter, part in zip(layer[:4], parts)]
     return hidden_gradient, None, *parts, *[None] * 4, nothing, nothing, None, None
 

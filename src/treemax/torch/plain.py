@@ -44,8 +44,9 @@ def _reduced(loss: Tensor, kept: Tensor, reduction: str) -> tuple[Tensor, Tensor
 
 
 def root_weight(dtype: torch.dtype, layer: Layer) -> Tensor:
-    """A row for every child of the root: the direct classes and the top nodes."""
-    return torch.cat([layer.weight.index_select(0, layer.direct), layer.node_weight[: layer.n_top]]).to(dtype)
+    """A row for every child of the root: the direct classes, the top nodes, and what is there for padding."""
+    rows = torch.cat([layer.weight.index_select(0, layer.direct), layer.node_weight[: layer.n_top]]).to(dtype)
+    return torch.nn.functional.pad(rows, (0, 0, 0, len(layer.root_empty) - len(rows)))
 
 
 def root_bias(layer: Layer) -> Tensor:
@@ -54,6 +55,7 @@ def root_bias(layer: Layer) -> Tensor:
         bias = layer.weight.new_zeros(len(layer.root_empty))
     else:
         bias = torch.cat([layer.bias.index_select(0, layer.direct), layer.node_bias[: layer.n_top]])
+        bias = torch.nn.functional.pad(bias, (0, len(layer.root_empty) - len(bias)))
     return bias.to(accumulated(bias.dtype)).masked_fill(layer.root_empty, -torch.inf)
 
 
@@ -106,10 +108,10 @@ def backward(slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept) -> tuple[T
 def _set_root(gradients: Gradients, layer: Layer, weight: Tensor, bias: Tensor) -> None:
     n_direct, n_top = len(layer.direct), layer.n_top
     gradients.weight.index_copy_(0, layer.direct, weight[:n_direct].to(gradients.weight.dtype))
-    gradients.node_weight[:n_top] = weight[n_direct:]
+    gradients.node_weight[:n_top] = weight[n_direct : n_direct + n_top]
     if gradients.bias is not None and gradients.node_bias is not None:
         gradients.bias.index_copy_(0, layer.direct, bias[:n_direct].to(gradients.bias.dtype))
-        gradients.node_bias[:n_top] = bias[n_direct:]
+        gradients.node_bias[:n_top] = bias[n_direct : n_direct + n_top]
 
 
 def _error(output: Tensor, target: Tensor, slope: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from treemax.torch import grouped, plain
 from treemax.torch.layer import Kept
 from treemax.torch.structure import TreeShape
 
+AT_ONCE = 2**24  # scores that are looked at together
 MEMORY = 0.5  # what is kept of the statistics after the tree has changed: outputs were those of older weights
 
 
@@ -26,16 +27,19 @@ class Statistics:
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
         widths = (shape.n_top, *shape.arities)[:-1]
+        self.n_direct = shape.n_direct
         self.counts = torch.zeros(shape.n_classes, device=device)
         self.sums = [torch.zeros(shape.n_classes, width, device=device) for width in widths]
 
     def add(self, classes: Tensor, kept: Kept) -> None:
         """Add the outputs that the rows of these classes had; only those whose class is no direct one count."""
         way = grouped if grouped.can_use(kept.root_output) else plain
-        n_direct = kept.root_output.shape[1] - self.sums[0].shape[1]
+        n_direct, n_top = self.n_direct, self.sums[0].shape[1]
         counted = kept.root_target >= n_direct
         classes = torch.where(counted, classes, 0)
-        way.note(self.sums[0], self.counts, classes, counted, kept.root_output[:, n_direct:])
+        way.note(
+            self.sums[0], self.counts, classes, counted, kept.root_output[:, n_direct : n_direct + n_top]
+        )
         for level, sums in enumerate(self.sums[1:]):
             order = kept.orders[level]
             way.note(sums, None, classes[order], counted[order], kept.outputs[level])
@@ -100,13 +104,20 @@ def preferences(sums: Tensor, counts: Tensor, node: Tensor, current: Tensor) -> 
     """
     total = sums.new_zeros(int(node.max()) + 1).index_add_(0, node, counts)
     share = counts / total[node].clamp(min=1)
-    mean = sums / counts.clamp(min=torch.finfo(sums.dtype).tiny)[:, None]
-    mean = torch.where(counts[:, None] > 0, mean, 0)
-    of_child = sums.new_zeros(len(total), sums.shape[1])
-    of_child.index_add_(0, node, mean * share[:, None])
-    scores = (share * (1 - share))[:, None] * torch.sign(mean - of_child[node]) * mean
-    stay = torch.full_like(scores, NOWHERE).scatter_(1, current[:, None], 0.0)
-    return torch.where(counts[:, None] > 0, scores, stay)
+    known = counts > 0
+    of_child = sums.new_zeros(len(total), sums.shape[1]).index_add_(0, node[known], sums[known])
+    of_child /= total.clamp(min=1)[:, None]
+    scores = torch.full_like(sums, NOWHERE).scatter_(1, current[:, None], 0.0)
+    for some in known.nonzero().flatten().split(_rows_at_once(sums)):
+        mean = sums[some] / counts[some, None]
+        sign = torch.sign(mean - of_child[node[some]])
+        scores[some] = mean.mul_(sign).mul_((share * (1 - share))[some, None])
+    return scores
+
+
+def _rows_at_once(scores: Tensor) -> int:
+    """How many classes to look at together, so that it takes little memory."""
+    return max(1, AT_ONCE // scores.shape[1])
 
 
 def assign_greedily(scores: Tensor, node: Tensor, room: Tensor) -> Tensor:
@@ -119,21 +130,27 @@ def assign_greedily(scores: Tensor, node: Tensor, room: Tensor) -> Tensor:
     n_classes, arity = scores.shape
     first = node * arity
     choice = torch.full((n_classes,), -1, device=scores.device)
-    worst = torch.full((len(room),), -torch.inf, device=scores.device)  # of those that a full child keeps
+    worst = scores.new_full((len(room),), -torch.inf)  # of those that a full child keeps
     worst_class = torch.full((len(room),), n_classes, device=scores.device)
     worst[room == 0] = torch.inf
     open_classes = torch.arange(n_classes, device=scores.device)
     while len(open_classes):
-        own = scores[open_classes]
-        asked = first[open_classes][:, None] + torch.arange(arity, device=scores.device)
-        limit = worst[asked]
-        welcome = (own > limit) | ((own == limit) & (open_classes[:, None] < worst_class[asked]))
-        welcome &= own > NOWHERE
-        best = torch.where(welcome, own, -torch.inf).argmax(dim=1)
-        wanted = welcome.gather(1, best[:, None]).squeeze(1)
-        choice[open_classes[wanted]] = best[wanted]
+        for some in open_classes.split(_rows_at_once(scores)):
+            choice[some] = _best_that_would_have(scores[some], some, first[some], worst, worst_class)
         open_classes = _keep_the_best(scores, choice, first, room, worst, worst_class)
     return _fill_rest(choice, node, room, arity)
+
+
+def _best_that_would_have(
+    scores: Tensor, classes: Tensor, first: Tensor, worst: Tensor, worst_class: Tensor
+) -> Tensor:
+    """The child that each of some classes asks; -1 if there is none that it has a reason to ask."""
+    asked = first[:, None] + torch.arange(scores.shape[1], device=scores.device)
+    limit = worst[asked]
+    welcome = (scores > limit) | ((scores == limit) & (classes[:, None] < worst_class[asked]))
+    welcome &= scores > NOWHERE
+    best = torch.where(welcome, scores, -torch.inf).argmax(dim=1)
+    return torch.where(welcome.any(dim=1), best, -1)
 
 
 def _keep_the_best(

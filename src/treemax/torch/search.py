@@ -17,7 +17,7 @@ def all_log_probabilities(hidden: Tensor, layer: Layer) -> Tensor:
     kind = accumulated(hidden.dtype)
     root = _root_log_probabilities(hidden, layer)
     n_direct = len(layer.direct)
-    above = root[:, n_direct:]
+    above = root[:, n_direct : n_direct + layer.n_top]
     for level, table in enumerate(layer.children):
         weight, bias = layer.parameters_of(level)
         exists = table.flatten() >= 0
@@ -103,7 +103,7 @@ def _begin(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Ten
     """log p and numbers of direct classes, of the best top nodes, and log p of the best that was left out."""
     root = _root_log_probabilities(hidden, layer)
     n_direct = len(layer.direct)
-    scores, below = root[:, :n_direct], root[:, n_direct:]
+    scores, below = root[:, :n_direct], root[:, n_direct : n_direct + layer.n_top]
     nodes = torch.arange(below.shape[1], device=hidden.device).expand_as(below)
     nothing = torch.full_like(root[:, 0], -torch.inf)
     return scores, layer.direct.expand_as(scores), *_widest(below, nodes, beam, nothing)

@@ -19,6 +19,9 @@ from torch import Tensor
 from treemax.parameters import check_number
 
 TWO_LEVELS_UP_TO = 2**19  # classes: beyond, statistics of classes at a wide root would need gigabytes
+WIDTH_STEP = (
+    16  # of the root: products of matrices are several times slower for rows that are not whole 16 bytes
+)
 DIRECT_FACTOR = 4  # direct classes, in square roots of all classes
 
 
@@ -162,7 +165,7 @@ class TreeTables:
     """What the computation of a layer looks up, made from the places of the classes.
 
     `root_child` is the root's child of each class and `place` its place, `direct` the classes that are such children
-    themselves, `root_empty` says which children of the root have no class below, and `children` has for each level the
+    themselves, `root_empty` says which children of the root have no class below, some for padding included, and `children` has for each level the
     rows of the parameters of every node's children (-1 where there is none): rows of nodes, and of classes in the last
     level. `bounds` has where the children of each node begin when those of a level are numbered.
     """
@@ -188,12 +191,14 @@ def make_tables(shape: TreeShape, place: Tensor) -> TreeTables:
     root_child[direct] = torch.arange(shape.n_direct, device=device)
     root_child[~is_direct] = shape.n_direct + place[~is_direct] // max(1, shape.places_below(0))
     taken = class_of_place >= 0
-    root_empty = torch.zeros(shape.n_direct + shape.n_top, dtype=torch.bool, device=device)
+    width = -(-(shape.n_direct + shape.n_top) // WIDTH_STEP) * WIDTH_STEP
+    root_empty = torch.ones(width, dtype=torch.bool, device=device)
+    root_empty[: shape.n_direct] = False
     children = []
     for level in range(len(shape.arities)):
         has_class = taken.view(shape.nodes(level), -1).any(dim=1)
         if level == 0:
-            root_empty[shape.n_direct :] = ~has_class
+            root_empty[shape.n_direct : shape.n_direct + shape.n_top] = ~has_class
             continue
         rows = shape.first_row(level) + torch.arange(len(has_class), dtype=torch.int32, device=device)
         children.append(rows.masked_fill(~has_class, -1).view(-1, shape.arities[level - 1]))

@@ -200,7 +200,9 @@ class TreeSoftmax(nn.Module):
         if beam is not None:
             check_number("beam", beam, whole=True, least=1)
             beam = max(beam, k)  # as many nodes have as many classes
-        scores, classes = best_classes(self._rows(hidden), self._layer(), k, beam)
+        rows = self._rows(hidden)
+        with torch.cuda.device_of(rows):
+            scores, classes = best_classes(rows, self._layer(), k, beam)
         return scores.view(*hidden.shape[:-1], k), classes.view(*hidden.shape[:-1], k)
 
     def predict(self, hidden: Tensor, beam: int | None = 16) -> Tensor:
@@ -220,7 +222,7 @@ class TreeSoftmax(nn.Module):
         learn = learn and bool(self.shape.arities)
         if learn:
             self._reassign_if_due(rows.shape[0])
-        target = target.reshape(-1)
+        target = target if target.dim() == 1 else target.reshape(-1)
         loss, kept = path_loss(rows, target, self._layer(), self.ignore_index, reduction)
         if learn:
             self._note(target, kept)
@@ -256,7 +258,8 @@ class TreeSoftmax(nn.Module):
             raise ValueError(
                 f"hidden has type {hidden.dtype}, but the layer {self.weight.dtype}: convert one, or use torch.autocast."
             )
-        return hidden.reshape(-1, self.in_features).to(dtype or hidden.dtype)
+        rows = hidden if hidden.dim() == 2 else hidden.reshape(-1, self.in_features)
+        return rows if dtype is None else rows.to(dtype)
 
     def _layer(self) -> Layer:
         tables = self._tables

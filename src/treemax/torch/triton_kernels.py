@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+
 # --- rows and the root ---------------------------------------------------------------------------------
 
 
@@ -28,7 +30,7 @@ def look_up_kernel(
 
 @triton.jit
 def gather_root_kernel(
-    weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias, n_direct,
+    weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias, n_direct, n_top,
     FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The weights of one child of the root, and its bias: minus infinity where there is no class below."""
@@ -37,18 +39,17 @@ def gather_root_kernel(
     is_direct = at < n_direct
     child = tl.load(direct + at, mask=is_direct, other=0)
     node = tl.maximum(at - n_direct, 0)
+    is_node = (at >= n_direct) & (node < n_top)
     for first in range(0, FEATURES, BLOCK):
         inside = first + column < FEATURES
         own = tl.load(weight + child * FEATURES + first + column, mask=inside & is_direct, other=0.0)
-        of_node = tl.load(
-            node_weight + node * FEATURES + first + column, mask=inside & (at >= n_direct), other=0.0
-        )
+        of_node = tl.load(node_weight + node * FEATURES + first + column, mask=inside & is_node, other=0.0)
         value = tl.where(is_direct, own, of_node).to(root_weight.dtype.element_ty)
         tl.store(root_weight + at * FEATURES + first + column, value, mask=inside)
     value = 0.0
     if HAS_BIAS:
         value += tl.load(bias + child, mask=is_direct, other=0.0).to(tl.float32)
-        value += tl.load(node_bias + node, mask=at >= n_direct, other=0.0).to(tl.float32)
+        value += tl.load(node_bias + node, mask=is_node, other=0.0).to(tl.float32)
     value = tl.where(tl.load(root_empty + at) != 0, -float("inf"), value)
     tl.store(root_bias + at, value)
 

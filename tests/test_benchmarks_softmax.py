@@ -1,7 +1,8 @@
-"""The benchmark of softmax trees' answers: what it counts, and that the kernel alone answers as the model does."""
+"""The experiments on softmax trees: what they count, and that each of them runs."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks is a folder of the project
 
+from benchmarks import output
+from benchmarks.problem import Problem
 from benchmarks.softmax import __main__ as command
-from benchmarks.softmax import answers
+from benchmarks.softmax import answers, missing, models, shape, starts, trade_off, training
 
+import treemax
 from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
 
 
@@ -66,3 +70,82 @@ def test_what_was_not_measured_is_left_empty():
 
 def test_the_command_says_what_there_is(capsys):
     assert command.main([]) == 2 and "answers" in capsys.readouterr().err
+
+
+# --- the experiments, on a small problem ---------------------------------------------------------------
+
+
+@pytest.fixture
+def problem(tmp_path, monkeypatch):
+    """Eight classes around points in the plane; what is found goes to a folder of its own."""
+    monkeypatch.setattr(output, "RESULTS", tmp_path)
+    monkeypatch.setattr(output, "IMAGES", tmp_path)
+    monkeypatch.setattr(models, "DEPTH", 2)
+    monkeypatch.setattr(models, "LEAF_CLASSES", 4)
+    random = np.random.default_rng(0)
+    angle = np.arange(8) * np.pi / 4
+    centres = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    y, y_test = random.integers(0, 8, 400), random.integers(0, 8, 60)
+    X, X_test = (centres[labels] + 0.1 * random.standard_normal((len(labels), 2)) for labels in (y, y_test))
+    found = Problem(X.astype(np.float32), y, X_test.astype(np.float32), y_test)
+    monkeypatch.setattr(Problem, "read", classmethod(lambda cls, suite: found))
+    return found
+
+
+def test_the_command_lists_every_experiment(capsys):
+    command.main(["nonsense"])
+    said = capsys.readouterr().err
+    assert all(f"benchmarks.softmax {name}" in said for name in command.EXPERIMENTS)
+
+
+def test_shape_has_an_outcome_for_every_depth_and_size(problem, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(shape, "DEPTHS", (1, 2))
+    monkeypatch.setattr(shape, "LEAF_CLASSES", (1, None))
+    command.main(["shape"])
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "| classes of a leaf | depth 1 | depth 2 |" and len(table) == 4
+    found = json.loads((tmp_path / "softmax-shape-glyphs1k.json").read_text())
+    assert found["1"]["1"]["coverage"] < 40 < 90 < found["all"]["1"]["coverage"]
+    assert (tmp_path / "softmax-tree-shape.png").stat().st_size > 0
+
+
+def test_starts_are_followed_from_iteration_to_iteration(problem, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(starts, "ITERATIONS", 2)
+    command.main(["starts"])
+    found = json.loads((tmp_path / "softmax-starts-glyphs1k.json").read_text())
+    assert len(found) == 2 and all(set(by_start) == set(starts.STARTS) for by_start in found.values())
+    assert all(len(after) == 2 for by_start in found.values() for after in by_start.values())
+    assert "| the paper's algorithm | random |" in capsys.readouterr().out
+
+
+def test_every_treatment_of_missing_classes_is_tried(problem, capsys):
+    command.main(["missing"])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert len(rows) == len(missing.WAYS) * len(missing.TREATMENTS)
+
+
+def test_training_is_compared_with_the_reference(problem, monkeypatch, capsys):
+    monkeypatch.setattr(training, "DEPTH", 1)
+    monkeypatch.setattr(training, "LEAF_CLASSES", 4)
+    monkeypatch.setattr(training, "ITERATIONS", 1)
+    command.main(["training"])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split("|")[2].strip() for row in rows] == ["scikit-learn", "ours"]
+    assert rows[0].split("|")[4].strip() == "1.0"
+
+
+def test_every_model_of_the_trade_off_is_trained_and_timed(problem, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(trade_off, "ROUNDS", 1)
+    small = {
+        "SoftmaxTree": {"2": treemax.SoftmaxTree(leaf_classes=2, verbose=0)},
+        "OneVsAll": {"": treemax.OneVsAll()},
+    }
+    monkeypatch.setattr(trade_off, "families", lambda: small)
+    command.main(["trade-off"])
+    found = json.loads((tmp_path / "softmax-trade-off-glyphs1k.json").read_text())
+    rows = [found["SoftmaxTree"]["2"], found["OneVsAll"][""]]
+    assert all(row["error"] < 30 and row["us"] > 0 for row in rows)
+    assert (tmp_path / "softmax-tree-trade-off.png").stat().st_size > 0

@@ -8,8 +8,8 @@ from benchmarks.output import canvas, draw, keep, number, table
 from benchmarks.problem import Problem
 from benchmarks.softmax.models import Outcome, measured, softmax_tree
 
-DEPTHS = (1, 3, 5, 7)
-LEAF_CLASSES = (25, 50, 100, 200, None)  # None: every class that comes to the leaf
+DEPTHS = (3, 5, 7)
+LEAF_CLASSES: tuple[int | None, ...] = (25, 50, 100, 200)  # None is every class that comes to the leaf
 ITERATIONS = 3
 Found = dict[str, dict[int, Outcome]]  # by the classes of a leaf and the depth
 

@@ -1,0 +1,59 @@
+"""The Triton kernels against plain PyTorch: on a GPU, or anywhere, slowly, under TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from treemax.torch import TreeSoftmax, grouped
+
+interpreted = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() or interpreted), reason="needs a GPU, or Triton with TRITON_INTERPRET=1"
+)
+DEVICE = "cpu" if interpreted else "cuda"
+SETTINGS = {
+    "direct": {"counts": np.arange(50), "n_direct": 9},
+    "three levels": {"depth": 3, "arity": 4, "reduction": "none"},
+    "groups": {
+        "structure": [i % 7 if i > 5 else -1 for i in range(50)],
+        "reassign_every": 100,
+        "bias": False,
+    },
+}
+
+
+@pytest.fixture
+def high_precision():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_kernels_agree_with_plain_pytorch(name, monkeypatch, high_precision):
+    torch.manual_seed(0)
+    layer = TreeSoftmax(24, 50, device=DEVICE, **SETTINGS[name])
+    hidden = torch.randn(30, 24, device=DEVICE, requires_grad=True)
+    target = torch.randint(50, (30,), device=DEVICE)
+    target[:20], target[25:27] = 3, -100
+    answers = []
+    for fast in (False, True):
+        monkeypatch.setattr(grouped, "can_use", lambda tensor, fast=fast: fast)
+        answers.append(answers_of(layer, hidden, target))
+    for plain, kernel in zip(*answers):
+        torch.testing.assert_close(kernel, plain, rtol=1e-4, atol=1e-5)
+
+
+def answers_of(layer, hidden, target):
+    layer._statistics = None
+    loss = layer(hidden, target)
+    weighted = (loss * torch.linspace(0, 1, loss.numel(), device=DEVICE)).sum() if loss.dim() else loss
+    gradients = torch.autograd.grad(weighted, [hidden, *layer.parameters()])
+    exact, beam = layer.topk(hidden, 5, beam=None), layer.topk(hidden, 3, beam=3)
+    return [loss.detach(), *gradients, *exact, *beam, layer._statistics.counts, *layer._statistics.sums]

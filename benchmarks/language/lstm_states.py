@@ -6,7 +6,7 @@
 It runs in the environment `torch` of the benchmarks and imports nothing of the harness. DATA is the folder with
 `train.txt.gz`, `valid.txt.gz` and `test.txt.gz`. The recipe is that of section 5.3.1 and appendix C of the
 softmax-tree paper: two layers of 150, embeddings of 256, sequences of 20, and a rate of 20 that is divided by 4 when the
-validation set gets no better. What it leaves open (dropout, batch, clipping, start) was chosen on the validation set.
+validation set gets no better. Dropout was chosen from 0.2, 0.35 and 0.5 on the validation set; batch and clipping are the usual ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 EMBEDDING, HIDDEN, LAYERS, SEQUENCE = 256, 150, 2, 20
-BATCH, CLIP, RATE, EPOCHS, DROPOUT = 20, 0.25, 20.0, 40, 0.2
+BATCH, CLIP, RATE, EPOCHS, DROPOUT = 20, 0.25, 20.0, 35, 0.2
 STREAMS = 100  # parts of a text whose states are computed side by side
 
 

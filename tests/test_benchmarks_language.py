@@ -40,7 +40,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def tree(problem):
-    return treemax.SoftmaxTree(depth=2, leaf_classes=3, iterations=2, verbose=0).fit(
+    return treemax.SoftmaxTree(depth=2, leaf_classes=3, iterations=2, growth=1.0, verbose=0).fit(
         problem.train.X, problem.train.y
     )
 
@@ -94,7 +94,7 @@ def test_rows_of_unknown_words_are_left_out():
 
 
 def test_train_and_table(problem, tmp_path, monkeypatch, capsys):
-    settings = {"depth": 1, "leaf_classes": 6, "iterations": 1}
+    settings = {"depth": 1, "leaf_classes": 6, "iterations": 1, "growth": 1.0}
     named = {
         "tree": (treemax.SoftmaxTree, settings),
         "forest, small": (treemax.SoftmaxForest, {"n_trees": 2, **settings}),

@@ -199,6 +199,19 @@ def test_early_iterations_learn_from_a_share_of_the_rows_and_the_last_from_all()
     assert [r.objective for r in again.run(3, leaf_of)][-1] == record.objective
 
 
+@pytest.mark.parametrize("kind", [treemax.SoftmaxTree, treemax.SoftmaxForest])
+def test_the_early_share_of_a_model_reaches_its_training(kind):
+    X, y = problem()
+    some, everything = (
+        kind(depth=2, leaf_classes=4, iterations=2, early_share=share, verbose=0).fit(X, y)
+        for share in (0.3, 1.0)
+    )
+    first, of_all = (
+        [r.error for r in model.history_ if (r.iteration, r.depth) == (0, 0)] for model in (some, everything)
+    )
+    assert first != of_all
+
+
 def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_they_come_there():
     X, y = problem(500)
     tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5, spill=0.3))

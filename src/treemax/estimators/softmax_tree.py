@@ -290,6 +290,7 @@ class SoftmaxTree(LabelClassifier):
         return Settings(
             alpha, self._leaf_classes(n_labels), self.missing, self.beta, spill, self.tolerance, ridge=ridge,
             plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
+            early_share=float(self.early_share),
         )  # fmt: skip
 
     def _chosen_alpha(

@@ -21,8 +21,11 @@ ALL_LABELS, ONE_LABEL = 0, 1  # of a row, in one step
 PLAIN, ADAGRAD = 0, 1
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 _NEXT = np.uint64(1)
+_AHEAD = np.uint64(2)  # rows
+_MOST_LINES = np.uint64(32)  # to ask for in advance; more of them would hold up the work at hand
 _LANES = np.uint64(vector.WIDTH)
 _SMALLEST = np.float32(1e-30)
+_TINY = np.float32(1e-18)  # whose square is not zero
 
 
 @fast_inline_kernel
@@ -98,18 +101,18 @@ def _share(scores, at, n_children, out, to):
 
 @fast_inline_kernel
 def _errors(scores, at, n_children, target):
-    """Scores of a node's vectors become 1 or 0, as they should be, less what they are; returns log p(target)."""
+    """Scores of a node's vectors become 1 or 0, as they should be, less what they are; returns p(target)."""
     if n_children == np.uint64(2):
         second = _ONE / (_ONE + exp32(-scores[at]))
         chosen = second if target == _NEXT else _ONE - second
         scores[at] = np.float32(target) - second
-        return log32(max(chosen, _SMALLEST))
+        return chosen
     _share(scores, at, n_children, scores, at)
     chosen = scores[at + target]
     for c in range(np.uint64(0), n_children):
         scores[at + c] = -scores[at + c]
     scores[at + target] = _ONE - chosen
-    return log32(max(chosen, _SMALLEST))
+    return chosen
 
 
 @fast_inline_kernel
@@ -171,13 +174,17 @@ def _learn_path(
         for v in range(np.uint64(0), count):
             numbers[n + v] = np.uint32(first + v)
         n += count
-    likelihood = _ZERO
+    likelihood, product = _ZERO, _ONE
     n = np.uint64(0)
     for s in range(begin, end):
         children = np.uint64(path_children[s])
         if children > _NEXT:
-            likelihood += _errors(scores, n, children, np.uint64(path_slots[s]))
+            product *= max(_errors(scores, n, children, np.uint64(path_slots[s])), _TINY)
+            if product < _TINY:  # one logarithm for many factors
+                likelihood += log32(product)
+                product = _ONE
         n += np.uint64(n_vectors(path_children[s]))
+    likelihood += log32(product)
     left = _step_sizes(n, numbers, scores, squared, weight, rate, least, optimizer, squares, kept, sizes)
     _move(left, kept, scores, sizes, hidden, gradient, weights, biases, width)
     return likelihood
@@ -205,6 +212,18 @@ def _move_embeddings(
                 at,
                 vector.multiply_add(step, vector.load(gradient, i), vector.load(embeddings, at)),
             )
+
+
+@fast_inline_kernel
+def _ask_for_path(label, path_starts, path_firsts, path_children, weights, width):
+    """Have the vectors of the last nodes of a path in the cache; those near the root are there anyway."""
+    s, asked = np.uint64(path_starts[label + _NEXT]), np.uint64(0)
+    while s > np.uint64(path_starts[label]) and asked < _MOST_LINES:
+        s -= _NEXT
+        at, length = np.uint64(path_firsts[s]) * width, np.uint64(n_vectors(path_children[s])) * width
+        for i in range(np.uint64(0), length, _LANES):
+            vector.prefetch(weights, at + i)
+        asked += length // _LANES
 
 
 @fast_inline_kernel
@@ -243,9 +262,12 @@ def learn(
     most = np.uint64((1.0 - dropout) * 4294967296.0)
     for o in range(np.uint64(0), np.uint64(order.size)):
         row = np.uint64(order[o])
-        if o + _NEXT < np.uint64(order.size):
-            ahead = np.uint64(order[o + _NEXT])
+        if o + _AHEAD < np.uint64(order.size):
+            ahead = np.uint64(order[o + _AHEAD])
             _ask_for(indices, np.uint64(indptr[ahead]), np.uint64(indptr[ahead + _NEXT]), embeddings, width)
+            if label_starts[ahead] < label_starts[ahead + _NEXT]:
+                label = np.uint64(labels[label_starts[ahead]])
+                _ask_for_path(label, path_starts, path_firsts, path_children, weights, width)
         begin, end = np.uint64(label_starts[row]), np.uint64(label_starts[row + _NEXT])
         if begin == end:
             continue

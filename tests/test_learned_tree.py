@@ -248,7 +248,10 @@ def test_a_learned_tree_finds_the_groups():
         LearnedTree(start="random", assign_every=0.1, random_state=seed, **options).fit(X, y)
         for seed in range(3)
     ]
-    assert np.mean([together(m.tree_) for m in after]) > np.mean([together(m.tree_) for m in before]) + 0.3
+    assert (
+        np.mean([together(m.label_tree()) for m in after])
+        > np.mean([together(m.label_tree()) for m in before]) + 0.3
+    )
 
 
 def test_own_trees_are_kept():
@@ -256,11 +259,11 @@ def test_own_trees_are_kept():
     own = {"insect": ["ant", "bee"], "other": {"four legs": ["cat", "dog", "fox", "gnu"], "water": ["eel"]}}
     model = LearnedTree(tree=own, verbose=0).fit(X, y)
     assert model.score(X, y) > 0.9
-    leaves = model.tree_.leaf_of
-    assert model.tree_.parent[leaves[0]] == model.tree_.parent[leaves[1]]  # ant and bee
+    leaves = model.label_tree().leaf_of
+    assert model.label_tree().parent[leaves[0]] == model.label_tree().parent[leaves[1]]  # ant and bee
     assert model.describe()["tree"] == "own tree"
     wide = LearnedTree(tree=Tree.from_parents([-1] + [0] * 7, [-1, *range(7)]), verbose=0).fit(X, y)
-    assert wide.tree_.depth == 1 and wide.score(X, y) > 0.9
+    assert wide.label_tree().depth == 1 and wide.score(X, y) > 0.9
 
 
 @pytest.mark.parametrize("tree", ["learned", "clusters", "huffman", "random"])

@@ -1,7 +1,10 @@
 """Plots show what the model recorded."""
 
+import json
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import treemax
 
@@ -43,3 +46,81 @@ def test_what_has_no_history_says_so(forest, tmp_path):
     forest.save(tmp_path / "model")
     with pytest.raises(ValueError, match="resume=True"):
         treemax.plot_history(treemax.load(tmp_path / "model"))
+
+
+# --- the tree over the labels ----------------------------------------------------------------------------
+
+
+def labelled_rows(n_rows=600, n_labels=40):
+    random = np.random.RandomState(1)
+    y = random.randint(n_labels, size=n_rows) * random.randint(2, size=n_rows)  # 0 is half of them
+    return sp.csr_matrix(random.uniform(size=(n_labels, 30))[y]), np.array(
+        [f"label {i:02}" for i in range(40)]
+    )[y]
+
+
+TREES = [
+    treemax.LabelTree(arity=3, max_leaf=5, verbose=0),
+    treemax.LearnedTree(arity=3, passes=2, verbose=0),
+    treemax.OnlineLabelTree(max_leaf=5, verbose=0),
+]
+
+
+@pytest.mark.parametrize("model", TREES, ids=lambda model: type(model).__name__)
+def test_the_tree_in_words_has_all_labels_and_examples(model):
+    X, y = labelled_rows()
+    model.fit(X, y)
+    outline = json.loads(treemax.show_tree(model, depth=20, labels=40, children=40, form="json"))
+
+    def check(node):
+        assert len(node["labels"]) == node["n_labels"]
+        assert node["examples"] == np.isin(y, node["labels"]).sum()
+        if "children" in node:
+            assert node["children_left_out"] == 0
+            below = [label for child in node["children"] for label in child["labels"]]
+            assert sorted(below) == sorted(node["labels"])
+            for child in node["children"]:
+                check(child)
+        else:
+            assert node["n_labels"] == 1
+
+    check(outline)
+    assert set(outline["labels"]) == set(model.classes_) and outline["labels"][0] == "label 00"
+
+
+def test_only_what_was_asked_for_is_shown():
+    X, y = labelled_rows()
+    model = treemax.LearnedTree(arity=5, passes=2, verbose=0).fit(X, y)
+    lines = treemax.show_tree(model, depth=1, labels=2, children=3).split("\n")
+    assert len(lines) == 5 and lines[-1].strip() == "and 2 more"
+    assert lines[0].startswith("40 labels, 600 examples: label 00, ") and lines[0].endswith(", ...")
+    assert all(line.startswith("  ") and not line.startswith("   ") for line in lines[1:])
+
+
+def test_the_tree_is_drawn_and_written(tmp_path):
+    X, y = labelled_rows()
+    model = treemax.LearnedTree(arity=4, passes=2, verbose=0).fit(X, y)
+    axes = treemax.plot_tree(model, depth=2, labels=2, children=2)
+    texts = [text.get_text() for text in axes.texts]
+    assert any(text.startswith("40 labels\nlabel 00") for text in texts) and "2 more" in texts
+    for name in ("tree.svg", "tree.png"):
+        axes.figure.savefig(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_what_has_no_tree_says_so():
+    with pytest.raises(TypeError, match="got OneVsAll"):
+        treemax.show_tree(treemax.OneVsAll())
+    with pytest.raises(ValueError, match="fit first"):
+        treemax.plot_tree(treemax.LearnedTree())
+    model = treemax.LabelTree(verbose=0).fit([[0.0], [1.0]], ["a", "b"])
+    for wrong in ({"depth": 0}, {"labels": 0}, {"children": 1.5}, {"form": "xml"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            treemax.show_tree(model, **wrong)
+
+
+def test_a_model_of_texts_shows_its_tree():
+    texts = ["red apple", "green apple", "fast car", "red car"] * 5
+    model = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(verbose=0))
+    model.fit(texts, ["fruit", "fruit", "vehicle", "vehicle"] * 5)
+    assert treemax.show_tree(model).startswith("2 labels, 20 examples: fruit, vehicle")

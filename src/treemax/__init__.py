@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         TrainingInterrupted,
     )
     from treemax.modelfile import ModelFileError
-    from treemax.plots import plot_history
+    from treemax.plots import plot_history, plot_tree, show_tree
     from treemax.progressive import progressive_validation
     from treemax.text import HashingText, TextModel, TfidfText
 
@@ -41,6 +41,8 @@ _HOMES = {
     "TrainingInterrupted": "treemax.estimators",
     "ModelFileError": "treemax.modelfile",
     "plot_history": "treemax.plots",
+    "plot_tree": "treemax.plots",
+    "show_tree": "treemax.plots",
     "progressive_validation": "treemax.progressive",
     "HashingText": "treemax.text",
     "TextModel": "treemax.text",
@@ -66,7 +68,9 @@ __all__ = [
     "__version__",
     "load",
     "plot_history",
+    "plot_tree",
     "progressive_validation",
+    "show_tree",
 ]
 
 

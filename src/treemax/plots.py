@@ -1,11 +1,20 @@
-"""Plots, for those who have Matplotlib: `pip install treemax[plot]`."""
+"""What a model has learned, for people to look at: its tree as text, and plots.
+
+Plots need Matplotlib: `pip install treemax[plot]`.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from treemax.learning.tao import Record
+from treemax.parameters import check_number
+from treemax.trees import Tree
 
 
 def plot_history(model: Any, axes: Any = None) -> Any:
@@ -52,6 +61,149 @@ def _histories(model: Any) -> list[list[Record]]:
             "This model was saved without its learning state and has no history. Save it with save(path, resume=True)."
         )
     return [state.history for state in model.states_]
+
+
+# --- the tree over the labels ----------------------------------------------------------------------------
+
+
+def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, form: str = "text") -> str:
+    """What stands where in the tree of a model: the most frequent labels under each node.
+
+    Parameters
+    ----------
+    model : LabelTree, LearnedTree, OnlineLabelTree, or a TextModel with one of them
+        A fitted one. Of several trees, the first is shown.
+    depth : int
+        Levels below the root.
+    labels : int
+        Labels named at each node, the most frequent ones in training.
+    children : int
+        Children shown of a node, those with the most training examples.
+    form : "text" or "json"
+        Lines for people, or a nested object: node, n_labels, examples, labels, children.
+
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [1.0, 0.2]] * 4
+    >>> model = treemax.LabelTree(tree={"way": ["east", "north"], "stay": ["here"]})
+    >>> print(treemax.show_tree(model.fit(X, ["north", "east", "here"] * 4)))
+    3 labels, 12 examples: east, here, north
+      2 labels, 8 examples: east, north
+        east, 4 examples
+        north, 4 examples
+      here, 4 examples
+    """
+    if form not in ("text", "json"):
+        raise ValueError(f"form must be text or json, got {form!r}.")
+    outline = _outline(model, depth, labels, children)
+    if form == "json":
+        return json.dumps(outline, ensure_ascii=False)
+    return "\n".join(_lines(outline))
+
+
+def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, children: int = 4) -> Any:
+    """Draw the tree of a model, from the root at the left: the most frequent labels under each node.
+
+    Returns Matplotlib's axes: `axes.figure.savefig("tree.svg")` writes a file. Parameters as in `show_tree`; a
+    dotted line stands for children that are not shown.
+    """
+    outline = _outline(model, depth, labels, children)
+    axes = _new_axes() if axes is None else axes
+    n_leaves = _draw(axes, outline, 0, 0.0)[1]
+    axes.set_xlim(-0.05, depth + 0.9)
+    axes.set_ylim(-n_leaves, 1.0)
+    axes.set_axis_off()
+    return axes
+
+
+def _outline(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
+    """The upper levels of a model's tree, as nested dictionaries."""
+    for name, value in (("depth", depth), ("labels", labels), ("children", children)):
+        check_number(name, value, whole=True, least=1)
+    model = getattr(model, "estimator", model)  # that of a TextModel
+    if not hasattr(model, "label_tree"):
+        raise TypeError(
+            "show_tree and plot_tree are for models with a tree over the labels (LabelTree, LearnedTree, "
+            f"OnlineLabelTree), got {type(model).__name__}."
+        )
+    if "model_" not in vars(model):
+        raise ValueError(f"This {type(model).__name__} has no tree yet; call fit first.")
+    tree, counts = model.label_tree(), np.asarray(model.label_counts_)
+    by_frequency = np.argsort(-counts, kind="stable")
+    names = model.classes_
+
+    def outline(node: int, below: NDArray[np.int64]) -> dict[str, Any]:
+        """`below` are the labels under the node, the most frequent first."""
+        level = int(tree.level[node])
+        found: dict[str, Any] = {
+            "node": int(node), "n_labels": len(below), "examples": int(counts[below].sum()),
+            "labels": [_plain(name) for name in names[below[:labels]]],
+        }  # fmt: skip
+        if tree.n_children[node] and level < depth:
+            above = _ancestors(tree, tree.leaf_of[below], level + 1)
+            parts = {child: below[above == child] for child in tree.children(node)}
+            largest = sorted(parts, key=lambda child: -int(counts[parts[child]].sum()))
+            found["children"] = [outline(child, parts[child]) for child in largest[:children]]
+            found["children_left_out"] = len(parts) - len(found["children"])
+        return found
+
+    return outline(0, by_frequency)
+
+
+def _ancestors(tree: Tree, leaves: NDArray[np.int64], level: int) -> NDArray[np.int64]:
+    """The node of each leaf's path on this level, which all of them reach."""
+    nodes = leaves.copy()
+    while (deeper := tree.level[nodes] > level).any():
+        nodes[deeper] = tree.parent[nodes[deeper]]
+    return nodes
+
+
+def _plain(name: Any) -> Any:
+    return name.item() if isinstance(name, np.generic) else name
+
+
+def _title(outline: dict[str, Any]) -> str:
+    examples = f"{outline['examples']:,} examples"
+    names = ", ".join(map(str, outline["labels"]))
+    if outline["n_labels"] == 1:
+        return f"{names}, {examples}"
+    more = ", ..." if outline["n_labels"] > len(outline["labels"]) else ""
+    return f"{outline['n_labels']:,} labels, {examples}: {names}{more}"
+
+
+def _lines(outline: dict[str, Any], indent: str = "") -> list[str]:
+    lines = [indent + _title(outline)]
+    for child in outline.get("children", []):
+        lines += _lines(child, indent + "  ")
+    if outline.get("children_left_out"):
+        lines.append(f"{indent}  and {outline['children_left_out']} more")
+    return lines
+
+
+def _draw(axes: Any, outline: dict[str, Any], level: int, top: float) -> tuple[float, float]:
+    """Draw a node and what is below it from `top` on; where it stands, and how high it all is."""
+    height, places = 0.0, []
+    for child in outline.get("children", []):
+        place, needed = _draw(axes, child, level + 1, top - height)
+        places.append(place)
+        height += needed
+    at = (places[0] + places[-1]) / 2 if places else top
+    for place in places:
+        axes.plot([level + 0.75, level + 1], [at, place], color="tab:gray", linewidth=0.8)
+    if outline.get("children_left_out"):
+        axes.plot([level + 0.75, level + 1], [at, top - height], ":", color="tab:gray", linewidth=0.8)
+        axes.text(level + 1, top - height, f"{outline['children_left_out']} more", fontsize=6, va="center")
+        height += 1.0
+    names = "\n".join(str(name)[:24] for name in outline["labels"])
+    title = names if outline["n_labels"] == 1 else f"{outline['n_labels']:,} labels\n{names}"
+    axes.text(
+        level,
+        at,
+        title,
+        fontsize=6,
+        va="center",
+        bbox={"boxstyle": "round", "facecolor": "white", "linewidth": 0.5},
+    )
+    return at, max(1.0, height)
 
 
 def _new_axes() -> Any:

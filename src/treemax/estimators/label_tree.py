@@ -247,6 +247,11 @@ class LabelTree(WithHierarchy):
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
+    def label_tree(self) -> Tree:
+        """The tree over the labels, of several the first; its leaves are places in `classes_`."""
+        tree: Tree = self.model_.trees[0].tree
+        return tree
+
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         trees = self.model_.trees

@@ -80,8 +80,6 @@ class LearnedTree(WithHierarchy):
 
     Attributes
     ----------
-    tree_ : treemax.trees.Tree
-        The tree in use; its leaves are the places of labels in `classes_`.
     losses_ : list of float
         The mean of -log p(label) over each pass, while it was learned.
 
@@ -238,9 +236,8 @@ class LearnedTree(WithHierarchy):
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
-    @property
-    def tree_(self) -> Tree:
-        """The tree in use."""
+    def label_tree(self) -> Tree:
+        """The tree over the labels; its leaves are places in `classes_`."""
         return self.model_.tree
 
     def describe(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from treemax.learning.online_tree import (
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
-from treemax.trees import build_tree, check_tree, is_hierarchy, named_tree
+from treemax.trees import Tree, build_tree, check_tree, is_hierarchy, named_tree
 
 FEW_LABELS, MANY_LABELS = 2.0, 0.5  # learning rates where rows have few labels, and more than five on average
 
@@ -276,6 +276,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
+
+    def label_tree(self) -> Tree:
+        """The tree over the labels; its leaves are places in `classes_`."""
+        return Tree.from_parents(*self.model_.shape())
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""

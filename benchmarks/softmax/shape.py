@@ -11,6 +11,7 @@ from benchmarks.softmax.models import Outcome, measured, softmax_tree
 DEPTHS = (3, 5, 7)
 LEAF_CLASSES: tuple[int | None, ...] = (25, 50, 100, 200)  # None is every class that comes to the leaf
 ITERATIONS = 3
+MICROSECONDS = (0.5, 0.7, 1, 1.5, 2)  # on the axis
 Found = dict[str, dict[int, Outcome]]  # by the classes of a leaf and the depth
 
 
@@ -57,6 +58,8 @@ def plot(suite: str, found: Found) -> None:
     by_depth.set_ylabel("test error % (logarithmic)")
     by_depth.legend(frameon=False, title="in a leaf, at most", fontsize=8)
     by_time.set_xscale("log")
+    by_time.set_xticks(MICROSECONDS, [str(tick) for tick in MICROSECONDS])
+    by_time.minorticks_off()
     by_time.set_xlabel("microseconds of an answer, all rows at once; figures: depth")
     by_depth.set_title(suite, fontsize=10)
     draw(figure, "softmax-tree-shape")

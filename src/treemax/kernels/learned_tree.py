@@ -348,6 +348,9 @@ def represent(indptr, indices, values, rows, scale, embeddings, width, out):
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
     for r in range(rows.size):
+        if r + 2 < rows.size:
+            ahead = rows[r + 2]
+            _ask_for(indices, np.uint64(indptr[ahead]), np.uint64(indptr[ahead + 1]), embeddings, width)
         first, last = np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])
         _represent(indices, values, first, last, scale, embeddings, width, hidden)
         out[r] = hidden

@@ -175,6 +175,7 @@ class Training:
         if self.features is not None:
             self.rows = rows = renumbered(rows, self.features)
         self.scale = np.float32(1.0 / math.sqrt(mean_squared_length(rows)[0]))
+        self._hidden: NDArray[np.float32] | None = None
         self._longest = int(np.diff(rows.indptr).max(initial=0)) + 1
         width = padded(dimension)
         self.embeddings = aligned((rows.n_features, width))
@@ -259,7 +260,11 @@ class Training:
         if self.n_labels <= 1:
             return
         chosen, row_starts = self._rows_by_label()
-        hidden = np.empty((len(chosen), self.embeddings.shape[1]), dtype=np.float32)
+        if (
+            self._hidden is None
+        ):  # kept from one assignment to the next: fresh memory takes longer than the sums
+            self._hidden = np.empty((len(chosen), self.embeddings.shape[1]), dtype=np.float32)
+        hidden = self._hidden
         rows, structure = self.rows, self.structure
         kernels.represent(
             rows.indptr, rows.indices, rows.values, chosen, self.scale, self.embeddings.ravel(), hidden.shape[1], hidden

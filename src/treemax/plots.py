@@ -16,6 +16,8 @@ from treemax.learning.tao import Record
 from treemax.parameters import check_number
 from treemax.trees import Tree
 
+LINE = 0.1  # inches that a line of a node's box takes
+
 
 def plot_history(model: Any, axes: Any = None) -> Any:
     """Draw how the training of a `SoftmaxTree` or `SoftmaxForest` went; returns Matplotlib's axes.
@@ -107,7 +109,8 @@ def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, chi
     dotted line stands for children that are not shown.
     """
     outline = _outline(model, depth, labels, children)
-    axes = _new_axes() if axes is None else axes
+    if axes is None:  # as large as the boxes need
+        axes = _new_axes(2.2 * (depth + 1), max(2.0, _height(outline) * LINE * (labels + 2.5)))
     n_leaves = _draw(axes, outline, 0, 0.0)[1]
     axes.set_xlim(-0.05, depth + 0.9)
     axes.set_ylim(-n_leaves, 1.0)
@@ -206,9 +209,15 @@ def _draw(axes: Any, outline: dict[str, Any], level: int, top: float) -> tuple[f
     return at, max(1.0, height)
 
 
-def _new_axes() -> Any:
+def _height(outline: dict[str, Any]) -> float:
+    """How many boxes stand below each other at most, as `_draw` places them."""
+    below = sum(_height(child) for child in outline.get("children", []))
+    return max(1.0, below + bool(outline.get("children_left_out")))
+
+
+def _new_axes(width: float = 7.0, height: float = 4.0) -> Any:
     try:
         from matplotlib import pyplot
     except ImportError:
         raise ImportError("Plots need Matplotlib: pip install treemax[plot].") from None
-    return pyplot.subplots(figsize=(7, 4))[1]
+    return pyplot.subplots(figsize=(width, height), layout="constrained")[1]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.estimators.softmax_tree import ALPHA_OF_FEW, ALPHAS
+from treemax.estimators.softmax_tree import ALPHA_OF_FEW, ALPHAS, _in_words
 from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
 from treemax.inputs import as_rows
 from treemax.learning import softmax_tree as learning
@@ -22,6 +22,7 @@ from treemax.learning.tao import (
     ZERO_ONE,
     Leaf,
     Plane,
+    Record,
     Settings,
     SoftmaxTreeState,
     Tao,
@@ -239,6 +240,14 @@ def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
         pass
     assert all((lesson.rows == own).all() for lesson, own in zip(tao.lessons, tao.sets[3:]))
     assert all((lesson.weights == 1).all() for lesson in tao.lessons)
+
+
+def test_progress_says_where_training_is():
+    nothing = float("nan")
+    begun_history = [Record(0, 2, nothing, nothing)]
+    assert _in_words(begun_history) == "iteration 1, depth 2"
+    later = [*begun_history, Record(0, 0, 1234.6, 0.25), Record(1, 2, 1200.0, nothing)]
+    assert _in_words(later) == "iteration 2, depth 2, objective 1,200, training error 25.0%"
 
 
 # --- growth ---------------------------------------------------------------------------------------------

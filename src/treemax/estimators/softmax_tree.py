@@ -234,7 +234,7 @@ class SoftmaxTree(LabelClassifier):
                     ):
                         done += 1
                         bar.update(1)
-                        _show(bar, record)
+                        bar.set_postfix_str(_in_words(state.history))
             except KeyboardInterrupt:
                 whole = [state for state, _ in started if state.is_whole]
                 if not whole:
@@ -470,10 +470,14 @@ class SoftmaxForest(SoftmaxTree):
         return int(self.n_trees)
 
 
-def _show(bar: Any, record: Record) -> None:
-    """The objective and the training error beside the progress bar."""
-    if record.depth == 0:
-        bar.set_postfix_str(f"objective {record.objective:,.0f}, error {record.error:.1%}")
+def _in_words(history: Sequence[Record]) -> str:
+    """How training stands, for beside the progress bar; the training error is that after the last whole iteration."""
+    last = history[-1]
+    words = [f"iteration {last.iteration + 1}", f"depth {last.depth}"]
+    if not math.isnan(last.objective):
+        words.append(f"objective {last.objective:,.0f}")
+    errors = [record.error for record in history if not math.isnan(record.error)]
+    return ", ".join(words + [f"training error {error:.1%}" for error in errors[-1:]])
 
 
 def _are_dense(rows: Rows) -> bool:

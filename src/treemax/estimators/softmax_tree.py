@@ -229,7 +229,7 @@ class SoftmaxTree(LabelClassifier):
         with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
             try:
                 for state, leaf_of in started:
-                    for record in learning.trained(
+                    for _ in learning.trained(
                         rows, labels, state, leaf_of, settings, self.iterations, thread_count(self.n_jobs)
                     ):
                         done += 1

@@ -1,18 +1,35 @@
-"""What estimators share whose parameter `tree` may be a hierarchy of the user's own."""
+"""What estimators share that search a tree over the labels, which may be a hierarchy of the user's own."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from treemax import modelfile
 from treemax.estimators.base import LabelClassifier
+from treemax.inference.searching import Found
+from treemax.inputs import Rows
+from treemax.threads import thread_count
 from treemax.trees import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy
 
 
 class WithHierarchy(LabelClassifier):
-    """Saves the parameter `tree` as arrays where it is a hierarchy."""
+    """Asks the model for all but the best labels, and saves the parameter `tree` as arrays where it is a hierarchy."""
 
     tree: Any
+    n_jobs: int | None
+    model_: Any
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        return self.model_.probabilities(rows, thread_count(self.n_jobs))
+
+    def _above(self, rows: Rows, threshold: float) -> Found:
+        return self.model_.above(rows, threshold, thread_count(self.n_jobs))
+
+    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         if self.tree is None or not is_hierarchy(self.tree):

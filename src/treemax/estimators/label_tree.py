@@ -14,7 +14,6 @@ from treemax.estimators.hierarchies import WithHierarchy
 from treemax.inference.compact import loaded_tree, rounded_weights, saved_arrays
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
-from treemax.inference.searching import Found
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining
@@ -237,15 +236,6 @@ class LabelTree(WithHierarchy):
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         width = None if self.search == "exact" else min(self.beam, len(self.model_.trees[0].tree))
         return self.model_.best(rows, k, width, thread_count(self.n_jobs))
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        return self.model_.probabilities(rows, thread_count(self.n_jobs))
-
-    def _above(self, rows: Rows, threshold: float) -> Found:
-        return self.model_.above(rows, threshold, thread_count(self.n_jobs))
-
-    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def label_tree(self) -> Tree:
         """The tree over the labels, of several the first; its leaves are places in `classes_`."""

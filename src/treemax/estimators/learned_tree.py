@@ -13,7 +13,6 @@ from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
 from treemax.inference.learned_tree import LearnedTreeModel, padded
 from treemax.inference.linear import sparsified
-from treemax.inference.searching import Found
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.learned_tree import OPTIMIZERS, Settings, Structure, Training, suggested_passes
@@ -226,15 +225,6 @@ class LearnedTree(WithHierarchy):
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         beam = None if self.search == "exact" else min(self.beam, len(self.model_.tree))
         return self.model_.best(rows, k, beam, thread_count(self.n_jobs))
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        return self.model_.probabilities(rows, thread_count(self.n_jobs))
-
-    def _above(self, rows: Rows, threshold: float) -> Found:
-        return self.model_.above(rows, threshold, thread_count(self.n_jobs))
-
-    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""

@@ -17,7 +17,6 @@ from treemax.estimators.hierarchies import WithHierarchy
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference.linear import sparsified
 from treemax.inference.online_tree import OnlineTree
-from treemax.inference.searching import Found
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.adagrad import row_orders
@@ -267,15 +266,6 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         if self.search == "exact":
             return self.model_.exact(rows, k, thread_count(self.n_jobs))
         return self.model_.beam(rows, k, min(self.beam, self.model_.n_nodes), thread_count(self.n_jobs))
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        return self.model_.probabilities(rows, thread_count(self.n_jobs))
-
-    def _above(self, rows: Rows, threshold: float) -> Found:
-        return self.model_.above(rows, threshold, thread_count(self.n_jobs))
-
-    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.learning.tao import Record
 from treemax.parameters import check_number
 from treemax.trees import Tree
+
+if TYPE_CHECKING:
+    from treemax.learning.tao import Record
 
 LINE = 0.1  # inches that a line of a node's box takes
 

@@ -11,7 +11,8 @@ from treemax.datasets import load_wordnet
 from treemax.inference.label_tree import NodeWeights
 from treemax.inputs import as_rows
 from treemax.labels import Targets
-from treemax.learning.label_tree import Settings, TreeTraining
+from treemax.learning.label_tree import Settings, TreeTraining, scaled
+from treemax.pools import Threads
 from treemax.trees import TREES, complete_tree
 
 N_LABELS = 40
@@ -262,14 +263,12 @@ def test_weights_below_the_threshold_are_dropped():
     for threshold in (0.0, 0.2, 1e6):
         fitted = model(threshold=threshold).fit(X, y)
         packed = fitted.model_.trees[0]
+        table, length = scaled(as_rows(X))
+        settings = Settings("squared_hinge", 1.0, 10, threshold, 20)
         rebuilt = TreeTraining(
-            packed.tree,
-            as_rows(X),
-            targets_of(fitted, y),
-            Settings("squared_hinge", 1.0, 10, threshold, 20),
-            0,
+            packed.tree, Threads().share(table), length, targets_of(fitted, y), settings, 0
         )
-        for _ in rebuilt.run(1):
+        for _ in rebuilt.run():
             pass
         for part in rebuilt.weights.values():
             assert isinstance(part, NodeWeights)

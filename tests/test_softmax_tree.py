@@ -20,6 +20,7 @@ from treemax.learning.tao import (
     DROP,
     LEAST_CHANCE,
     ZERO_ONE,
+    Judge,
     Leaf,
     Plane,
     Record,
@@ -27,7 +28,9 @@ from treemax.learning.tao import (
     SoftmaxTreeState,
     Tao,
     grown,
+    table_of,
 )
+from treemax.pools import Threads
 
 
 def problem(n_rows=300, n_labels=15, n_features=8, noise=0.4, seed=0):
@@ -39,7 +42,17 @@ def problem(n_rows=300, n_labels=15, n_features=8, noise=0.4, seed=0):
 
 def begun(X, y, depth, start, own, seed=0):
     state, leaf_of = learning.begin(X, y, int(y.max()) + 1, depth, start, np.random.RandomState(seed))
-    return Tao(X, y, own, state), leaf_of
+    return tao_of(X, y, own, state), leaf_of
+
+
+def pruned_of(state, X, y, own):
+    tao = tao_of(X, y, own, state)
+    return learning.pruned(tao.table, tao.crew, state, own)
+
+
+def tao_of(X, y, own, state):
+    table = table_of(X, y)
+    return Tao(table, Threads().share(table), own, state)
 
 
 # --- a slow and obvious tree ----------------------------------------------------------------------------
@@ -123,10 +136,10 @@ def test_no_update_of_any_node_raises_the_objective(
     for iteration in (1, 2):
         tao.reduce(iteration)
         before = tao.objective()
-        updates = [(tao.update_leaf, place) for place in range(2**depth)]
-        updates += [(tao.update_plane, node) for node in range(2**depth - 2, -1, -1)]
+        updates = [(tao.update_leaves, place) for place in range(2**depth)]
+        updates += [(tao.update_planes, node) for node in range(2**depth - 2, -1, -1)]
         for update, node in updates:
-            change = update(node)
+            change = update(range(node, node + 1))
             kept, tao.sets = tao.sets, list(tao.sets)
             tao.reduce(iteration)  # the objective of the tree as it is now, from nothing but its parameters
             after = tao.objective()
@@ -165,7 +178,7 @@ def test_a_leaf_has_the_most_populous_classes_of_its_rows():
     tao, leaf_of = begun(X, y, 1, "random", Settings(0.1, 3))
     tao.reduce(0, leaf_of)
     for place in (0, 1):
-        tao.update_leaf(place)
+        tao.update_leaves(range(place, place + 1))
         counts = np.bincount(y[tao.sets[1 + place]])
         assert counts[tao.state.leaves[place].classes].min() >= np.sort(counts)[-3]
 
@@ -177,10 +190,10 @@ def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
     zero = np.zeros((1, 1), np.float32)
     state.leaves = [Leaf(np.array([c]), zero, np.zeros(1, np.float32)) for c in (1, 0)]  # right has class 0
     state.planes = [Plane(np.array([[1.0]], np.float32), 0.0)]
-    tao = Tao(X, y, Settings(0.01, 1), state)
+    tao = tao_of(X, y, Settings(0.01, 1), state)
     tao.reduce(0)
     assert tao.objective() > 4
-    assert tao.update_plane(0) < -3.5
+    assert tao.update_planes(range(1)) < -3.5
     assert state.planes[0].coef[0, 0] < 0
 
 
@@ -259,23 +272,23 @@ def grown_once(growth):
     for _ in tao.run(1, leaf_of):
         pass
     missed = [1 - np.isin(y[own], leaf.classes).mean() for own, leaf in zip(tao.sets[1:], tao.state.leaves)]
-    return tao, missed, X, y
+    return tao, missed
 
 
 def test_leaves_that_miss_many_classes_are_split_and_nothing_is_lost_by_it():
-    tao, missed, _, _ = grown_once(0.1)
+    tao, missed = grown_once(0.1)
     assert min(missed) > 0.1
-    before = tao.loss(0, tao.sets[0])
+    before = Judge(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0])
     assert grown(tao)
     tao.reduce(1)
     assert tao.state.depth == 2 and len(tao.state.planes) == 3 and len(tao.state.leaves) == 4
     assert not any(plane.is_closed for plane in tao.state.planes)
-    assert (tao.loss(0, tao.sets[0]) == before).all()
+    assert (Judge(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0]) == before).all()
     assert all(len(own) > 100 for own in tao.sets[3:])
 
 
 def test_only_those_leaves_are_split():
-    tao, missed, X, y = grown_once(0.1)
+    tao, missed = grown_once(0.1)
     between = (min(missed) + max(missed)) / 2
     assert min(missed) < between < max(missed)
     tao.settings = replace(tao.settings, growth=between)
@@ -286,7 +299,7 @@ def test_only_those_leaves_are_split():
     for depth in (2, 1, 0):
         tao.update_depth(depth)
     assert [plane.is_closed for plane in tao.state.planes[1:]] == closed
-    model = learning.pruned(tao.state, X, y, tao.settings)
+    model = learning.pruned(tao.table, tao.crew, tao.state, tao.settings)
     kinds = [isinstance(side, Branch) for side in (model.left, model.right)]
     assert kinds == [not is_closed for is_closed in closed]
 
@@ -378,7 +391,7 @@ def test_pruning_changes_no_answer(sparse):
     tao, leaf_of = begun(matrix, y, 5, "prototypes", own)
     for _ in tao.run(3, leaf_of):
         pass
-    tree = learning.pruned(tao.state, matrix, y, own)
+    tree = learning.pruned(tao.table, tao.crew, tao.state, own)
     n_kept = 0
     stack = [tree]
     while stack:
@@ -399,7 +412,7 @@ def test_pure_siblings_are_one_leaf():
     one = np.array([[1.0]], np.float32)
     state.planes = [Plane(one, 0.0), Plane(one, 1.5), Plane(one, -1.5)]
     state.leaves = [Leaf(np.array([c]), zero, none) for c in (0, 0, 1, 1)]
-    tree = learning.pruned(state, X, y, Settings(0.1, 1))
+    tree = pruned_of(state, X, y, Settings(0.1, 1))
     assert isinstance(tree, Branch) and isinstance(tree.left, Softmax) and isinstance(tree.right, Softmax)
     assert tree.left.classes.tolist() == [0] and tree.right.classes.tolist() == [1]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from treemax.checkpoints import checkpoint
     from treemax.estimators import (
         MODELS,
         LabelTree,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from treemax.modelfile import ModelFileError
     from treemax.plots import plot_history, plot_tree, show_tree
     from treemax.progressive import progressive_validation
+    from treemax.ray_cluster import cluster
     from treemax.text import HashingText, TextModel, TfidfText
 
 # Names are imported when first used: the command line answers `--help` without waiting for Numba.
@@ -43,6 +45,8 @@ _HOMES = {
     "plot_history": "treemax.plots",
     "plot_tree": "treemax.plots",
     "show_tree": "treemax.plots",
+    "checkpoint": "treemax.checkpoints",
+    "cluster": "treemax.ray_cluster",
     "progressive_validation": "treemax.progressive",
     "HashingText": "treemax.text",
     "TextModel": "treemax.text",
@@ -66,6 +70,8 @@ __all__ = [
     "TopK",
     "TrainingInterrupted",
     "__version__",
+    "checkpoint",
+    "cluster",
     "load",
     "plot_history",
     "plot_tree",

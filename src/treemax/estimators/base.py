@@ -19,11 +19,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import treemax
 from treemax import modelfile
+from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.inputs import Rows, SparseRows, as_rows
 from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, read_labels, target_ids
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
 from treemax.parameters import check_number
+from treemax.pools import cluster_in_use
 
 Self = TypeVar("Self", bound="LabelClassifier")
 
@@ -54,6 +56,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     """
 
     ONE_LABEL_ONLY = False  # a system for multi-class problems only says so here
+    NODE_BY_NODE = (
+        False  # and here one that is trained by a pool, so that clusters and checkpoints are for it
+    )
 
     label_index_: LabelIndex
     label_counts_: NDArray[np.int64]
@@ -163,13 +168,27 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         index = _sorted_index(labels)
         self._check_size(rows.shape[1], len(index))
         targets = target_ids(labels, index.ids(labels.values))
+        self._check_place()
         try:
-            model = self._train_named(rows, targets, index, labels.multi_label, **options)
+            with kept(self, targets):
+                model = self._train_named(rows, targets, index, labels.multi_label, **options)
         except TrainingInterrupted as interruption:
             self._adopt(X, rows, labels, index, targets, interruption.model)
             raise
         self._adopt(X, rows, labels, index, targets, model)
         return self
+
+    def _check_place(self) -> None:
+        """Refuse a cluster and checkpoints where they would be of no use."""
+        if self.NODE_BY_NODE or not (cluster_in_use() or checkpoints_are_kept()):
+            return
+        asked, may = (
+            ("cluster", "train on a cluster") if cluster_in_use() else ("checkpoint", "keep checkpoints")
+        )
+        raise ValueError(
+            f"{type(self).__name__} cannot {may}: fit it outside of treemax.{asked}. LabelTree, SoftmaxTree and "
+            "SoftmaxForest can."
+        )
 
     def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
         rows, labels = as_rows(X), read_labels(y)

@@ -16,8 +16,9 @@ from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
-from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining
+from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining, scaled
 from treemax.parameters import check_number
+from treemax.pools import pool_for
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
@@ -95,6 +96,8 @@ class LabelTree(WithHierarchy):
     Jasinska et al., "Extreme F-measure maximization using sparse probability estimates", 2016.
     Prabhu et al., "Parabel: partitioned label trees for extreme classification", 2018.
     """
+
+    NODE_BY_NODE = True
 
     loss_: str
 
@@ -177,13 +180,16 @@ class LabelTree(WithHierarchy):
         vectors = self._given_vectors(label_features, index)
         seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist()
         trees: list[PackedTree] = []
+        table, length = scaled(sparse)
+        crew = pool_for(thread_count(self.n_jobs)).share(table)
         try:
             for seed in seeds:
                 tree = build_tree(
                     self.tree, sparse, targets, index, self.arity, self._max_leaf(targets), vectors, seed,
                     thread_count(self.n_jobs),
                 )  # fmt: skip
-                trees.append(self._train_tree(tree, sparse, targets, multi_label, settings, seed))
+                training = TreeTraining(tree, crew, length, targets, settings, seed)
+                trees.append(self._train_tree(training, multi_label))
         except KeyboardInterrupt:  # trees that are ready are a smaller forest
             if not trees:
                 raise
@@ -192,13 +198,10 @@ class LabelTree(WithHierarchy):
         self.loss_ = settings.loss
         return Forest(tuple(trees))
 
-    def _train_tree(
-        self, tree: Tree, rows: SparseRows, targets: Targets, multi_label: bool, settings: Settings, seed: int
-    ) -> PackedTree:
-        training = TreeTraining(tree, rows, targets, settings, seed)
-        title = f"label-tree, {settings.loss}"
+    def _train_tree(self, training: TreeTraining, multi_label: bool) -> PackedTree:
+        tree, title = training.tree, f"label-tree, {training.common.settings.loss}"
         with progress_bar(training.work, title, "rows", self.verbose) as bar:
-            for done in training.run(thread_count(self.n_jobs)):
+            for done in training.run():
                 bar.update(done)
         if multi_label:
             link, (slopes, shifts) = "logistic", training.calibration.logistic_slopes()

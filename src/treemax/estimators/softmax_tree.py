@@ -25,8 +25,10 @@ from treemax.learning.tao import (
     SoftmaxTreeState,
     state_from_parts,
     state_parts,
+    table_of,
 )
 from treemax.parameters import check_number
+from treemax.pools import Crew, Table, pool_for
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 
@@ -142,6 +144,7 @@ class SoftmaxTree(LabelClassifier):
     """
 
     ONE_LABEL_ONLY = True
+    NODE_BY_NODE = True
     model_: SoftmaxTreeModel
     alpha_: float
     states_: list[SoftmaxTreeState] | None  # what training goes on from
@@ -225,13 +228,12 @@ class SoftmaxTree(LabelClassifier):
             for _ in range(self._n_trees)
         ]
         levels = sum((self.iterations * (state.depth + 1)) for state, _ in started)
-        done = 0
+        done, table = 0, table_of(rows, labels)
+        crew = pool_for(thread_count(self.n_jobs)).share(table)
         with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
             try:
                 for state, leaf_of in started:
-                    for _ in learning.trained(
-                        rows, labels, state, leaf_of, settings, self.iterations, thread_count(self.n_jobs)
-                    ):
+                    for _ in learning.trained(table, crew, state, leaf_of, settings, self.iterations):
                         done += 1
                         bar.update(1)
                         bar.set_postfix_str(_in_words(state.history))
@@ -240,19 +242,19 @@ class SoftmaxTree(LabelClassifier):
                 if not whole:
                     raise
                 self._keep(whole, alpha)
-                model = self._packed(whole, rows, labels, settings, n_labels)
+                model = self._packed(whole, table, crew, settings, n_labels)
                 raise TrainingInterrupted(model, done / levels) from None
         self._keep([state for state, _ in started], alpha)
-        return self._packed([state for state, _ in started], rows, labels, settings, n_labels)
+        return self._packed([state for state, _ in started], table, crew, settings, n_labels)
 
     def _keep(self, states: list[SoftmaxTreeState], alpha: float) -> None:
         self.states_, self.alpha_ = states, alpha
 
     def _packed(
-        self, states: Sequence[SoftmaxTreeState], rows: Rows, labels: NDArray[np.int64], settings: Settings, n_labels: int
-    ) -> SoftmaxTreeModel:  # fmt: skip
-        trees = [learning.pruned(state, rows, labels, settings) for state in states]
-        return SoftmaxTreeModel.pack(trees, n_labels, rows.shape[1])
+        self, states: Sequence[SoftmaxTreeState], table: Table, crew: Crew, settings: Settings, n_labels: int
+    ) -> SoftmaxTreeModel:
+        trees = [learning.pruned(table, crew, state, settings) for state in states]
+        return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
 
     def _states_to_go_on_from(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
         if not self.warm_start or "model_" not in self.__dict__:
@@ -304,17 +306,17 @@ class SoftmaxTree(LabelClassifier):
             return ALPHA_OF_FEW
         order = random.permutation(len(rows))
         held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
-        begun = learning.begin(
-            chosen_rows(rows, kept), labels[kept], n_labels, self._depth(n_labels), self.start, random
-        )
+        table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
+        crew = pool_for(threads).share(table)
+        begun = learning.begin(table.rows, labels[kept], n_labels, self._depth(n_labels), self.start, random)
         best, fewest = ALPHA_OF_FEW, math.inf
         for alpha in ALPHAS:
             settings = self._settings(rows, alpha, n_labels)
             state = SoftmaxTreeState(begun[0].depth, list(begun[0].planes), list(begun[0].leaves))
-            own, threads = (chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
-            for _ in learning.trained(*own, state, begun[1], settings, ITERATIONS_TO_CHOOSE, threads):
+            for _ in learning.trained(table, crew, state, begun[1], settings, ITERATIONS_TO_CHOOSE):
                 pass
-            ids, _ = self._packed([state], *own, settings, n_labels).best(chosen_rows(rows, held), 1, threads)
+            model = self._packed([state], table, crew, settings, n_labels)
+            ids, _ = model.best(chosen_rows(rows, held), 1, threads)
             wrong = float((ids[:, 0] != labels[held]).mean())
             if wrong < fewest:
                 best, fewest = alpha, wrong

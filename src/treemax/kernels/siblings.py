@@ -237,11 +237,11 @@ def _positive(order, child_indptr, children, n_children):
 
 
 @kernel
-def _held(rows, order, held_share):
+def _held(numbers, order, held_share):
     """The places of the rows held out: about one row in `held_share`, the same rows in every node."""
-    held, n_held = np.empty(rows.size, np.int64), 0
-    for i in range(rows.size if held_share > 0 else 0):
-        if (next_random(np.uint64(rows[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
+    held, n_held = np.empty(numbers.size, np.int64), 0
+    for i in range(numbers.size if held_share > 0 else 0):
+        if (next_random(np.uint64(numbers[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
             held[n_held] = i
             n_held += 1
     return held[:n_held]
@@ -280,10 +280,11 @@ def _train_block(
 
 @kernel
 def train_siblings(
-    indptr, indices, values, rows, child_indptr, children, n_children,
+    indptr, indices, values, rows, numbers, child_indptr, children, n_children,
     loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, local_of,
 ):  # fmt: skip
     """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
+    `rows` says where they are, `numbers` what they are called in all nodes, here and elsewhere.
 
     A change of a dual variable below `small` (less where the cost is far from one) counts as none; 0 goes on to
     the exact solution. About one row in `held_share` (none if 0) takes no part until the scores of those rows
@@ -303,7 +304,7 @@ def train_siblings(
     )
     _local_values(indptr, values, rows, order, loss, cost, local_values, inverse)
     positive = _positive(order, child_indptr, children, n_children)
-    held = _held(rows, order, held_share)
+    held = _held(numbers, order, held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
     weights, alphas, resting = _aligned((n_local + 1) * 16), _aligned(n * 16), np.empty(n, np.int32)
     held_scores, biases = np.empty(blocks * block_held, np.float32), np.empty(n_children, np.float32)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from treemax.inference.label_tree import NodeWeights
-from treemax.inputs import SparseRows
+from treemax.inputs import SparseRows, read_only
 from treemax.kernels import siblings as kernels
 from treemax.labels import Targets
 from treemax.learning.adagrad import mean_squared_length
 from treemax.learning.lasso import train_sparsely
-from treemax.threads import for_each
+from treemax.pools import Arrays, Crew, Table
 from treemax.trees import Tree
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
@@ -115,69 +115,78 @@ def _problem(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_row
     return NodeProblem(node, row[starts].astype(np.uint32), np.append(starts, len(row)), child)
 
 
+class Common(NamedTuple):
+    """What the problems of all nodes have in common."""
+
+    settings: Settings
+    n_children: NDArray[np.int64]  # of every node
+    seed: int
+    length: float  # of the rows before they were scaled
+
+
+def scaled(rows: SparseRows) -> tuple[Table, float]:
+    """The rows scaled to a mean length of one, which cost and threshold are meant for, and their length before."""
+    length = math.sqrt(mean_squared_length(rows)[0])
+    values = rows.values / np.float32(length)
+    return Table(SparseRows(rows.indptr, rows.indices, values, rows.n_features)), length
+
+
 class TreeTraining:
     """The training of all nodes of a tree: run it, then take `weights` and `calibration`."""
 
-    def __init__(self, tree: Tree, rows: SparseRows, targets: Targets, settings: Settings, seed: int) -> None:
-        self.tree, self.settings, self.seed = tree, settings, seed
-        self.length = math.sqrt(mean_squared_length(rows)[0])
-        values = rows.values / np.float32(self.length)  # cost and threshold are meant for rows of length one
-        self.rows = SparseRows(rows.indptr, rows.indices, values, rows.n_features)
-        self.problems = node_problems(tree, targets)
+    def __init__(
+        self, tree: Tree, crew: Crew, length: float, targets: Targets, settings: Settings, seed: int
+    ) -> None:
+        self.tree, self.crew = tree, crew
+        self.common = Common(settings, np.asarray(tree.n_children, np.int64), seed, length)
+        self.problems = sorted(node_problems(tree, targets), key=lambda problem: -len(problem.rows))
         self.weights: dict[int, NodeWeights] = {}
         self.calibration = Calibration(tree.depth)
-        self._scratch: list[NDArray[np.uint32]] = []
 
     @property
     def work(self) -> int:
         """How much there is to do, in rows times nodes."""
         return sum(len(problem.rows) for problem in self.problems)
 
-    def run(self, threads: int) -> Iterator[int]:
+    def run(self) -> Iterator[int]:
         """Train node after node, the largest first; yields the work done with each."""
         found: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
-        ordered = sorted(self.problems, key=lambda problem: -len(problem.rows))
-        for problem in for_each(ordered, lambda problem: self._train(problem, found), threads):
+        for number, (*weights, likelihood, histogram) in self.crew.run(
+            train_node, self.common, self.problems, keep=True
+        ):
+            problem = self.problems[number]
+            self.weights[problem.node] = NodeWeights(*weights)
+            found[problem.node] = (likelihood, histogram)
             yield len(problem.rows)
-        for node in sorted(found):  # in one order, whichever thread was first
+        for node in sorted(found):  # in one order, whoever was first
             self.calibration.add(int(self.tree.level[node]), *found[node])
 
-    def _train(self, problem: NodeProblem, found: dict[int, tuple[NDArray, NDArray]]) -> None:
-        try:
-            scratch = self._scratch.pop()
-        except IndexError:
-            scratch = np.zeros(self.rows.n_features, dtype=np.uint32)
-        likelihood = np.zeros(len(SLOPES))
-        histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
-        solve = self._with_l1 if self.settings.penalty == "l1" else self._with_l2
-        features, starts, children, weights, biases = solve(problem, likelihood, histogram, scratch)
-        self._scratch.append(scratch)
-        self.weights[problem.node] = NodeWeights(
-            features, starts, children, (weights / np.float32(self.length)).astype(np.float32), biases
-        )
-        found[problem.node] = (likelihood, histogram)
 
-    def _with_l2(
-        self, problem: NodeProblem, likelihood: NDArray, histogram: NDArray, scratch: NDArray[np.uint32]
-    ) -> tuple[NDArray, ...]:
-        settings, rows = self.settings, self.rows
-        return kernels.train_siblings(
-            rows.indptr, rows.indices, rows.values, problem.rows, problem.child_indptr, problem.children,
-            int(self.tree.n_children[problem.node]), LOSSES[settings.loss], np.float32(settings.cost), settings.passes,
-            SMALL, settings.held_share, self.seed + problem.node, np.float32(settings.threshold), SLOPES, likelihood,
-            histogram, scratch,
-        )  # fmt: skip
-
-    def _with_l1(
-        self, problem: NodeProblem, likelihood: NDArray, histogram: NDArray, scratch: NDArray[np.uint32]
-    ) -> tuple[NDArray, ...]:
-        settings = self.settings
-        return train_sparsely(
-            self.rows, problem.rows, problem.child_indptr, problem.children,
-            int(self.tree.n_children[problem.node]), settings.loss, settings.cost, settings.passes,
-            settings.held_share, self.seed + problem.node, settings.threshold, SLOPES, likelihood, histogram,
-            kernels.HISTOGRAM_REACH, scratch,
-        )  # fmt: skip
+def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: NodeProblem) -> Arrays:
+    """The classifiers of a node's children: the arrays of `NodeWeights`, and what rows held out say of the scores."""
+    settings, source = common.settings, table.rows
+    assert isinstance(source, SparseRows)
+    likelihood = np.zeros(len(SLOPES))
+    histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
+    rows, numbers = read_only(rows), read_only(problem.rows)
+    child_indptr, children = read_only(problem.child_indptr), read_only(problem.children)
+    n_children, seed = int(common.n_children[problem.node]), common.seed + problem.node
+    with table.scratch() as scratch:
+        if settings.penalty == "l1":
+            found = train_sparsely(
+                source, rows, numbers, child_indptr, children, n_children, settings.loss, settings.cost, settings.passes,
+                settings.held_share, seed, settings.threshold, SLOPES, likelihood,
+                histogram, kernels.HISTOGRAM_REACH, scratch,
+            )  # fmt: skip
+        else:
+            found = kernels.train_siblings(
+                source.indptr, source.indices, source.values, rows, numbers, child_indptr, children, n_children,
+                LOSSES[settings.loss], np.float32(settings.cost), settings.passes, SMALL, settings.held_share, seed,
+                np.float32(settings.threshold), SLOPES, likelihood, histogram, scratch,
+            )  # fmt: skip
+    features, starts, of_children, weights, biases = found
+    weights = (weights / np.float32(common.length)).astype(np.float32)
+    return features, starts, of_children, weights, biases, likelihood, histogram
 
 
 def _platt(wrong: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[float, float]:

@@ -22,14 +22,15 @@ def held_out(rows: NDArray[np.uint32], share: int) -> NDArray[np.bool_]:
 
 
 def train_sparsely(
-    source: SparseRows, rows: NDArray[np.uint32], child_indptr: NDArray[np.int64], children: NDArray[np.uint32],
+    source: SparseRows, rows: NDArray[np.uint32], numbers: NDArray[np.uint32], child_indptr: NDArray[np.int64], children: NDArray[np.uint32],
     n_children: int, loss: str, cost: float, passes: int, held_share: int, seed: int, least: float,
     slopes: NDArray[np.float32], likelihood: NDArray[np.float64], histogram: NDArray[np.int64], reach: float,
     scratch: NDArray[np.uint32],
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Train the siblings of a node and give what `kernels.siblings.train_siblings` gives with an L2 penalty:
-    the features kept, where the weights of each begin, child and weight of every entry, and the biases."""
-    held = held_out(rows, held_share)
+    the features kept, where the weights of each begin, child and weight of every entry, and the biases. `rows` says
+    where the rows are in the source, `numbers` what they are called in all nodes."""
+    held = held_out(numbers, held_share)
     features, weights, held_scores = kernels.train_sparsely(
         source.indptr, source.indices, source.values, rows, child_indptr, children, n_children, LOSSES[loss],
         np.float32(cost), passes, held, seed, scratch,

@@ -14,6 +14,7 @@ from treemax.inference.softmax_tree import Branch, Softmax
 from treemax.inputs import Rows, SparseRows
 from treemax.learning import tao_start as starts
 from treemax.learning.tao import Plane, Record, Settings, SoftmaxTreeState, Tao
+from treemax.pools import Crew, Table
 
 STARTS = ("balanced", "prototypes", "kmeans", "random")
 SLOTS = 2.4  # classes in all leaves together, for every class: with fewer many rows miss their class
@@ -52,17 +53,21 @@ def begin(
 
 
 def trained(
-    rows: Rows, labels: Indices, state: SoftmaxTreeState, leaf_of: Indices | None, settings: Settings, iterations: int,
-    threads: int,
-) -> Iterator[Record]:  # fmt: skip
+    table: Table,
+    crew: Crew,
+    state: SoftmaxTreeState,
+    leaf_of: Indices | None,
+    settings: Settings,
+    iterations: int,
+) -> Iterator[Record]:
     """Iterate, with what the history says is done left out; yields after every depth."""
-    yield from Tao(rows, labels, settings, state, threads).run(iterations, leaf_of)
+    yield from Tao(table, crew, settings, state).run(iterations, leaf_of)
 
 
-def pruned(state: SoftmaxTreeState, rows: Rows, labels: Indices, settings: Settings) -> Branch | Softmax:
+def pruned(table: Table, crew: Crew, state: SoftmaxTreeState, settings: Settings) -> Branch | Softmax:
     """The tree without nodes that no training row comes to, without decisions that are none, and without decisions
     between leaves that both know the same single class."""
-    tao = Tao(rows, labels, settings, state)
+    tao = Tao(table, crew, settings, state)
     tao.reduce(0)
     found = _pruned(0, tao)
     assert found is not None

@@ -10,7 +10,7 @@ whole tree is the sum of what its nodes add to it, and so never rises either.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.learning.l1 import Matrix, l1_logistic, l1_softmax, penalty
 from treemax.learning.tao_start import balanced_leaves
-from treemax.threads import one_blas_thread, run_all
+from treemax.pools import Arrays, Crew, Table, all_results
 
 ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
 ROWS_AT_ONCE = 4096  # scored together
@@ -141,25 +141,268 @@ class SoftmaxTreeState:
         return sum(settings.penalty(node) for node in [*self.planes, *self.leaves] if node is not None)
 
 
-@dataclass
-class Tao:
-    """A tree in training: the rows, their classes, and the tree that is changed in place."""
+def table_of(rows: Rows, labels: Indices) -> Table:
+    """Rows with their classes."""
+    return Table(rows, {"labels": labels})
 
-    rows: Rows
-    labels: Indices
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """What rows of a table cost, sent to a leaf or down from a node."""
+
+    table: Table  # with a column "labels"
+    settings: Settings
+
+    def plane_scores(self, plane: Plane, rows: Indices) -> NDArray[np.float32]:
+        coef: Any = plane.coef
+        weights = coef.toarray()[0] if sp.issparse(coef) else coef[0]
+        out = np.empty(len(rows), np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            out[some] = self.table.matrix[rows[some]] @ weights
+        return out + np.float32(plane.bias)
+
+    def goes_right(self, plane: Plane, rows: Indices) -> NDArray[np.bool_]:
+        return self.plane_scores(plane, rows) >= 0
+
+    def labels(self, rows: Indices) -> Indices:
+        own: Indices = self.table.columns["labels"][rows]
+        return own
+
+    def loss(self, state: SoftmaxTreeState, node: int, rows: Indices) -> NDArray[np.float64]:
+        """The loss of rows if they are sent down from a node."""
+        n_inner = 2**state.depth - 1
+        if node >= n_inner:
+            leaf = state.leaves[node - n_inner]
+            assert leaf is not None
+            return self.leaf_loss(leaf, rows)
+        plane = state.planes[node]
+        assert plane is not None
+        right, out = self.goes_right(plane, rows), np.empty(len(rows))
+        out[~right] = self.loss(state, 2 * node + 1, rows[~right])
+        out[right] = self.loss(state, 2 * node + 2, rows[right])
+        return out
+
+    def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
+        """The loss of rows at a leaf, as the objective counts it."""
+        return self.counted(*self.leaf_losses(leaf, rows))
+
+    def counted(self, cross_entropy: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Which of the two losses the objective counts, and what it takes for an infinite one."""
+        if self.settings.missing == ZERO_ONE:
+            return wrong.astype(np.float64)
+        if self.settings.missing == BETA:
+            return np.where(np.isinf(cross_entropy), self.settings.beta, cross_entropy)
+        return cross_entropy
+
+    def leaf_losses(self, leaf: Leaf, rows: Indices) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The cross-entropy of rows, infinite where the leaf has not their class, and whether its answer is wrong."""
+        cross_entropy, wrong = np.full(len(rows), np.inf), np.ones(len(rows), bool)
+        place = leaf.places(self.labels(rows))
+        present = np.flatnonzero(place >= 0)
+        for start in range(0, len(present), ROWS_AT_ONCE):
+            some = present[start : start + ROWS_AT_ONCE]
+            scores = self.table.matrix[rows[some]] @ leaf.coef.T
+            scores = (scores.toarray() if sp.issparse(scores) else scores).astype(np.float64) + leaf.bias
+            scores -= scores.max(axis=1, keepdims=True)
+            own = scores[np.arange(len(some)), place[some]]
+            cross_entropy[some] = np.log(np.exp(scores).sum(axis=1)) - own
+            wrong[some] = scores.argmax(axis=1) != place[some]
+        return cross_entropy, wrong
+
+
+# --- what workers do -----------------------------------------------------------------------------------
+
+
+class Common(NamedTuple):
+    """What the problems of all nodes of a depth have in common."""
+
     settings: Settings
     state: SoftmaxTreeState
-    threads: int = 1
+
+
+class NodeRows(NamedTuple):
+    """A node, or the place of a leaf, and the rows that come to it."""
+
+    node: int
+    rows: Indices
+
+
+class LeafProblem(NamedTuple):
+    """A leaf to be trained: the rows it learns from, `n_learned` of them, and after them those that come to it."""
+
+    place: int
+    rows: Indices
+    n_learned: int
+    weights: NDArray[np.float32]
+
+
+def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem) -> Arrays:
+    """The softmax of a leaf over its most populous classes, the change of the objective, and whether to take it.
+
+    It is not taken where it makes its reduced problem worse. With spill it always is: the rows that it learned from
+    are not those that come to it.
+    """
+    judge, settings, old = Judge(table, common.settings), common.settings, common.state.leaves[problem.place]
+    learned, reduced, weights = rows[: problem.n_learned], rows[problem.n_learned :], problem.weights
+    labels = judge.labels(learned)
+    classes, inverse = np.unique(labels, return_inverse=True)
+    if len(classes) > settings.n_classes:
+        counts = np.bincount(inverse, weights)
+        classes = np.sort(classes[np.argsort(-counts, kind="stable")[: settings.n_classes]])
+    n_features = table.rows.shape[1]
+    if not len(classes):
+        return *packed_leaf(old or empty_leaf(table)), np.array([0.0, old is None])
+    among = Leaf(classes, empty_leaf(table).coef, np.zeros(0, np.float32)).places(labels)
+    known = among >= 0
+    start = None if old is None else _start_from(old, classes, n_features)
+    found = l1_softmax(
+        table.rows, learned[known], among[known], len(classes), settings.alpha, weights[known],
+        ridge=settings.ridge, start=start, tolerance=settings.tolerance, max_iterations=settings.max_steps,
+    )  # fmt: skip
+    new = Leaf(classes, found.coef, found.bias)
+    if old is None:
+        return *packed_leaf(new), np.array([0.0, True])
+    before = _total(judge.leaf_loss(old, reduced)) + settings.penalty(old)
+    after = _total(judge.leaf_loss(new, reduced)) + settings.penalty(new)
+    taken = after <= before or settings.spill > 0
+    return *packed_leaf(new if taken else old), np.array([after - before if taken else 0.0, taken])
+
+
+def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """The hyperplane of a decision node on its pseudo-labels, the change of the objective, and whether to take it."""
+    judge, settings, state, node = Judge(table, common.settings), common.settings, common.state, problem.node
+    old = state.planes[node]
+    if old is not None and old.is_closed:
+        return *packed_plane(old), np.array([0.0, False])
+    left, right = judge.loss(state, 2 * node + 1, rows), judge.loss(state, 2 * node + 2, rows)
+    if settings.missing == DROP:
+        finite = np.isfinite(left) & np.isfinite(right)
+        rows, left, right = rows[finite], left[finite], right[finite]
+    alpha, ridge = settings.plane_costs
+    found = l1_logistic(
+        table.rows, rows, np.where(right < left, 1, -1), alpha, np.abs(right - left), ridge=ridge,
+        start=None if old is None else (old.coef, np.array([old.bias], np.float32)),
+        tolerance=settings.tolerance, max_iterations=settings.max_steps,
+    )  # fmt: skip
+    new = Plane(found.coef, float(found.bias[0]))
+    if old is None:
+        return *packed_plane(new), np.array([0.0, True])
+    before = _total(np.where(judge.goes_right(old, rows), right, left)) + settings.penalty(old)
+    after = _total(np.where(judge.goes_right(new, rows), right, left)) + settings.penalty(new)
+    taken = after <= before
+    return *packed_plane(new if taken else old), np.array([after - before if taken else 0.0, taken])
+
+
+def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """A plane between two halves of the classes of a leaf's rows, those of one beside those that are like them."""
+    settings = common.settings
+    classes, places = np.unique(table.columns["labels"][rows], return_inverse=True)
+    own, random = chosen_rows(table.rows, rows), np.random.RandomState(0)
+    sides = balanced_leaves(own, places, len(classes), 1, random)
+    alpha, ridge = settings.plane_costs
+    found = l1_logistic(
+        table.rows, rows, np.where(sides == 1, 1, -1), alpha, ridge=ridge, tolerance=settings.tolerance,
+        max_iterations=settings.max_steps,
+    )  # fmt: skip
+    return packed_plane(Plane(found.coef, float(found.bias[0])))
+
+
+def score_node(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """The scores of rows at the plane of a node."""
+    plane = common.state.planes[problem.node]
+    assert plane is not None
+    return (Judge(table, common.settings).plane_scores(plane, rows),)
+
+
+def judge_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """What the rows of a leaf add to the objective, and how many of its first answers are wrong."""
+    judge, leaf = Judge(table, common.settings), common.state.leaves[problem.node]
+    assert leaf is not None
+    cross_entropy, wrong = judge.leaf_losses(leaf, rows)
+    loss = judge.counted(cross_entropy, wrong)
+    return (np.array([_total(loss[np.isfinite(loss)]), wrong.sum()], np.float64),)
+
+
+def empty_leaf(table: Table) -> Leaf:
+    return Leaf(np.zeros(0, np.int64), _zeros(table, 0), np.zeros(0, np.float32))
+
+
+def closed_plane(table: Table) -> Plane:
+    return Plane(_zeros(table, 1), -math.inf)
+
+
+def _zeros(table: Table, n: int) -> Matrix:
+    shape = (n, table.rows.shape[1])
+    sparse = isinstance(table.rows, SparseRows)
+    return sp.csr_matrix(shape, dtype=np.float32) if sparse else np.zeros(shape, np.float32)
+
+
+def _start_from(old: Leaf, classes: Indices, n_features: int) -> tuple[Matrix, NDArray[np.float32]]:
+    """The weights of a leaf for these classes: zero for those that are new to it."""
+    place = old.places(classes)
+    known = np.flatnonzero(place >= 0)
+    bias = np.zeros(len(classes), np.float32)
+    bias[known] = old.bias[place[known]]
+    if sp.issparse(old.coef):
+        chosen = sp.csr_matrix(
+            (np.ones(len(known), np.float32), (known, place[known])), shape=(len(classes), len(old.classes))
+        )
+        return chosen @ old.coef, bias
+    coef = np.zeros((len(classes), n_features), np.float32)
+    coef[known] = old.coef[place[known]]
+    return coef, bias
+
+
+# --- results as arrays ---------------------------------------------------------------------------------
+
+
+def packed_plane(plane: Plane) -> Arrays:
+    return np.array([plane.bias]), *_packed_matrix(plane.coef)
+
+
+def packed_leaf(leaf: Leaf) -> Arrays:
+    return leaf.classes, leaf.bias, *_packed_matrix(leaf.coef)
+
+
+def _plane_from(bias: NDArray[np.float64], *coef: NDArray[Any]) -> Plane:
+    return Plane(_matrix_from(*coef), float(bias[0]))
+
+
+def _leaf_from(classes: Indices, bias: NDArray[np.float32], *coef: NDArray[Any]) -> Leaf:
+    return Leaf(classes, _matrix_from(*coef), bias)
+
+
+def _packed_matrix(coef: Any) -> Arrays:
+    return (coef.data, coef.indices, coef.indptr, np.array(coef.shape)) if sp.issparse(coef) else (coef,)
+
+
+def _matrix_from(*parts: NDArray[Any]) -> Matrix:
+    if len(parts) == 1:
+        return parts[0]
+    data, indices, indptr, shape = parts
+    return sp.csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
+
+
+# --- the tree ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tao:
+    """A tree in training: the rows with their classes, those who work, and the tree that is changed in place."""
+
+    table: Table  # as `table_of` makes it
+    crew: Crew  # who have the same table
+    settings: Settings
+    state: SoftmaxTreeState
     learned: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the rows of an iteration
     sets: list[Indices] = field(default_factory=list)  # the reduced set of every node
     lessons: list[Lesson] = field(
         default_factory=list
     )  # what leaves learn from; more than their sets with spill
-    _matrix: Any = None
 
     def __post_init__(self) -> None:
-        self._matrix = self.rows.to_scipy() if isinstance(self.rows, SparseRows) else self.rows
-        self.learned = np.arange(len(self.rows))
+        self.learned = np.arange(len(self.table))
 
     # --- the algorithm ----------------------------------------------------------------------------------
 
@@ -171,28 +414,27 @@ class Tao:
         state = self.state
         done = [(record.iteration, record.depth) for record in state.history]
         first = done[-1][0] + (done[-1][1] == 0) if done else 0
-        with one_blas_thread():
-            for iteration in range(first, iterations):
-                has_planes = None not in state.planes
-                self.learned = self.rows_to_learn(iteration, iterations)
-                self.reduce(iteration, None if has_planes else leaf_of)
-                if self._grows_before(iteration) and grown(self):
-                    self.reduce(iteration)
-                    state.history.append(Record(iteration, state.depth + 1, self.objective(), float("nan")))
-                value = self.objective() if state.is_whole else float("nan")
-                before = state.history[-1].objective if state.history else float("inf")
-                for depth in range(state.depth, -1, -1):
-                    if (iteration, depth) in done:
-                        continue
-                    value += self.update_depth(depth)
-                    error = float("nan")
-                    if depth == 0:
-                        self.reduce(iteration + 1)
-                        value, error = self.objective(), self.training_error()
-                    state.history.append(Record(iteration, depth, value, error))
-                    yield state.history[-1]
-                if value >= before and self.settings.is_monotone:  # nothing was gained by a whole iteration
-                    return
+        for iteration in range(first, iterations):
+            has_planes = None not in state.planes
+            self.learned = self.rows_to_learn(iteration, iterations)
+            self.reduce(iteration, None if has_planes else leaf_of)
+            if self._grows_before(iteration) and grown(self):
+                self.reduce(iteration)
+                state.history.append(Record(iteration, state.depth + 1, self.objective(), float("nan")))
+            value = self.objective() if state.is_whole else float("nan")
+            before = state.history[-1].objective if state.history else float("inf")
+            for depth in range(state.depth, -1, -1):
+                if (iteration, depth) in done:
+                    continue
+                value += self.update_depth(depth)
+                error = float("nan")
+                if depth == 0:
+                    self.reduce(iteration + 1)
+                    value, error = self.standing()
+                state.history.append(Record(iteration, depth, value, error))
+                yield state.history[-1]
+            if value >= before and self.settings.is_monotone:  # nothing was gained by a whole iteration
+                return
 
     def _grows_before(self, iteration: int) -> bool:
         """Whether leaves may be split now: when a whole iteration is behind, and nothing of this one is done."""
@@ -205,7 +447,7 @@ class Tao:
 
     def rows_to_learn(self, iteration: int, iterations: int) -> Indices:
         """All rows in the last iteration; before, a share of them that is drawn anew every time."""
-        n, share = len(self.rows), self.settings.early_share
+        n, share = len(self.table), self.settings.early_share
         if share == 1.0 or iteration == iterations - 1:
             return np.arange(n)
         some = np.random.default_rng(iteration).choice(n, max(1, round(share * n)), replace=False)
@@ -213,119 +455,68 @@ class Tao:
 
     def update_depth(self, depth: int) -> float:
         """Update all nodes of a depth, side by side; returns what that did to the objective."""
-        n, first = 2**depth, 2**depth - 1
-        changes = np.zeros(n)
+        if depth == self.state.depth:
+            return self.update_leaves(range(2**depth))
+        return self.update_planes(range(2**depth - 1, 2 ** (depth + 1) - 1))
 
-        def update(place: int) -> None:
-            is_leaf = depth == self.state.depth
-            changes[place] = self.update_leaf(place) if is_leaf else self.update_plane(first + place)
-
-        run_all(range(n), update, self.threads)
+    def update_leaves(self, places: range) -> float:
+        """Train the softmaxes of some leaves; returns the change of the objective."""
+        common, changes = Common(self.settings, self.state), np.zeros(len(places))
+        problems = [self._leaf_problem(place) for place in places]
+        for number, (*leaf, outcome) in self.crew.run(train_leaf, common, problems, keep=True):
+            changes[number], taken = outcome
+            if taken:
+                self.state.leaves[places[number]] = _leaf_from(*leaf)
         return float(changes.sum())
 
-    def update_leaf(self, place: int) -> float:
-        """Train the softmax of a leaf on its most populous classes; returns the change of the objective."""
-        settings, old = self.settings, self.state.leaves[place]
+    def update_planes(self, nodes: range) -> float:
+        """Train the hyperplanes of some decision nodes of one depth; returns the change of the objective."""
+        common, changes = Common(self.settings, self.state), np.zeros(len(nodes))
+        problems = [NodeRows(node, self.sets[node]) for node in nodes]
+        for number, (*plane, outcome) in self.crew.run(train_plane, common, problems, keep=True):
+            changes[number], taken = outcome
+            if taken:
+                self.state.planes[nodes[number]] = _plane_from(*plane)
+        return float(changes.sum())
+
+    def _leaf_problem(self, place: int) -> LeafProblem:
         learned, weights = self.lessons[place]
-        classes, inverse = np.unique(self.labels[learned], return_inverse=True)
-        if len(classes) > settings.n_classes:
-            counts = np.bincount(inverse, weights)
-            classes = np.sort(classes[np.argsort(-counts, kind="stable")[: settings.n_classes]])
-        if not len(classes):
-            if old is None:
-                self.state.leaves[place] = self._empty_leaf()
-            return 0.0
-        nothing = Leaf(classes, self._empty_leaf().coef, np.zeros(0, np.float32))
-        among = nothing.places(self.labels[learned])
-        known = among >= 0
-        start = None if old is None else self._start_from(old, classes)
-        found = l1_softmax(
-            self.rows, learned[known], among[known], len(classes), settings.alpha, weights[known], ridge=settings.ridge,
-            start=start, tolerance=settings.tolerance, max_iterations=settings.max_steps,
-        )  # fmt: skip
-        return self._take_leaf(place, Leaf(classes, found.coef, found.bias))
-
-    def _take_leaf(self, place: int, new: Leaf) -> float:
-        """Put a leaf in its place unless that makes its reduced problem worse. With spill it always is: the rows
-        that it learned from are not those that come to it."""
-        old, reduced = self.state.leaves[place], self.sets[2**self.state.depth - 1 + place]
-        if old is None:
-            self.state.leaves[place] = new
-            return 0.0
-        before = _total(self.leaf_loss(old, reduced)) + self.settings.penalty(old)
-        after = _total(self.leaf_loss(new, reduced)) + self.settings.penalty(new)
-        if after > before and not self.settings.spill:
-            return 0.0
-        self.state.leaves[place] = new
-        return after - before
-
-    def update_plane(self, node: int) -> float:
-        """Train the hyperplane of a decision node on its pseudo-labels; returns the change of the objective."""
-        settings, old, reduced = self.settings, self.state.planes[node], self.sets[node]
-        if old is not None and old.is_closed:
-            return 0.0
-        left, right = self.loss(2 * node + 1, reduced), self.loss(2 * node + 2, reduced)
-        if settings.missing == DROP:
-            finite = np.isfinite(left) & np.isfinite(right)
-            reduced, left, right = reduced[finite], left[finite], right[finite]
-        alpha, ridge = settings.plane_costs
-        found = l1_logistic(
-            self.rows, reduced, np.where(right < left, 1, -1), alpha, np.abs(right - left), ridge=ridge,
-            start=None if old is None else (old.coef, np.array([old.bias], np.float32)),
-            tolerance=settings.tolerance, max_iterations=settings.max_steps,
-        )  # fmt: skip
-        new = Plane(found.coef, float(found.bias[0]))
-        if old is None:
-            self.state.planes[node] = new
-            return 0.0
-        before = _total(np.where(self.goes_right(old, reduced), right, left)) + settings.penalty(old)
-        after = _total(np.where(self.goes_right(new, reduced), right, left)) + settings.penalty(new)
-        if after > before:
-            return 0.0
-        self.state.planes[node] = new
-        return after - before
-
-    def plane_between_halves(self, rows: Indices) -> Plane:
-        """A plane between two halves of the classes of rows, those of one beside those that are like them."""
-        sides = balanced_leaves(
-            chosen_rows(self.rows, rows),
-            self.labels[rows],
-            int(self.labels.max()) + 1,
-            1,
-            np.random.RandomState(0),
-        )
-        alpha, ridge = self.settings.plane_costs
-        found = l1_logistic(
-            self.rows, rows, np.where(sides == 1, 1, -1), alpha, ridge=ridge, tolerance=self.settings.tolerance,
-            max_iterations=self.settings.max_steps,
-        )  # fmt: skip
-        return Plane(found.coef, float(found.bias[0]))
-
-    def closed_plane(self) -> Plane:
-        return Plane(self._zeros(1), -math.inf)
+        reduced = self.sets[2**self.state.depth - 1 + place]
+        return LeafProblem(place, np.concatenate([learned, reduced]), len(learned), weights)
 
     # --- reduced sets -----------------------------------------------------------------------------------
 
     def reduce(self, iteration: int, leaf_of: Indices | None = None) -> None:
         """Find the rows that come to every node, by the planes or as `leaf_of` says."""
-        n_inner = 2**self.state.depth - 1
+        depth, n_inner = self.state.depth, 2**self.state.depth - 1
         self.sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
         self.sets[0] = self.learned
-        for node in range(n_inner):
-            own, plane = self.sets[node], self.state.planes[node]
-            if leaf_of is not None:
-                above = _leaves_below(node, self.state.depth)
-                right = leaf_of[own] >= above.start + (above.stop - above.start) // 2
+        spreads = np.zeros(n_inner)
+        for level in range(depth):
+            nodes = range(2**level - 1, 2 ** (level + 1) - 1)
+            if leaf_of is None:
+                scores = self._scores(nodes, self.sets)
+                spreads[nodes.start : nodes.stop] = [
+                    self._spread(*pair) for pair in zip(nodes, scores, strict=True)
+                ]
+                right_of = [score >= 0 for score in scores]
             else:
-                assert plane is not None
-                right = self.goes_right(plane, own)
-            self.sets[2 * node + 1], self.sets[2 * node + 2] = own[~right], own[right]
+                right_of = [leaf_of[self.sets[node]] >= _middle(_leaves_below(node, depth)) for node in nodes]
+            for node, right in zip(nodes, right_of, strict=True):
+                own = self.sets[node]
+                self.sets[2 * node + 1], self.sets[2 * node + 2] = own[~right], own[right]
         if self.settings.spill and iteration > 0 and leaf_of is None:
-            self.lessons = self._spilled()
+            self.lessons = self._spilled(spreads)
         else:
             self.lessons = [Lesson(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
 
-    def _spilled(self) -> list[Lesson]:
+    def _scores(self, nodes: range, rows_of: Sequence[Indices]) -> list[NDArray[np.float32]]:
+        """The scores of the rows of each node at its plane."""
+        problems = [NodeRows(node, rows_of[node]) for node in nodes]
+        found = all_results(self.crew, score_node, Common(self.settings, self.state), problems)
+        return [scores for (scores,) in found]
+
+    def _spilled(self, spreads: NDArray[np.float64]) -> list[Lesson]:
         """What leaves learn from if planes are uncertain: rows that may come to them, by the chance that they do.
 
         The score of a row is taken for one with a normal error, of which `spill` says how large it is beside the
@@ -333,121 +524,45 @@ class Tao:
         """
         n_inner = 2**self.state.depth - 1
         everything = self.learned
-        nothing = Lesson(everything[:0], np.zeros(0, np.float32))
-        lessons = [Lesson(everything, np.ones(len(everything), np.float32))] + [nothing] * (2 * n_inner)
-        for node in range(n_inner):
-            plane, (own, weights) = self.state.planes[node], lessons[node]
-            assert plane is not None
-            score, error = self.plane_scores(plane, own), self._spread(node, plane)
-            right = ndtr(score / error) if error > 0.0 else score >= 0
-            for child, chance in ((2 * node + 1, 1.0 - right), (2 * node + 2, right)):
-                reached = (weights * chance).astype(np.float32)
-                kept = reached >= LEAST_CHANCE
-                lessons[child] = Lesson(own[kept], reached[kept])
-        return lessons[n_inner:]
+        rows_of = [everything] + [everything[:0]] * (2 * n_inner)
+        weights_of = [np.ones(len(everything), np.float32)] + [np.zeros(0, np.float32)] * (2 * n_inner)
+        for level in range(self.state.depth):
+            nodes = range(2**level - 1, 2 ** (level + 1) - 1)
+            for node, score in zip(nodes, self._scores(nodes, rows_of), strict=True):
+                error = float(spreads[node])
+                right = ndtr(score / error) if error > 0.0 else score >= 0
+                for child, chance in ((2 * node + 1, 1.0 - right), (2 * node + 2, right)):
+                    reached = (weights_of[node] * chance).astype(np.float32)
+                    kept = reached >= LEAST_CHANCE
+                    rows_of[child], weights_of[child] = rows_of[node][kept], reached[kept]
+        return [Lesson(*lesson) for lesson in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
 
-    def _spread(self, node: int, plane: Plane) -> float:
+    def _spread(self, node: int, scores: NDArray[np.float32]) -> float:
         """How far the score of a row may be off."""
-        own = self.sets[node]
-        if plane.is_closed or not len(own):
-            return 0.0
-        return self.settings.spill * float(self.plane_scores(plane, own).std())
-
-    # --- scores and losses ------------------------------------------------------------------------------
-
-    def plane_scores(self, plane: Plane, rows: Indices) -> NDArray[np.float32]:
-        coef: Any = plane.coef
-        weights = coef.toarray()[0] if sp.issparse(coef) else coef[0]
-        out = np.empty(len(rows), np.float32)
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            some = slice(start, start + ROWS_AT_ONCE)
-            out[some] = self._matrix[rows[some]] @ weights
-        return out + np.float32(plane.bias)
-
-    def goes_right(self, plane: Plane, rows: Indices) -> NDArray[np.bool_]:
-        return self.plane_scores(plane, rows) >= 0
-
-    def loss(self, node: int, rows: Indices) -> NDArray[np.float64]:
-        """The loss of rows if they are sent down from a node."""
-        n_inner = 2**self.state.depth - 1
-        if node >= n_inner:
-            leaf = self.state.leaves[node - n_inner]
-            assert leaf is not None
-            return self.leaf_loss(leaf, rows)
         plane = self.state.planes[node]
         assert plane is not None
-        right, out = self.goes_right(plane, rows), np.empty(len(rows))
-        out[~right] = self.loss(2 * node + 1, rows[~right])
-        out[right] = self.loss(2 * node + 2, rows[right])
-        return out
+        return 0.0 if plane.is_closed or not len(scores) else self.settings.spill * float(scores.std())
 
-    def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
-        """The loss of rows at a leaf, as the objective counts it."""
-        settings = self.settings
-        cross_entropy, wrong = self.leaf_losses(leaf, rows)
-        if settings.missing == ZERO_ONE:
-            return wrong.astype(np.float64)
-        if settings.missing == BETA:
-            cross_entropy[np.isinf(cross_entropy)] = settings.beta
-        return cross_entropy
-
-    def leaf_losses(self, leaf: Leaf, rows: Indices) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The cross-entropy of rows, infinite where the leaf has not their class, and whether its answer is wrong."""
-        cross_entropy, wrong = np.full(len(rows), np.inf), np.ones(len(rows), bool)
-        place = leaf.places(self.labels[rows])
-        present = np.flatnonzero(place >= 0)
-        for start in range(0, len(present), ROWS_AT_ONCE):
-            some = present[start : start + ROWS_AT_ONCE]
-            scores = self._matrix[rows[some]] @ leaf.coef.T
-            scores = (scores.toarray() if sp.issparse(scores) else scores).astype(np.float64) + leaf.bias
-            scores -= scores.max(axis=1, keepdims=True)
-            own = scores[np.arange(len(some)), place[some]]
-            cross_entropy[some] = np.log(np.exp(scores).sum(axis=1)) - own
-            wrong[some] = scores.argmax(axis=1) != place[some]
-        return cross_entropy, wrong
+    # --- how the tree stands ----------------------------------------------------------------------------
 
     def objective(self) -> float:
         """Equation 1, for the rows as the tree sends them; rows that are dropped count nothing."""
-        total = 0.0
-        for place, leaf in enumerate(self.state.leaves):
-            assert leaf is not None
-            loss = self.leaf_loss(leaf, self.sets[2**self.state.depth - 1 + place])
-            total += _total(loss[np.isfinite(loss)])
-        return total + self.state.penalty(self.settings)
+        return self.standing()[0]
 
     def training_error(self) -> float:
         """The share of the rows learned from whose first answer is wrong."""
-        wrong = 0
-        for place, leaf in enumerate(self.state.leaves):
-            assert leaf is not None
-            wrong += int(self.leaf_losses(leaf, self.sets[2**self.state.depth - 1 + place])[1].sum())
-        return wrong / max(1, len(self.learned))
+        return self.standing()[1]
 
-    # --- leaves -----------------------------------------------------------------------------------------
-
-    def _empty_leaf(self) -> Leaf:
-        return Leaf(np.zeros(0, np.int64), self._zeros(0), np.zeros(0, np.float32))
-
-    def _zeros(self, n: int) -> Matrix:
-        shape = (n, self.rows.shape[1])
-        sparse = isinstance(self.rows, SparseRows)
-        return sp.csr_matrix(shape, dtype=np.float32) if sparse else np.zeros(shape, np.float32)
-
-    def _start_from(self, old: Leaf, classes: Indices) -> tuple[Matrix, NDArray[np.float32]]:
-        """The weights of a leaf for these classes: zero for those that are new to it."""
-        place = old.places(classes)
-        known = np.flatnonzero(place >= 0)
-        bias = np.zeros(len(classes), np.float32)
-        bias[known] = old.bias[place[known]]
-        if sp.issparse(old.coef):
-            chosen = sp.csr_matrix(
-                (np.ones(len(known), np.float32), (known, place[known])),
-                shape=(len(classes), len(old.classes)),
-            )
-            return chosen @ old.coef, bias
-        coef = np.zeros((len(classes), self.rows.shape[1]), np.float32)
-        coef[known] = old.coef[place[known]]
-        return coef, bias
+    def standing(self) -> tuple[float, float]:
+        """The objective (equation 1, for the rows as the tree sends them; rows that are dropped count nothing), and the
+        share of the rows learned from whose first answer is wrong."""
+        first = 2**self.state.depth - 1
+        problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
+        common = Common(self.settings, self.state)
+        losses, wrong = np.sum(
+            [found for (found,) in all_results(self.crew, judge_leaf, common, problems)], axis=0
+        )
+        return float(losses) + self.state.penalty(self.settings), float(wrong) / max(1, len(self.learned))
 
 
 # --- growth --------------------------------------------------------------------------------------------
@@ -461,24 +576,27 @@ def grown(tao: Tao) -> bool:
     others stay as they are, under a plane that sends every row to them.
     """
     state, first = tao.state, 2**tao.state.depth - 1
-    planes: list[Plane | None] = [None] * len(state.leaves)
-
-    def split(place: int) -> None:
-        leaf, rows = state.leaves[place], tao.sets[first + place]
-        assert leaf is not None
-        enough = len(rows) >= ROWS_TO_SPLIT * tao.settings.n_classes
-        missed = float((leaf.places(tao.labels[rows]) < 0).mean()) if enough else 0.0
-        planes[place] = tao.plane_between_halves(rows) if missed > tao.settings.growth else tao.closed_plane()
-
-    run_all(range(len(planes)), split, tao.threads)
-    if all(plane is None or plane.is_closed for plane in planes):
+    split = [place for place in range(len(state.leaves)) if _misses_many(tao, place)]
+    if not split:
         return False
+    problems = [NodeRows(place, tao.sets[first + place]) for place in split]
+    found = all_results(tao.crew, split_leaf, Common(tao.settings, state), problems, keep=True)
+    plane_of = {place: _plane_from(*parts) for place, parts in zip(split, found, strict=True)}
+    planes = [plane_of.get(place, closed_plane(tao.table)) for place in range(len(state.leaves))]
     leaves = []
     for leaf, plane in zip(state.leaves, planes, strict=True):
-        assert plane is not None
-        leaves += [leaf, tao._empty_leaf() if plane.is_closed else leaf]
-    state.planes, state.leaves, state.depth = state.planes + planes, leaves, state.depth + 1
+        leaves += [leaf, empty_leaf(tao.table) if plane.is_closed else leaf]
+    state.planes, state.leaves, state.depth = [*state.planes, *planes], leaves, state.depth + 1
     return True
+
+
+def _misses_many(tao: Tao, place: int) -> bool:
+    leaf, rows = tao.state.leaves[place], tao.sets[2**tao.state.depth - 1 + place]
+    assert leaf is not None
+    if len(rows) < ROWS_TO_SPLIT * tao.settings.n_classes:
+        return False
+    missed = leaf.places(tao.table.columns["labels"][rows]) < 0
+    return float(missed.mean()) > tao.settings.growth
 
 
 # --- to a file and back --------------------------------------------------------------------------------
@@ -547,6 +665,10 @@ def state_from_parts(
 
 def _total(losses: NDArray[np.float64]) -> float:
     return float(losses.sum(dtype=np.float64))
+
+
+def _middle(part: slice) -> int:
+    return int(part.start + (part.stop - part.start) // 2)
 
 
 def _leaves_below(node: int, depth: int) -> slice:

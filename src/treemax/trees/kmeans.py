@@ -7,7 +7,8 @@ by one at most.
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from treemax.inputs import SparseRows
 from treemax.kernels import clustering as kernels
 from treemax.labels import Targets
 from treemax.parameters import check_number
-from treemax.threads import run_all
+from treemax.pools import Arrays, Table, all_results, pool_for
 from treemax.trees.tree import NO_LABEL, Tree
 
 STRONGEST = 100  # entries of a label's vector that are used: fewer cost accuracy, more cost time only
@@ -57,6 +58,14 @@ def unit_rows(rows: SparseRows) -> SparseRows:
     return label_vectors(rows, each, len(rows), most=max(1, rows.n_features))
 
 
+class Cut(NamedTuple):
+    """A node to be split: its labels, and into how many parts."""
+
+    rows: NDArray[np.int64]
+    n_parts: int
+    seed: tuple[int, int]
+
+
 def kmeans_tree(
     vectors: SparseRows, arity: int = 16, max_leaf: int = 100, random_state: Any = 0, threads: int = 1
 ) -> Tree:
@@ -64,45 +73,42 @@ def kmeans_tree(
     check_number("arity", arity, whole=True, least=2)
     check_number("max_leaf", max_leaf, whole=True, least=2)
     seed = int(check_random_state(random_state).randint(2**31))
-    order = np.arange(len(vectors), dtype=np.int64)
+    crew = pool_for(threads).share(Table(vectors))
     parents, labels = [-1], [NO_LABEL]
-    level = [(0, slice(0, len(vectors)))]  # (node, its labels as a part of `order`)
+    level = [(0, np.arange(len(vectors), dtype=np.int64))]  # (node, its labels)
     while level:
-        split = [entry for entry in level if entry[1].stop - entry[1].start > max_leaf]
-        parts_of: dict[int, list[slice]] = {}
-
-        def work(entry: tuple[int, slice], found: dict[int, list[slice]] = parts_of) -> None:
-            random = np.random.RandomState([seed, entry[0]])
-            n_parts = min(arity, entry[1].stop - entry[1].start)
-            found[entry[0]] = _parted(vectors, order, entry[1], n_parts, random)
-
-        run_all(split, work, threads)
+        split = [(node, own) for node, own in level if len(own) > max_leaf]
+        cuts = [Cut(own, min(arity, len(own)), (seed, node)) for node, own in split]
+        parts_of = {
+            node: found for (node, _), found in zip(split, all_results(crew, parted, None, cuts, keep=True))
+        }
         following = []
-        for node, part in level:
+        for node, own in level:
             if node not in parts_of:
-                parents += [node] * (part.stop - part.start)
-                labels += order[part].tolist()
+                parents += [node] * len(own)
+                labels += own.tolist()
                 continue
-            for child in parts_of[node]:
-                following.append((len(parents), child))
+            ordered, starts = parts_of[node]
+            for start, stop in pairwise(starts.tolist()):
+                following.append((len(parents), ordered[start:stop]))
                 parents.append(node)
                 labels.append(NO_LABEL)
         level = following
     return Tree.from_parents(parents, labels)
 
 
-def _parted(
-    vectors: SparseRows, order: NDArray[np.int64], part: slice, n_parts: int, random: np.random.RandomState
-) -> list[slice]:
-    """Cut a part of `order` into `n_parts` clusters of even size, in place; where each of them is."""
+def parted(table: Table, rows: NDArray[np.int64], common: None, cut: Cut) -> Arrays:
+    """Cut labels into clusters of even size: the labels in their order, and where each cluster begins."""
+    vectors, random = table.rows, np.random.RandomState(list(cut.seed))
+    assert isinstance(vectors, SparseRows)
     sums = np.zeros(2 * vectors.n_features, dtype=np.float32)
-    done, waiting = [], [(part, n_parts)]
+    own, starts, waiting = rows.astype(np.int64), [0], [(slice(0, len(rows)), cut.n_parts)]
     while waiting:
         part, n_parts = waiting.pop()
         if n_parts == 1:
-            done.append(part)
+            starts.append(part.stop)
             continue
-        members, left_parts = order[part], n_parts // 2
+        members, left_parts = own[part], n_parts // 2
         n_left = len(members) * left_parts // n_parts
         random.shuffle(members)
         n_sample = min(len(members), max(SAMPLE, len(members) // 8))
@@ -112,4 +118,5 @@ def _parted(
         middle = part.start + n_left
         waiting.append((slice(middle, part.stop), n_parts - left_parts))
         waiting.append((slice(part.start, middle), left_parts))
-    return done
+    by_place = np.argsort(rows, kind="stable")
+    return cut.rows[by_place[np.searchsorted(rows[by_place], own)]], np.array(starts)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -582,7 +583,13 @@ def interrupted(command: str, data: Path, model: Path, delay: float) -> tuple[in
 def test_control_c_ends_with_130_and_leaves_a_model(tmp_path, command):
     data, model = tmp_path / "data.svm", tmp_path / "m.treemax"
     data.write_text("".join(f"{i % 50} {i % 50}:1 {50 + i % 7}:0.5\n" for i in range(20_000)))
-    for delay in (3.0, 6.0, 12.0):  # a busy machine may not have begun to learn when the signal comes
+    for delay in (
+        3.0,
+        6.0,
+        12.0,
+        30.0,
+        60.0,
+    ):  # a busy machine may not have begun to learn when the signal comes
         code, error = interrupted(command, data, model, delay)
         assert code == 130 and "Traceback" not in error and error.startswith("Interrupted")
         if model.exists():
@@ -621,3 +628,26 @@ def test_fit_says_which_loss_it_chose(tmp_path):
         "fit", data, "-o", tmp_path / "m.treemax", "--format", "vw", "--model", "label-tree"
     )
     assert "loss squared_hinge" in result.stderr
+
+
+# --- where to train ------------------------------------------------------------------------------------
+
+
+def test_fit_with_a_checkpoint(tmp_path):
+    data, model, kept = tmp_path / "data.svm", tmp_path / "m.treemax", tmp_path / "kept"
+    data.write_text("".join(f"{i % 5} {i % 5}:1\n" for i in range(50)))
+    done("fit", data, "-o", model, "--model", "label-tree", "--checkpoint", kept)
+    assert treemax.load(model).describe()["labels"] == 5
+    assert list(kept.iterdir()) == []
+    assert "RecallTree cannot keep checkpoints" in refused(
+        "fit", data, "-o", model, "--model", "recall-tree", "--checkpoint", kept
+    )
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is here")
+def test_fit_on_a_cluster_without_ray(tmp_path):
+    data = tmp_path / "data.svm"
+    data.write_text("0 1:1\n1 2:1\n")
+    assert "pip install 'treemax[ray]'" in refused(
+        "fit", data, "-o", tmp_path / "m.treemax", "--model", "label-tree", "--cluster", "auto"
+    )

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import __version__
+from treemax.extras import imported
 from treemax.parameters import check_number
 from treemax.pools import Arrays, Crew, Table, Work, gathered, using
 from treemax.threads import one_blas_thread
@@ -72,11 +73,7 @@ def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise ImportError("Training on a cluster needs Ray: pip install 'treemax[ray]'.") from None
-    return ray
+    return imported("ray", "Training on a cluster", "ray")
 
 
 def _connect(ray: Any, address: str, workers: int | None) -> None:
@@ -168,7 +165,7 @@ class _RayCrew:
 def bundles(sizes: Sequence[int], workers: int) -> list[list[int]]:
     """Problems for one task each: those that stand together, up to the share of a bundle.
 
-    >>> bundles([100, 5, 5, 5, 5], workers=1)
+    >>> bundles([140, 5, 5, 5, 5], workers=1)
     [[0], [1, 2], [3, 4]]
     """
     share = sum(sizes) / (BUNDLES_A_WORKER * workers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import click
@@ -31,10 +33,21 @@ from treemax.cli.options import check_output, data_options, make_model, make_vec
     help="The tree over the labels, for models that take one: lines of parent, tab, child.",
 )
 @click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Train on a Ray cluster: auto, local or ray://host:10001 (label-tree, softmax-tree, softmax-forest).",
+)
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER",
+    help="Keep what is learned in FOLDER until MODEL is written; the same command goes on from there.",
+)
 @data_options
 def fit(
     data: str, output: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
-    text: str, hierarchy: str | None, resume: bool, format_: str, skip_bad: bool, bits: int | None,
+    text: str, hierarchy: str | None, resume: bool, cluster: str | None, checkpoint: str | None, format_: str,
+    skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
     from treemax.cli.data import TrainingRows, opened, read_edges, read_whole, remember_reading
@@ -56,15 +69,16 @@ def fit(
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
     start = time.perf_counter()
-    try:
-        model.fit(examples.X, examples.y)
-    except TrainingInterrupted as stop:
+    with _training_place(cluster, checkpoint):
+        try:
+            model.fit(examples.X, examples.y)
+        except TrainingInterrupted as stop:
+            remember_reading(model, bits)
+            model.save(output, resume=resume)
+            raise TrainingInterrupted(None, stop.done) from None
+        seconds = time.perf_counter() - start
         remember_reading(model, bits)
         model.save(output, resume=resume)
-        raise TrainingInterrupted(None, stop.done) from None
-    seconds = time.perf_counter() - start
-    remember_reading(model, bits)
-    model.save(output, resume=resume)
     facts = model.describe()
     chosen = f"loss {facts['loss']}, " if "loss" in facts else ""
     click.echo(
@@ -72,6 +86,19 @@ def fit(
         f"examples {len(examples):,}, {chosen}trained in {seconds:.1f} s",
         err=True,
     )
+
+
+@contextmanager
+def _training_place(address: str | None, folder: str | None) -> Iterator[None]:
+    """Where to train, and where to keep what was learned so far."""
+    import treemax
+
+    with ExitStack() as stack:
+        if folder is not None:
+            stack.enter_context(treemax.checkpoint(folder))
+        if address is not None:
+            stack.enter_context(treemax.cluster(address))
+        yield
 
 
 @click.command()

@@ -18,6 +18,7 @@ from treemax.cli.answer import evaluate, predict
 from treemax.cli.files import convert, info
 from treemax.cli.learn import fit, stream
 from treemax.cli.show import demo
+from treemax.extras import MissingExtra
 
 
 class _Commands(click.Group):
@@ -38,7 +39,7 @@ class _Commands(click.Group):
             raise click.ClickException(
                 f"{error.filename}: {error.strerror}" if known else str(error)
             ) from None
-        except (ValueError, MemoryError) as error:
+        except (ValueError, MemoryError, MissingExtra) as error:
             raise click.ClickException(str(error) or "out of memory") from None
 
 

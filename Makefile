@@ -21,7 +21,7 @@ $(VENV)/.dev: $(VENV)/.ready
 $(EXTRAS)/.ready: pyproject.toml constraints-extras.txt
 	$(PYTHON) -m venv $(EXTRAS)
 	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-extras.txt \
-		-e '.[torch,ray]' 'pytest>=8' 'hypothesis>=6.100'
+		-e '.[torch,ray,arrow]' datasets 'pytest>=8' 'hypothesis>=6.100'
 	@touch $@
 
 demo: $(VENV)/.ready  ## train the models on the embedded WordNet data and show one table
@@ -33,7 +33,7 @@ test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto
 
-test-extras: $(EXTRAS)/.ready  ## the tests of what needs an extra (PyTorch, Ray)
+test-extras: $(EXTRAS)/.ready  ## the tests of what needs an extra (PyTorch, Ray, data sets of Hugging Face)
 	$(EXTRAS)/bin/python -m pytest tests/extras src/treemax/torch
 
 docs: $(VENV)/.dev    ## build the documentation site into site/

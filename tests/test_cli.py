@@ -37,8 +37,12 @@ FEATURE_FORMATS = {
     "vw": "data.vw",
     "jsonl": "data.jsonl",
     "npz": "data.npz",
+    "parquet": "data.parquet",
+    "arrow": "data.arrow",
 }
-TEXT_FORMATS = {"fasttext": "text.ft", "jsonl": "text.jsonl", "npz": "text.npz"}
+TEXT_FORMATS = {
+    "fasttext": "text.ft", "jsonl": "text.jsonl", "npz": "text.npz", "parquet": "text.parquet", "arrow": "text.arrow",
+}  # fmt: skip
 
 
 def treemax_command(*arguments: object):
@@ -347,7 +351,17 @@ def test_every_flag_of_the_contract_exists():
     formats = next(
         parameter for parameter in commands.commands["fit"].params if parameter.name == "format_"
     ).type
-    assert list(formats.choices) == ["auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz"]
+    assert list(formats.choices) == [
+        "auto",
+        "fasttext",
+        "xmc",
+        "svmlight",
+        "vw",
+        "jsonl",
+        "npz",
+        "parquet",
+        "arrow",
+    ]
 
 
 def test_version_models_and_completion():
@@ -418,7 +432,7 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["predict", "missing.treemax", "DATA"], "missing.treemax: No such file or directory"),
         (["info", "missing.treemax"], "missing.treemax: No such file or directory"),
         (["convert", "missing.svm", "OUT", "--format", "xmc"], "missing.svm: No such file or directory"),
-        (["fit", ".", "-o", "OUT"], "Is a directory"),
+        (["fit", "docs", "-o", "OUT"], "cannot tell the format"),
         (["predict", ".", "DATA"], "is a folder, not a Treemax model"),
         (["predict", "DATA", "DATA"], "is not a Treemax model"),
         (["fit", "DATA", "-o", "OUT", "--format", "svmlight"], "train.txt:1: the label is not an integer"),

@@ -95,7 +95,7 @@ Rows: TypeAlias = "NDArray[np.float32] | SparseRows"
 
 
 def as_rows(X: Any, name: str = "X") -> Rows:
-    """Convert `X` (array, list, data frame, any SciPy sparse format) into rows for the kernels.
+    """Convert `X` (array, list, data frame, any SciPy sparse format, table of Arrow) into rows for the kernels.
 
     Refuses NaN, infinities, values too large for float32, column indices outside the matrix, empty input
     and anything that is not a table of numbers. Unsorted indices are sorted and duplicates summed.
@@ -109,6 +109,10 @@ def as_rows(X: Any, name: str = "X") -> Rows:
         return X
     if sp.issparse(X):
         return _sparse_rows(X, name)
+    if is_arrow(X):
+        from treemax.arrow import table_rows  # imports this module
+
+        return table_rows(X, name)
     matrix = _plain_floats(X)
     if matrix is None:
         matrix = _matrix(X, name)
@@ -118,6 +122,11 @@ def as_rows(X: Any, name: str = "X") -> Rows:
     if not soundness.all_finite(matrix):
         _refuse_non_finite(matrix, name)
     return matrix
+
+
+def is_arrow(thing: Any) -> bool:
+    """Whether it is a table, a batch or an array of pyarrow, which need not be installed for the question."""
+    return type(thing).__module__.partition(".")[0] == "pyarrow"
 
 
 def _plain_floats(X: Any) -> NDArray[np.float32] | None:

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
-from treemax.inputs import read_only
+from treemax.inputs import is_arrow, read_only
 from treemax.sparse import csr_parts
 
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # what a row of several labels may be
@@ -144,6 +144,8 @@ def _without_wrapping(y: Any, name: str) -> Any:
         raise ValueError(f"{name} has masked values at row {int(np.argmax(np.ma.getmaskarray(y)))}.")
     if isinstance(y, np.ndarray):
         return y.astype(object) if y.dtype.kind == "T" else y  # NumPy's strings of any length
+    if is_arrow(y) and hasattr(y, "to_pylist") and not hasattr(y, "schema"):  # an array, not a table
+        return y.to_pylist()
     if hasattr(y, "to_list"):  # a pandas or polars series
         as_list = str(y.dtype).startswith(("List", "Array", "object", "str", "String"))
         return y.to_list() if as_list else y.to_numpy()

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
+from treemax.formats import is_source, open_examples
 from treemax.inputs import SparseRows, as_rows
 from treemax.labels import RaggedLabels, read_labels
 from treemax.metrics.encoding import IdEncoder
@@ -197,7 +198,8 @@ def progressive_validation(
         it can predict nothing, and the first chunk counts as misses.
     stream
         Chunks (X, y), or with attributes X and y, from anything that can be iterated over; or one X, with its
-        `y` beside it.
+        `y` beside it. Or a file, a folder of files, a table or data set with texts or features and labels:
+        whatever `treemax.formats.open_examples` takes.
     y
         The labels, where `stream` is one X.
     k
@@ -224,6 +226,10 @@ def progressive_validation(
 def _pairs(stream: Any, y: Any) -> Iterator[tuple[Any, Any]]:
     if y is not None:
         yield stream, y
+        return
+    if is_source(stream):
+        with open_examples(stream) as reader:
+            yield from ((chunk.X, chunk.y) for chunk in reader)
         return
     if hasattr(stream, "shape") or isinstance(stream, SparseRows):
         raise ValueError("y is missing: give X and y, or a stream of (X, y) chunks.")

@@ -20,6 +20,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.estimators.base import TrainingInterrupted
+from treemax.estimators.streams import stream_chunks
+from treemax.inputs import is_arrow
 from treemax.kernels.text import hash_texts
 from treemax.labels import LabelIndex
 from treemax.modelfile import (
@@ -56,7 +58,7 @@ def read_texts(texts: Any) -> list[str]:
             "The texts are a data frame; pass the column that holds them, such as frame['text']."
         )
     try:
-        rows = list(texts)
+        rows = texts.to_pylist() if is_arrow(texts) else list(texts)
     except TypeError:
         raise ValueError(f"Expected a list of strings, got {type(texts).__name__}.") from None
     if set(map(type, rows)) <= {str, np.str_}:
@@ -451,6 +453,16 @@ class TextModel(ClassifierMixin, BaseEstimator):
                 "known first. Fit the vectorizer (or the model) before, or use HashingText, which needs no fitting."
             ) from None
         self.estimator.partial_fit(self.vectorizer.transform(texts), y, **options)
+        return self
+
+    @available_if(_learns_online)
+    def fit_stream(
+        self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
+    ) -> TextModel:
+        """Learn a stream of texts of any length, a chunk at a time; see `OnlineLabelTree.fit_stream`."""
+        several = multi_label or bool(getattr(self.estimator, "multi_label_", False))
+        for texts, y in stream_chunks(source, chunk_rows, several, **reading):
+            self.partial_fit(texts, y)
         return self
 
     def predict(self, texts: Any) -> Any:

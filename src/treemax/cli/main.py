@@ -50,8 +50,8 @@ class _Commands(click.Group):
 def commands() -> None:
     """Classification with thousands to millions of labels.
 
-    DATA is a file in fastText, XMC repository, svmlight, Vowpal Wabbit, JSON lines or npz format; .gz is read
-    as it is, and - is standard input. MODEL is a .treemax file.
+    DATA is a file in fastText, XMC repository, svmlight, Vowpal Wabbit, JSON lines, npz, Parquet or Arrow format,
+    or a folder of such files; .gz is read as it is, and - is standard input. MODEL is a .treemax file.
     """
 
 

@@ -12,7 +12,7 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FORMATS = ("auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz")
+FORMATS = ("auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow")
 
 
 def check_output(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:

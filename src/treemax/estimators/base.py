@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import treemax
 from treemax import modelfile
 from treemax.checkpoints import checkpoints_are_kept, kept
-from treemax.inputs import Rows, SparseRows, as_rows
+from treemax.inputs import Rows, SparseRows, as_rows, is_arrow
 from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, read_labels, target_ids
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
@@ -214,7 +214,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             self.__dict__.pop("feature_names_in_", None)
             self.n_features_in_ = rows.n_features
         else:
-            validate_data(self, X, skip_check_array=True, reset=True)
+            validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=True)
         self.label_index_ = index
         self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
         self.n_examples_ = len(rows)
@@ -321,7 +321,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
                     f"{self.n_features_in_} features as input."
                 )
             return
-        validate_data(self, X, skip_check_array=True, reset=False)
+        validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=False)
 
     def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         if ids.size and ids.min() < 0:

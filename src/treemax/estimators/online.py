@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from treemax.estimators.base import LabelClassifier
+from treemax.estimators.streams import stream_chunks
 from treemax.inputs import Rows
 from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 
@@ -48,6 +49,21 @@ class OnlineLabelClassifier(LabelClassifier):
             self._begin(X, rows, labels, announced)
         else:
             self._go_on(X, rows, labels, announced)
+        return self
+
+    def fit_stream(
+        self: Self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
+    ) -> Self:
+        """Learn a stream of any length on top of what was learned before, in order, a chunk at a time.
+
+        `source` is a file, a folder of files, a table or data set (whatever `treemax.formats.open_examples`
+        takes, with its options as `reading`), or anything that gives chunks: pairs (X, y), or examples of a
+        reader. Memory holds one chunk and the model, however long the stream. Where rows have one label each,
+        those without one are left out; `multi_label` says that rows may have several although the first have one.
+        """
+        several = bool(getattr(self, "multi_label_", False))
+        for X, y in stream_chunks(source, chunk_rows, multi_label or several, **reading):
+            self.partial_fit(X, y)
         return self
 
     def _begin(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:

@@ -8,7 +8,7 @@ from treemax.formats.detection import detect_format
 from treemax.formats.errors import FormatError
 from treemax.formats.examples import Examples
 from treemax.formats.options import FORMATS
-from treemax.formats.reading import Reader, open_examples, read_examples
+from treemax.formats.reading import Reader, is_source, open_examples, read_examples
 from treemax.formats.vw import hash_name
 from treemax.formats.writing import write_examples
 
@@ -19,6 +19,7 @@ __all__ = [
     "Reader",
     "detect_format",
     "hash_name",
+    "is_source",
     "open_examples",
     "read_examples",
     "write_examples",

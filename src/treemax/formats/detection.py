@@ -8,7 +8,7 @@ from pathlib import Path
 
 from treemax.formats.errors import FormatError, shown
 from treemax.formats.options import FORMATS
-from treemax.formats.streams import Source
+from treemax.formats.streams import Source, shards_of
 
 _SUFFIXES = {
     ".fasttext": "fasttext",
@@ -21,6 +21,10 @@ _SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".npz": "npz",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
 }  # `.txt` says nothing: fastText and the XMC repository both use it
 
 _NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
@@ -28,6 +32,8 @@ _NUMBERS = _NUMBER + rb"(?:," + _NUMBER + rb")*"
 _ONLY_LABELS = re.compile(rb"\s*" + _NUMBERS + rb"\s*$")
 _LINES = {  # tried in this order; each looks at the start of the line only
     "npz": re.compile(rb"PK\x03\x04|PK\x05\x06"),
+    "parquet": re.compile(rb"PAR1"),
+    "arrow": re.compile(rb"ARROW1"),
     "jsonl": re.compile(rb"\s*\{"),
     "fasttext": re.compile(rb"\s*__label__\S"),
     "xmc": re.compile(rb"\s*\d+\s+\d+\s+\d+\s*$"),
@@ -85,6 +91,8 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     by_name = format_of_name(path)
     if by_name is not None:
         return by_name
+    if Path(path).is_dir():
+        return detect_format(shards_of(path)[0])
     source = Source(path)
     try:
         return format_of_source(source)

@@ -139,7 +139,11 @@ def keep_labels(labels: RaggedLabels, keep: NDArray[np.bool_]) -> RaggedLabels:
 
 def labelled(examples: Examples) -> Examples:
     """The examples that have a label."""
-    keep = examples.labels.counts > 0
+    return keep_where(examples, examples.labels.counts > 0)
+
+
+def keep_where(examples: Examples, keep: NDArray[np.bool_]) -> Examples:
+    """The examples where `keep` is true."""
     if keep.all():
         return examples
     labels = keep_labels(examples.labels, keep)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from treemax.inputs import MAX_FEATURES
 
-FORMATS = ("fasttext", "xmc", "svmlight", "vw", "jsonl", "npz")
+FORMATS = ("fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow")
 MAX_BITS = 31  # of a hash: the names of a file go into at most 2**31 columns
 
 

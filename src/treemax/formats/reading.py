@@ -6,12 +6,15 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
+from treemax.formats.arrow import Tables, is_tabular, read_arrow, read_parquet
 from treemax.formats.detection import format_of_source
 from treemax.formats.errors import BadLines
 from treemax.formats.examples import Examples, concatenate, rechunk
 from treemax.formats.fasttext import read_fasttext
+from treemax.formats.folders import Folder
 from treemax.formats.jsonl import read_jsonl
 from treemax.formats.npz import read_npz
 from treemax.formats.numeric import read_svmlight, read_xmc, rebase
@@ -21,13 +24,15 @@ from treemax.formats.vw import read_vw
 
 CHUNK_ROWS = 4096
 
-_READERS: dict[str, Callable[[Source, Options, BadLines], Iterator[Examples]]] = {
+_READERS: dict[str, Callable[[Any, Options, BadLines], Iterator[Examples]]] = {
     "fasttext": read_fasttext,
     "xmc": read_xmc,
     "svmlight": read_svmlight,
     "vw": read_vw,
     "jsonl": read_jsonl,
     "npz": read_npz,
+    "parquet": read_parquet,
+    "arrow": read_arrow,
 }
 
 
@@ -40,7 +45,7 @@ class Reader:
     """
 
     def __init__(
-        self, source: Source, format: str, chunk_rows: int, skip_bad: bool, options: Options
+        self, source: Source | Folder | Tables, format: str, chunk_rows: int, skip_bad: bool, options: Options
     ) -> None:
         self.name = source.name
         self.format = format
@@ -97,11 +102,24 @@ class Reader:
         return self._source.position
 
     def _pieces(self, options: Options) -> Iterator[Examples]:
+        if isinstance(self._source, Tables):
+            return self._source.read(options, self._bad)
+        if isinstance(self._source, Folder):
+            return self._source.read(_READERS[self.format], options, self._bad)
         return _READERS[self.format](self._source, options, self._bad)
 
 
+def is_source(thing: Any) -> bool:
+    """Whether it is something that `open_examples` may open: a path, a table or a data set, not an array.
+
+    >>> is_source("train.svm"), is_source([[1.0, 2.0]])
+    (True, False)
+    """
+    return isinstance(thing, str | os.PathLike) or is_tabular(thing)
+
+
 def open_examples(
-    path: str | os.PathLike[str],
+    path: Any,
     format: str = "auto",
     *,
     chunk_rows: int = CHUNK_ROWS,
@@ -113,10 +131,14 @@ def open_examples(
 ) -> Reader:
     """Open a file of examples for reading chunk by chunk; memory stays bounded however long the file is.
 
+    Also a folder of such files, and what gives Arrow's tables: those of pyarrow, data sets of Hugging Face.
+
     Parameters
     ----------
     path
-        The file, `-` for standard input; gzip is recognised by its content.
+        The file, `-` for standard input; gzip is recognised by its content. Or a folder of files of one format,
+        which are read in the order of their names. Or a table, record batches or a data set of pyarrow, a data
+        set of Hugging Face, or anything else with Arrow's protocol.
     format
         One of `FORMATS`, or "auto": by the name of the file, else by its first lines.
     chunk_rows
@@ -142,6 +164,11 @@ def open_examples(
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
     options = Options(bits, n_features, zero_based)
     check_format(format)
+    if is_tabular(path):
+        return Reader(Tables(path), "arrow", chunk_rows, skip_bad, options)
+    if str(path) != "-" and Path(path).is_dir():
+        folder = Folder(path, format, holds_text)
+        return Reader(folder, folder.format, chunk_rows, skip_bad, options)
     source = Source(path)
     try:
         found = format_of_source(source, holds_text) if format == "auto" else format
@@ -152,7 +179,7 @@ def open_examples(
 
 
 def read_examples(
-    path: str | os.PathLike[str],
+    path: Any,
     format: str = "auto",
     *,
     skip_bad: bool = False,
@@ -160,7 +187,7 @@ def read_examples(
     n_features: int | None = None,
     zero_based: bool | Literal["auto"] = "auto",
 ) -> Examples:
-    """Read a whole file of examples; the parameters are those of `open_examples`. Skipped lines give a warning.
+    """Read a whole file of examples, or whatever else `open_examples` takes; the parameters are those of `open_examples`. Skipped lines give a warning.
 
     With `zero_based="auto"`, an svmlight file in which no index is 0 is taken to count from one, as
     scikit-learn does it.

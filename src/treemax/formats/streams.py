@@ -188,6 +188,19 @@ class Source:
             raise FormatError.at(self.name, line, f"the gzip data {what}; the file is not whole") from None
 
 
+def shards_of(folder: str | os.PathLike[str]) -> list[Path]:
+    """The files of a folder and its folders, in the order of their names, but for hidden ones and marks such as
+    `_SUCCESS`."""
+    found = [
+        path
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file() and not any(part[0] in "._" for part in path.relative_to(folder).parts)
+    ]
+    if not found:
+        raise FormatError.at(str(folder), None, "there are no files in this folder")
+    return found
+
+
 @contextlib.contextmanager
 def open_target(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A file to write that appears under its name only when it is whole; compressed where it ends in `.gz`.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import IO
 
+from treemax.formats.arrow import write_arrow, write_parquet
 from treemax.formats.detection import format_of_name
 from treemax.formats.examples import Examples
 from treemax.formats.fasttext import write_fasttext
@@ -23,6 +24,8 @@ _WRITERS: dict[str, Callable[[Iterable[Examples], IO[bytes]], None]] = {
     "vw": write_vw,
     "jsonl": write_jsonl,
     "npz": write_npz,
+    "parquet": write_parquet,
+    "arrow": write_arrow,
 }
 
 

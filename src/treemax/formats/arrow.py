@@ -1,0 +1,290 @@
+"""Parquet and Arrow files, and tables and data sets that are at hand already. See `treemax.arrow` for the columns."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import IO, Any
+
+import numpy as np
+
+from treemax.arrow import Trouble, labels_of, layout_of, rows_of, texts_of
+from treemax.extras import imported
+from treemax.formats.errors import BadLines, FormatError
+from treemax.formats.examples import Examples, keep_where, rechunk
+from treemax.formats.options import Options
+from treemax.formats.streams import Source
+from treemax.inputs import SparseRows
+
+BATCH_ROWS = 4096
+GROUP_ROWS = 16_384  # rows of a row group that is written
+_LOOK_AHEAD = 16  # chunks held while it is not known whether labels are strings or integers
+
+
+def read_parquet(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """The examples of a Parquet file, batch by batch."""
+    imported("pyarrow", "Parquet", "arrow")
+    from pyarrow import parquet
+
+    with _at_hand(source) as file, _sound("Parquet file", source.name):
+        opened = parquet.ParquetFile(file, pre_buffer=False)
+        wanted = _layout(opened.schema_arrow, source.name).wanted
+        batches = opened.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False)
+        yield from _examples(opened.schema_arrow, batches, options, bad)
+
+
+def read_arrow(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """The examples of an Arrow file (also known as Feather), or of an Arrow stream in a file, batch by batch."""
+    imported("pyarrow", "Arrow", "arrow")
+    from pyarrow import ipc
+
+    with _at_hand(source) as file, _sound("Arrow file", source.name):
+        whole = file.read(6) == b"ARROW1"
+        file.seek(0)
+        if whole:
+            opened = ipc.open_file(file)
+            batches = map(opened.get_batch, range(opened.num_record_batches))
+        else:
+            opened = batches = ipc.open_stream(file)
+        yield from _examples(opened.schema, _cut(batches), options, bad)
+
+
+@contextmanager
+def _at_hand(source: Source) -> Iterator[Any]:
+    """A file that can be read at any place: standard input and gzip go through a temporary file."""
+    if not (source.live or source.compressed or source.path is None):
+        with source.path.open("rb") as file:
+            yield file
+        return
+    with tempfile.TemporaryFile() as copy:
+        source.copy_to(copy)
+        copy.seek(0)
+        yield copy
+
+
+@contextmanager
+def _sound(what: str, name: str) -> Iterator[None]:
+    """What pyarrow says of a damaged file, with the name of the file."""
+    import pyarrow
+
+    try:
+        yield
+    except FormatError:
+        raise
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FormatError.at(name, None, f"not a sound {what} ({str(error).splitlines()[0]})") from None
+
+
+def _layout(schema: Any, name: str) -> Any:
+    try:
+        return layout_of(schema)
+    except ValueError as error:
+        raise FormatError.at(name, None, str(error)) from None
+
+
+def _examples(schema: Any, batches: Iterable[Any], options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Batches as examples; rows that cannot be used are reported, and left out."""
+    layout = _layout(schema, bad.name)
+    n_read, width = 0, options.n_features or 1
+    for batch in batches:
+        batch.validate(full=True)  # what a damaged file holds may point anywhere
+        trouble = Trouble()
+        try:
+            labels = labels_of(batch, layout, trouble)
+            if layout.kind == "text":
+                examples = Examples(labels, texts=texts_of(batch, layout, trouble))
+            else:
+                examples = Examples(labels, rows_of(batch, layout, trouble, options.n_features))
+        except ValueError as error:
+            raise FormatError.at(bad.name, None, f"rows {n_read} and following: {error}") from None
+        for row in sorted(trouble.of_row):
+            bad.report(None, f"row {n_read + row}: {trouble.of_row[row]}")
+        if trouble.of_row:
+            keep = np.ones(len(examples), dtype=bool)
+            keep[list(trouble.of_row)] = False
+            examples = keep_where(examples, keep)
+        if isinstance(examples.rows, SparseRows):
+            width = max(width, examples.rows.n_features)
+            rows = SparseRows(examples.rows.indptr, examples.rows.indices, examples.rows.values, width)
+            examples = Examples(examples.labels, rows)
+        n_read += batch.num_rows
+        yield examples
+    if n_read == 0:
+        yield from _examples_of_nothing(schema, options, bad)
+
+
+def _examples_of_nothing(schema: Any, options: Options, bad: BadLines) -> Iterator[Examples]:
+    import pyarrow
+
+    layout = _layout(schema, bad.name)
+    batch = pyarrow.RecordBatch.from_pylist([], schema=schema)
+    labels = labels_of(batch, layout, Trouble())
+    if layout.kind == "text":
+        yield Examples(labels, texts=[])
+    else:
+        yield Examples(labels, rows_of(batch, layout, Trouble()))
+
+
+def _cut(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches of at most so many rows, as views: one file may be one batch."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(start, BATCH_ROWS)
+
+
+# --- tables and data sets in Python --------------------------------------------------------------------
+
+
+class Tables:
+    """What is not a file, as if it were one: a table, batches, a data set of pyarrow or of Hugging Face."""
+
+    def __init__(self, given: Any) -> None:
+        self.name = f"the {type(given).__name__}"
+        self.size: int | None = None
+        self.position = 0
+        self._given = given
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def read(self, options: Options, bad: BadLines) -> Iterator[Examples]:
+        """The examples, batch by batch."""
+        import pyarrow
+
+        batches = _batches_of(self._given)
+        first = next(batches, None)
+        if first is None:
+            schema = getattr(self._given, "schema", None)
+            if not isinstance(schema, pyarrow.Schema):
+                raise FormatError.at(self.name, None, "no examples in it")
+            yield from _examples(schema, [], options, bad)
+            return
+        yield from _examples(first.schema, _cut(chain([first], batches)), options, bad)
+
+
+def is_tabular(thing: Any) -> bool:
+    """Whether it gives Arrow's batches: something of pyarrow, of Hugging Face, or with Arrow's protocol."""
+    return _gives_batches(thing) is not None or _is_split(thing)
+
+
+def _is_split(thing: Any) -> bool:
+    return (
+        isinstance(thing, Mapping)
+        and bool(thing)
+        and all(_gives_batches(part) is not None for part in thing.values())
+    )
+
+
+def _gives_batches(thing: Any) -> Callable[[Any], Iterator[Any]] | None:
+    """How to get the batches out of it."""
+    if hasattr(thing, "__arrow_c_stream__"):  # tables, readers, frames of polars and pandas
+        return _from_stream
+    if hasattr(thing, "__arrow_c_array__") and hasattr(thing, "schema"):
+        return lambda batch: iter([batch])
+    if hasattr(thing, "to_batches") and hasattr(thing, "schema"):  # a data set of pyarrow
+        return lambda dataset: iter(dataset.to_batches(batch_size=BATCH_ROWS))
+    if hasattr(thing, "with_format") and hasattr(
+        thing, "iter"
+    ):  # a data set of Hugging Face, whole or streamed
+        return _from_hugging_face
+    return None
+
+
+def _batches_of(thing: Any) -> Iterator[Any]:
+    if _is_split(thing):
+        raise ValueError(
+            f"The data has the splits {', '.join(thing)}: choose one, such as data[{next(iter(thing))!r}]."
+        )
+    imported("pyarrow", type(thing).__name__, "arrow")
+    found = _gives_batches(thing)
+    assert found is not None
+    return found(thing)
+
+
+def _from_stream(thing: Any) -> Iterator[Any]:
+    import pyarrow
+
+    yield from pyarrow.RecordBatchReader.from_stream(thing)
+
+
+def _from_hugging_face(thing: Any) -> Iterator[Any]:
+    import pyarrow
+
+    for batch in thing.with_format("arrow").iter(batch_size=1000):
+        table = pyarrow.table(dict(batch)) if isinstance(batch, Mapping) else batch
+        yield from table.to_batches() if hasattr(table, "to_batches") else [table]
+
+
+# --- writing -------------------------------------------------------------------------------------------
+
+
+def write_parquet(chunks: Iterable[Examples], target: IO[bytes]) -> None:
+    """Columns text, or features (dense), or indices and values (sparse), and labels as lists."""
+    imported("pyarrow", "Parquet", "arrow")
+    from pyarrow import parquet
+
+    _write(chunks, lambda schema: parquet.ParquetWriter(target, schema))
+
+
+def write_arrow(chunks: Iterable[Examples], target: IO[bytes]) -> None:
+    """The same columns as an Arrow file."""
+    imported("pyarrow", "Arrow", "arrow")
+    from pyarrow import ipc
+
+    _write(chunks, lambda schema: ipc.new_file(target, schema))
+
+
+def _write(chunks: Iterable[Examples], new_writer: Callable[[Any], Any]) -> None:
+    groups = rechunk(chunks, GROUP_ROWS)
+    waiting: list[Examples] = []
+    while len(waiting) < _LOOK_AHEAD and not (waiting and len(waiting[-1].labels.values)):
+        group = next(groups, None)
+        if group is None:
+            break
+        waiting.append(group)
+    if not waiting:
+        raise ValueError("There are no examples to write: a table without a row does not know its columns.")
+    schema = _schema(waiting[-1])
+    with new_writer(schema) as writer:
+        for group in chain(waiting, groups):
+            writer.write_batch(_batch(group, schema))
+
+
+def _schema(chunk: Examples) -> Any:
+    import pyarrow as pa
+
+    string = len(chunk.labels.values) and chunk.labels.values.dtype == object
+    labels = ("labels", pa.list_(pa.string() if string else pa.int64()))
+    if chunk.texts is not None:
+        return pa.schema([("text", pa.string()), labels])
+    if isinstance(chunk.rows, SparseRows):
+        return pa.schema([("indices", pa.list_(pa.uint32())), ("values", pa.list_(pa.float32())), labels])
+    assert chunk.rows is not None
+    return pa.schema([("features", pa.list_(pa.float32(), chunk.rows.shape[1])), labels])
+
+
+def _batch(chunk: Examples, schema: Any) -> Any:
+    import pyarrow as pa
+
+    lists = chunk.labels
+    kind = schema.field("labels").type.value_type
+    if len(lists.values) and (lists.values.dtype == object) != (kind == pa.string()):
+        raise ValueError("The labels are strings in one part of the data and integers in another.")
+    flat = lists.values[lists.indptr[0] : lists.indptr[-1]].tolist()
+    labels = pa.ListArray.from_arrays((lists.indptr - lists.indptr[0]).astype("int32"), pa.array(flat, kind))
+    if chunk.texts is not None:
+        return pa.RecordBatch.from_arrays([pa.array(chunk.texts, pa.string()), labels], schema=schema)
+    rows = chunk.rows
+    if isinstance(rows, SparseRows):
+        first, last = rows.indptr[0], rows.indptr[-1]
+        starts = pa.array((rows.indptr - first).astype("int32"))
+        parts = [
+            pa.ListArray.from_arrays(starts, pa.array(part[first:last]))
+            for part in (rows.indices, rows.values)
+        ]
+        return pa.RecordBatch.from_arrays([*parts, labels], schema=schema)
+    assert rows is not None
+    dense = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    return pa.RecordBatch.from_arrays([dense, labels], schema=schema)

@@ -23,7 +23,16 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src" / "treemax"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md"]
-IN_PYTHON = ("index", "tutorial", "inputs", "text", "metrics", "reproducibility", "adding-a-model")
+IN_PYTHON = (
+    "index",
+    "tutorial",
+    "inputs",
+    "text",
+    "metrics",
+    "reproducibility",
+    "adding-a-model",
+    "language-model",
+)
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         SoftmaxTree,
         TopK,
         TrainingInterrupted,
+        TreeLanguageModel,
     )
     from treemax.modelfile import ModelFileError
     from treemax.plots import plot_history, plot_tree, show_tree
@@ -41,6 +42,7 @@ _HOMES = {
     "SoftmaxTree": "treemax.estimators",
     "TopK": "treemax.estimators",
     "TrainingInterrupted": "treemax.estimators",
+    "TreeLanguageModel": "treemax.estimators",
     "ModelFileError": "treemax.modelfile",
     "plot_history": "treemax.plots",
     "plot_tree": "treemax.plots",
@@ -69,6 +71,7 @@ __all__ = [
     "TfidfText",
     "TopK",
     "TrainingInterrupted",
+    "TreeLanguageModel",
     "__version__",
     "checkpoint",
     "cluster",

@@ -75,7 +75,7 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
 
     Parameters
     ----------
-    model : LabelTree, LearnedTree, OnlineLabelTree, or a TextModel with one of them
+    model : LabelTree, LearnedTree, OnlineLabelTree, TreeLanguageModel, or a TextModel with one of them
         A fitted one. Of several trees, the first is shown.
     depth : int
         Levels below the root.
@@ -128,7 +128,7 @@ def _outline(model: Any, depth: int, labels: int, children: int) -> dict[str, An
     if not hasattr(model, "label_tree"):
         raise TypeError(
             "show_tree and plot_tree are for models with a tree over the labels (LabelTree, LearnedTree, "
-            f"OnlineLabelTree), got {type(model).__name__}."
+            f"OnlineLabelTree, TreeLanguageModel), got {type(model).__name__}."
         )
     if "model_" not in vars(model):
         raise ValueError(f"This {type(model).__name__} has no tree yet; call fit first.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treemax.estimators.base import LabelClassifier, TopK, TrainingInterrupted
 from treemax.estimators.label_tree import LabelTree
+from treemax.estimators.language_model import TreeLanguageModel
 from treemax.estimators.learned_tree import LearnedTree
 from treemax.estimators.lom_tree import LOMTree
 from treemax.estimators.one_vs_all import OneVsAll
@@ -39,4 +40,5 @@ __all__ = [
     "SoftmaxTree",
     "TopK",
     "TrainingInterrupted",
+    "TreeLanguageModel",
 ]

@@ -131,7 +131,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         """The parameters as JSON, and as arrays those that JSON is not made for."""
         given = self.get_params(deep=False)
-        return {name: _jsonable(name, value) for name, value in given.items()}, {}
+        return {name: jsonable(name, value) for name, value in given.items()}, {}
 
     @classmethod
     def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
@@ -418,7 +418,8 @@ def _sorted_index(labels: RaggedLabels) -> LabelIndex:
     return index
 
 
-def _jsonable(name: str, value: Any) -> Any:
+def jsonable(name: str, value: Any) -> Any:
+    """A parameter for the header of a model file, or a ValueError that names it."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.random.RandomState):

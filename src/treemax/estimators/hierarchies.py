@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 
 from treemax import modelfile
-from treemax.estimators.base import LabelClassifier
+from treemax.estimators.base import LabelClassifier, jsonable
 from treemax.inference.searching import Found
 from treemax.inputs import Rows
 from treemax.threads import thread_count
@@ -32,12 +33,23 @@ class WithHierarchy(LabelClassifier):
         return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
-        if self.tree is None or not is_hierarchy(self.tree):
-            return super()._parameter_parts()
-        plain, _ = type(self)(**{**self.get_params(deep=False), "tree": None})._parameter_parts()
-        return plain, modelfile.prefixed("tree", hierarchy_arrays(self.tree))
+        return parameter_parts(self)
 
     @classmethod
     def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
-        hierarchy = modelfile.part("tree", arrays)
-        return {**saved, "tree": hierarchy_from_arrays(hierarchy)} if hierarchy else saved
+        return parameters_from_parts(saved, arrays)
+
+
+def parameter_parts(estimator: BaseEstimator) -> tuple[dict[str, Any], modelfile.Arrays]:
+    """Parameters as JSON, and as arrays the parameter `tree` where it is a hierarchy."""
+    given, arrays = estimator.get_params(deep=False), {}
+    if given["tree"] is not None and is_hierarchy(given["tree"]):
+        arrays = modelfile.prefixed("tree", hierarchy_arrays(given["tree"]))
+        given["tree"] = None
+    return {name: jsonable(name, value) for name, value in given.items()}, arrays
+
+
+def parameters_from_parts(saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
+    """The parameters back from their parts."""
+    hierarchy = modelfile.part("tree", arrays)
+    return {**saved, "tree": hierarchy_from_arrays(hierarchy)} if hierarchy else saved

@@ -1,0 +1,300 @@
+"""Learning a hierarchical log-bilinear language model: embeddings, transitions, node vectors and the tree together.
+
+Yacine Jernite, Anna Choromanska and David Sontag, "Simultaneous Learning of Trees and Representations for
+Extreme Classification and Density Estimation", ICML 2017, section 6: the context of a word is represented by
+r_x = sum over k of R_k U_w of the k-th word before it, and a softmax at every node on the way to the word says how
+likely it is. A step is on a batch of words and along the gradient of log p; words are assigned to the children of
+nodes anew, by Algorithm 2, now and then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inference.language_model import Floats, LanguageModel, Words, represent
+from treemax.inference.learned_tree import aligned, padded
+from treemax.inputs import read_only
+from treemax.kernels import language_model as kernels
+from treemax.kernels import learned_tree as tree_kernels
+from treemax.learning.learned_tree import INITIAL_SQUARES, Structure, deepest, vectors_a_node
+from treemax.threads import for_each, one_blas_thread
+from treemax.trees import Tree
+
+OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
+ROWS_OF_A_WORD = 256  # at most, of which its mean probabilities of children are taken
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn. `hold` is the share of the training in which the rate stays, before it falls to zero."""
+
+    dimension: int
+    length: int  # of a context
+    full: bool  # transitions are matrices, not diagonals
+    rate: float
+    passes: int
+    hold: float = 0.0
+    optimizer: str = "adagrad"
+    dropout: float = 0.0  # of the numbers of a representation
+    batch: int = 256
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Texts as one row of word ids, with as many places for "nothing yet" before each text as a context is long."""
+
+    ids: Words
+    places: NDArray[np.int64]  # of the words that are predicted
+    length: int
+
+    @classmethod
+    def of_texts(cls, texts: list[NDArray[np.int64]], n_words: int, length: int) -> Stream:
+        """From the ids of each text; "nothing yet" is the number of words."""
+        sizes = np.array([len(text) for text in texts], dtype=np.int64)
+        places = np.arange(sizes.sum()) + np.repeat(np.arange(1, len(texts) + 1) * length, sizes)
+        ids = np.full(sizes.sum() + len(texts) * length, n_words, dtype=np.uint32)
+        if len(places):
+            ids[places] = np.concatenate(texts)
+        return cls(ids, places, length)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def contexts(self, chosen: Any) -> Words:
+        """The words before the chosen ones, the last of them first."""
+        return self.ids[self.places[chosen][:, None] - np.arange(1, self.length + 1)]
+
+    def targets(self, chosen: Any = slice(None)) -> Words:
+        return self.ids[self.places[chosen]]
+
+
+class Output(Protocol):
+    """What says how likely each word is, given the representation of its context."""
+
+    def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
+        """One step; returns the sum of log p, and `gradient` gets where the representations should go."""
+
+    def packed(self) -> tuple[Tree, Floats, Floats]:
+        """The tree, its vectors and their biases."""
+
+
+@dataclass
+class FlatOutput:
+    """A softmax over all words, by products of matrices: a tree of depth one."""
+
+    n_words: int
+    width: int
+    optimizer: int
+
+    def __post_init__(self) -> None:
+        self.weights = aligned((self.n_words, self.width))
+        self.biases = np.zeros(self.n_words, dtype=np.float32)
+        self.squares = np.full(self.n_words, INITIAL_SQUARES)
+
+    def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
+        errors, likelihoods = hidden @ self.weights.T, np.empty(len(hidden), dtype=np.float32)
+        kernels.flat_errors(errors, self.biases, targets, likelihoods)
+        np.matmul(errors, self.weights, out=gradient)
+        kernels.move_all(
+            (errors.T @ hidden).ravel(), errors.sum(axis=0), rate, self.optimizer, self.weights.ravel(), self.biases,
+            self.squares, self.width,
+        )  # fmt: skip
+        return float(likelihoods.sum(dtype=np.float64))
+
+    def packed(self) -> tuple[Tree, Floats, Floats]:
+        parents, labels = np.zeros(self.n_words + 1, dtype=np.int64), np.arange(-1, self.n_words)
+        parents[0] = -1
+        return Tree.from_parents(parents, labels), self.weights.copy(), self.biases.copy()
+
+
+@dataclass
+class TreeOutput:
+    """A softmax at every node on the way to a word."""
+
+    structure: Structure
+    width: int
+    optimizer: int
+
+    def __post_init__(self) -> None:
+        n_vectors = self.structure.n_vectors
+        self.weights = aligned((n_vectors, self.width))
+        self.biases = np.zeros(n_vectors, dtype=np.float32)
+        self.squares = np.full(n_vectors, INITIAL_SQUARES)
+        self.paths = self.structure.paths()
+
+    def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
+        return kernels.learn_paths(
+            read_only(hidden.ravel()), read_only(targets), *self.paths, self.weights.ravel(), self.biases, self.squares,
+            self.width, rate, self.optimizer, gradient.ravel(),
+        )  # fmt: skip
+
+    def assign(
+        self, counts: NDArray[np.int64], hidden: Floats, row_starts: NDArray[np.int64], arity: int
+    ) -> None:
+        """Algorithm 2 at every node, from the root down; rows of word i are `row_starts[i]` to `row_starts[i + 1]`."""
+        structure = self.structure
+        tree_kernels.reassign(
+            np.arange(len(counts)), counts.astype(np.float64), hidden, row_starts, arity, deepest(len(counts), arity),
+            structure.children, structure.n_children, vectors_a_node(arity), self.weights.ravel(), self.biases,
+            self.squares, self.width,
+        )  # fmt: skip
+        self.paths = structure.paths()
+
+    def packed(self) -> tuple[Tree, Floats, Floats]:
+        tree, vectors = self.structure.as_tree()
+        weights = aligned((len(vectors), self.width))
+        weights[:] = self.weights[vectors]
+        return tree, weights, self.biases[vectors]
+
+
+@dataclass
+class Training:
+    """Parameters that are being learned from a stream of words."""
+
+    stream: Stream
+    n_words: int
+    settings: Settings
+    output: FlatOutput | TreeOutput
+    random: np.random.RandomState
+    losses: list[float] = field(default_factory=list)  # the mean of -log p in each pass, while it was learned
+    output_seconds: float = 0.0  # of the processor, in `output.learn`
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        dimension, length = settings.dimension, settings.length
+        width = padded(dimension)
+        self.embeddings = aligned((self.n_words + 1, width))
+        self.embeddings[:, :dimension] = self.random.normal(
+            0.0, 1.0 / math.sqrt(dimension), (self.n_words + 1, dimension)
+        )
+        self.embedding_squares = np.full(self.n_words + 1, INITIAL_SQUARES)
+        if settings.full:
+            self.transitions = aligned((length * width, width))
+            at = np.arange(dimension)
+            for k in range(length):
+                self.transitions[k * width + at, at] = 1.0 / length
+        else:
+            self.transitions = aligned((length, width))
+            self.transitions[:, :dimension] = 1.0 / length
+        self.transition_squares = np.full(len(self.transitions), INITIAL_SQUARES)
+
+    # --- steps ------------------------------------------------------------------------------------------
+
+    def run(
+        self, threads: int, assign_every: float = 0.0, assign_until: float = 0.0, arity: int = 2
+    ) -> Iterator[int]:
+        """All passes; yields the words done after each batch, and 0 after each pass. Words are assigned anew after every
+        `assign_every` passes, up to `assign_until`."""
+        n, size, planned = len(self.stream), self.settings.batch, self.settings.passes
+        n_batches = -(-n // size)
+        every, until = max(1, round(assign_every * n_batches)), round(assign_until * n_batches)
+        for number in range(planned):
+            order, seed = self.random.permutation(n), int(self.random.randint(2**31))
+            likelihoods: list[float] = []
+
+            def work(batch: int, number: int = number, order: Any = order, seed: int = seed) -> None:
+                share = (number + batch / n_batches) / planned
+                chosen = order[batch * size : (batch + 1) * size]
+                likelihoods.append(self._learn(chosen, self.rate(share), seed + batch))  # noqa: B023
+
+            with one_blas_thread():
+                for part in _parts(n_batches, number * n_batches, every if assign_every else 0):
+                    done = number * n_batches + part.start
+                    if assign_every and 0 < done <= until and done % every == 0:
+                        self.assign(arity)
+                    for batch in for_each(part, work, threads):
+                        yield min(size, n - batch * size)
+            self.losses.append(-sum(likelihoods) / n)
+            yield 0
+
+    def rate(self, share: float) -> float:
+        """The rate when this share of the training is done."""
+        return self.settings.rate * min(1.0, (1.0 - share) / max(1e-9, 1.0 - self.settings.hold))
+
+    def _learn(self, chosen: NDArray[np.int64], rate: float, seed: int) -> float:
+        """One step on a batch; the sum of log p before it."""
+        settings = self.settings
+        contexts, targets = self.stream.contexts(chosen), self.stream.targets(chosen)
+        n, length = contexts.shape
+        width = self.embeddings.shape[1]
+        words = self.embeddings[contexts.ravel()].reshape(n, length, width)
+        hidden = represent(words, self.transitions)
+        mask = None
+        if settings.dropout:
+            mask = np.empty_like(hidden)
+            kernels.drop(hidden.ravel(), settings.dropout, np.uint64(seed), mask.ravel())
+        gradient = np.empty_like(hidden)
+        optimizer = OPTIMIZERS[settings.optimizer]
+        if settings.optimizer == "sgd":
+            rate = rate / n
+        start = time.thread_time()
+        likelihood = self.output.learn(hidden, targets, rate, gradient)
+        self.output_seconds += time.thread_time() - start
+        if mask is not None:
+            gradient *= mask
+        if settings.full:
+            rows = words.reshape(n, length * width)
+            of_words, of_transitions = gradient @ self.transitions.T, rows.T @ gradient
+        else:
+            of_words = gradient[:, None] * self.transitions
+            of_transitions = np.einsum("ntw,nw->tw", words, gradient)
+        kernels.move_rows(
+            of_transitions.ravel(), rate, optimizer, self.transitions.ravel(), self.transition_squares, width
+        )
+        kernels.move_embeddings(
+            contexts.ravel(),
+            of_words.ravel(),
+            rate,
+            optimizer,
+            self.embeddings.ravel(),
+            self.embedding_squares,
+            width,
+        )
+        return likelihood
+
+    # --- the tree ---------------------------------------------------------------------------------------
+
+    def assign(self, arity: int) -> None:
+        """Assign words to the children of nodes anew."""
+        targets = self.stream.targets()
+        counts = np.bincount(targets, minlength=self.n_words)
+        order = self.random.permutation(len(targets))
+        order = order[np.argsort(targets[order], kind="stable")]
+        ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        chosen = order[ranks < ROWS_OF_A_WORD]
+        hidden = aligned((len(chosen), self.embeddings.shape[1]))
+        with one_blas_thread():
+            for at in range(0, len(chosen), 2048):
+                part = slice(at, at + 2048)
+                words = self.embeddings[self.stream.contexts(chosen[part]).ravel()]
+                words = words.reshape(-1, self.settings.length, words.shape[1])
+                hidden[part] = represent(words, self.transitions)
+        starts = np.concatenate([[0], np.cumsum(np.minimum(counts, ROWS_OF_A_WORD))])
+        assert isinstance(self.output, TreeOutput)
+        self.output.assign(counts, hidden, starts, arity)
+
+    def model(self) -> LanguageModel:
+        """What was learned, packed."""
+        tree, weights, biases = self.output.packed()
+        embeddings = aligned(self.embeddings.shape)
+        embeddings[:] = self.embeddings
+        return LanguageModel(
+            tree, self.settings.dimension, embeddings, self.transitions.copy(), self.settings.length, weights, biases
+        )  # fmt: skip
+
+
+def _parts(n: int, done: int, every: int) -> Iterator[range]:
+    """0 to n - 1 in parts that end where so many are done in all; all of them if `every` is 0.
+
+    >>> list(_parts(10, 20, 8))
+    [range(0, 4), range(4, 10)]
+    """
+    cuts = [*range((every - done) % every or every, n, every)] if every else []
+    yield from map(range, [0, *cuts], [*cuts, n])

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.test_pools import MODELS, clone, model_bytes, problem
 
 import treemax
+from node_by_node import MODELS, clone, model_bytes, problem
 from treemax import checkpoints, modelfile
 from treemax.learning import label_tree, tao
 
@@ -78,7 +78,7 @@ def test_another_training_does_not_see_it(change, tmp_path):
 def test_a_process_that_is_killed(tmp_path):
     program = """
 import sys, numpy as np, treemax
-from tests.test_pools import problem
+from node_by_node import problem
 from treemax import checkpoints
 from treemax.learning import tao
 checkpoints.SECONDS_BETWEEN = 0.0

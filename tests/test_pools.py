@@ -7,24 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
+from node_by_node import MODELS, clone, model_bytes, problem
 from treemax.inputs import SparseRows, as_rows
 from treemax.pools import Table, Threads, all_results, cluster_in_use, gathered, pool_for, using
 from treemax.ray_cluster import bundles
-
-
-def problem(n_rows=240, n_labels=24, n_features=30, seed=0, sparse=True):
-    random = np.random.RandomState(seed)
-    y = random.randint(n_labels, size=n_rows)
-    X = random.normal(size=(n_labels, n_features))[y] + 0.5 * random.normal(size=(n_rows, n_features))
-    if sparse:
-        X[random.uniform(size=X.shape) < 0.7] = 0.0
-        return sp.csr_matrix(X.astype(np.float32)), y
-    return X.astype(np.float32), y
-
-
-def model_bytes(model, path):
-    model.save(path)
-    return path.read_bytes()
 
 
 class PartedPool:
@@ -52,15 +38,6 @@ class PartedCrew:
             yield number, work(own, np.arange(len(rows), dtype=rows.dtype), common, problems[number])
 
 
-MODELS = [
-    treemax.LabelTree(max_leaf=4, arity=3, verbose=0),
-    treemax.LabelTree(max_leaf=4, arity=3, n_trees=2, penalty="l1", verbose=0),
-    treemax.SoftmaxTree(depth=2, leaf_classes=6, iterations=2, verbose=0),
-    treemax.SoftmaxTree(depth=1, leaf_classes=8, iterations=3, growth=0.02, spill=0.4, verbose=0),
-    treemax.SoftmaxForest(n_trees=2, depth=2, leaf_classes=6, iterations=2, missing="drop", verbose=0),
-]
-
-
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("number", range(len(MODELS)))
 def test_the_model_is_the_same_in_threads_and_in_parts(number, sparse, tmp_path):
@@ -78,10 +55,6 @@ def test_the_model_is_the_same_in_threads_and_in_parts(number, sparse, tmp_path)
             assert model_bytes(clone(make).fit(X, y), tmp_path / "parts") == expected
         assert "train_node" in pool.seen or {"train_leaf", "train_plane"} <= set(pool.seen)
     assert not cluster_in_use()
-
-
-def clone(model):
-    return type(model)(**model.get_params(deep=False))
 
 
 def test_a_model_that_is_not_trained_node_by_node_says_so():

@@ -1,0 +1,132 @@
+"""A Ray cluster beside threads on one machine: `python -m benchmarks.cluster label-tree gcc`.
+
+The same model is trained by one thread, two threads, one worker of Ray and two, in turn, several times; the best time of
+each counts. The files are compared: they must be the same, byte for byte. What is waited for besides the work of
+nodes is the serial share: building problems, packing, and for Ray what goes to and fro. Run it with the environment of the
+extras (`.venv-extras`), which has Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+import treemax
+from benchmarks.measure import Data
+from benchmarks.output import keep, number, table
+from benchmarks.problem import features
+from benchmarks.suites import prepared
+from treemax import pools, ray_cluster
+
+WAYS = {"1 thread": (1, 0), "2 threads": (2, 0), "Ray, 1 worker": (1, 1), "Ray, 2 workers": (1, 2)}
+
+
+class Waiting:
+    """How long the main thread waited for the work of nodes."""
+
+    seconds = 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        crews = (pools._ThreadCrew, ray_cluster._RayCrew)
+        before = [crew.run for crew in crews]
+        for crew, run in zip(crews, before):
+            crew.run = self._timed(run)  # type: ignore[method-assign]
+        self.seconds = 0.0
+        try:
+            yield
+        finally:
+            for crew, run in zip(crews, before):
+                crew.run = run  # type: ignore[method-assign]
+
+    def _timed(self, run: Any) -> Any:
+        def timed(crew: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+            results = run(crew, *arguments, **options)
+            while True:
+                start = time.perf_counter()
+                found = next(results, None)
+                self.seconds += time.perf_counter() - start
+                if found is None:
+                    return
+                yield found
+
+        return timed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("suite")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--rows", type=int, help="the first so many training rows only")
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    settings = {name: _number(value) for name, _, value in (own.partition("=") for own in arguments.set)}
+    data = Data(prepared(arguments.suite))
+    X, y = features(data, "train"), _labels(data)
+    if arguments.rows:
+        X, y = X[: arguments.rows], y[: arguments.rows]
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    digests = set()
+    for turn in range(arguments.repeat + 1):  # the first compiles
+        for way, (threads, workers) in WAYS.items():
+            model = treemax.MODELS[arguments.model](**settings, n_jobs=threads, verbose=0)
+            waiting = Waiting()
+            with ExitStack() as stack:
+                if workers:
+                    stack.enter_context(treemax.cluster(workers=workers))
+                stack.enter_context(waiting.measured())
+                start = time.perf_counter()
+                model.fit(X, y)
+                taken = time.perf_counter() - start
+            digests.add(_digest(model))
+            if turn:
+                seconds[way].append((taken, taken - waiting.seconds))
+            print(f"{way}: {taken:.2f} s, of which {taken - waiting.seconds:.2f} serial", flush=True)
+    assert len(digests) == 1, "the models differ"
+    best = {way: min(found) for way, found in seconds.items()}
+    one = best["1 thread"][0]
+    rows = [
+        [way, number(taken), f"{one / taken:.2f}", f"{100 * serial / one:.1f}"]
+        for way, (taken, serial) in best.items()
+    ]
+    print(table([f"{arguments.model}, {arguments.suite}", "s", "speed-up", "serial, % of one thread"], rows))
+    keep(
+        f"cluster-{arguments.model}-{arguments.suite}",
+        {"settings": settings, "rows": X.shape[0], "seconds": seconds},
+    )
+
+
+def _labels(data: Data) -> Any:
+    ids, starts = data.labels("train")
+    if (np.diff(starts) == 1).all():
+        return ids
+    return [ids[a:b].tolist() for a, b in zip(starts[:-1].tolist(), starts[1:].tolist())]
+
+
+def _digest(model: Any) -> str:
+    model.set_params(n_jobs=None)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model")
+        return hashlib.sha256((Path(folder) / "model").read_bytes()).hexdigest()
+
+
+def _number(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """LabelTree as its users see it: it learns, it says how sure it is, and threads change nothing."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -11,8 +12,9 @@ from treemax.datasets import load_wordnet
 from treemax.inference.label_tree import NodeWeights
 from treemax.inputs import as_rows
 from treemax.labels import Targets
-from treemax.learning.label_tree import Settings, TreeTraining, scaled
-from treemax.pools import Threads
+from treemax.learning.adagrad import mean_squared_length
+from treemax.learning.label_tree import Settings, TreeTraining
+from treemax.pools import Table, Threads
 from treemax.trees import TREES, complete_tree
 
 N_LABELS = 40
@@ -263,10 +265,11 @@ def test_weights_below_the_threshold_are_dropped():
     for threshold in (0.0, 0.2, 1e6):
         fitted = model(threshold=threshold).fit(X, y)
         packed = fitted.model_.trees[0]
-        table, length = scaled(as_rows(X))
+        rows = as_rows(X)
+        length = math.sqrt(mean_squared_length(rows)[0])
         settings = Settings("squared_hinge", 1.0, 10, threshold, 20)
         rebuilt = TreeTraining(
-            packed.tree, Threads().share(table), length, targets_of(fitted, y), settings, 0
+            packed.tree, Threads().share(Table(rows)), length, targets_of(fitted, y), settings, 0
         )
         for _ in rebuilt.run():
             pass

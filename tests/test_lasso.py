@@ -37,7 +37,7 @@ def solve(X, lists, n_children, loss, cost=1.0, passes=2000, held=None, rows=Non
     held = np.zeros(len(rows), dtype=bool) if held is None else held
     scratch = np.zeros(source.n_features, dtype=np.uint32)
     features, weights, held_scores = kernels.train_sparsely(
-        source.indptr, source.indices, source.values, rows, indptr, children, n_children, LOSSES[loss],
+        source.indptr, source.indices, source.values, rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
         np.float32(cost), passes, held, 3, scratch,
     )  # fmt: skip
     assert not scratch.any(), "the scratch is left as it was"
@@ -177,12 +177,12 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
         scratch = np.zeros(source.n_features, dtype=np.uint32)
         if train == "l1":
             kept = train_sparsely(
-                source, rows, rows, indptr, children, 5, "squared_hinge", 1.0, 10, 4, 3, 0.1, SLOPES, likelihood,
+                source, rows, rows, indptr, children, 5, 1.0, "squared_hinge", 1.0, 10, 4, 3, 0.1, SLOPES, likelihood,
                 histogram, siblings.HISTOGRAM_REACH, scratch,
             )  # fmt: skip
         else:
             siblings.train_siblings(
-                source.indptr, source.indices, source.values, rows, rows, indptr, children, 5, 0, np.float32(1.0), 10, np.float32(0), 4, 3,
+                source.indptr, source.indices, source.values, rows, rows, indptr, children, 5, np.float32(1), 0, np.float32(1.0), 10, np.float32(0), 4, 3,
                 np.float32(0.1), SLOPES, likelihood, histogram, scratch,
             )  # fmt: skip
         found.append(histogram.sum(axis=1).tolist())

@@ -55,7 +55,7 @@ class Trained:
         self.likelihood, self.histogram = np.zeros(len(SLOPES)), np.zeros((2, kernels.BINS), dtype=np.int64)
         self.scratch = np.zeros(source.n_features, dtype=np.uint32)
         self.features, self.starts, self.children, self.weights, self.bias = kernels.train_siblings(
-            source.indptr, source.indices, source.values, self.rows, self.rows, indptr, children, n_children, LOSSES[loss],
+            source.indptr, source.indices, source.values, self.rows, self.rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
             np.float32(cost), passes, np.float32(small), held, SEED, np.float32(least), SLOPES, self.likelihood, self.histogram,
             self.scratch,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
-from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining, scaled
+from treemax.learning.adagrad import mean_squared_length
+from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining
 from treemax.parameters import check_number
-from treemax.pools import pool_for
+from treemax.pools import Table, pool_for
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
-from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
+from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy, label_vectors
 
 COSTS = {"squared_hinge": 1.0, "logistic": 2.0}
 FEW_LABELS_LEAF, MANY_LABELS_LEAF = 150, 1000  # labels under a last inner node
@@ -180,8 +182,10 @@ class LabelTree(WithHierarchy):
         vectors = self._given_vectors(label_features, index)
         seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist()
         trees: list[PackedTree] = []
-        table, length = scaled(sparse)
-        crew = pool_for(thread_count(self.n_jobs)).share(table)
+        crew = pool_for(thread_count(self.n_jobs)).share(Table(sparse))
+        length = math.sqrt(mean_squared_length(sparse)[0])
+        if vectors is None and not is_hierarchy(self.tree) and self.tree == "kmeans":
+            vectors = label_vectors(sparse, targets, len(index), crew=crew)
         try:
             for seed in seeds:
                 tree = build_tree(

@@ -127,8 +127,8 @@ def _change_sides(indptr, indices, values, members, n_left, order, side, sums, s
 
 @kernel
 def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums):
-    """Reorder `members` so that the first n_left and the rest are two clusters: spherical 2-means with sizes
-    given. The labels closest to the left centroid, compared with the right one, go left.
+    """The places of the members in an order in which the first n_left and the rest are two clusters: spherical 2-means
+    with sizes given. The labels closest to the left centroid, compared with the right one, go left.
 
     The first and the last of the first n_sample members are the first centroids, and those members alone
     find the direction; then all of them have a say twice. `sums` is a zeroed scratch with two places for every
@@ -156,4 +156,4 @@ def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums)
         for p in range(indptr[members[m]], indptr[members[m] + 1]):
             sums[2 * np.int64(indices[p])] = np.float32(0.0)
             sums[2 * np.int64(indices[p]) + 1] = np.float32(0.0)
-    members[:] = members[order]
+    return order

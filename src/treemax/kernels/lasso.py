@@ -296,6 +296,7 @@ def train_sparsely(
     child_indptr,
     children,
     n_children,
+    length,
     loss,
     cost,
     passes,
@@ -305,11 +306,13 @@ def train_sparsely(
 ):
     """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
 
-    The rows that are `held` take no part in the first half of the passes. Returns the features, the weights
+    Values are divided by `length`. The rows that are `held` take no part in the first half of the passes. Returns the features, the weights
     (features by children, the biases below them), and the scores of the rows held out after that half.
     """
     features, starts, column_rows, column_values = local_columns(indptr, indices, values, rows, local_of)
     n, n_columns = rows.size, starts.size - 1
+    for p in range(starts[n_columns - 1]):  # all but the column of the bias
+        column_values[p] /= length
     weights = np.zeros((n_columns, n_children), np.float32)
     held_rows = np.flatnonzero(held)
     held_scores = np.zeros((held_rows.size, n_children), np.float32)

@@ -208,15 +208,16 @@ def _shuffled(n, random):
 
 
 @kernel
-def _local_values(indptr, values, rows, order, loss, cost, local_values, inverse):
-    """The values of the rows in their local order, and the length of the step that each row allows."""
+def _local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse):
+    """The values of the rows in their local order, over `length`, and the step that each row allows."""
     at = 0
     for i in range(rows.size):
         row = rows[order[i]]
         squares = np.float32(1.0)
         for p in range(indptr[row], indptr[row + 1]):
-            local_values[at] = values[p]
-            squares += values[p] * values[p]
+            value = values[p] / length
+            local_values[at] = value
+            squares += value * value
             at += 1
         if loss == LOGISTIC:
             inverse[i] = _ONE / max(_ONE, np.float32(0.25) + squares * cost)
@@ -280,11 +281,12 @@ def _train_block(
 
 @kernel
 def train_siblings(
-    indptr, indices, values, rows, numbers, child_indptr, children, n_children,
+    indptr, indices, values, rows, numbers, child_indptr, children, n_children, length,
     loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, local_of,
 ):  # fmt: skip
     """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
-    `rows` says where they are, `numbers` what they are called in all nodes, here and elsewhere.
+    `rows` says where they are, `numbers` what they are called in all nodes, here and elsewhere. Their values are
+    divided by `length`; the weights are for rows that are.
 
     A change of a dual variable below `small` (less where the cost is far from one) counts as none; 0 goes on to
     the exact solution. About one row in `held_share` (none if 0) takes no part until the scores of those rows
@@ -302,7 +304,7 @@ def train_siblings(
     n_local = np.int64(
         _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features)
     )
-    _local_values(indptr, values, rows, order, loss, cost, local_values, inverse)
+    _local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse)
     positive = _positive(order, child_indptr, children, n_children)
     held = _held(numbers, order, held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,9 +15,9 @@ from treemax.inference.label_tree import NodeWeights
 from treemax.inputs import SparseRows, read_only
 from treemax.kernels import siblings as kernels
 from treemax.labels import Targets
-from treemax.learning.adagrad import mean_squared_length
 from treemax.learning.lasso import train_sparsely
 from treemax.pools import Arrays, Crew, Table
+from treemax.threads import one_blas_thread
 from treemax.trees import Tree
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
@@ -66,7 +65,8 @@ class Calibration:
 
     def logistic_slopes(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Slope and shift of each level, by Platt's scaling of the scores held out."""
-        pairs = [_platt(wrong, right) for wrong, right in self.histogram]
+        with one_blas_thread():  # threads would take longer to wake than the sums take
+            pairs = [_platt(wrong, right) for wrong, right in self.histogram]
         slopes, shifts = np.array(pairs, dtype=np.float32).T
         return slopes, shifts
 
@@ -121,14 +121,7 @@ class Common(NamedTuple):
     settings: Settings
     n_children: NDArray[np.int64]  # of every node
     seed: int
-    length: float  # of the rows before they were scaled
-
-
-def scaled(rows: SparseRows) -> tuple[Table, float]:
-    """The rows scaled to a mean length of one, which cost and threshold are meant for, and their length before."""
-    length = math.sqrt(mean_squared_length(rows)[0])
-    values = rows.values / np.float32(length)
-    return Table(SparseRows(rows.indptr, rows.indices, values, rows.n_features)), length
+    length: float  # of the rows: what they are divided by, since cost and threshold are meant for rows of length one
 
 
 class TreeTraining:
@@ -174,14 +167,14 @@ def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: 
     with table.scratch() as scratch:
         if settings.penalty == "l1":
             found = train_sparsely(
-                source, rows, numbers, child_indptr, children, n_children, settings.loss, settings.cost, settings.passes,
+                source, rows, numbers, child_indptr, children, n_children, common.length, settings.loss, settings.cost, settings.passes,
                 settings.held_share, seed, settings.threshold, SLOPES, likelihood,
                 histogram, kernels.HISTOGRAM_REACH, scratch,
             )  # fmt: skip
         else:
             found = kernels.train_siblings(
                 source.indptr, source.indices, source.values, rows, numbers, child_indptr, children, n_children,
-                LOSSES[settings.loss], np.float32(settings.cost), settings.passes, SMALL, settings.held_share, seed,
+                np.float32(common.length), LOSSES[settings.loss], np.float32(settings.cost), settings.passes, SMALL, settings.held_share, seed,
                 np.float32(settings.threshold), SLOPES, likelihood, histogram, scratch,
             )  # fmt: skip
     features, starts, of_children, weights, biases = found

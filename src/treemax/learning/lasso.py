@@ -23,7 +23,7 @@ def held_out(rows: NDArray[np.uint32], share: int) -> NDArray[np.bool_]:
 
 def train_sparsely(
     source: SparseRows, rows: NDArray[np.uint32], numbers: NDArray[np.uint32], child_indptr: NDArray[np.int64], children: NDArray[np.uint32],
-    n_children: int, loss: str, cost: float, passes: int, held_share: int, seed: int, least: float,
+    n_children: int, length: float, loss: str, cost: float, passes: int, held_share: int, seed: int, least: float,
     slopes: NDArray[np.float32], likelihood: NDArray[np.float64], histogram: NDArray[np.int64], reach: float,
     scratch: NDArray[np.uint32],
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
@@ -32,8 +32,8 @@ def train_sparsely(
     where the rows are in the source, `numbers` what they are called in all nodes."""
     held = held_out(numbers, held_share)
     features, weights, held_scores = kernels.train_sparsely(
-        source.indptr, source.indices, source.values, rows, child_indptr, children, n_children, LOSSES[loss],
-        np.float32(cost), passes, held, seed, scratch,
+        source.indptr, source.indices, source.values, rows, child_indptr, children, n_children,
+        np.float32(length), LOSSES[loss], np.float32(cost), passes, held, seed, scratch,
     )  # fmt: skip
     for score, row in zip(held_scores, np.flatnonzero(held)):
         own = children[child_indptr[row] : child_indptr[row + 1]].astype(np.int64)

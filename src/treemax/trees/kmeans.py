@@ -7,6 +7,8 @@ by one at most.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,56 +16,69 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from treemax.inputs import SparseRows
+from treemax.inputs import SparseRows, read_only
 from treemax.kernels import clustering as kernels
 from treemax.labels import Targets
 from treemax.parameters import check_number
-from treemax.pools import Arrays, Table, all_results, pool_for
+from treemax.pools import Arrays, Crew, Table, Threads, all_results, pool_for
 from treemax.trees.tree import NO_LABEL, Tree
 
 STRONGEST = 100  # entries of a label's vector that are used: fewer cost accuracy, more cost time only
 ITERATIONS = 10
+PIECES = 32  # in which label vectors are summed up
 SAMPLE = 512  # labels that find a direction on their own, before all have a say
 
 
-def label_vectors(rows: SparseRows, targets: Targets, n_labels: int, most: int = STRONGEST) -> SparseRows:
-    """What a label looks like: the sum of its rows, scaled to length one, its largest entries only."""
+class LabelRows(NamedTuple):
+    """Some labels: the rows of the first, then those of the second, ..., and where those of each begin."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+def label_vectors(
+    rows: SparseRows, targets: Targets, n_labels: int, most: int = STRONGEST, crew: Crew | None = None
+) -> SparseRows:
+    """What a label looks like: the sum of its rows, scaled to length one, its largest entries only.
+
+    A crew, if there is one, must have these rows.
+    """
+    crew = crew or Threads().share(Table(rows))
     counts = np.bincount(targets.ids, minlength=n_labels)
-    label_indptr = np.concatenate([[0], np.cumsum(counts)])
+    starts = np.concatenate([[0], np.cumsum(counts)])
     row_of = np.repeat(np.arange(len(targets)), np.diff(targets.indptr))
     label_rows = row_of[np.argsort(targets.ids, kind="stable")]
-    widths = np.bincount(targets.ids, weights=np.diff(rows.indptr)[row_of], minlength=n_labels)
-    room = int(np.minimum(widths, most).sum())
+    even = np.searchsorted(starts, np.linspace(0, starts[-1], PIECES + 1)[1:-1])
+    cuts = np.unique(np.concatenate([[0], even, [n_labels]]))
+    problems = [
+        LabelRows(label_rows[starts[first] : starts[last]], starts[first : last + 1] - starts[first])
+        for first, last in pairwise(cuts.tolist())
+    ]
+    found = all_results(crew, summed, most, problems)
+    lengths, indices, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)
+
+
+def summed(table: Table, rows: NDArray[np.int64], most: int, problem: LabelRows) -> Arrays:
+    """The vectors of some labels: how many entries each has, and the entries."""
+    source, n_labels = table.rows, len(problem.starts) - 1
+    assert isinstance(source, SparseRows)
+    widths = source.indptr[rows + 1] - source.indptr[rows]
+    ends = np.concatenate([[0], np.cumsum(widths)])[problem.starts]
+    room = int(np.minimum(np.diff(ends), most).sum())
     indptr = np.zeros(n_labels + 1, dtype=np.int64)
     indices, values = np.empty(room, dtype=np.uint32), np.empty(room, dtype=np.float32)
-    scratch = np.zeros(rows.n_features, dtype=np.float32)
     used = kernels.label_vectors(
-        rows.indptr,
-        rows.indices,
-        rows.values,
-        label_indptr,
-        label_rows,
-        most,
-        scratch,
-        indptr,
-        indices,
-        values,
-    )
-    return SparseRows(indptr, indices[:used], values[:used], rows.n_features)
+        source.indptr, source.indices, source.values, read_only(problem.starts), read_only(rows), most,
+        np.zeros(source.n_features, dtype=np.float32), indptr, indices, values,
+    )  # fmt: skip
+    return np.diff(indptr), indices[:used], values[:used]
 
 
 def unit_rows(rows: SparseRows) -> SparseRows:
     """Every row scaled to length one."""
     each = Targets(np.arange(len(rows) + 1), np.arange(len(rows), dtype=np.uint32))
     return label_vectors(rows, each, len(rows), most=max(1, rows.n_features))
-
-
-class Cut(NamedTuple):
-    """A node to be split: its labels, and into how many parts."""
-
-    rows: NDArray[np.int64]
-    n_parts: int
-    seed: tuple[int, int]
 
 
 def kmeans_tree(
@@ -77,46 +92,79 @@ def kmeans_tree(
     parents, labels = [-1], [NO_LABEL]
     level = [(0, np.arange(len(vectors), dtype=np.int64))]  # (node, its labels)
     while level:
-        split = [(node, own) for node, own in level if len(own) > max_leaf]
-        cuts = [Cut(own, min(arity, len(own)), (seed, node)) for node, own in split]
-        parts_of = {
-            node: found for (node, _), found in zip(split, all_results(crew, parted, None, cuts, keep=True))
+        cuts = {
+            node: Cut.planned(own, min(arity, len(own)), np.random.RandomState([seed, node]))
+            for node, own in level
+            if len(own) > max_leaf
         }
+        _make_all(crew, list(cuts.values()))
         following = []
         for node, own in level:
-            if node not in parts_of:
+            if node not in cuts:
                 parents += [node] * len(own)
                 labels += own.tolist()
                 continue
-            ordered, starts = parts_of[node]
-            for start, stop in pairwise(starts.tolist()):
-                following.append((len(parents), ordered[start:stop]))
+            for part in cuts[node].parts():
+                following.append((len(parents), part))
                 parents.append(node)
                 labels.append(NO_LABEL)
         level = following
     return Tree.from_parents(parents, labels)
 
 
-def parted(table: Table, rows: NDArray[np.int64], common: None, cut: Cut) -> Arrays:
-    """Cut labels into clusters of even size: the labels in their order, and where each cluster begins."""
-    vectors, random = table.rows, np.random.RandomState(list(cut.seed))
-    assert isinstance(vectors, SparseRows)
-    sums = np.zeros(2 * vectors.n_features, dtype=np.float32)
-    own, starts, waiting = rows.astype(np.int64), [0], [(slice(0, len(rows)), cut.n_parts)]
-    while waiting:
-        part, n_parts = waiting.pop()
+@dataclass
+class Cut:
+    """Labels that are to be cut in two, and then each part again, until there are enough parts."""
+
+    labels: NDArray[np.int64]  # until the cut above is made, only their number is right
+    order: NDArray[np.int64] | None = None  # in which to take them; None: not to be cut
+    below: tuple[Cut, Cut] | None = None
+
+    @classmethod
+    def planned(cls, labels: NDArray[np.int64], n_parts: int, random: np.random.RandomState) -> Cut:
+        """A cut with all that are to follow. Orders are drawn here, so that cuts can be made in any order."""
         if n_parts == 1:
-            starts.append(part.stop)
-            continue
-        members, left_parts = own[part], n_parts // 2
-        n_left = len(members) * left_parts // n_parts
-        random.shuffle(members)
-        n_sample = min(len(members), max(SAMPLE, len(members) // 8))
-        kernels.bisect(
-            vectors.indptr, vectors.indices, vectors.values, members, n_left, n_sample, ITERATIONS, sums
-        )
-        middle = part.start + n_left
-        waiting.append((slice(middle, part.stop), n_parts - left_parts))
-        waiting.append((slice(part.start, middle), left_parts))
-    by_place = np.argsort(rows, kind="stable")
-    return cut.rows[by_place[np.searchsorted(rows[by_place], own)]], np.array(starts)
+            return cls(labels)
+        order, left_parts = np.arange(len(labels)), n_parts // 2
+        random.shuffle(order)
+        n_left = len(labels) * left_parts // n_parts
+        left = cls.planned(labels[:n_left], left_parts, random)
+        return cls(labels, order, (left, cls.planned(labels[n_left:], n_parts - left_parts, random)))
+
+    def parts(self) -> Iterator[NDArray[np.int64]]:
+        """The parts that are not cut any further, from left to right."""
+        if self.below is None:
+            yield self.labels
+            return
+        for cut in self.below:
+            yield from cut.parts()
+
+
+class Halves(NamedTuple):
+    """Labels to be cut in two, in the order in which to take them."""
+
+    rows: NDArray[np.int64]
+    n_left: int
+
+
+def _make_all(crew: Crew, cuts: list[Cut]) -> None:
+    """Make these cuts, then those below them, until none is left."""
+    while cuts:
+        open_cuts = [(cut, cut.below) for cut in cuts if cut.below is not None]
+        problems = [Halves(cut.labels[cut.order], len(left.labels)) for cut, (left, _) in open_cuts]
+        found = all_results(crew, halved, None, problems, keep=True)
+        for (_, (left, right)), problem, (places,) in zip(open_cuts, problems, found, strict=True):
+            left.labels, right.labels = np.split(problem.rows[places], [problem.n_left])
+        cuts = [cut for _, below in open_cuts for cut in below]
+
+
+def halved(table: Table, rows: NDArray[np.int64], common: None, problem: Halves) -> Arrays:
+    """Cut labels into two clusters: the places of those on the left, then of those on the right."""
+    vectors = table.rows
+    assert isinstance(vectors, SparseRows)
+    n_sample = min(len(rows), max(SAMPLE, len(rows) // 8))
+    order = kernels.bisect(
+        vectors.indptr, vectors.indices, vectors.values, read_only(rows), problem.n_left, n_sample, ITERATIONS,
+        np.zeros(2 * vectors.n_features, dtype=np.float32),
+    )  # fmt: skip
+    return (order,)

@@ -16,7 +16,7 @@ from treemax.checks import example_data, example_lists
 from treemax.estimators import TrainingInterrupted
 from treemax.inference.learned_tree import LearnedTreeModel, aligned, padded, vectors_of
 from treemax.inputs import as_rows
-from treemax.kernels.assignment import take_pairs_bounded
+from treemax.kernels.assignment import take_best_bounded
 from treemax.labels import Targets
 from treemax.learning.assignment import assign_labels
 from treemax.learning.learned_tree import Settings, Structure, Training, deepest, suggested_passes
@@ -29,8 +29,8 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def small_training(
-    arity=3, n_labels=7, dimension=5, optimizer="sgd", rate=0.1, seed=0, n_rows=12, lists=None
-):
+    arity=3, n_labels=7, dimension=5, optimizer="sgd", rate=0.1, seed=0, n_rows=12, lists=None, room=False, **options
+):  # fmt: skip
     """A training on a few random rows whose parameters are all random, so that no gradient is zero."""
     random = np.random.RandomState(seed)
     rows = as_rows(sp.csr_matrix(random.normal(size=(n_rows, 6)) * (random.uniform(size=(n_rows, 6)) < 0.6)))
@@ -39,9 +39,10 @@ def small_training(
         np.concatenate([[0], np.cumsum([len(row) for row in lists])]),
         np.array([label for row in lists for label in row], dtype=np.uint32),
     )
-    structure = Structure.of_tree(random_tree(n_labels, arity, arity, random))
+    tree = random_tree(n_labels, arity, arity, random)
+    structure = Structure.with_room(tree, arity) if room else Structure.of_tree(tree)
     training = Training(
-        rows, targets, Settings(dimension, rate, 1, optimizer=optimizer), structure, random, arity
+        rows, targets, Settings(dimension, rate, 1, optimizer=optimizer, **options), structure, random, arity
     )
     training.embeddings[:, :dimension] = random.normal(size=(6, dimension))
     training.weights[:, :dimension] = random.normal(size=(len(training.weights), dimension))
@@ -53,19 +54,32 @@ def dense_rows(training):
     return training.rows.to_scipy().toarray().astype(np.float64) * training.scale
 
 
-def log_probability(training, embeddings, weights, biases, row, label):
-    """log p(label | row), node after node."""
-    hidden = dense_rows(training)[row] @ embeddings
-    paths = training.paths
-    answer = 0.0
+def node_shares(hidden, weights, biases, first, children):
+    """The probabilities of a node's children."""
+    if children == 2:
+        scores = np.array([0.0, weights[first] @ hidden + biases[first]])
+    else:
+        scores = weights[first : first + children] @ hidden + biases[first : first + children]
+    shares = np.exp(scores - scores.max())
+    return shares / shares.sum()
+
+
+def path_shares(training, embeddings, weights, biases, row, label):
+    """The probabilities of all children of every node on the way to a label, and which child is right."""
+    hidden, paths = dense_rows(training)[row] @ embeddings, training.paths
     for s in range(paths.starts[label], paths.starts[label + 1]):
-        first, children, slot = int(paths.firsts[s]), int(paths.counts[s]), int(paths.slots[s])
-        if children == 2:
-            scores = np.array([0.0, weights[first] @ hidden + biases[first]])
-        else:
-            scores = weights[first : first + children] @ hidden + biases[first : first + children]
-        answer += scores[slot] - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
-    return answer
+        shares = node_shares(hidden, weights, biases, int(paths.firsts[s]), int(paths.counts[s]))
+        yield shares, int(paths.slots[s])
+
+
+def log_probability(*arguments):
+    """log p(label | row), node after node."""
+    return sum(np.log(shares[slot]) for shares, slot in path_shares(*arguments))
+
+
+def sum_of_probabilities(*arguments):
+    """What Algorithm 1 goes along: p of the right child, summed over the nodes of the path."""
+    return sum(shares[slot] for shares, slot in path_shares(*arguments))
 
 
 def numeric_gradient(function, at, small=1e-5):
@@ -79,8 +93,11 @@ def numeric_gradient(function, at, small=1e-5):
 
 
 @pytest.mark.parametrize(("arity", "n_labels"), [(2, 2), (2, 7), (3, 7), (5, 6), (20, 9)])
-def test_a_step_goes_along_the_gradient(arity, n_labels):
-    training = small_training(arity, n_labels)
+@pytest.mark.parametrize(
+    ("name", "objective"), [("log-likelihood", log_probability), ("probability", sum_of_probabilities)]
+)
+def test_a_step_goes_along_the_gradient(arity, n_labels, name, objective):
+    training = small_training(arity, n_labels, objective=name)
     before = [array.astype(np.float64) for array in (training.embeddings, training.weights, training.biases)]
     row = 3
     label = int(training.targets.ids[row])
@@ -89,7 +106,7 @@ def test_a_step_goes_along_the_gradient(arity, n_labels):
     assert likelihood == pytest.approx(log_probability(training, *before, row, label), rel=1e-4)
     for place, after in enumerate((training.embeddings, training.weights, training.biases)):
         wanted = numeric_gradient(
-            lambda array, place=place: log_probability(
+            lambda array, place=place: objective(
                 training, *before[:place], array, *before[place + 1 :], row, label
             ),
             before[place],
@@ -196,30 +213,121 @@ def test_trees_stay_well_formed(seed, n_labels, arity, uneven):
         training.weights[:, :5] += random.normal(size=(len(training.weights), 5))
 
 
+def pairs_one_by_one(scores, padded_number, most):
+    """Algorithm 2 with its bounds, as it reads: pairs from the highest score to the lowest."""
+    n_labels, n_children = scores.shape
+    blocks = (padded_number - n_children) // (n_children - 1)
+    child_of_label, held = np.full(n_labels, -1), np.zeros(n_children, dtype=np.int64)
+    for pair in np.argsort(-scores.ravel(), kind="stable"):
+        label, child = divmod(int(pair), n_children)
+        left, empty = (child_of_label < 0).sum(), min(n_labels, n_children) - (held > 0).sum()
+        begins_block = held[child] > 0 and (held[child] - 1) % (n_children - 1) == 0
+        full = held[child] >= most or (begins_block and blocks == 0) or left <= empty
+        if child_of_label[label] >= 0 or (held[child] > 0 and full):
+            continue
+        blocks -= begins_block
+        child_of_label[label] = child
+        held[child] += 1
+    return child_of_label
+
+
+def padded_to_well_formed(n_labels, n_children):
+    least = max(n_labels, n_children)
+    return least + (n_children - least) % (n_children - 1)
+
+
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(2, 6), st.integers(0, 8))
-def test_bounded_pairs_are_those_of_algorithm_2_where_no_bound_matters(seed, n_children, n_blocks):
+def test_bounded_labels_are_those_of_algorithm_2_where_no_bound_matters(seed, n_children, n_blocks):
     n_labels = n_children + n_blocks * (n_children - 1)
     scores = np.random.default_rng(seed).normal(size=(n_labels, n_children))
-    order = np.argsort(-scores.ravel(), kind="stable")
     child_of_label, held = np.full(n_labels, -1), np.zeros(n_children, dtype=np.int64)
-    take_pairs_bounded(order, n_children, n_labels, n_labels, child_of_label, held)
+    take_best_bounded(scores, n_labels, n_labels, child_of_label, held)
     np.testing.assert_array_equal(child_of_label, assign_labels(scores))
 
 
-@settings(max_examples=60, deadline=None)
-@given(seeds, st.integers(2, 5), st.integers(2, 40))
-def test_bounded_pairs_keep_their_bounds(seed, n_children, n_labels):
-    levels = deepest(n_labels, n_children) - 1
-    most = n_children**levels
-    padded_number = max(n_labels, n_children)
-    padded_number += (n_children - padded_number) % (n_children - 1)
-    order = np.random.default_rng(seed).permutation(n_labels * n_children)
+@settings(max_examples=100, deadline=None)
+@given(seeds, st.integers(2, 5), st.integers(2, 60), st.booleans())
+def test_bounded_labels_are_those_of_all_pairs_in_order(seed, n_children, n_labels, ties):
+    most = n_children ** (deepest(n_labels, n_children) - 1)
+    random = np.random.default_rng(seed)
+    scores = random.normal(size=(n_labels, n_children))
+    if ties:
+        scores = random.integers(3, size=(n_labels, n_children)).astype(np.float64)
+    padded_number = padded_to_well_formed(n_labels, n_children)
     child_of_label, held = np.full(n_labels, -1), np.zeros(n_children, dtype=np.int64)
-    take_pairs_bounded(order, n_children, padded_number, most, child_of_label, held)
-    assert (child_of_label >= 0).all() and held.max() <= most
-    assert (held > 0).sum() == min(n_labels, n_children)
+    take_best_bounded(scores, padded_number, most, child_of_label, held)
+    np.testing.assert_array_equal(child_of_label, pairs_one_by_one(scores, padded_number, most))
+    assert held.max() <= most and (held > 0).sum() == min(n_labels, n_children)
     np.testing.assert_array_equal(np.bincount(child_of_label, minlength=n_children), held)
+
+
+def labels_below(structure):
+    """For each child of the root the labels under it."""
+    tree, _ = structure.as_tree()
+
+    def leaves(node):
+        if tree.n_children[node] == 0:
+            return {int(tree.label[node])}
+        return set().union(*(leaves(child) for child in tree.children(node)))
+
+    return [leaves(child) for child in tree.children(0)]
+
+
+def means_at_root(training, statistics):
+    """The mean probabilities of the root's children for each label, and how often it was seen, from the definition."""
+    hidden, y = dense_rows(training) @ training.embeddings, training.targets.ids
+    counts = np.bincount(y, minlength=training.n_labels)
+    of_root = training.weights, training.biases, 0, int(training.structure.n_children[0])
+    means = np.zeros((training.n_labels, of_root[3]))
+    for label in np.flatnonzero(counts):
+        rows = hidden[y == label]
+        rows = rows.mean(axis=0, keepdims=True) if statistics == "means" else rows
+        means[label] = np.mean([node_shares(row, *of_root) for row in rows], axis=0)
+    return means, counts
+
+
+@pytest.mark.parametrize("statistics", ["means", "rows", "running"])
+@pytest.mark.parametrize("arity", [2, 3, 5])
+def test_labels_go_where_their_examples_go(arity, statistics):
+    training = small_training(arity, 20, n_rows=60, room=True, statistics=statistics, rate=0.0)
+    training._learn(np.arange(60, dtype=np.uint32), 0.0, 0)  # nothing moves, and sums are those of now
+    means, counts = means_at_root(training, statistics)
+    shares = counts[:, None] / counts.sum()
+    scores = shares * (1 - shares) * (means - (shares * means).sum(axis=0))
+    training.assign()
+    most = arity ** (deepest(20, arity) - 1)
+    children = pairs_one_by_one(scores, padded_to_well_formed(20, arity), most)
+    wanted = [set(np.flatnonzero(children == child).tolist()) for child in range(scores.shape[1])]
+    assert labels_below(training.structure) == wanted
+
+
+def test_running_sums_are_of_what_was_learned():
+    """SumProbas and Counts of Algorithm 1, which outlast assignments, but for nodes that start anew."""
+    training = small_training(3, 20, n_rows=60, room=True, statistics="running")
+    expected = {}
+    for part in range(3):
+        for row in range(60):
+            label, paths = int(training.targets.ids[row]), training.paths
+            before = training.embeddings, training.weights, training.biases
+            steps = range(paths.starts[label], paths.starts[label + 1])
+            for s, (shares, _) in zip(steps, path_shares(training, *before, row, label)):
+                key = int(paths.firsts[s]) // 3 * 20 + label
+                total, n = expected.get(key, (np.zeros(3), 0))
+                expected[key] = total + np.pad(shares, (0, 3 - len(shares))), n + 1
+            training._learn(np.array([row], dtype=np.uint32), 0.1, 0)
+        sums = training.sums
+        seen = {key: n for key, n in zip(sums.keys.tolist(), sums.seen.tolist()) if n}
+        assert seen == {key: n for key, (_, n) in expected.items()}
+        for key, total in zip(sums.keys.tolist(), sums.sums):
+            np.testing.assert_allclose(total, expected.get(key, (np.zeros(3), 0))[0], atol=1e-4)
+        children_before = training.structure.n_children.copy()
+        training.assign()
+        kept = set(training.sums.keys[training.sums.seen > 0].tolist())
+        assert kept <= set(expected)
+        assert all(children_before[key // 20] > 0 for key in kept)
+        expected = {key: value for key, value in expected.items() if key in kept}
+        assert part > 1 or any(key // 20 == 0 for key in kept)
 
 
 def grouped_problem(n_groups=4, in_group=4, n_rows=1600, seed=0):
@@ -365,7 +473,7 @@ def test_columns_that_do_not_occur_have_no_embedding(tmp_path):
 
 def test_one_seed_gives_one_model():
     X, y = example_data()
-    for options in ({}, {"labels": "one"}, {"tree": "random", "dropout": 0.0}):
+    for options in ({}, {"labels": "one"}, {"tree": "random", "dropout": 0.0}, {"statistics": "running"}):
         one, other = (LearnedTree(random_state=3, verbose=0, **options).fit(X, y) for _ in range(2))
         for name in ("embeddings", "weights", "biases"):
             np.testing.assert_array_equal(getattr(one.model_, name), getattr(other.model_, name))
@@ -416,7 +524,7 @@ def test_interrupted_training_keeps_what_was_learned(monkeypatch):
     [
         ("tree", "oak"), ("tree", None), ("start", "learned"), ("arity", 1), ("arity", 2.5), ("arity", 5000),
         ("dimension", 0), ("passes", 0), ("passes", "many"), ("learning_rate", 0.0), ("learning_rate", "fast"),
-        ("schedule", "cosine"), ("optimizer", "adam"), ("dropout", 1.0), ("dropout", -0.1), ("labels", "two"),
+        ("schedule", "cosine"), ("optimizer", "adam"), ("objective", "p"), ("statistics", "none"), ("dropout", 1.0), ("dropout", -0.1), ("labels", "two"),
         ("assign_every", 0), ("assign_until", 1.5), ("search", "greedy"), ("beam", 0), ("n_jobs", 0),
     ],
 )  # fmt: skip

@@ -15,7 +15,15 @@ from treemax.inference.learned_tree import LearnedTreeModel, padded
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
-from treemax.learning.learned_tree import OPTIMIZERS, Settings, Structure, Training, suggested_passes
+from treemax.learning.learned_tree import (
+    OBJECTIVES,
+    OPTIMIZERS,
+    STATISTICS,
+    Settings,
+    Structure,
+    Training,
+    suggested_passes,
+)
 from treemax.memory import available_bytes, in_words
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
@@ -57,6 +65,8 @@ class LearnedTree(WithHierarchy):
         The rate falls in a straight line to zero, from the beginning or from the middle of the training.
     optimizer : "adagrad" or "sgd"
         AdaGrad with one sum of squares for each embedding and each vector of a node, or plain steps.
+    objective : "log-likelihood" or "probability"
+        What a step increases at each node of a label's path: log p of the right child, or p as in Algorithm 1.
     dropout : float
         Share of a row's features that are left out of a step, other ones every time: against overfitting.
     labels : "all" or "one"
@@ -65,6 +75,10 @@ class LearnedTree(WithHierarchy):
         Passes, or parts of one, between two assignments of labels to children.
     assign_until : float
         Share of the training after which the tree stays as it is.
+    statistics : "means", "rows" or "running"
+        How likely a label is to go to each child of a node when labels are assigned: the answer of the node for the
+        mean representation of its rows, the mean answer for its rows, or the mean of the answers since the training
+        began, as in Algorithm 1.
     search : "exact" or "beam"
         "exact" finds the true best labels, depth first; "beam" looks below the best nodes of each level only.
     beam : int
@@ -110,10 +124,12 @@ class LearnedTree(WithHierarchy):
         learning_rate: float | str = "auto",
         schedule: str = "linear",
         optimizer: str = "adagrad",
+        objective: str = "log-likelihood",
         dropout: float = 0.3,
         labels: str = "all",
         assign_every: float = 0.5,
-        assign_until: float = 0.5,
+        assign_until: float = 0.25,
+        statistics: str = "means",
         search: str = "exact",
         beam: int = 10,
         n_jobs: int | None = None,
@@ -128,10 +144,12 @@ class LearnedTree(WithHierarchy):
         self.learning_rate = learning_rate
         self.schedule = schedule
         self.optimizer = optimizer
+        self.objective = objective
         self.dropout = dropout
         self.labels = labels
         self.assign_every = assign_every
         self.assign_until = assign_until
+        self.statistics = statistics
         self.search = search
         self.beam = beam
         self.n_jobs = n_jobs
@@ -143,6 +161,8 @@ class LearnedTree(WithHierarchy):
             "start": FIXED_TREES,
             "schedule": tuple(SCHEDULES),
             "optimizer": tuple(OPTIMIZERS),
+            "objective": tuple(OBJECTIVES),
+            "statistics": STATISTICS,
             "labels": ("all", "one"),
             "search": ("exact", "beam"),
         }
@@ -206,7 +226,8 @@ class LearnedTree(WithHierarchy):
         passes = suggested_passes(n_rows) if _is_auto(self.passes) else int(self.passes)
         rate = RATES[self.optimizer] if _is_auto(self.learning_rate) else float(self.learning_rate)
         return Settings(
-            self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one"
+            self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one",
+            self.objective, self.statistics,
         )  # fmt: skip
 
     def _first_tree(self, rows: SparseRows, targets: Targets, index: LabelIndex, random: Any) -> Tree:

@@ -59,28 +59,70 @@ def _is_complete(held, n_children):
     return held > 0 and (held - 1) % (n_children - 1) == 0
 
 
+@inline_kernel
+def _is_closed(held, n_children, most, blocks, scarce):
+    """Whether a child that holds so many labels gets no more; one that is closed stays so."""
+    return held > 0 and (scarce or held >= most or (blocks == 0 and _is_complete(held, n_children)))
+
+
+@inline_kernel
+def _comes_first(a, b, best):
+    return best[a] > best[b] or (best[a] == best[b] and a < b)
+
+
 @kernel
-def take_pairs_bounded(order, n_children, n_labels, most, child_of_label, held):
+def _sift_down(heap, size, at, best):
+    """The label at this place of the heap goes down to where it belongs."""
+    label = heap[at]
+    while True:
+        below = 2 * at + 1
+        if below >= size:
+            break
+        if below + 1 < size and _comes_first(heap[below + 1], heap[below], best):
+            below += 1
+        if not _comes_first(heap[below], label, best):
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = label
+
+
+@kernel
+def take_best_bounded(scores, n_labels, most, child_of_label, held):
     """The same as `take_pairs_well_formed` with two bounds: a child gets no more than `most` labels, itself a
     well-formed number, so that the tree below it need not be too deep; and no child stays empty while there are
-    labels, as could happen where `n_labels` is more than there are."""
+    labels, as could happen where `n_labels` is more than there are.
+
+    Takes scores of shape (labels, children) in place of sorted pairs: a heap has every label with its best child.
+    As children close for good, a label that comes too late goes back with the best of the others.
+    """
+    n_children = scores.shape[1]
     blocks = (n_labels - n_children) // (n_children - 1)
     left = child_of_label.size
     empty = min(n_children, left)
-    for pair in order:
-        label = pair // n_children
-        child = pair % n_children
-        if child_of_label[label] != OPEN:
-            continue
-        begins_block = _is_complete(held[child], n_children)
-        if held[child] > 0 and (left <= empty or held[child] >= most or (begins_block and blocks == 0)):
-            continue
-        if begins_block:
-            blocks -= 1
-        if held[child] == 0:
-            empty -= 1
-        child_of_label[label] = child
-        held[child] += 1
-        left -= 1
-        if left == 0:
-            return
+    heap, best, wanted = np.empty(left, np.int64), np.empty(left, scores.dtype), np.empty(left, np.int64)
+    for label in range(left):
+        heap[label] = label
+        wanted[label] = np.argmax(scores[label])
+        best[label] = scores[label, wanted[label]]
+    for at in range(left // 2 - 1, -1, -1):
+        _sift_down(heap, left, at, best)
+    while left > 0:
+        label, scarce = heap[0], left <= empty
+        child = wanted[label]
+        if not _is_closed(held[child], n_children, most, blocks, scarce):
+            blocks -= _is_complete(held[child], n_children)
+            empty -= held[child] == 0
+            child_of_label[label] = child
+            held[child] += 1
+            left -= 1
+            heap[0] = heap[left]
+        else:
+            wanted[label] = OPEN
+            for other in range(n_children):
+                if (wanted[label] == OPEN or scores[label, other] > best[label]) and not _is_closed(
+                    held[other], n_children, most, blocks, scarce
+                ):
+                    wanted[label] = other
+                    best[label] = scores[label, other]
+        _sift_down(heap, left, 0, best)

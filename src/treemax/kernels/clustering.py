@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.arithmetic import next_random
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 _HUGE = np.float32(3e38)
@@ -157,3 +158,42 @@ def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums)
             sums[2 * np.int64(indices[p])] = np.float32(0.0)
             sums[2 * np.int64(indices[p]) + 1] = np.float32(0.0)
     return order
+
+
+@kernel
+def _shuffle(members, random):
+    """Put members in a random order; returns what the random numbers have become."""
+    for i in range(members.size - 1, 0, -1):
+        random = next_random(random)
+        j = np.int64((random >> np.uint64(32)) % np.uint64(i + 1))
+        members[i], members[j] = members[j], members[i]
+    return random
+
+
+@kernel
+def arrange(indptr, indices, values, members, arity, max_leaf, iterations, random, sums):
+    """A few members in an order in which the clusters of a whole subtree stand side by side: again and again `arity`
+    parts of even size, as long as a part is larger than `max_leaf`. Where the parts are follows from their sizes.
+    Returns places in `members`.
+    """
+    places = np.arange(members.size)
+    starts, stops, n_parts = [np.empty(2 * members.size + 2, np.int64) for _ in range(3)]
+    starts[0], stops[0], n_parts[0] = 0, members.size, 1
+    n = 1
+    while n > 0:
+        n -= 1
+        start, stop, wanted = starts[n], stops[n], n_parts[n]
+        if wanted == 1:
+            if stop - start <= max_leaf:
+                continue
+            wanted = min(arity, stop - start)
+        here, left_parts = places[start:stop], wanted // 2
+        n_left = here.size * left_parts // wanted
+        random = _shuffle(here, random)
+        order = bisect(indptr, indices, values, members[here], n_left, here.size, iterations, sums)
+        here[:] = here[order]
+        middle = start + n_left
+        starts[n], stops[n], n_parts[n] = start, middle, left_parts
+        starts[n + 1], stops[n + 1], n_parts[n + 1] = middle, stop, wanted - left_parts
+        n += 2
+    return places

@@ -14,11 +14,12 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import exp32, log32, next_random
-from treemax.kernels.assignment import take_pairs_bounded
+from treemax.kernels.assignment import take_best_bounded
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 
 ALL_LABELS, ONE_LABEL = 0, 1  # of a row, in one step
 PLAIN, ADAGRAD = 0, 1
+LOG_LIKELIHOOD, PROBABILITY = 0, 1  # what a step increases at a node: log p of the right child, or p
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 _NEXT = np.uint64(1)
 _AHEAD = np.uint64(2)  # rows
@@ -54,10 +55,11 @@ def _represent(indices, values, first, last, scale, embeddings, width, out):
 
 
 @fast_inline_kernel
-def _product(hidden, weights, start, width):
+def _product(hidden, row, weights, start, width):
+    """The product of the row that begins at `row` and the vector that begins at `start`."""
     sums = vector.splat(_ZERO)
     for i in range(np.uint64(0), width, _LANES):
-        sums = vector.multiply_add(vector.load(hidden, i), vector.load(weights, start + i), sums)
+        sums = vector.multiply_add(vector.load(hidden, row + i), vector.load(weights, start + i), sums)
     return vector.total(sums)
 
 
@@ -68,11 +70,11 @@ def n_vectors(n_children):
 
 
 @fast_inline_kernel
-def _score_all(hidden, weights, biases, first, n, width, out, at):
-    """Products of a row with n vectors that stand side by side."""
+def _score_all(hidden, row, weights, biases, first, n, width, out, at):
+    """Products of the row that begins at `row` with n vectors that stand side by side."""
     for v in range(np.uint64(0), n):
         number = first + v
-        out[at + v] = _product(hidden, weights, number * width, width) + biases[number]
+        out[at + v] = _product(hidden, row, weights, number * width, width) + biases[number]
 
 
 @fast_inline_kernel
@@ -113,6 +115,19 @@ def _errors(scores, at, n_children, target):
         scores[at + c] = -scores[at + c]
     scores[at + target] = _ONE - chosen
     return chosen
+
+
+@fast_inline_kernel
+def _note_shares(errors, at, n_children, target, sums, to):
+    """Add the probabilities of a node's children to sums of them, from the errors."""
+    if n_children == np.uint64(2):
+        second = np.float32(target) - errors[at]
+        sums[to] += _ONE - second
+        sums[to + _NEXT] += second
+        return
+    for c in range(np.uint64(0), n_children):
+        sums[to + c] -= errors[at + c]
+    sums[to + target] += _ONE
 
 
 @fast_inline_kernel
@@ -163,27 +178,41 @@ def _move(left, kept, errors, sizes, hidden, gradient, weights, biases, width):
 @fast_inline_kernel
 def _learn_path(
     label, path_starts, path_firsts, path_children, path_slots, hidden, gradient, weights, biases, squares, width,
-    squared, weight, rate, least, optimizer, numbers, kept, scores, sizes,
+    squared, weight, rate, least, optimizer, objective, statistics, numbers, kept, scores, sizes,
 ):  # fmt: skip
-    """One step on log p of a label; returns that."""
+    """One step on log p of a label, or on the p of each node of its path; returns log p.
+
+    `statistics` has the place of each node of a path among sums of probabilities, those sums and how many examples
+    they are of: SumProbas and Counts of Algorithm 1. Without places nothing is summed up.
+    """
+    places, sums, seen = statistics
     begin, end = np.uint64(path_starts[label]), np.uint64(path_starts[label + _NEXT])
     n = np.uint64(0)
     for s in range(begin, end):
         first, count = np.uint64(path_firsts[s]), np.uint64(n_vectors(path_children[s]))
-        _score_all(hidden, weights, biases, first, count, width, scores, n)
+        _score_all(hidden, np.uint64(0), weights, biases, first, count, width, scores, n)
         for v in range(np.uint64(0), count):
             numbers[n + v] = np.uint32(first + v)
         n += count
     likelihood, product = _ZERO, _ONE
     n = np.uint64(0)
     for s in range(begin, end):
-        children = np.uint64(path_children[s])
+        children, target = np.uint64(path_children[s]), np.uint64(path_slots[s])
+        count = np.uint64(n_vectors(path_children[s]))
         if children > _NEXT:
-            product *= max(_errors(scores, n, children, np.uint64(path_slots[s])), _TINY)
+            chosen = _errors(scores, n, children, target)
+            if places.size > 0:
+                place = np.uint64(places[s])
+                _note_shares(scores, n, children, target, sums, place * np.uint64(sums.size // seen.size))
+                seen[place] += _ONE
+            if objective == PROBABILITY:  # the gradient of p is p times that of log p
+                for v in range(n, n + count):
+                    scores[v] *= chosen
+            product *= max(chosen, _TINY)
             if product < _TINY:  # one logarithm for many factors
                 likelihood += log32(product)
                 product = _ONE
-        n += np.uint64(n_vectors(path_children[s]))
+        n += count
     likelihood += log32(product)
     left = _step_sizes(n, numbers, scores, squared, weight, rate, least, optimizer, squares, kept, sizes)
     _move(left, kept, scores, sizes, hidden, gradient, weights, biases, width)
@@ -252,7 +281,7 @@ def _drop(indices, values, first, last, most, random, kept_indices, kept_values)
 @fast_kernel
 def learn(
     indptr, indices, values, order, label_starts, labels, paths, scale, embeddings, feature_squares, weights, biases,
-    squares, width, rate, least, optimizer, which, dropout, random, scratch,
+    squares, width, rate, least, optimizer, objective, which, dropout, statistics, random, scratch,
 ):  # fmt: skip
     """Learn the rows of `order`; returns the sum of log p of what was learned, and of how many labels."""
     path_starts, path_firsts, path_children, path_slots = paths
@@ -285,7 +314,8 @@ def learn(
         for place in range(begin, end):
             likelihood += weight * _learn_path(
                 np.uint64(labels[place]), path_starts, path_firsts, path_children, path_slots, hidden, gradient, weights,
-                biases, squares, width, squared, weight, rate, least, optimizer, numbers, kept, scores, sizes,
+                biases, squares, width, squared, weight, rate, least, optimizer, objective, statistics, numbers, kept,
+                scores, sizes,
             )  # fmt: skip
         n_learned += 1
         _move_embeddings(
@@ -356,6 +386,23 @@ def represent(indptr, indices, values, rows, scale, embeddings, width, out):
         out[r] = hidden
 
 
+@fast_kernel
+def represent_means(indptr, indices, values, rows, row_starts, scale, embeddings, width, out):
+    """The mean representation of each group of rows, such as those of a label; zeros where there are none."""
+    width = np.uint64(width)
+    hidden, sums = np.empty(width, np.float32), np.empty(width, np.float32)
+    for label in range(row_starts.size - 1):
+        sums[:] = _ZERO
+        for r in range(row_starts[label], row_starts[label + 1]):
+            if r + 2 < rows.size:
+                ahead = rows[r + 2]
+                _ask_for(indices, np.uint64(indptr[ahead]), np.uint64(indptr[ahead + 1]), embeddings, width)
+            first, last = np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])
+            _represent(indices, values, first, last, scale, embeddings, width, hidden)
+            sums += hidden
+        out[label] = sums / np.float32(max(1, row_starts[label + 1] - row_starts[label]))
+
+
 # --- the assignment of labels ----------------------------------------------------------------------------
 
 
@@ -364,39 +411,46 @@ def _mean_shares(labels, hidden, row_starts, weights, biases, first, n_children,
     """The mean probability of each child over the rows of each label: p_j|i, equation 9."""
     width, first, n_children = np.uint64(width), np.uint64(first), np.uint64(n_children)
     count = np.uint64(n_vectors(n_children))
-    row, scores, shares = (
-        np.empty(width, np.float32),
-        np.empty(count, np.float32),
-        np.empty(n_children, np.float32),
-    )
+    scores, shares = np.empty(count, np.float32), np.empty(n_children, np.float32)
     for i in range(labels.size):
         start, stop = row_starts[labels[i]], row_starts[labels[i] + 1]
-        means[i] = 0.0
         for r in range(start, stop):
-            row[:] = hidden[r]
-            _score_all(row, weights, biases, first, count, width, scores, np.uint64(0))
+            _score_all(
+                hidden, np.uint64(r) * width, weights, biases, first, count, width, scores, np.uint64(0)
+            )
             _share(scores, np.uint64(0), n_children, shares, np.uint64(0))
             for j in range(shares.size):
                 means[i, j] += shares[j]
-        for j in range(shares.size):
-            means[i, j] /= max(1, stop - start)
+        if stop - start > 1:
+            for j in range(shares.size):
+                means[i, j] /= stop - start
 
 
 @kernel
-def _gradients(labels, counts, means):
-    """p_j|i become what more of log p_j|i adds to the objective of the node, equation 12."""
-    n_children = means.shape[1]
-    total = 0.0
+def _summed_shares(labels, node, n_labels, keys, sums, seen, means, counts):
+    """The same from what was summed up while it was learned. A label that was never learned at this node has a
+    count of zero."""
     for i in range(labels.size):
-        total += counts[labels[i]]
-    for j in range(n_children):
-        of_child = 0.0
-        for i in range(labels.size):
-            of_child += counts[labels[i]] / max(1.0, total) * means[i, j]
-        for i in range(labels.size):
-            share = counts[labels[i]] / max(1.0, total)
-            more = means[i, j] - of_child
-            means[i, j] = share * (1.0 - share) * more
+        key = node * n_labels + labels[i]
+        place = np.searchsorted(keys, key)
+        if place < keys.size and keys[place] == key and seen[place] > 0:
+            counts[i] = seen[place]
+            for j in range(means.shape[1]):
+                means[i, j] = sums[place, j] / seen[place]
+
+
+@kernel
+def _gradients(counts, means):
+    """p_j|i become what more of log p_j|i adds to the objective of the node, equation 12."""
+    total = max(1.0, counts.sum())
+    of_children = np.zeros(means.shape[1])
+    for i in range(counts.size):
+        for j in range(of_children.size):
+            of_children[j] += counts[i] / total * means[i, j]
+    for i in range(counts.size):
+        share = counts[i] / total
+        for j in range(of_children.size):
+            means[i, j] = share * (1.0 - share) * (means[i, j] - of_children[j])
 
 
 @kernel
@@ -438,12 +492,10 @@ def _divide(labels, arity, levels, scores, moved):
     n_labels, n_children = scores.shape
     padded = max(n_labels, n_children)
     padded += (n_children - padded) % (n_children - 1)
-    # A stable sort of the negative scores: the lower label and then the lower child first among equals.
-    order = np.argsort(-scores.ravel(), kind="mergesort")
     child_of_label = np.full(n_labels, -1, np.int64)
     held = np.zeros(n_children, np.int64)
     room = _room_below(n_labels, arity, levels)
-    take_pairs_bounded(order, n_children, padded, room, child_of_label, held)
+    take_best_bounded(scores, padded, room, child_of_label, held)
     _sort_by_child(labels, child_of_label, held, moved)
     return held
 
@@ -453,12 +505,40 @@ def reassign(
     labels, counts, hidden, row_starts, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares,
     width,
 ):  # fmt: skip
-    """AssignLabels of Algorithm 2, from the root down: which labels go to which child of which node.
+    """AssignLabels of Algorithm 2 by the probabilities of children for rows of each label as they are now: those of
+    label i are `hidden[row_starts[i]:row_starts[i + 1]]`."""
+    nothing = (np.empty(0, np.int64), np.empty((0, 0), np.float32), np.empty(0, np.float32))
+    _reassign(
+        labels, counts, hidden.ravel(), row_starts, nothing, arity, most_depth, children, n_children, vectors_a_node,
+        weights, biases, squares, width, np.empty(n_children.size, np.bool_),
+    )  # fmt: skip
+
+
+@kernel
+def reassign_by_sums(
+    labels, statistics, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares, width, renewed,
+):  # fmt: skip
+    """AssignLabels of Algorithm 2 by what was summed up while it was learned: sorted keys node * labels + label, and
+    for each the sums of probabilities and of how many examples. `renewed` says which nodes have started anew."""
+    none, no_rows = np.empty(0, np.float64), np.empty(0, np.float32)
+    _reassign(
+        labels, none, no_rows, np.empty(0, np.int64), statistics, arity, most_depth, children, n_children,
+        vectors_a_node, weights, biases, squares, width, renewed,
+    )  # fmt: skip
+
+
+@kernel
+def _reassign(
+    labels, counts, hidden, row_starts, statistics, arity, most_depth, children, n_children, vectors_a_node, weights,
+    biases, squares, width, renewed,
+):  # fmt: skip
+    """From the root down: which labels go to which child of which node.
 
     A node keeps its number and its vectors as long as it has as many children; a child that was a leaf and now has
     labels below it takes a number that is free, and starts with vectors of zeros. `labels` is put in the order of
     the leaves.
     """
+    keys, sums, seen = statistics
     n_labels = labels.size
     moved = np.empty(n_labels, np.int64)
     used = np.zeros(n_children.size, np.bool_)
@@ -496,6 +576,7 @@ def reassign(
         fresh = fresh or n_children[node] != min(arity, here.size)
         n_here = min(arity, here.size)
         first = node * vectors_a_node
+        renewed[node] = fresh
         if fresh:
             weights[first * width : (first + vectors_a_node) * width] = 0.0
             biases[first : first + vectors_a_node] = 0.0
@@ -504,8 +585,13 @@ def reassign(
         if fresh:
             _prefer_in_turn(scores)
         else:
-            _mean_shares(here, hidden, row_starts, weights, biases, first, n_here, width, scores)
-            _gradients(here, counts, scores)
+            if row_starts.size > 0:
+                counts_here = counts[here]
+                _mean_shares(here, hidden, row_starts, weights, biases, first, n_here, width, scores)
+            else:
+                counts_here = np.zeros(here.size)
+                _summed_shares(here, node, n_labels, keys, sums, seen, scores, counts_here)
+            _gradients(counts_here, scores)
         held = _divide(here, arity, most_depth - depths[entry] - 1, scores, moved)
         begin = starts[entry]
         for j in range(n_here):
@@ -522,7 +608,6 @@ def reassign(
                 n_known += 1
             begin += held[j]
         n_children[node] = n_here
-    return n_known
 
 
 # --- answers ---------------------------------------------------------------------------------------------
@@ -554,7 +639,8 @@ def _offer(label, probability, ids, probabilities, filled):
 def _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, scores, shares):
     """The probabilities of a node's children."""
     count = np.uint64(n_vectors(n_children[node]))
-    _score_all(hidden, weights, biases, np.uint64(first_vectors[node]), count, width, scores, np.uint64(0))
+    first = np.uint64(first_vectors[node])
+    _score_all(hidden, np.uint64(0), weights, biases, first, count, width, scores, np.uint64(0))
     _share(scores, np.uint64(0), np.uint64(n_children[node]), shares, np.uint64(0))
 
 

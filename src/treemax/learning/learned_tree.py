@@ -1,9 +1,10 @@
 """Learning embeddings, node vectors and the tree together.
 
 Yacine Jernite, Anna Choromanska and David Sontag, "Simultaneous Learning of Trees and Representations for
-Extreme Classification and Density Estimation", ICML 2017: Algorithm 1 with log p in place of p (section 6), and
-Algorithm 2 every so many rows. Their sums of probabilities for each node and label are computed anew from the rows
-each time, with the parameters of that moment: so a label that has just come to a node is known there too.
+Extreme Classification and Density Estimation", ICML 2017: Algorithm 1, with log p (section 6) or with p,
+and Algorithm 2 every so many rows. Their sums of probabilities for each node and label can be kept as they have them;
+otherwise the probabilities are those of the parameters of the moment, so that a label that has just come to a node
+is known there too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +33,8 @@ LEAST_ERROR = 1e-3  # of a child's probability: vectors that are less wrong are 
 FEWEST_PASSES, FEWEST_ROWS = 6, 20_000  # to be learned in all
 INITIAL_SQUARES = np.float32(1e-8)
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
+OBJECTIVES = {"log-likelihood": kernels.LOG_LIKELIHOOD, "probability": kernels.PROBABILITY}
+STATISTICS = ("means", "rows", "running")
 
 
 def suggested_passes(n_rows: int) -> int:
@@ -53,6 +57,8 @@ class Settings:
     optimizer: str = "adagrad"
     dropout: float = 0.0  # of the features of a row in a step
     one_label: bool = False  # of a row in a step, drawn at random, in place of all
+    objective: str = "log-likelihood"
+    statistics: str = "means"  # from which labels are assigned
 
 
 class Paths(NamedTuple):
@@ -133,6 +139,38 @@ class Structure:
         return tree, np.repeat(self.first_vectors[own], counts) + _ranks(counts)
 
 
+@dataclass
+class Sums:
+    """SumProbas and Counts of Algorithm 1, for every pair of node and label that was ever on a path.
+
+    `keys` are node * labels + label, sorted; `places` says for each node of `Paths` which of them it is.
+    """
+
+    keys: NDArray[np.int64]
+    sums: NDArray[np.float32]
+    seen: NDArray[np.float32]
+    places: NDArray[np.uint32]
+
+    @classmethod
+    def none(cls, arity: int) -> Sums:
+        """For a training that sums nothing up, or has not begun."""
+        empty = np.empty(0, dtype=np.float32)
+        return cls(np.empty(0, dtype=np.int64), empty.reshape(0, arity), empty, np.empty(0, dtype=np.uint32))
+
+    def along(
+        self, paths: Paths, nodes: NDArray[np.int64], n_labels: int, renewed: NDArray[np.bool_]
+    ) -> Sums:
+        """The same with places for new paths, and nothing left of nodes that have started anew."""
+        needed = nodes * n_labels + np.repeat(np.arange(n_labels), np.diff(paths.starts))
+        kept = ~renewed[self.keys // n_labels]
+        keys = np.union1d(self.keys[kept], needed)
+        sums = np.zeros((len(keys), self.sums.shape[1]), dtype=np.float32)
+        seen = np.zeros(len(keys), dtype=np.float32)
+        old = np.searchsorted(keys, self.keys[kept])
+        sums[old], seen[old] = self.sums[kept], self.seen[kept]
+        return Sums(keys, sums, seen, np.searchsorted(keys, needed).astype(np.uint32))
+
+
 def vectors_a_node(arity: int) -> int:
     """How many vectors a node with so many children has."""
     return int(vectors_of(np.array([arity]))[0])
@@ -175,7 +213,6 @@ class Training:
         if self.features is not None:
             self.rows = rows = renumbered(rows, self.features)
         self.scale = np.float32(1.0 / math.sqrt(mean_squared_length(rows)[0]))
-        self._hidden: NDArray[np.float32] | None = None
         self._longest = int(np.diff(rows.indptr).max(initial=0)) + 1
         width = padded(dimension)
         self.embeddings = aligned((rows.n_features, width))
@@ -188,6 +225,9 @@ class Training:
         self.squares = np.full(self.structure.n_vectors, INITIAL_SQUARES)
         self.feature_squares = np.full(rows.n_features, INITIAL_SQUARES)
         self.paths = self.structure.paths()
+        self.sums = Sums.none(self.arity)
+        if self.settings.statistics == "running":
+            self._follow_paths(np.zeros(len(self.structure.n_children), dtype=bool))
 
     @property
     def n_labels(self) -> int:
@@ -245,8 +285,9 @@ class Training:
             rows.indptr, rows.indices, rows.values, order, targets.indptr, targets.ids, tuple(self.paths), np.float32(self.scale / (1.0 - settings.dropout)),
             self.embeddings.ravel(), self.feature_squares, self.weights.ravel(), self.biases, self.squares, width,
             np.float32(rate), np.float32(LEAST_ERROR),
-            OPTIMIZERS[settings.optimizer], kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS,
-            float(settings.dropout), np.uint64(seed), scratch,
+            OPTIMIZERS[settings.optimizer], OBJECTIVES[settings.objective],
+            kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS, float(settings.dropout),
+            (read_only(self.sums.places), self.sums.sums.ravel(), self.sums.seen), np.uint64(seed), scratch,
         )  # fmt: skip
 
     def _scores_on_a_path(self) -> int:
@@ -259,24 +300,42 @@ class Training:
         """Algorithm 2 at every node, from the root down."""
         if self.n_labels <= 1:
             return
-        chosen, row_starts = self._rows_by_label()
-        if (
-            self._hidden is None
-        ):  # kept from one assignment to the next: fresh memory takes longer than the sums
-            self._hidden = np.empty((len(chosen), self.embeddings.shape[1]), dtype=np.float32)
-        hidden = self._hidden
-        rows, structure = self.rows, self.structure
-        kernels.represent(
-            rows.indptr, rows.indices, rows.values, chosen, self.scale, self.embeddings.ravel(), hidden.shape[1], hidden
+        structure = self.structure
+        shape = (
+            self.arity, deepest(self.n_labels, self.arity), structure.children, structure.n_children,
+            vectors_a_node(self.arity), self.weights.ravel(), self.biases, self.squares, self.weights.shape[1],
         )  # fmt: skip
+        labels = np.arange(self.n_labels)
+        if self.settings.statistics == "running":
+            renewed = np.zeros(len(structure.n_children), dtype=bool)
+            kernels.reassign_by_sums(
+                labels, (self.sums.keys, self.sums.sums, self.sums.seen), *shape, renewed
+            )
+            self._follow_paths(renewed)
+            return
         counts = np.bincount(self.targets.ids, minlength=self.n_labels).astype(np.float64)
-        kernels.reassign(
-            np.arange(self.n_labels), counts, hidden, row_starts, self.arity, deepest(self.n_labels, self.arity),
-            structure.children, structure.n_children, vectors_a_node(self.arity), self.weights.ravel(), self.biases,
-            self.squares, hidden.shape[1],
-        )  # fmt: skip
+        kernels.reassign(labels, counts, *self._examples_of_labels(), *shape)
         self.paths = structure.paths()
 
+    def _follow_paths(self, renewed: NDArray[np.bool_]) -> None:
+        """Have the paths of the tree as it is now, and places for the sums along them."""
+        self.paths = self.structure.paths()
+        nodes = self.paths.firsts.astype(np.int64) // vectors_a_node(self.arity)
+        self.sums = self.sums.along(self.paths, nodes, self.n_labels, renewed)
+
+    def _examples_of_labels(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Representations of what stands for each label, and where those of each begin."""
+        rows, (chosen, starts), width = self.rows, self._rows_by_label, self.embeddings.shape[1]
+        given = rows.indptr, rows.indices, rows.values, chosen
+        if self.settings.statistics == "means":
+            means = np.empty((self.n_labels, width), dtype=np.float32)
+            kernels.represent_means(*given, starts, self.scale, self.embeddings.ravel(), width, means)
+            return means, np.arange(self.n_labels + 1)
+        hidden = np.empty((len(chosen), width), dtype=np.float32)
+        kernels.represent(*given, self.scale, self.embeddings.ravel(), width, hidden)
+        return hidden, starts
+
+    @cached_property
     def _rows_by_label(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of the first label, then those of the second, ...: all of them, or a few of each drawn at random."""
         ids, indptr = self.targets.ids, self.targets.indptr
@@ -284,8 +343,9 @@ class Training:
         order = self.random.permutation(len(ids))
         order = order[np.argsort(ids[order], kind="stable")]
         counts = np.bincount(ids, minlength=self.n_labels)
-        most = max(1, NUMBERS_TO_ASSIGN // (self.embeddings.shape[1] * self.n_labels))
-        if len(ids) * self.embeddings.shape[1] > NUMBERS_TO_ASSIGN:
+        width = self.embeddings.shape[1]
+        if self.settings.statistics == "rows" and len(ids) * width > NUMBERS_TO_ASSIGN:
+            most = max(1, NUMBERS_TO_ASSIGN // (width * self.n_labels))
             order, counts = order[_ranks(counts) < most], np.minimum(counts, most)
         return row_of[order], np.concatenate([[0], np.cumsum(counts)])
 

@@ -27,6 +27,7 @@ STRONGEST = 100  # entries of a label's vector that are used: fewer cost accurac
 ITERATIONS = 10
 PIECES = 32  # in which label vectors are summed up
 SAMPLE = 512  # labels that find a direction on their own, before all have a say
+FEW = 100  # labels whose whole subtree is found in one call: a call and a seed cost more than the work
 
 
 class LabelRows(NamedTuple):
@@ -91,25 +92,75 @@ def kmeans_tree(
     crew = pool_for(threads).share(Table(vectors))
     parents, labels = [-1], [NO_LABEL]
     level = [(0, np.arange(len(vectors), dtype=np.int64))]  # (node, its labels)
+    done: set[int] = set()  # nodes whose labels are in the order of their clusters
     while level:
-        cuts = {
-            node: Cut.planned(own, min(arity, len(own)), np.random.RandomState([seed, node]))
-            for node, own in level
-            if len(own) > max_leaf
-        }
-        _make_all(crew, list(cuts.values()))
+        to_split = {node: own for node, own in level if len(own) > max_leaf and node not in done}
+        parts_of = _parts_of_many(crew, to_split, arity, seed)
+        ordered = _arranged(crew, to_split, arity, max_leaf, seed)
         following = []
         for node, own in level:
-            if node not in cuts:
+            if len(own) <= max_leaf:
                 parents += [node] * len(own)
                 labels += own.tolist()
                 continue
-            for part in cuts[node].parts():
+            few = len(own) <= FEW
+            for part in _cut(ordered.get(node, own), arity) if few else parts_of[node]:
+                if few:
+                    done.add(len(parents))
                 following.append((len(parents), part))
                 parents.append(node)
                 labels.append(NO_LABEL)
         level = following
     return Tree.from_parents(parents, labels)
+
+
+def _parts_of_many(
+    crew: Crew, to_split: dict[int, NDArray[np.int64]], arity: int, seed: int
+) -> dict[int, list[NDArray[np.int64]]]:
+    """The clusters of nodes with more than a few labels."""
+    cuts = {
+        node: Cut.planned(own, min(arity, len(own)), np.random.RandomState([seed, node]))
+        for node, own in to_split.items()
+        if len(own) > FEW
+    }
+    _make_all(crew, list(cuts.values()))
+    return {node: list(cut.parts()) for node, cut in cuts.items()}
+
+
+class Few(NamedTuple):
+    """Labels of a node whose whole subtree is to be found, and where its random numbers begin."""
+
+    rows: NDArray[np.int64]
+    seed: tuple[int, int]
+
+
+def _arranged(
+    crew: Crew, to_split: dict[int, NDArray[np.int64]], arity: int, max_leaf: int, seed: int
+) -> dict[int, NDArray[np.int64]]:
+    """The labels of nodes with a few of them, in the order of all clusters below."""
+    problems = {node: Few(own, (seed, node)) for node, own in to_split.items() if len(own) <= FEW}
+    found = all_results(crew, arranged, (arity, max_leaf), list(problems.values()), keep=True)
+    return {node: few.rows[places] for (node, few), (places,) in zip(problems.items(), found, strict=True)}
+
+
+def arranged(table: Table, rows: NDArray[np.int64], shape: tuple[int, int], problem: Few) -> Arrays:
+    """The places of labels in the order of all clusters below a node."""
+    vectors, number = table.rows, np.random.RandomState(list(problem.seed)).randint(2**31)
+    assert isinstance(vectors, SparseRows)
+    places = kernels.arrange(
+        vectors.indptr, vectors.indices, vectors.values, read_only(rows), *shape, ITERATIONS, np.uint64(number),
+        np.zeros(2 * vectors.n_features, dtype=np.float32),
+    )  # fmt: skip
+    return (places,)
+
+
+def _cut(labels: NDArray[np.int64], n_parts: int) -> list[NDArray[np.int64]]:
+    """Labels in so many parts, at most, of even size; where `Cut` and `arrange` cut them."""
+    n_parts = min(n_parts, len(labels))
+    if n_parts == 1:
+        return [labels]
+    middle = len(labels) * (n_parts // 2) // n_parts
+    return _cut(labels[:middle], n_parts // 2) + _cut(labels[middle:], n_parts - n_parts // 2)
 
 
 @dataclass

@@ -387,6 +387,27 @@ def test_hypernyms_by_name_and_number():
     assert found == {"noun:0100:net": "noun:0110:trap"}
 
 
+def test_learned_trees_are_compared_with_one_schedule_for_all(monkeypatch, capsys):
+    from benchmarks import learned
+    from benchmarks.problem import Problem
+
+    random = np.random.RandomState(0)
+    X, y = np.abs(random.normal(size=(60, 8))).astype(np.float32), np.arange(60) % 6
+    problem = Problem(X, y, X, y)
+    monkeypatch.setattr(learned, "SEEDS", 1)
+    monkeypatch.setattr(learned, "ARITIES", (3,))
+    monkeypatch.setattr(learned, "OPTIONS", {"as it is": {}, "the paper's way": learned.PAPER})
+    schedules = learned.schedule(problem)
+    assert list(schedules) == [
+        f"3, {name}" for name in ("adagrad, linear", "adagrad, hold", "sgd, linear", "sgd, hold")
+    ]
+    assert all(tuple(row) == learned.TREES for row in schedules.values())
+    assert all(0 <= one["precision"] <= 1 for row in learned.options(problem).values() for one in row)
+    assert set(learned.threads(problem)) == {"1", "2"}
+    assert "| the paper's way |" in capsys.readouterr().out
+    assert learned.main([]) == 2
+
+
 def test_reliability_of_probabilities_that_are_true():
     from benchmarks.reliability import curve, expected_error
 

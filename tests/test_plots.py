@@ -88,6 +88,59 @@ def test_the_tree_in_words_has_all_labels_and_examples(model):
     assert set(outline["labels"]) == set(model.classes_) and outline["labels"][0] == "label 00"
 
 
+ROUTING_TREES = [
+    treemax.SoftmaxTree(depth=3, leaf_classes=10, iterations=2, verbose=0),
+    treemax.SoftmaxForest(n_trees=2, depth=2, leaf_classes=15, iterations=2, verbose=0),
+    treemax.RecallTree(n_candidates=10, verbose=0),
+    treemax.RecallTree(algorithm="paper", n_candidates=10, verbose=0),
+    treemax.LOMTree(verbose=0),
+]
+
+
+@pytest.mark.parametrize("model", ROUTING_TREES, ids=lambda model: type(model).__name__)
+def test_trees_that_route_rows_show_the_labels_below(model, tmp_path):
+    X, y = labelled_rows()
+    model.fit(X.toarray(), y)
+    outline = json.loads(treemax.show_tree(model, depth=30, labels=40, children=40, form="json"))
+    counts = dict(zip(*np.unique(y, return_counts=True)))
+    knows_examples = not isinstance(model, treemax.SoftmaxTree)
+    grown = isinstance(model, treemax.LOMTree) or getattr(model, "algorithm", None) == "paper"
+
+    def check(node):
+        assert len(node["labels"]) == node["n_labels"] == len(set(node["labels"]))
+        assert (node["examples"] is not None) == knows_examples
+        below = node.get("children", [])
+        if below and not grown:  # a node that was a leaf once knows what came before it had children
+            assert set().union(*(set(child["labels"]) for child in below)) == set(node["labels"])
+        if not knows_examples:
+            assert [counts[label] for label in node["labels"]] == sorted(
+                (counts[label] for label in node["labels"]), reverse=True
+            )
+        for child in below:
+            check(child)
+
+    check(outline)
+    assert outline["labels"][0] == "label 00" and "children" in outline
+    lines = treemax.show_tree(model, depth=1, labels=2)
+    assert lines.startswith(f"{outline['n_labels']} labels") and ("examples" in lines) == knows_examples
+    treemax.plot_tree(model).figure.savefig(tmp_path / "tree.svg")
+    model.save(tmp_path / "model")
+    assert treemax.show_tree(treemax.load(tmp_path / "model"), form="json") == treemax.show_tree(
+        model, form="json"
+    )
+
+
+def test_a_lom_tree_shows_what_came_to_each_node():
+    X, y = labelled_rows()
+    model = treemax.LOMTree(passes=1, verbose=0).fit(X.toarray(), y)
+    nodes = model.node_labels()
+    assert nodes.examples[0] == 600 and set(nodes.labels[0].tolist()) == set(range(len(model.classes_)))
+    root = dict(zip(nodes.labels[0].tolist(), nodes.counts[0].tolist()))
+    assert [root[i] for i in range(len(root))] == np.unique(y, return_counts=True)[1].tolist()
+    for labels, counts, examples in zip(nodes.labels, nodes.counts, nodes.examples):
+        assert len(labels) == len(counts) and counts.sum() == examples
+
+
 def test_only_what_was_asked_for_is_shown():
     X, y = labelled_rows()
     model = treemax.LearnedTree(arity=5, passes=2, verbose=0).fit(X, y)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treemax.parameters import check_number
-from treemax.trees import Tree
+from treemax.trees import NodeLabels, Tree
 
 if TYPE_CHECKING:
     from treemax.learning.tao import Record
@@ -75,8 +75,10 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
 
     Parameters
     ----------
-    model : LabelTree, LearnedTree, OnlineLabelTree, TreeLanguageModel, or a TextModel with one of them
-        A fitted one. Of several trees, the first is shown.
+    model : any model with a tree, or a TextModel with one of them
+        A fitted one. Of several trees, the first is shown. In a SoftmaxTree, a RecallTree and a LOMTree, rows of a
+        label may go different ways, so that it may stand under several children; a RecallTree shows candidates. Those
+        of them that learn row by row count an example as often as it came to a node.
     depth : int
         Levels below the root.
     labels : int
@@ -84,7 +86,8 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
     children : int
         Children shown of a node, those with the most training examples.
     form : "text" or "json"
-        Lines for people, or a nested object: node, n_labels, examples, labels, children.
+        Lines for people, or a nested object: node, n_labels, examples (null in a SoftmaxTree, which does not know
+        them), labels, children.
 
     >>> import treemax
     >>> X = [[0.0, 1.0], [1.0, 0.0], [1.0, 0.2]] * 4
@@ -120,46 +123,92 @@ def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, chi
     return axes
 
 
+class _Shown(NamedTuple):
+    """What is shown of a node: its labels, the most frequent first, and how many examples came, if that is known."""
+
+    labels: NDArray[np.int64]
+    examples: int | None
+
+
+class _LabelTree:
+    """The nodes of a tree that has every label at one leaf."""
+
+    def __init__(self, tree: Tree, counts: NDArray[Any]) -> None:
+        self.tree, self.counts = tree, counts
+
+    def children(self, node: int) -> list[int]:
+        return list(self.tree.children(node))
+
+    def shown(self, node: int) -> _Shown:
+        tree, found, first, stop = self.tree, [], node, node + 1
+        while first < stop:  # those of a level stand side by side, and so do their children
+            found.append(tree.label[first:stop])
+            inner = first + np.flatnonzero(tree.n_children[first:stop])
+            n_below = int(tree.n_children[first:stop].sum())
+            first = int(tree.first_child[inner[0]]) if n_below else stop
+            stop = first + n_below
+        labels = np.concatenate(found)
+        labels = labels[labels >= 0]
+        return _Shown(_sorted(labels, self.counts[labels]), int(self.counts[labels].sum()))
+
+
+class _RoutingTree:
+    """The nodes of a tree that leads rows to leaves, of which several may have the same label."""
+
+    def __init__(self, nodes: NodeLabels, counts: NDArray[Any]) -> None:
+        self.nodes, self.counts = nodes, counts
+
+    def children(self, node: int) -> list[int]:
+        return list(self.nodes.children[node])
+
+    def shown(self, node: int) -> _Shown:
+        labels, nodes = self.nodes.labels[node], self.nodes
+        counts = self.counts[labels] if nodes.counts is None else nodes.counts[node]
+        examples = None if nodes.examples is None else round(nodes.examples[node])
+        return _Shown(_sorted(labels, counts), examples)
+
+
+def _sorted(labels: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
+    """The most frequent first, among equals the first of the classes."""
+    return labels[np.lexsort((labels, -counts))]
+
+
+def _tree_of(model: Any) -> _LabelTree | _RoutingTree:
+    """The tree of a fitted model, as it is shown."""
+    if not (hasattr(model, "label_tree") or hasattr(model, "node_labels")):
+        raise TypeError(
+            "show_tree and plot_tree are for models with a tree (LabelTree, LearnedTree, LOMTree, OnlineLabelTree, "
+            f"RecallTree, SoftmaxTree, SoftmaxForest, TreeLanguageModel), got {type(model).__name__}."
+        )
+    if "model_" not in vars(model):
+        raise ValueError(f"This {type(model).__name__} has no tree yet; call fit first.")
+    counts = np.asarray(model.label_counts_)
+    if hasattr(model, "label_tree"):
+        return _LabelTree(model.label_tree(), counts)
+    return _RoutingTree(model.node_labels(), counts)
+
+
 def _outline(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
     """The upper levels of a model's tree, as nested dictionaries."""
     for name, value in (("depth", depth), ("labels", labels), ("children", children)):
         check_number(name, value, whole=True, least=1)
     model = getattr(model, "estimator", model)  # that of a TextModel
-    if not hasattr(model, "label_tree"):
-        raise TypeError(
-            "show_tree and plot_tree are for models with a tree over the labels (LabelTree, LearnedTree, "
-            f"OnlineLabelTree, TreeLanguageModel), got {type(model).__name__}."
-        )
-    if "model_" not in vars(model):
-        raise ValueError(f"This {type(model).__name__} has no tree yet; call fit first.")
-    tree, counts = model.label_tree(), np.asarray(model.label_counts_)
-    by_frequency = np.argsort(-counts, kind="stable")
-    names = model.classes_
+    tree, names = _tree_of(model), model.classes_
 
-    def outline(node: int, below: NDArray[np.int64]) -> dict[str, Any]:
-        """`below` are the labels under the node, the most frequent first."""
-        level = int(tree.level[node])
+    def outline(node: int, shown: _Shown, level: int) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "node": int(node), "n_labels": len(below), "examples": int(counts[below].sum()),
-            "labels": [_plain(name) for name in names[below[:labels]]],
+            "node": int(node), "n_labels": len(shown.labels), "examples": shown.examples,
+            "labels": [_plain(name) for name in names[shown.labels[:labels]]],
         }  # fmt: skip
-        if tree.n_children[node] and level < depth:
-            above = _ancestors(tree, tree.leaf_of[below], level + 1)
-            parts = {child: below[above == child] for child in tree.children(node)}
-            largest = sorted(parts, key=lambda child: -int(counts[parts[child]].sum()))
-            found["children"] = [outline(child, parts[child]) for child in largest[:children]]
+        below = tree.children(node)
+        if below and level < depth:
+            parts = [(child, tree.shown(child)) for child in below]
+            parts.sort(key=lambda part: -(part[1].examples or 0))
+            found["children"] = [outline(child, part, level + 1) for child, part in parts[:children]]
             found["children_left_out"] = len(parts) - len(found["children"])
         return found
 
-    return outline(0, by_frequency)
-
-
-def _ancestors(tree: Tree, leaves: NDArray[np.int64], level: int) -> NDArray[np.int64]:
-    """The node of each leaf's path on this level, which all of them reach."""
-    nodes = leaves.copy()
-    while (deeper := tree.level[nodes] > level).any():
-        nodes[deeper] = tree.parent[nodes[deeper]]
-    return nodes
+    return outline(0, tree.shown(0), 0)
 
 
 def _plain(name: Any) -> Any:
@@ -167,12 +216,12 @@ def _plain(name: Any) -> Any:
 
 
 def _title(outline: dict[str, Any]) -> str:
-    examples = f"{outline['examples']:,} examples"
+    examples = "" if outline["examples"] is None else f", {outline['examples']:,} examples"
     names = ", ".join(map(str, outline["labels"]))
     if outline["n_labels"] == 1:
-        return f"{names}, {examples}"
+        return names + examples
     more = ", ..." if outline["n_labels"] > len(outline["labels"]) else ""
-    return f"{outline['n_labels']:,} labels, {examples}: {names}{more}"
+    return f"{outline['n_labels']:,} labels{examples}: {names}{more}"
 
 
 def _lines(outline: dict[str, Any], indent: str = "") -> list[str]:

@@ -21,6 +21,7 @@ from treemax.learning.lom_tree import Settings, empty_model, learn, make_room, n
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
+from treemax.trees import NodeLabels
 
 RATE = 5.0  # over the length of a row and the root of its features; chosen on glyphs1k and wordnet
 
@@ -164,6 +165,10 @@ class LOMTree(OnlineLabelClassifier):
         """The share of rows whose label was not the first answer when they came to be learned."""
         right, asked = self.model_.found
         return float(1.0 - right / max(1, asked))
+
+    def node_labels(self) -> NodeLabels:
+        """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
+        return self.model_.node_labels()
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""

@@ -34,6 +34,7 @@ from treemax.learning.recall_tree import (
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
+from treemax.trees import NodeLabels
 
 LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
 REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
@@ -331,6 +332,10 @@ class RecallTree(OnlineLabelClassifier):
         """The share of rows whose label was among the candidates when they came to be learned."""
         _, among, asked = self.model_.found
         return float(among / max(1, asked))
+
+    def node_labels(self) -> NodeLabels:
+        """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
+        return self.model_.node_labels()
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""

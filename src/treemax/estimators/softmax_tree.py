@@ -31,6 +31,7 @@ from treemax.parameters import check_number
 from treemax.pools import Crew, Table, pool_for
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
+from treemax.trees import NodeLabels
 
 ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # what alpha="auto" chooses from
 ALPHA_OF_FEW = 0.01  # where there are too few rows to hold any out
@@ -376,6 +377,10 @@ class SoftmaxTree(LabelClassifier):
     def history_(self) -> list[Record]:
         """How training stood after all nodes of each depth, tree after tree."""
         return [record for state in self.states_ or [] for record in state.history]
+
+    def node_labels(self) -> NodeLabels:
+        """Which labels stand where in the tree, of several trees in the first; for `show_tree` and `plot_tree`."""
+        return self.model_.node_labels()
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""

@@ -19,6 +19,7 @@ from treemax.kernels import lom_tree as kernels
 from treemax.kernels.lom_tree import DEEPEST, NONE, Nodes, Tallies, Way
 from treemax.kernels.scorers import EMPTY, SparseScorers
 from treemax.threads import run_all
+from treemax.trees import NodeLabels
 
 # One record a slot, so that a look-up touches one place in memory.
 _TALLY = np.dtype([("keys", "u8"), ("sums", "f8"), ("counts", "i4"), ("trained", "i4"), ("following", "i8")])
@@ -71,6 +72,20 @@ class LOMTreeModel(CandidateModel):
             inner = level[self.nodes.regressors[level] > 0]
             level = self.nodes.children[inner].ravel().astype(np.int64)
         return levels
+
+    def node_labels(self) -> NodeLabels:
+        """The labels that came to every node. Examples count as often as they came."""
+        order = np.concatenate(self.levels())
+        place = np.zeros(order.max() + 1, dtype=np.int64)
+        place[order] = np.arange(len(order))
+        children = [
+            place[self.nodes.children[node]].tolist() if self.nodes.regressors[node] > 0 else [] for node in order
+        ]  # fmt: skip
+        own = self.lists(order)
+        cuts = own.starts[1:-1]
+        return NodeLabels(
+            children, np.split(own.labels, cuts), np.split(own.counts, cuts), self.nodes.totals[order].tolist()
+        )  # fmt: skip
 
     def best(
         self, rows: Rows, k: int, search: Way | None = None, threads: int = 1

@@ -16,6 +16,7 @@ from treemax.inputs import Rows
 from treemax.kernels import recall_paper as kernels
 from treemax.kernels.recall_paper import NONE, TALLY, Nodes, Tallies, Way, Workspace
 from treemax.threads import run_all
+from treemax.trees import NodeLabels
 
 ROWS_AT_ONCE = 8192  # of an answer: those that end at the same node share what they read
 ROUTER_WEIGHTS = {"increase": kernels.INCREASE, "printed": kernels.PRINTED, "unit": kernels.UNIT}
@@ -66,6 +67,17 @@ class PaperTreeModel(CandidateModel):
     @property
     def n_nodes(self) -> int:
         return int(self.nodes.used[0])
+
+    def node_labels(self) -> NodeLabels:
+        """The candidates of every node."""
+        n, nodes, counts = self.n_nodes, self.nodes, self.candidate_counts
+        own = nodes.n_candidates[:n]
+        if counts is None:
+            filled = np.arange(nodes.labels.shape[1]) < own[:, None]
+            counts = self.tallies.records["count"][nodes.candidates[:n][filled]]
+        children = [row[row > 0].tolist() for row in nodes.children[:n]]
+        labels = [row[:k] for row, k in zip(nodes.labels, own)]
+        return NodeLabels(children, labels, np.split(counts, np.cumsum(own)[:-1]), nodes.total[:n].tolist())
 
     @property
     def depth(self) -> int:

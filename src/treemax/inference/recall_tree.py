@@ -18,6 +18,7 @@ from treemax.kernels import recall_tree as kernels
 from treemax.kernels.recall_tree import Histograms, Shape, Workspace
 from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, SparseScorers, moved
 from treemax.threads import run_all
+from treemax.trees import NodeLabels
 
 SMALLEST_TABLE = 1024
 
@@ -124,6 +125,18 @@ class RecallTreeModel(CandidateModel):
 
         run_all(blocks(len(rows), max(k, beam.n_candidates)), answer, threads)
         return ids, probabilities
+
+    def node_labels(self) -> NodeLabels:
+        """The candidates of the last nodes, summed up from there. Examples count as often as they came."""
+        own, n_inner = self.histograms, len(self.histograms.total) // self.arity
+        children: list[list[int]] = [
+            [child for child in range(node * self.arity + 1, (node + 1) * self.arity + 1) if own.total[child] > 0]
+            for node in range(n_inner)
+        ]  # fmt: skip
+        children += [[]] * (len(own.total) - n_inner)
+        labels = [row[:n] for row, n in zip(own.labels, own.n_labels)]
+        counts = [row[:n] for row, n in zip(own.label_counts, own.n_labels)]
+        return NodeLabels.from_leaves(children, labels, counts, own.total.tolist())
 
     # --- to a file and back -----------------------------------------------------------------------------
 

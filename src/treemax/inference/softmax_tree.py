@@ -23,6 +23,7 @@ from treemax.kernels import search as sparse_kernels
 from treemax.kernels import softmax_tree as kernels
 from treemax.kernels.softmax_tree import FEW, PANEL, Leaves, Planes, Structure
 from treemax.threads import run_all
+from treemax.trees import NodeLabels
 
 FILLED = 0.7  # of a node's table of features
 ROWS_AT_ONCE = 1024  # those that come to the same leaf share what they read
@@ -92,6 +93,17 @@ class SoftmaxTreeModel:
     @property
     def n_leaves(self) -> int:
         return len(self.structure.starts) - 1
+
+    def node_labels(self) -> NodeLabels:
+        """The classes at each node of the first tree."""
+        codes, children = [int(self.structure.roots[0])], []
+        for code in codes:  # grows while it is walked through
+            n = len(codes)
+            children.append([n, n + 1] if code >= 0 else [])
+            codes += self.structure.children[code].tolist() if code >= 0 else []
+        starts, classes = self.structure.starts, self.structure.classes
+        own = [classes[starts[-1 - code] : starts[-code]] if code < 0 else classes[:0] for code in codes]
+        return NodeLabels.from_leaves(children, own)
 
     @property
     def depth(self) -> int:

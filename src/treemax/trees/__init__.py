@@ -5,11 +5,13 @@ from treemax.trees.building import TREES, build_tree, check_tree, named_tree
 from treemax.trees.features import given_vectors
 from treemax.trees.hierarchy import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, tree_of
 from treemax.trees.kmeans import kmeans_tree, label_vectors
+from treemax.trees.node_labels import NodeLabels
 from treemax.trees.refinement import refined
 from treemax.trees.tree import Tree
 
 __all__ = [
     "TREES",
+    "NodeLabels",
     "Tree",
     "build_tree",
     "check_tree",

@@ -1,0 +1,52 @@
+"""Which labels stand under which node, for trees that route rows: there a label may be at many leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class NodeLabels:
+    """The labels at every node, in no order. The root is node 0, and children have higher numbers than parents.
+
+    `counts` are how often each of them came to the node, and `examples` how many rows did; None where the model does
+    not know.
+    """
+
+    children: Sequence[Sequence[int]]
+    labels: Sequence[NDArray[Any]]
+    counts: Sequence[NDArray[Any]] | None = None
+    examples: Sequence[float] | None = None
+
+    @classmethod
+    def from_leaves(
+        cls,
+        children: Sequence[Sequence[int]],
+        labels: Sequence[NDArray[Any]],
+        counts: Sequence[NDArray[Any]] | None = None,
+        examples: Sequence[float] | None = None,
+    ) -> NodeLabels:
+        """From the labels of the leaves, and how often each came there.
+
+        >>> nothing = np.array([], dtype=int)
+        >>> found = NodeLabels.from_leaves([[1, 2], [], []], [nothing, np.array([4, 2]), np.array([2])])
+        >>> [sorted(own.tolist()) for own in found.labels]
+        [[2, 4], [2, 4], [2]]
+        """
+        own: list[dict[int, float]] = [{} for _ in children]
+        for node in range(len(children) - 1, -1, -1):
+            below = own[node]
+            if not children[node]:
+                amounts = np.zeros(len(labels[node])) if counts is None else counts[node]
+                below.update(zip(labels[node].tolist(), amounts.tolist()))
+            for child in children[node]:
+                for label, count in own[child].items():
+                    below[label] = below.get(label, 0.0) + count
+        ids = [np.array(list(below), dtype=np.int64) for below in own]
+        sums = None if counts is None else [np.array(list(below.values())) for below in own]
+        return cls(children, ids, sums, examples)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from treemax.plots import plot_history, plot_tree, show_tree
     from treemax.progressive import progressive_validation
     from treemax.ray_cluster import cluster
+    from treemax.ray_data import predict_dataset
     from treemax.text import HashingText, TextModel, TfidfText
 
 # Names are imported when first used: the command line answers `--help` without waiting for Numba.
@@ -49,6 +50,7 @@ _HOMES = {
     "show_tree": "treemax.plots",
     "checkpoint": "treemax.checkpoints",
     "cluster": "treemax.ray_cluster",
+    "predict_dataset": "treemax.ray_data",
     "progressive_validation": "treemax.progressive",
     "HashingText": "treemax.text",
     "TextModel": "treemax.text",
@@ -78,6 +80,7 @@ __all__ = [
     "load",
     "plot_history",
     "plot_tree",
+    "predict_dataset",
     "progressive_validation",
     "show_tree",
 ]

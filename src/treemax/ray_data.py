@@ -1,0 +1,118 @@
+"""Answers for data sets that are too large for one machine, by Ray Data: from Parquet to Parquet, batch by batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.extras import imported
+from treemax.parameters import check_number
+
+BATCH_ROWS = 4096
+_is_label = np.frompyfunc(lambda label: label is not None, 1, 1)
+
+
+def predict_dataset(
+    model: str | Path, data: Any, k: int = 5, workers: int | None = None, batch_rows: int = BATCH_ROWS
+) -> Any:
+    """The k best labels of every row of a data set, on a Ray cluster.
+
+    Every worker maps the model from its file, so that those of one machine share its memory. Columns are known by their
+    names, as in a Parquet file of examples; all of them are handed on, and two are added: `predicted`, a list of
+    labels, best first, and `scores`.
+
+    Parameters
+    ----------
+    model : path
+        A `.treemax` file, in a place that all machines see.
+    data : a data set of Ray, or paths
+        Paths are those of Parquet files or of folders of them.
+    k : int
+        How many labels.
+    workers : int, optional
+        Processes that answer; without it, one fewer than the cluster has cores.
+    batch_rows : int
+        Rows that are answered at a time.
+
+    Returns
+    -------
+    ray.data.Dataset
+        Nothing is computed before it is used, for example by `write_parquet`.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> answers = treemax.predict_dataset("model.treemax", "rows/")  # doctest: +SKIP
+    >>> answers.write_parquet("answers/")  # doctest: +SKIP
+    """
+    ray = imported("ray", "predict_dataset", "ray")
+    ray_data = imported("ray.data", "predict_dataset", "ray")
+    check_number("k", k, whole=True, least=1)
+    check_number("batch_rows", batch_rows, whole=True, least=1)
+    if workers is not None:
+        check_number("workers", workers, whole=True, least=1)
+    path = Path(model)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no model file {path}.")
+    if not isinstance(data, ray_data.Dataset):
+        data = ray_data.read_parquet(data)
+    cores = int(ray.cluster_resources().get("CPU", 1))
+    count = workers or max(1, cores - 1)
+    return data.map_batches(
+        Answering,
+        fn_constructor_args=(str(path.absolute()), k),
+        batch_format="pyarrow",
+        batch_size=batch_rows,
+        zero_copy_batch=True,
+        num_cpus=min(
+            1.0, (cores - 1) / count
+        ),  # one core is left to those who read and write, without whom all wait
+        compute=ray_data.ActorPoolStrategy(size=count),
+    )
+
+
+class Answering:
+    """A model that adds its answers to Arrow tables."""
+
+    def __init__(self, model: str, k: int) -> None:
+        import treemax
+
+        self.model, self.k = treemax.load(model), k
+        self.inner = getattr(self.model, "estimator", self.model)
+        self.inner.set_params(n_jobs=None)
+
+    def __call__(self, table: Any) -> Any:
+        import pyarrow
+
+        for name in ("predicted", "scores"):
+            if name in table.column_names:
+                raise ValueError(
+                    f"The data has a column {name!r} already; leave it out, or give it another name."
+                )
+        labels, scores = self._answers(table)
+        known = _is_label(labels).astype(bool)  # a model may have fewer answers than were asked for
+        starts = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
+        kind = pyarrow.int64() if self.inner.classes_.dtype.kind in "iu" else pyarrow.string()
+        answers = {
+            "predicted": pyarrow.array(labels[known].tolist(), kind),
+            "scores": pyarrow.array(scores[known]),
+        }
+        for name, values in answers.items():
+            table = table.append_column(name, pyarrow.ListArray.from_arrays(starts, values))
+        return table
+
+    def _answers(self, table: Any) -> tuple[NDArray[np.object_], NDArray[np.float32]]:
+        from treemax.formats import read_examples
+
+        if table.num_rows == 0:
+            return np.empty((0, self.k), dtype=object), np.empty((0, self.k), np.float32)
+        takes_text = self.inner is not self.model
+        examples = read_examples(table, n_features=None if takes_text else self.inner.n_features_in_)
+        if takes_text != (examples.texts is not None):
+            wanted, got = ("text", "features") if takes_text else ("features", "text")
+            raise ValueError(f"The model was trained on {wanted}, but the data holds {got}.")
+        found = self.model.predict_topk(examples.X, self.k)
+        return found.labels.astype(object), found.scores

@@ -138,6 +138,26 @@ def test_fit_predict_eval_info_stream_in_every_format(folder, tmp_path, name):
     assert reports[-1]["n"] == 100 and reports[-1]["P@1"] == reports[-2]["precision"] > 0.7
 
 
+@pytest.mark.parametrize("name", ["train.txt", "multi.txt", "text.parquet", "data.svm", "data.arrow"])
+def test_fit_with_little_memory_gives_the_same_file(folder, tmp_path, name):
+    arguments = ["fit", folder / name, "--model", "label-tree", "--set", "max_leaf=2"]
+    done(*arguments, "-o", tmp_path / "memory.treemax")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for more in ([], ["--scratch", scratch]):
+        done(*arguments, "-o", tmp_path / "disk.treemax", "--memory", "4GB", *more)
+        assert (tmp_path / "disk.treemax").read_bytes() == (tmp_path / "memory.treemax").read_bytes()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["disk.treemax", "memory.treemax", "scratch"]
+    assert "expected a size such as 2GB" in refused(
+        *arguments, "-o", tmp_path / "x", "--memory", "lots", code=2
+    )
+    assert "is too little for" in refused(*arguments, "-o", tmp_path / "x", "--memory", "10MB")
+    arguments[3] = "one-vs-all"
+    assert "--memory is for label-tree" in refused(
+        *arguments[:4], "-o", tmp_path / "x", "--memory", "1GB", code=2
+    )
+
+
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(FEATURE_FORMATS, 2)))
 def test_features_convert_between_all_formats(folder, tmp_path, source, target):
     out = tmp_path / f"out.{target}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 
 
@@ -23,6 +25,29 @@ def in_words(n_bytes: float) -> str:
         if n_bytes >= size:
             return f"{n_bytes / size:.1f} {unit}"
     return f"{n_bytes:.0f} bytes"
+
+
+def as_bytes(size: int | float | str) -> int:
+    """A size that a person gave, in bytes.
+
+    >>> as_bytes("1.5 GB"), as_bytes(2_000_000)
+    (1500000000, 2000000)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)i?B?\s*", str(size), re.IGNORECASE)
+    if found is None or isinstance(size, bool) or float(found[1]) <= 0:
+        raise ValueError(f"memory must be a size such as '2GB' or a number of bytes, got {size!r}.")
+    step = 1024 if "i" in str(size).lower() else 1000
+    return int(float(found[1]) * step ** ("kmgt".index(found[2].lower()) + 1 if found[2] else 0))
+
+
+def used_bytes() -> int:
+    """Memory that this process has in use, the libraries it has loaded included."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _meminfo_available() -> int | None:

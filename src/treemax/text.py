@@ -7,7 +7,7 @@ and the two are saved as one model that takes raw text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.estimators.base import TrainingInterrupted
+from treemax.estimators.stored import Source, stored_rows
 from treemax.estimators.streams import stream_chunks
-from treemax.inputs import is_arrow
+from treemax.inputs import as_rows, is_arrow
 from treemax.kernels.text import hash_texts
 from treemax.labels import LabelIndex
 from treemax.modelfile import (
@@ -35,6 +36,7 @@ from treemax.modelfile import (
     save,
     saveable,
 )
+from treemax.vocabulary import Vocabulary
 
 MAX_BITS = 30  # of a hashed feature: SciPy's indices are signed 32-bit integers
 MAX_GRAM = 20  # the longest n-gram
@@ -146,6 +148,20 @@ class TfidfText(_TextTransformer):
         self.terms_ = LabelIndex(vectorizer.get_feature_names_out())
         self._vectorizer: TfidfVectorizer | None = None
         return X
+
+    def fit_chunks(self, chunks: Iterable[list[str]]) -> Callable[[list[str]], sp.csr_matrix]:
+        """Learn from texts that come chunk by chunk what `fit` learns from all of them; gives the function that
+        makes of a chunk the rows that `fit_transform` would have made."""
+        counted = Vocabulary(self.get_params(deep=False))
+        for chunk in chunks:
+            counted.add(read_texts(chunk))
+        terms, weights = counted.finish()
+        if not terms:
+            raise ValueError(self._nothing_left(counted.n_texts))
+        self.idf_ = weights
+        self.terms_ = LabelIndex(np.array(terms, dtype=object))
+        self._vectorizer = None
+        return counted.rows
 
     def transform(self, texts: Any) -> sp.csr_matrix:
         """The texts as rows of features; words not in the vocabulary are left out."""
@@ -392,6 +408,10 @@ def _learns_online(model: TextModel) -> bool:
     return hasattr(model.estimator, "partial_fit")
 
 
+def _fits_files(model: TextModel) -> bool:
+    return hasattr(model.estimator, "fit_file")
+
+
 def _gives_probabilities(model: TextModel) -> bool:
     return hasattr(model.estimator, "predict_proba")
 
@@ -436,6 +456,37 @@ class TextModel(ClassifierMixin, BaseEstimator):
         except TrainingInterrupted:  # the estimator keeps what it has learned so far
             vars(self.vectorizer).update(vars(vectorizer))
             raise
+        vars(self.vectorizer).update(vars(vectorizer))
+        return self
+
+    @available_if(_fits_files)
+    def fit_file(
+        self,
+        source: Any,
+        *,
+        memory: int | str = "2GB",
+        folder: Any = None,
+        label_features: Any = None,
+        **reading: Any,
+    ) -> TextModel:
+        """Train on texts that may be more than memory holds; see `LabelTree.fit_file`.
+
+        The vocabulary of `TfidfText` stays in memory.
+        """
+        limit = self.estimator._check_fit_file(memory)
+        data = Source(source, self.estimator.verbose, reading)
+        if not data.overview.texts:
+            raise ValueError(f"{data.name} holds features, not texts: call fit_file of the estimator.")
+        vectorizer = clone(self.vectorizer)
+        rows_of = vectorizer.fit_transform
+        if hasattr(vectorizer, "fit_chunks"):
+            rows_of = vectorizer.fit_chunks(chunk.texts for chunk in data.chunks("counting words"))
+        elif getattr(vectorizer.__sklearn_tags__(), "requires_fit", True):
+            raise ValueError(
+                f"fit_file takes TfidfText or HashingText as vectorizer, not {type(vectorizer).__name__}."
+            )
+        stored = stored_rows(data, lambda texts: as_rows(rows_of(texts)), 1, folder)
+        self.estimator._fit_stored(stored, data, limit, label_features)
         vars(self.vectorizer).update(vars(vectorizer))
         return self
 

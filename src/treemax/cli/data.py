@@ -20,7 +20,7 @@ BITS = 18  # names of features are hashed into 2**18 columns, unless told otherw
 
 @contextmanager
 def opened(
-    path: str, format: str, skip_bad: bool, bits: int | None, chunk_rows: int = 1000, model: Any = None
+    path: str, format_: str, skip_bad: bool, bits: int | None, chunk_rows: int = 1000, model: Any = None
 ) -> Iterator[Reader]:
     """DATA, open for reading, so that training, prediction and streams agree: svmlight's column numbers are
     taken as they are, names are hashed as they were for the model. A model of texts takes plain lines too."""
@@ -29,7 +29,7 @@ def opened(
     holds_text = model is not None and takes_text(model)
     with open_examples(
         path,
-        format,
+        format_,
         chunk_rows=chunk_rows,
         skip_bad=skip_bad,
         bits=bits,
@@ -53,6 +53,14 @@ def read_whole(reader: Reader) -> Examples:
     if len(examples) == 0:
         raise FormatError(f"{reader.name}: no examples in it")
     return examples
+
+
+def first_labelled(reader: Reader) -> Examples:
+    """The first chunk of DATA with a label."""
+    for chunk in reader:
+        if len(chunk.labels.values):
+            return chunk
+    raise FormatError(f"{reader.name}: no labels in it")
 
 
 def chunks(reader: Reader, title: str, progress: bool = True) -> Iterator[Examples]:

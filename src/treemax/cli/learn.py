@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
-from treemax.cli.options import check_output, data_options, make_model, make_vectorizer, model_options
+from treemax.cli.options import (
+    check_output,
+    data_options,
+    make_model,
+    make_vectorizer,
+    model_options,
+    read_size,
+)
 
 
 @click.command()
@@ -43,35 +51,45 @@ from treemax.cli.options import check_output, data_options, make_model, make_vec
     metavar="FOLDER",
     help="Keep what is learned in FOLDER until MODEL is written; the same command goes on from there.",
 )
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    callback=read_size,
+    help="Train on data larger than memory: at most so much at a time, such as 2GB (label-tree).",
+)
+@click.option(
+    "--scratch",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, writable=True),
+    help="Where --memory puts its temporary files; beside MODEL by default.",
+)
 @data_options
 def fit(
     data: str, output: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
-    text: str, hierarchy: str | None, resume: bool, cluster: str | None, checkpoint: str | None, format_: str,
-    skip_bad: bool, bits: int | None,
+    text: str, hierarchy: str | None, resume: bool, cluster: str | None, checkpoint: str | None,
+    memory: int | None, scratch: str | None, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
-    from treemax.cli.data import TrainingRows, opened, read_edges, read_whole, remember_reading
+    from treemax.cli.data import remember_reading
     from treemax.estimators import TrainingInterrupted
-    from treemax.text import TextModel
 
     model = make_model(model_name, settings, jobs)
     if hierarchy is not None and "tree" not in model.get_params():
         raise click.UsageError(
             f"--hierarchy is for models with a tree over the labels, not for {model_name}."
         )
+    if memory is not None and not hasattr(model, "fit_file"):
+        raise click.UsageError(f"--memory is for label-tree, not for {model_name}.")
     vectorizer = make_vectorizer(text, text_settings)
-    with opened(data, format_, skip_bad, bits) as reader:
-        learnable = TrainingRows(reader.name)
-        examples = learnable.part(read_whole(reader))
-    learnable.finish()
-    if hierarchy is not None:
-        model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
-    if examples.texts is not None:
-        model = TextModel(vectorizer, model)
+    reading = {"format_": format_, "skip_bad": skip_bad, "bits": bits}
+    if memory is None:
+        model, train = _in_memory(model, vectorizer, data, hierarchy, reading)
+    else:
+        model, train = _from_disk(model, vectorizer, data, hierarchy, reading, memory, scratch or output)
     start = time.perf_counter()
     with _training_place(cluster, checkpoint):
         try:
-            model.fit(examples.X, examples.y)
+            train()
         except TrainingInterrupted as stop:
             remember_reading(model, bits)
             model.save(output, resume=resume)
@@ -83,9 +101,47 @@ def fit(
     chosen = f"loss {facts['loss']}, " if "loss" in facts else ""
     click.echo(
         f"{output}: {facts['model']}, labels {facts['labels']:,}, features {facts['features']:,}, "
-        f"examples {len(examples):,}, {chosen}trained in {seconds:.1f} s",
+        f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s",
         err=True,
     )
+
+
+def _in_memory(
+    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any]
+) -> tuple[Any, Callable[[], object]]:
+    """The model for DATA, all of which is read, and how to train it."""
+    from treemax.cli.data import TrainingRows, opened, read_edges, read_whole
+    from treemax.text import TextModel
+
+    with opened(data, **reading) as reader:
+        learnable = TrainingRows(reader.name)
+        examples = learnable.part(read_whole(reader))
+    learnable.finish()
+    if hierarchy is not None:
+        model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
+    if examples.texts is not None:
+        model = TextModel(vectorizer, model)
+    return model, lambda: model.fit(examples.X, examples.y)
+
+
+def _from_disk(
+    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], memory: int, place: str
+) -> tuple[Any, Callable[[], object]]:  # fmt: skip
+    """The model for DATA, of which the beginning is read, and how to train it with little memory."""
+    from treemax.cli.data import BITS, first_labelled, opened, read_edges
+    from treemax.text import TextModel
+
+    with opened(data, **reading) as reader:
+        examples = first_labelled(reader)
+    if hierarchy is not None:
+        model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
+    if examples.texts is not None:
+        model = TextModel(vectorizer, model)
+    options = {
+        "format": reader.format, "skip_bad": reading["skip_bad"], "bits": reading["bits"] or BITS, "zero_based": True,
+    }  # fmt: skip
+    folder = Path(place) if Path(place).is_dir() else Path(place).absolute().parent
+    return model, lambda: model.fit_file(data, memory=memory, folder=folder, **options)
 
 
 @contextmanager

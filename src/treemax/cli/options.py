@@ -32,6 +32,16 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
     return path
 
 
+def read_size(context: click.Context, parameter: click.Parameter, size: str | None) -> int | None:
+    """A size such as 2GB, in bytes."""
+    from treemax.memory import as_bytes
+
+    try:
+        return None if size is None else as_bytes(size)
+    except ValueError:
+        raise click.BadParameter(f"expected a size such as 2GB or 500MB, got {size!r}.") from None
+
+
 bits_option = click.option(
     "--bits",
     type=click.IntRange(1, 31),

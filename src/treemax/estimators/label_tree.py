@@ -10,17 +10,22 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
+from treemax.checkpoints import checkpoints_are_kept
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
+from treemax.estimators.stored import Source, learned_form, stand_in, stored_rows
 from treemax.inference.compact import loaded_tree, rounded_weights, saved_arrays
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
-from treemax.labels import LabelIndex, Targets
+from treemax.labels import LabelIndex, RaggedLabels, Targets
 from treemax.learning.adagrad import mean_squared_length
 from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining
+from treemax.learning.out_of_core import StoredTraining, length_of, room_for_rows, stored_label_vectors
+from treemax.learning.stored_rows import StoredRows
+from treemax.memory import as_bytes
 from treemax.parameters import check_number
-from treemax.pools import Table, pool_for
+from treemax.pools import Table, cluster_in_use, pool_for
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy, label_vectors
@@ -174,6 +179,71 @@ class LabelTree(WithHierarchy):
         """
         return self._fit(X, y, label_features=label_features)
 
+    def fit_file(
+        self,
+        source: Any,
+        *,
+        memory: int | str = "2GB",
+        folder: Any = None,
+        label_features: Any = None,
+        **reading: Any,
+    ) -> LabelTree:
+        """Train from nothing on data that may be larger than memory; the model is that of `fit`, bit for bit.
+
+        `source` is a file, a folder of files, a table or a data set: whatever `treemax.formats.open_examples` takes
+        and can be read twice, with its options as `reading`. Rows go to temporary files in `folder` (by default
+        where Python has them; on a disk, not in memory), twelve bytes an entry. `memory` is what the process may
+        take while it trains, without the packed model. Where rows have one label each, those without one are
+        left out. Texts need a `TextModel` around this.
+        """
+        limit = self._check_fit_file(memory)
+        data = Source(source, self.verbose, reading)
+        if data.overview.texts:
+            raise ValueError(
+                f"{data.name} holds texts: put the estimator into a TextModel, and call its fit_file."
+            )
+        stored = stored_rows(data, lambda X: X, data.overview.n_features, folder)
+        return self._fit_stored(stored, data, limit, label_features)
+
+    def _check_fit_file(self, memory: int | str) -> int:
+        """Refuse what `fit_file` cannot do, before hours are spent on reading; gives the memory in bytes."""
+        self._check_parameters()
+        if cluster_in_use() or checkpoints_are_kept():
+            raise ValueError("fit_file trains on this machine and keeps no checkpoints; use fit for either.")
+        return as_bytes(memory)
+
+    def _fit_stored(
+        self, stored: StoredRows, data: Source, memory: int, label_features: Any = None
+    ) -> LabelTree:
+        """Train on rows that are on disk already, as `fit_file` puts them there."""
+        index, several = data.overview.index, data.overview.several
+        threads = thread_count(self.n_jobs)
+        room = room_for_rows(memory, stored, len(index), threads)
+        settings = self._settings(stored.targets, several)
+        length, rows = length_of(stored), stand_in(stored)
+        vectors = self._given_vectors(label_features, index)
+        if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
+            vectors = stored_label_vectors(stored, len(index), room)
+        trees: list[PackedTree] = []
+        stopped = None
+        try:
+            for seed in check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist():
+                tree = build_tree(
+                    self.tree, rows, stored.targets, index, self.arity, self._max_leaf(stored.targets), vectors, seed, threads
+                )  # fmt: skip
+                training = StoredTraining(tree, stored, length, settings, seed, room)
+                trees.append(self._train_tree(training, several))
+        except KeyboardInterrupt:  # trees that are ready are a smaller forest
+            if not trees:
+                raise
+            stopped = TrainingInterrupted(None, len(trees) / self.n_trees)
+        self.loss_ = settings.loss
+        labels = learned_form(RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several)
+        self._adopt(rows, rows, labels, index, stored.targets, Forest(tuple(trees)))
+        if stopped is not None:
+            raise stopped
+        return self
+
     def _train_named(
         self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
     ) -> Forest:
@@ -202,7 +272,7 @@ class LabelTree(WithHierarchy):
         self.loss_ = settings.loss
         return Forest(tuple(trees))
 
-    def _train_tree(self, training: TreeTraining, multi_label: bool) -> PackedTree:
+    def _train_tree(self, training: TreeTraining | StoredTraining, multi_label: bool) -> PackedTree:
         tree, title = training.tree, f"label-tree, {training.common.settings.loss}"
         with progress_bar(training.work, title, "rows", self.verbose) as bar:
             for done in training.run():

@@ -14,7 +14,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import exp32, next_random, stride
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 
 SQUARED_HINGE, LOGISTIC = 0, 1
 BINS, HISTOGRAM_REACH = 512, 8  # of the scores of rows held out
@@ -50,7 +50,7 @@ def _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indi
 
 
 @kernel
-def _aligned(n):
+def aligned(n):
     """n zeros that begin at a cache line: loads that straddle two lines cost a quarter of the time."""
     room = np.zeros(n + 16, np.float32)
     skip = (64 - room.ctypes.data % 64) % 64 // 4
@@ -106,7 +106,7 @@ def _ask_for(near, far, indptr, indices, values, weights, alphas):
 
 
 @fast_kernel
-def _one_pass(
+def one_pass(
     number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss, constant,
     small,
 ):  # fmt: skip
@@ -154,7 +154,7 @@ def _following(i, step, n):
 
 
 @fast_kernel
-def _score_held(held, indptr, indices, values, weights, scores):
+def score_held(held, indptr, indices, values, weights, scores):
     """The scores of sixteen siblings for the rows held out."""
     bias = np.uint64(weights.size) - _WIDTH
     for h in range(held.size):
@@ -163,7 +163,7 @@ def _score_held(held, indptr, indices, values, weights, scores):
 
 
 @fast_kernel
-def _calibrate(held, child_indptr, children, n_children, held_scores, slopes, likelihood, histogram):
+def calibrate(held, child_indptr, children, n_children, held_scores, slopes, likelihood, histogram):
     """What the rows held out say of the scores: the log-likelihood of a softmax over the siblings at each of
     the slopes, and how often a child with a given score is right (row 1) or wrong (row 0)."""
     n_held = held.size
@@ -197,7 +197,7 @@ def _bin(score):
 
 
 @kernel
-def _shuffled(n, random):
+def shuffled(n, random):
     """0 to n - 1 in random order."""
     order = np.arange(n)
     for i in range(n - 1, 0, -1):
@@ -219,14 +219,32 @@ def _local_values(indptr, values, rows, order, length, loss, cost, local_values,
             local_values[at] = value
             squares += value * value
             at += 1
-        if loss == LOGISTIC:
-            inverse[i] = _ONE / max(_ONE, np.float32(0.25) + squares * cost)
-        else:
-            inverse[i] = _ONE / (squares + np.float32(0.5) / cost)
+        inverse[i] = _step_length(squares, loss, cost)
+
+
+@inline_kernel
+def _step_length(squares, loss, cost):
+    """The length of the step that a row allows."""
+    if loss == LOGISTIC:
+        return _ONE / max(_ONE, np.float32(0.25) + squares * cost)
+    return _ONE / (squares + np.float32(0.5) / cost)
 
 
 @kernel
-def _positive(order, child_indptr, children, n_children):
+def look_over(indptr, indices, values, places, length, loss, cost, inverse, first_at):
+    """For rows that come piece by piece, with their places in the local order: what `_local_values` finds of each,
+    and for every feature the first place where it occurs."""
+    for i in range(places.size):
+        squares = np.float32(1.0)
+        for p in range(indptr[i], indptr[i + 1]):
+            value = values[p] / length
+            squares += value * value
+            first_at[indices[p]] = min(first_at[indices[p]], places[i])
+        inverse[places[i]] = _step_length(squares, loss, cost)
+
+
+@kernel
+def positive_bits(order, child_indptr, children, n_children):
     """Which of the children each row has, sixteen bits a row, one block of sixteen after the other."""
     n = order.size
     positive = np.zeros((n_children + 15) // 16 * n, np.uint32)
@@ -238,7 +256,7 @@ def _positive(order, child_indptr, children, n_children):
 
 
 @kernel
-def _held(numbers, order, held_share):
+def held_places(numbers, order, held_share):
     """The places of the rows held out: about one row in `held_share`, the same rows in every node."""
     held, n_held = np.empty(numbers.size, np.int64), 0
     for i in range(numbers.size if held_share > 0 else 0):
@@ -246,6 +264,37 @@ def _held(numbers, order, held_share):
             held[n_held] = i
             n_held += 1
     return held[:n_held]
+
+
+@kernel
+def visits(n, passes, seed):
+    """Where each pass over n rows begins, and its steps."""
+    starts, steps = np.empty(passes, np.int64), np.empty(passes, np.int64)
+    random = next_random(np.uint64(seed))
+    for number in range(passes):
+        random = next_random(random)
+        steps[number] = stride(n, np.int64(random >> np.uint64(33)))
+        random = next_random(random)
+        starts[number] = np.int64(random >> np.uint64(33)) % n
+    return starts, steps
+
+
+@kernel
+def step_constant(loss, cost):
+    """What the steps of a loss need of the cost."""
+    return cost if loss == LOGISTIC else np.float32(0.5) / cost
+
+
+@kernel
+def least_move(small, cost):
+    """The change of a dual variable that counts: less where the cost is far from one."""
+    return small * min(cost, _ONE / cost)
+
+
+@kernel
+def is_settled(moving, n, small):
+    """Whether so few of n rows moved that another pass is not worth it."""
+    return moving <= _DONE * n if small > 0 else moving == 0
 
 
 @kernel
@@ -260,23 +309,19 @@ def _train_block(
     resting[:] = 0
     for h in range(held.size):
         resting[held[h]] = join_at
-    constant = cost if loss == LOGISTIC else np.float32(0.5) / cost
+    constant, least = step_constant(loss, cost), least_move(small, cost)
     done = False
-    random = next_random(np.uint64(seed))
+    starts, steps = visits(n, passes, seed)
     for number in range(passes):
         if number == join_at:
-            _score_held(held, indptr, indices, values, weights, held_scores)
+            score_held(held, indptr, indices, values, weights, held_scores)
             done = False
-        random = next_random(random)
-        step = stride(n, np.int64(random >> np.uint64(33)))
-        random = next_random(random)
-        start = np.int64(random >> np.uint64(33)) % n
         if not done:
-            moving = _one_pass(
-                number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss,
-                constant, small * min(cost, _ONE / cost),
+            moving = one_pass(
+                number, starts[number], steps[number], resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss,
+                constant, least,
             )  # fmt: skip
-            done = moving <= _DONE * n if small > 0 else moving == 0
+            done = is_settled(moving, n, small)
 
 
 @kernel
@@ -300,15 +345,15 @@ def train_siblings(
     local_indptr = np.zeros(n + 1, np.int64)
     local_indices, local_values = np.empty(nnz, np.uint32), np.empty(nnz, np.float32)
     features, inverse = np.empty(min(nnz, local_of.size), np.uint32), np.empty(n, np.float32)
-    order = _shuffled(n, np.uint64(seed))
+    order = shuffled(n, np.uint64(seed))
     n_local = np.int64(
         _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features)
     )
     _local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse)
-    positive = _positive(order, child_indptr, children, n_children)
-    held = _held(numbers, order, held_share)
+    positive = positive_bits(order, child_indptr, children, n_children)
+    held = held_places(numbers, order, held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
-    weights, alphas, resting = _aligned((n_local + 1) * 16), _aligned(n * 16), np.empty(n, np.int32)
+    weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), np.empty(n, np.int32)
     held_scores, biases = np.empty(blocks * block_held, np.float32), np.empty(n_children, np.float32)
     masks, kept, n_kept = np.empty(blocks * n_local, np.uint32), np.empty(1024, np.float32), 0
     join_at = max(1, passes // 2) if held_share > 0 else 0
@@ -319,17 +364,17 @@ def train_siblings(
             local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost, passes,
             small, held, join_at, seed, weights, alphas, resting, held_scores[b * block_held : (b + 1) * block_held],
         )  # fmt: skip
-        kept, n_kept = _keep(weights, least, valid, masks[b * n_local : (b + 1) * n_local], kept, n_kept)
+        kept, n_kept = keep_large(weights, least, valid, masks[b * n_local : (b + 1) * n_local], kept, n_kept)
         biases[16 * b : 16 * b + in_block] = weights[n_local * 16 : n_local * 16 + in_block]
-    _calibrate(order[held], child_indptr, children, n_children, held_scores, slopes, likelihood, histogram)
-    kept_features, starts, entry_children, entry_weights = _merged(
+    calibrate(order[held], child_indptr, children, n_children, held_scores, slopes, likelihood, histogram)
+    kept_features, starts, entry_children, entry_weights = merged(
         features[:n_local], masks, kept[:n_kept], blocks
     )
     return kept_features, starts, entry_children, entry_weights, biases
 
 
 @kernel
-def _keep(weights, least, valid, masks, kept, n_kept):
+def keep_large(weights, least, valid, masks, kept, n_kept):
     """Append the weights of a block that are large enough; the masks say whose they are."""
     bound = vector.splat(least)
     zero = vector.splat(np.float32(0.0))
@@ -351,7 +396,7 @@ def _keep(weights, least, valid, masks, kept, n_kept):
 
 
 @kernel
-def _merged(features, masks, kept, blocks):
+def merged(features, masks, kept, blocks):
     """The entries of all blocks, feature by feature."""
     n_local = features.size
     place = np.zeros(blocks, np.int64)

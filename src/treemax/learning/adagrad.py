@@ -23,6 +23,7 @@ from treemax.threads import for_each, one_blas_thread
 
 LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
 MOST_BATCH_ROWS = 65_536
+SUMMED_TOGETHER = 1 << 20  # values whose squares are added up in one go
 WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
 
 
@@ -178,11 +179,20 @@ def suggestion_for_stream(loss: str, rows: Rows) -> Suggestion:
     return Suggestion(rate / math.sqrt(squared_length), square, math.sqrt(square))
 
 
+def squared_sum(values: NDArray[np.float32]) -> float:
+    """The sum of the squares, block by block, so that it is the same where the values come in whole blocks."""
+    total = 0.0
+    for start in range(0, len(values), SUMMED_TOGETHER):
+        block = values[start : start + SUMMED_TOGETHER]
+        total += float(np.einsum("i,i->", block, block, dtype=np.float64))
+    return total
+
+
 def mean_squared_length(rows: Rows) -> tuple[float, float]:
     """The mean squared length of a row that is not all zero, and the mean number of its non-zeros."""
     if isinstance(rows, SparseRows):
         values = rows.values[rows.indptr[0] : rows.indptr[-1]]
-        total = float(np.einsum("i,i->", values, values, dtype=np.float64))
+        total = squared_sum(values)
         count = int(np.count_nonzero(values))
         filled = int((np.diff(rows.indptr) > 0).sum())
     else:

@@ -92,10 +92,10 @@ def node_problems(tree: Tree, targets: Targets) -> list[NodeProblem]:
     node, row, parent = node[order], row[order], parent[order]
     child = (node - tree.first_child[parent]).astype(np.uint32)
     if len(parent) == 0:  # not one label: every row is a row of the root, and of none of its children
-        return [_problem(0, row, child, n_rows)]
+        return [problem_of(0, row, child, n_rows)]
     cuts = np.flatnonzero(np.diff(parent, prepend=-1, append=-1))
     return [
-        _problem(int(parent[start]), row[start:stop], child[start:stop], n_rows)
+        problem_of(int(parent[start]), row[start:stop], child[start:stop], n_rows)
         for start, stop in pairwise(cuts.tolist())
     ]
 
@@ -106,7 +106,8 @@ def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return numbers[np.diff(numbers, prepend=-1) != 0]
 
 
-def _problem(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_rows: int) -> NodeProblem:
+def problem_of(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_rows: int) -> NodeProblem:
+    """The problem of a node from its pairs of row and child, sorted and each there once."""
     if node == 0:
         return NodeProblem(
             0, np.arange(n_rows, dtype=np.uint32), np.searchsorted(row, np.arange(n_rows + 1)), child

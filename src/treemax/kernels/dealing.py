@@ -1,0 +1,29 @@
+"""Rows of a sparse matrix copied in another order."""
+
+from __future__ import annotations
+
+from treemax.kernels.jit import kernel
+
+
+@kernel
+def copy_rows(indptr, indices, values, rows, out_indices, out_values):
+    """The entries of these rows, one row after the other; `indices` and `values` begin at the first row's start."""
+    first, at = indptr[0], 0
+    for i in range(rows.size):
+        for p in range(indptr[rows[i]] - first, indptr[rows[i] + 1] - first):
+            out_indices[at] = indices[p]
+            out_values[at] = values[p]
+            at += 1
+
+
+@kernel
+def copy_local_rows(indptr, indices, values, rows, local_of, out_indptr, out_indices, out_values):
+    """The same, with features by their local numbers, and where each row begins."""
+    at = 0
+    out_indptr[0] = 0
+    for i in range(rows.size):
+        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            out_indices[at] = local_of[indices[p]]
+            out_values[at] = values[p]
+            at += 1
+        out_indptr[i + 1] = at

@@ -80,7 +80,8 @@ class LearnedTreeModel:
         arrays: list[NDArray[Any]] = [
             tree.first_child, tree.n_children, tree.label, self.first_vectors, self.weights.ravel(), self.biases,
         ]  # fmt: skip
-        return (read_only(self.embeddings.ravel()), self.embeddings.shape[1], *map(read_only, arrays))
+        widest = int(tree.n_children.max())
+        return (read_only(self.embeddings.ravel()), self.embeddings.shape[1], widest, *map(read_only, arrays))
 
     def known(self, rows: Rows) -> SparseRows:
         """Rows in terms of the embeddings: what was not seen in training is left out."""

@@ -611,6 +611,7 @@ def _reassign(
 
 
 # --- answers ---------------------------------------------------------------------------------------------
+# `widest` is the largest number of children: to look for it would take longer than the answer for one row.
 
 
 @inline_kernel
@@ -658,13 +659,12 @@ def _insert(nodes, probabilities, begin, n, node, probability):
 
 @fast_kernel
 def best_exact(
-    indptr, indices, values, embeddings, width, first_child, n_children, labels, first_vectors, weights, biases, depth,
+    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, depth,
     ids, probabilities,
 ):  # fmt: skip
     """The k most probable labels of each row: depth first, the best child first, and nothing below what is
     already less probable than the k-th best."""
     width = np.uint64(width)
-    widest = n_children.max()
     hidden = np.empty(width, np.float32)
     scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
     nodes, chances = np.empty(depth * widest + 2, np.int64), np.empty(depth * widest + 2, np.float32)
@@ -695,12 +695,11 @@ def best_exact(
 
 @fast_kernel
 def best_beam(
-    indptr, indices, values, embeddings, width, first_child, n_children, labels, first_vectors, weights, biases, beam,
+    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, beam,
     ids, probabilities,
 ):  # fmt: skip
     """The best labels below the `beam` most probable nodes of each level."""
     width = np.uint64(width)
-    widest = n_children.max()
     hidden = np.empty(width, np.float32)
     scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
     nodes, following = np.empty(beam, np.int64), np.empty(beam, np.int64)
@@ -734,12 +733,11 @@ def best_beam(
 
 @fast_kernel
 def all_above(
-    indptr, indices, values, embeddings, width, first_child, n_children, labels, first_vectors, weights, biases, depth,
+    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, depth,
     threshold, starts,
 ):  # fmt: skip
     """Ids and probabilities of all labels with at least this probability, row after row; `starts` says where."""
     width = np.uint64(width)
-    widest = n_children.max()
     hidden = np.empty(width, np.float32)
     scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
     nodes, chances = np.empty(depth * widest + 2, np.int64), np.empty(depth * widest + 2, np.float32)
@@ -779,6 +777,7 @@ def probabilities_of_all(
     values,
     embeddings,
     width,
+    widest,
     first_child,
     n_children,
     labels,
@@ -789,7 +788,6 @@ def probabilities_of_all(
 ):
     """The probability of every label, from the root down."""
     width = np.uint64(width)
-    widest = n_children.max()
     hidden = np.empty(width, np.float32)
     scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
     chances = np.empty(n_children.size, np.float32)
@@ -808,12 +806,11 @@ def probabilities_of_all(
 
 @fast_kernel
 def probabilities_of_given(
-    indptr, indices, values, embeddings, width, first_child, n_children, labels, first_vectors, weights, biases, parents,
+    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, parents,
     leaves, ids, out,
 ):  # fmt: skip
     """The probabilities of given labels, from the leaf up; zero for an id of -1."""
     width = np.uint64(width)
-    widest = n_children.max()
     hidden = np.empty(width, np.float32)
     scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
     for r in range(out.shape[0]):

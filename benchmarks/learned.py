@@ -39,7 +39,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain steps": {"optimizer": "sgd"},
     "plain steps, no dropout": PLAIN,
     "the paper's way": {**PAPER, "learning_rate": 0.5},
-    "the paper's way, 25 passes": {**PAPER, "learning_rate": 0.5, "passes": 25},
     "the paper's way but for log p": {**PAPER, "objective": "log-likelihood"},
 }
 

@@ -2,13 +2,15 @@
 
 Rows are ordered by node and cut into tiles that lie within one node. Nothing here waits for the device: how
 many tiles a node has is known to the kernels only, and programs without rows end at once. So a step can be
-recorded as a graph.
+recorded as a graph. Called from Python, a step costs as many launches as it has: there are four forward and three
+back, two levels below the root or one.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import threading
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -16,16 +18,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from treemax.torch.layer import Gradients, Kept, Layer, group_rows
+from treemax.torch.layer import Gradients, Kept, Layer, Rows
+from treemax.torch.plain import packed_in_order
+from treemax.torch.reassignment import Statistics
 
 HALVES = (torch.bfloat16, torch.float16)
+TYPES = (*HALVES, torch.float32)
 WIDEST_NODE = 16_384  # children whose logits one program can hold
 WIDEST_BEST = 8_192  # numbers of which one program can find the best
 MOST_BEST = 32  # of them, one after the other
+MOST_RANKED = 16_384  # rows that are put in order by comparing each with each
+ITEMS_RANKED = 16  # by one program
 LAUNCHES_BY_VERSION = (
     3,
     5,
 )  # of Triton: since then a compiled kernel takes the arguments that its source names
+PRODUCTS_BY_VERSION = (2, 8)  # of PyTorch: since then products of halves can be had in float32
 
 
 class Blocks(NamedTuple):
@@ -35,6 +43,7 @@ class Blocks(NamedTuple):
     features: int
     warps: int
     stages: int
+    registers: int | None = None  # at most, of a thread
 
     def within(self, arity: int, features: int) -> Blocks:
         """No larger than what there is."""
@@ -43,31 +52,25 @@ class Blocks(NamedTuple):
             features=min(self.features, max(16, _power_of_two(features))),
         )
 
-    def options(self) -> dict[str, int]:
-        """As arguments of a kernel."""
-        return {
-            "BLOCK_CHILDREN": self.children,
-            "BLOCK_FEATURES": self.features,
-            "num_warps": self.warps,
-            "num_stages": self.stages,
-        }
-
 
 # Found by trying on an NVIDIA H200, with rows of 200 and 1,024 features. Products of float32 first.
 LOGITS = {True: Blocks(64, 64, 4, 3), False: Blocks(64, 128, 4, 3)}
-HIDDEN_GRADIENT = {True: Blocks(32, 128, 4, 3), False: Blocks(32, 128, 4, 3)}
-WEIGHT_GRADIENT = {True: Blocks(32, 128, 4, 3), False: Blocks(64, 128, 4, 3)}
+HIDDEN_GRADIENT = {True: Blocks(16, 256, 4, 3, 128), False: Blocks(32, 256, 4, 3, 128)}
+WEIGHT_GRADIENT = {True: Blocks(32, 64, 4, 3, 128), False: Blocks(32, 128, 4, 3, 128)}
+ROOT_CHILDREN = 16  # of the root, whose gradients one program has
 
 
 def can_run(hidden: Tensor, layer: Layer) -> bool:
     """Whether the kernels can be used: on a GPU, with types that its matrix units know, and nodes not too wide."""
+    if not can_use(hidden) or layer.weight.dtype not in TYPES or hidden.shape[0] == 0:
+        return False
     widest = max([table.shape[1] for table in layer.children], default=0)
-    return can_use(hidden) and layer.weight.dtype in (*HALVES, torch.float32) and widest <= WIDEST_NODE
+    return 0 < widest <= WIDEST_NODE
 
 
 def can_use(tensor: Tensor) -> bool:
     """Whether kernels can work on a tensor."""
-    return tensor.is_cuda and tensor.dtype in (*HALVES, torch.float32) and _kernels() is not None
+    return tensor.is_cuda and tensor.dtype in TYPES and _kernels() is not None
 
 
 @cache
@@ -91,11 +94,6 @@ def _precision(dtype: torch.dtype) -> str:
 def _power_of_two(number: int) -> int:
     """The next one."""
     return 1 << max(0, number - 1).bit_length()
-
-
-def _tile_rows(n_rows: int, n_nodes: int) -> int:
-    """Rows of a tile: at most about those of a node."""
-    return min(64, max(16, _power_of_two(n_rows // max(1, n_nodes)) // 2))
 
 
 class Program:
@@ -123,7 +121,17 @@ class Program:
 
 def _stream(tensor: Tensor) -> int | None:
     """The stream to launch on; Triton's own choice where there is none."""
-    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else None
+    return _kernels().stream_of(tensor.get_device()) if tensor.is_cuda else None
+
+
+_threads = threading.local()
+
+
+def _begin_thread(tensor: Tensor) -> None:
+    """Backward passes have a thread of their own, and cuBLAS complains if it is the first there to use the device."""
+    if not hasattr(_threads, "begun"):
+        tensor.new_zeros(1)
+        _threads.begun = True
 
 
 def _is_current(tensor: Tensor) -> bool:
@@ -131,8 +139,13 @@ def _is_current(tensor: Tensor) -> bool:
     return not tensor.is_cuda or torch.cuda.current_device() == tensor.get_device()
 
 
+def _aligned(tensor: Tensor) -> Tensor:
+    """Kernels are made for tensors that begin at a whole 16 bytes."""
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
 def _unaligned(*tensors: Tensor | None) -> int:
-    """Whether one of them does not begin at a whole 16 bytes: kernels are made for one or the other."""
+    """Whether one of them does not: kernels are made for one or the other."""
     places = 0
     for tensor in tensors:
         if tensor is not None:
@@ -144,21 +157,18 @@ def _unaligned(*tensors: Tensor | None) -> int:
 
 
 class LevelPlan(NamedTuple):
+    """The last two for one slope of all rows, and for one of each."""
+
     logits: Program
     softmax: Program
-    hidden_gradient: Program
-    weight_gradient: Program
+    gradients: tuple[Program, Program]
 
 
 class Plan(NamedTuple):
     """The programs of a step, for batches of one size."""
 
-    look_up: Program
+    prepare: Program
     gather_root: Program
-    root_softmax: Program
-    reduce: Program
-    root_error: Program
-    scatter_root: Program
     levels: list[LevelPlan]
 
 
@@ -170,199 +180,225 @@ class Sizes(NamedTuple):
     features: int
     root_width: int
     n_direct: int
-    nodes: tuple[tuple[int, int], ...]
+    nodes: tuple[torch.Size, ...]
     hidden_type: torch.dtype
     weight_type: torch.dtype
     has_bias: bool
     reduction: str
+    ignore_index: int
+    notes: bool
     precision: str
-    slope_step: int
     unaligned: int
 
+    @property
+    def n_bounds(self) -> int:
+        return sum(n_nodes + 2 for n_nodes, _ in self.nodes)
 
-def _sizes(hidden: Tensor, layer: Layer, reduction: str, slope: Tensor | None = None) -> Sizes:
-    parameters = layer[:4]
+    @property
+    def n_places(self) -> int:
+        return math.prod(self.nodes[-1])
+
+    @property
+    def ranks(self) -> bool:
+        """Whether rows are put in order by comparing each with each."""
+        return self.n_rows <= MOST_RANKED
+
+
+def _sizes(
+    hidden: Tensor, layer: Layer, reduction: str = "none", ignore_index: int = 0, notes: bool = False
+) -> Sizes:
+    weight, bias, node_weight, node_bias = layer[:4]
     return Sizes(
-        hidden.get_device(), hidden.shape[0], hidden.shape[1], layer.root_empty.shape[0], layer.direct.shape[0],
-        tuple([tuple(table.shape) for table in layer.children]), hidden.dtype, layer.weight.dtype,
-        layer.bias is not None, reduction, _precision(hidden.dtype), 0 if slope is None else slope.dim(),
-        _unaligned(hidden, slope, *parameters),
+        hidden.get_device(), *hidden.shape, layer.root_empty.shape[0], layer.direct.shape[0],
+        tuple([table.shape for table in layer.children]), hidden.dtype, weight.dtype, bias is not None, reduction,
+        ignore_index, notes, _precision(hidden.dtype), _unaligned(weight, bias, node_weight, node_bias),
     )  # fmt: skip
 
 
 @lru_cache(maxsize=256)
 def _plan(sizes: Sizes) -> Plan:
-    n_rows, features, width = sizes.n_rows, sizes.features, sizes.root_width
-    wide = min(4096, _power_of_two(width))
-    narrow = min(1024, _power_of_two(width))
-    row_block = min(1024, _power_of_two(features))
-    n_real = sizes.n_direct + (sizes.nodes[0][0] if sizes.nodes else 0)
+    n_items = sizes.n_rows + (sizes.n_bounds if sizes.ranks else 0)
+    root = {
+        "N_DIRECT": sizes.n_direct, "N_TOP": sizes.nodes[0][0], "FEATURES": sizes.features, "HAS_BIAS": sizes.has_bias,
+        "BLOCK": min(1024, _power_of_two(sizes.features)),
+    }  # fmt: skip
     return Plan(
-        Program("look_up", (-(-n_rows // 256),), BLOCK=256),
-        Program("gather_root", (width,), FEATURES=features, HAS_BIAS=sizes.has_bias, BLOCK=row_block),
-        Program("root_softmax", (n_rows,), WIDTH=width, BLOCK=wide, num_warps=4 if wide <= 1024 else 8),
-        Program("reduce", (1,), MEAN=sizes.reduction == "mean", BLOCK=1024),
-        Program("root_error", (n_rows, -(-width // narrow)), SLOPE_STEP=sizes.slope_step, WIDTH=width, BLOCK=narrow),
-        Program("scatter_root", (n_real,), FEATURES=features, HAS_BIAS=sizes.has_bias, BLOCK=row_block),
-        [_level_plan(sizes, n_nodes, arity) for n_nodes, arity in sizes.nodes],
+        Program(
+            "prepare", (-(-n_items // ITEMS_RANKED) + sizes.root_width,), N_BOUNDS=sizes.n_bounds, N_PLACES=sizes.n_places,
+            IGNORED=sizes.ignore_index, RANKS=sizes.ranks, ITEMS=ITEMS_RANKED, OTHERS=1024, **root,
+        ),
+        Program("gather_root", (sizes.root_width,), **root),
+        [_level_plan(sizes, level) for level in range(len(sizes.nodes))],
     )  # fmt: skip
 
 
-def _level_plan(sizes: Sizes, n_nodes: int, arity: int) -> LevelPlan:
-    n_rows, features, single = sizes.n_rows, sizes.features, sizes.hidden_type == torch.float32
-    block_rows = _tile_rows(n_rows, n_nodes)
-    tiles = n_rows // block_rows + n_nodes if n_rows else 0
-    shared = {"ARITY": arity, "FEATURES": features, "PRECISION": sizes.precision}
-    by_tile = {"BLOCK_ROWS": block_rows, "STEPS": n_nodes.bit_length()}
-    logits, hidden, weight = (
-        kind[single].within(arity, features) for kind in (LOGITS, HIDDEN_GRADIENT, WEIGHT_GRADIENT)
+def _level_plan(sizes: Sizes, level: int) -> LevelPlan:
+    n_nodes, arity = sizes.nodes[level]
+    last = level == len(sizes.nodes) - 1
+    wide = min(4096, _power_of_two(sizes.root_width))
+    shared = {
+        "N_BOUNDS": sizes.n_bounds, "BELOW": sizes.n_places // (n_nodes * arity), "MEAN": sizes.reduction == "mean",
+        "N_DIRECT": sizes.n_direct, "N_TOP": sizes.nodes[0][0], "WIDTH": sizes.root_width, "ARITY": arity,
+    }  # fmt: skip
+    softmax = Program(
+        "softmax", (sizes.n_rows,), ROOT=level == 0, REDUCES=last and sizes.reduction != "none",
+        NOTES_ROOT=sizes.notes and level == 0, NOTES_LEVEL=sizes.notes and not last, N_PLACES=sizes.n_places, BLOCK=wide,
+        ARITY_BLOCK=_power_of_two(arity), num_warps=4, **shared,
+    )  # fmt: skip
+    gradients = [_gradients_program(sizes, level, step, shared) for step in (0, 1)]
+    return LevelPlan(_logits_program(sizes, level, 1, 3), softmax, (gradients[0], gradients[1]))
+
+
+def _logits_program(sizes: Sizes, level: int, order: int, starts: int) -> Program:
+    """For rows whose order and starts are these parts of what is packed."""
+    n_nodes, arity = sizes.nodes[level]
+    blocks = LOGITS[sizes.hidden_type == torch.float32].within(arity, sizes.features)
+    n_tiles, tiling = _tiling(sizes.n_rows, n_nodes, n_nodes)
+    first = sum(above + 2 for above, _ in sizes.nodes[:level]) if starts == 3 else 0
+    return Program(
+        "node_logits", (n_tiles, -(-arity // blocks.children)), N_NODES=n_nodes, ORDER=order, STARTS=starts, FIRST=first,
+        ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, **tiling,
+        BLOCK_CHILDREN=blocks.children, BLOCK_FEATURES=blocks.features, num_warps=blocks.warps, num_stages=blocks.stages,
+    )  # fmt: skip
+
+
+def _gradients_program(sizes: Sizes, level: int, slope_step: int, shared: dict[str, Any]) -> Program:
+    n_nodes, arity = sizes.nodes[level]
+    last, single = level == len(sizes.nodes) - 1, sizes.hidden_type == torch.float32
+    rows, node = (kind[single].within(arity, sizes.features) for kind in (HIDDEN_GRADIENT, WEIGHT_GRADIENT))
+    n_tiles, tiling = _tiling(sizes.n_rows, n_nodes, n_nodes + 1)
+    of_root = -(-sizes.root_width // ROOT_CHILDREN) if last else 0
+    n_programs = (
+        of_root + n_tiles * -(-sizes.features // rows.features) + n_nodes * -(-arity // node.children)
     )
-    return LevelPlan(
-        Program(
-            "node_logits", (tiles, -(-arity // logits.children)), HAS_BIAS=sizes.has_bias, **shared, **by_tile,
-            **logits.options(),
-        ),
-        Program("level_softmax", (n_rows,), WIDTH=arity, BLOCK=_power_of_two(arity)),
-        Program(
-            "hidden_gradient", (tiles, -(-features // hidden.features)), SLOPE_STEP=sizes.slope_step, **shared,
-            **by_tile, **hidden.options(),
-        ),
-        Program(
-            "weight_gradient", (n_nodes, -(-arity // weight.children)), SLOPE_STEP=sizes.slope_step,
-            HAS_BIAS=sizes.has_bias, BLOCK_ROWS=16, **shared, **weight.options(),
-        ),
+    return Program(
+        "gradients", (n_programs,), ROOT=last, SLOPE_STEP=slope_step, N_NODES=n_nodes, FEATURES=sizes.features,
+        FIRST=sum(above + 2 for above, _ in sizes.nodes[:level]), HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision,
+        ROOT_PROGRAMS=of_root, TILES=n_tiles, BLOCK_ROOT=ROOT_CHILDREN, **tiling, **shared,
+        CHILDREN_OF_ROWS=rows.children, FEATURES_OF_ROWS=rows.features, CHILDREN_OF_NODE=node.children,
+        FEATURES_OF_NODE=node.features, num_warps=node.warps, num_stages=node.stages, maxnreg=node.registers,
     )  # fmt: skip
+
+
+def _tiling(n_rows: int, n_nodes: int, n_groups: int) -> tuple[int, dict[str, int]]:
+    """How many tiles rows at so many nodes have at most, and how the kernels find those of a group of rows."""
+    block_rows = min(64, max(16, _power_of_two(n_rows // max(1, n_nodes)) // 2))
+    step = _power_of_two(math.isqrt(n_groups) + 1)
+    options = {"BLOCK_ROWS": block_rows, "STEP": step, "STEPS": _power_of_two(-(-n_groups // step))}
+    return n_rows // block_rows + n_groups, options
 
 
 # --- forward and backward ------------------------------------------------------------------------------
 
 
 def forward(
-    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str
+    hidden: Tensor,
+    target: Tensor,
+    layer: Layer,
+    ignore_index: int,
+    reduction: str,
+    statistics: Statistics | None,
 ) -> tuple[Tensor, Kept]:
     """As `treemax.torch.plain.forward`."""
     if _is_current(hidden):
-        return _forward(hidden, target, layer, ignore_index, reduction)
+        return _forward(hidden, target, layer, ignore_index, reduction, statistics)
     with torch.cuda.device_of(hidden):
-        return _forward(hidden, target, layer, ignore_index, reduction)
+        return _forward(hidden, target, layer, ignore_index, reduction, statistics)
 
 
 def _forward(
-    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str
+    hidden: Tensor,
+    target: Tensor,
+    layer: Layer,
+    ignore_index: int,
+    reduction: str,
+    statistics: Statistics | None,
 ) -> tuple[Tensor, Kept]:
-    plan, stream = _plan(_sizes(hidden, layer, reduction)), _stream(hidden)
-    n_rows, width = hidden.shape[0], layer.root_empty.shape[0]
-    root_target, place = torch.empty_like(target), torch.empty_like(target, dtype=torch.int32)
-    plan.look_up(
-        stream,
-        target,
-        layer.root_child,
-        layer.place,
-        root_target,
-        place,
-        n_rows,
-        layer.n_places,
-        ignore_index,
-    )
-    root_weight, bias = _gather_root(plan.gather_root, stream, hidden.dtype, layer)
-    logits = _product(hidden, root_weight)
+    hidden, target = _aligned(hidden), _aligned(target)
+    sizes = _sizes(hidden, layer, reduction, ignore_index, statistics is not None)
+    plan, stream, n_rows = _plan(sizes), _stream(hidden), sizes.n_rows
+    packed = torch.empty(Rows.packed_size(n_rows, layer), dtype=torch.int64, device=hidden.device)
+    root_weight, bias = _empty_root(hidden.dtype, layer)
+    plan.prepare(
+        stream, target, layer.root_child, layer.place, layer.bounds, *layer[:4], layer.direct, layer.root_empty, packed,
+        root_weight, bias, n_rows,
+    )  # fmt: skip
+    if not sizes.ranks:
+        packed = packed_in_order(packed[:n_rows], packed[2 * n_rows : 3 * n_rows], layer)
+    root_logits = _product(hidden, root_weight.t())
+    root_error = root_logits if hidden.dtype == torch.float32 else hidden.new_empty(root_logits.shape)
     loss = torch.empty(n_rows, dtype=torch.float32, device=hidden.device)
-    root_output = logits if logits.dtype == hidden.dtype else hidden.new_empty(n_rows, width)
-    plan.root_softmax(stream, logits, bias, root_target, loss, root_output)
-    outputs, groups = [], []
+    value = loss if reduction == "none" else loss.new_empty(())
+    sums = [None] * len(plan.levels) if statistics is None else [*statistics.sums, None]
+    counts = None if statistics is None else statistics.counts
+    outputs = []
     for level, programs in enumerate(plan.levels):
-        group = group_rows(layer, place, level)
         table = layer.children[level]
-        n_nodes, arity = table.shape
-        weight, bias_of_children = layer.parameters_of(level)
-        logits = torch.empty(n_rows, arity, dtype=torch.float32, device=hidden.device)
-        output = logits if logits.dtype == hidden.dtype else hidden.new_empty(n_rows, arity)
-        programs.logits(
-            stream, hidden, weight, bias_of_children, table, group.order, group.starts, logits, n_nodes
-        )
-        programs.softmax(stream, logits, group.child, group.order, group.starts, loss, output, n_nodes)
+        logits = loss.new_empty(n_rows, table.shape[1])
+        output = logits if hidden.dtype == torch.float32 else hidden.new_empty(logits.shape)
+        programs.logits(stream, hidden, *layer.parameters_of(level), table, packed, logits, n_rows)
+        programs.softmax(
+            stream, root_logits, bias, packed, logits, target, loss, root_error, output, value, counts, sums[0],
+            sums[min(level + 1, len(sums) - 1)], n_rows,
+        )  # fmt: skip
         outputs.append(output)
-        groups.append(group)
-    value, scale = _reduced(plan.reduce, stream, loss, root_target, reduction)
-    lists = ([group[i] for group in groups] for i in range(3))
-    return value, Kept(root_target, root_weight, root_output, scale, outputs, *lists)
+    return value, Kept(packed, root_weight, root_error, outputs, plan)
 
 
-def _gather_root(
-    program: Program, stream: int | None, dtype: torch.dtype, layer: Layer
-) -> tuple[Tensor, Tensor]:
-    """Weights and biases of the root's children."""
+def _empty_root(dtype: torch.dtype, layer: Layer) -> tuple[Tensor, Tensor]:
+    """For weights and biases of the root's children."""
     width, features = layer.root_empty.shape[0], layer.weight.shape[1]
     weight = torch.empty(width, features, dtype=dtype, device=layer.weight.device)
-    bias = torch.empty(width, dtype=torch.float32, device=layer.weight.device)
-    program(
-        stream, layer.weight, layer.bias, layer.node_weight, layer.node_bias, layer.direct, layer.root_empty, weight, bias,
-        layer.direct.shape[0], layer.n_top,
-    )  # fmt: skip
-    return weight, bias
+    return weight, torch.empty(width, dtype=torch.float32, device=layer.weight.device)
 
 
-def _product(hidden: Tensor, root_weight: Tensor) -> Tensor:
-    """Logits of the root's children without biases, in the type that they were added up in."""
-    if hidden.is_cuda and hidden.dtype in HALVES:
-        return torch.mm(hidden, root_weight.t(), out_dtype=torch.float32)
-    return torch.mm(hidden, root_weight.t()).to(torch.float32)
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """A product in the type that it was added up in."""
+    if left.is_cuda and left.dtype in HALVES and _torch_version() >= PRODUCTS_BY_VERSION:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return torch.mm(left, right).to(torch.float32)
 
 
-def _reduced(
-    program: Program, stream: int | None, loss: Tensor, root_target: Tensor, reduction: str
-) -> tuple[Tensor, Tensor]:
-    if reduction == "none":
-        return loss, torch.ones((), device=loss.device)
-    value, scale = (torch.empty((), dtype=torch.float32, device=loss.device) for _ in range(2))
-    program(stream, loss, root_target, value, scale, loss.shape[0])
-    return value, scale
+@cache
+def _torch_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
-def backward(slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept) -> tuple[Tensor, Gradients]:
+def backward(
+    slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept, reduction: str
+) -> tuple[Tensor, Gradients]:
     """As `treemax.torch.plain.backward`."""
     if _is_current(hidden):
-        return _backward(slope.contiguous(), hidden, layer, kept)
+        return _backward(slope, hidden, layer, kept, reduction)
     with torch.cuda.device_of(hidden):
-        return _backward(slope.contiguous(), hidden, layer, kept)
+        return _backward(slope, hidden, layer, kept, reduction)
 
 
-def _backward(slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept) -> tuple[Tensor, Gradients]:
-    plan, stream = _plan(_sizes(hidden, layer, "backward", slope)), _stream(hidden)
-    error = torch.empty_like(kept.root_output)
-    plan.root_error(stream, kept.root_output, kept.root_target, slope, kept.scale, error)
-    hidden_gradient = torch.mm(error, kept.root_weight)
-    root_gradient = torch.mm(error.t(), hidden)
-    root_bias_gradient = None if layer.bias is None else error.sum(dim=0, dtype=torch.float32)
-    del error  # before there are the large ones
-    gradients = Gradients.like(layer)
-    plan.scatter_root(
-        stream, root_gradient, root_bias_gradient, layer.direct, *gradients, layer.direct.shape[0]
+def _backward(
+    slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept, reduction: str
+) -> tuple[Tensor, Gradients]:
+    hidden, slope = _aligned(hidden), _aligned(slope.contiguous())
+    plan, stream, n_rows = (
+        kept.plan or _plan(_sizes(hidden, layer, reduction)),
+        _stream(hidden),
+        hidden.shape[0],
     )
+    if hidden.is_cuda:
+        _begin_thread(hidden)
+    hidden_gradient = torch.mm(kept.root_error, kept.root_weight)  # without the slope, which comes last
+    root_error = kept.root_error if slope.dim() == 0 else kept.root_error * slope[:, None].to(hidden.dtype)
+    root_gradient = _product(root_error.t(), hidden)
+    gradients = Gradients.like(layer)
     for level, programs in enumerate(plan.levels):
-        table, (order, starts, child), output = layer.children[level], kept.group(level), kept.outputs[level]
         weight, _ = layer.parameters_of(level)
-        programs.hidden_gradient(
-            stream,
-            output,
-            weight,
-            table,
-            order,
-            starts,
-            child,
-            slope,
-            kept.scale,
-            hidden_gradient,
-            table.shape[0],
-        )
-        programs.weight_gradient(
-            stream, hidden, output, table, order, starts, child, slope, kept.scale,
-            *gradients.parameters_of(layer, level),
+        programs.gradients[slope.dim()](
+            stream, hidden, weight, layer.children[level], kept.rows, kept.outputs[level], slope, root_error, root_gradient,
+            layer.direct, hidden_gradient, *gradients.parameters_of(layer, level), *gradients[2:], n_rows,
         )  # fmt: skip
     return hidden_gradient, gradients
 
 
-# --- statistics and answers ----------------------------------------------------------------------------
+# --- answers -------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
@@ -384,29 +420,27 @@ def _run(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any) ->
     _program(name, grid, kind, tuple(constants.items()))(_stream(tensors[0]), *arguments)
 
 
-def note(
-    sums: Tensor, counts: Tensor | None, classes: Tensor, counted: Tensor, probabilities: Tensor
-) -> None:
-    """As `treemax.torch.plain.note`."""
-    n_rows, width = probabilities.shape
-    block = min(1024, _power_of_two(width))
-    _run(
-        "note", (n_rows, -(-width // block)), sums, counts, classes, counted, probabilities, probabilities.stride(0),
-        HAS_COUNTS=counts is not None, WIDTH=width, BLOCK=block,
-    )  # fmt: skip
-
-
 def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: Tensor) -> Tensor:
     """As `treemax.torch.plain.node_logits`, but rows after the last group are not written."""
     table = layer.children[level]
-    weight, bias = layer.parameters_of(level)
-    n_nodes, arity = table.shape
-    logits = torch.empty(len(rows), arity, dtype=torch.float32, device=hidden.device)
-    sizes = _sizes(hidden, layer, "none")._replace(n_rows=len(rows))
-    _plan(sizes).levels[level].logits(
-        _stream(hidden), hidden, weight, bias, table, rows, starts, logits, n_nodes
+    logits = torch.empty(len(rows), table.shape[1], dtype=torch.float32, device=hidden.device)
+    sizes = _sizes(hidden, layer)._replace(n_rows=len(rows))
+    _pair_program(sizes, level)(
+        _stream(hidden),
+        hidden,
+        *layer.parameters_of(level),
+        table,
+        torch.cat([rows, starts]),
+        logits,
+        len(rows),
     )
     return logits
+
+
+@lru_cache(maxsize=256)
+def _pair_program(sizes: Sizes, level: int) -> Program:
+    """Logits for pairs of row and node, packed without the root."""
+    return _logits_program(sizes, level, 0, 1)
 
 
 def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
@@ -417,9 +451,11 @@ def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
 
 def best_at_root(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """log p and numbers of the best direct classes, and of one more than `beam` of the best nodes."""
-    plan = _plan(_sizes(hidden, layer, "none"))
-    weight, bias = _gather_root(plan.gather_root, _stream(hidden), hidden.dtype, layer)
-    logits = _product(hidden, weight)
+    weight, bias = _empty_root(hidden.dtype, layer)
+    _plan(_sizes(hidden, layer)).gather_root(
+        _stream(hidden), *layer[:4], layer.direct, layer.root_empty, weight, bias
+    )
+    logits = _product(hidden, weight.t())
     n_rows, width = logits.shape
     scores, node_scores = (logits.new_empty(n_rows, number) for number in (k, beam + 1))
     classes, nodes = (torch.empty_like(part, dtype=torch.int64) for part in (scores, node_scores))

@@ -1,8 +1,8 @@
-"""The parameters and tables of a tree softmax, as the computations take them, and rows grouped by node."""
+"""The parameters and tables of a tree softmax, as the computations take them, and rows in the order of the tree."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ class Layer(NamedTuple):
     place: Tensor
     direct: Tensor
     root_empty: Tensor
-    bounds: list[Tensor]
+    bounds: Tensor
     children: list[Tensor]
 
     @property
@@ -36,31 +36,33 @@ class Layer(NamedTuple):
         last = level == len(self.children) - 1
         return (self.weight, self.bias) if last else (self.node_weight, self.node_bias)
 
-    def places_below(self, level: int) -> int:
-        """Places of classes below one node of a level."""
-        places = 1
-        for table in self.children[level:]:
-            places *= table.shape[1]
-        return places
 
+class Rows(NamedTuple):
+    """The rows of a batch in the order of the tree, by the places of their classes.
 
-class Groups(NamedTuple):
-    """Rows in the order of the nodes that they are at: rows order[starts[v] : starts[v + 1]] are at node v.
-
-    Rows at no node, because their class is direct, come last. `child` numbers the children of all nodes of the
-    level from left to right; for each row in this order it is the one above its class.
+    So the rows at one node are together, whatever the level: those of node v of a level are
+    order[starts[v] : starts[v + 1]], and after the last node come those at none, because their class is direct or
+    they have no loss. `place` is in this order. `root_target` is in the order of the batch: the root's child above
+    each row's class, -1 for a row without loss. `n_counted` says how many have one.
     """
 
+    root_target: Tensor
     order: Tensor
-    starts: Tensor
-    child: Tensor
+    place: Tensor
+    starts: list[Tensor]
+    n_counted: Tensor
 
+    @classmethod
+    def packed_size(cls, n_rows: int, layer: Layer) -> int:
+        """Numbers in the one tensor that holds all of it; the last is for the kernels to count by."""
+        return 3 * n_rows + layer.bounds.shape[0] + 2
 
-def group_rows(layer: Layer, place: Tensor, level: int) -> Groups:
-    """Group rows by the nodes of a level above their places."""
-    below = layer.places_below(level + 1)
-    child, order = torch.sort(place if below == 1 else place // below, stable=True)
-    return Groups(order, torch.searchsorted(child, layer.bounds[level]), child)
+    @classmethod
+    def unpack(cls, packed: Tensor, n_rows: int, layer: Layer) -> Rows:
+        """Views of a tensor that has the parts one after the other, `starts` of all levels together."""
+        n_starts = [table.shape[0] + 2 for table in layer.children]
+        root_target, order, place, *starts, n_counted, _ = packed.split([*[n_rows] * 3, *n_starts, 1, 1])
+        return cls(root_target, order, place, starts, n_counted[0])
 
 
 class Gradients(NamedTuple):
@@ -88,25 +90,19 @@ class Gradients(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a forward pass leaves for the backward pass and for the statistics of the classes.
+    """What a forward pass leaves for the backward pass.
 
-    `root_target` is the root's child above each row's class, -1 for a row without loss; `root_weight` has a row
-    for each child of the root; `root_output` and `outputs` are the probabilities of the children, at the root and
-    in the order of the groups of each level, where rows that are at no node may have anything. `scale` is what
-    the losses of rows were multiplied by.
+    `rows` is packed (see `Rows`); `root_weight` has a row for each child of the root; `root_error` is the gradient of
+    each row's own loss by the logits of the root's children, `outputs` are the probabilities of the children at
+    each level, in the order of the tree, where rows that are at no node may have anything. `plan` is for the way that
+    it was computed in, which can do without.
     """
 
-    root_target: Tensor
+    rows: Tensor
     root_weight: Tensor
-    root_output: Tensor
-    scale: Tensor
+    root_error: Tensor
     outputs: list[Tensor]
-    orders: list[Tensor]
-    starts: list[Tensor]
-    child: list[Tensor]
-
-    def group(self, level: int) -> Groups:
-        return Groups(self.orders[level], self.starts[level], self.child[level])
+    plan: Any = None
 
 
 def accumulated(dtype: torch.dtype) -> torch.dtype:

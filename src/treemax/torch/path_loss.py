@@ -8,66 +8,62 @@ look into; both call the same functions.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from treemax.torch import grouped, plain
-from treemax.torch.layer import Gradients, Kept, Layer, accumulated
+from treemax.torch.layer import Gradients, Kept, Layer, Rows, accumulated
+from treemax.torch.reassignment import Statistics
 
 
 def path_loss(
-    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str
-) -> tuple[Tensor, Kept]:
-    """-log p of the classes of the rows (reduction "none"), their mean or their sum; and the outputs of nodes.
+    hidden: Tensor,
+    target: Tensor,
+    layer: Layer,
+    ignore_index: int,
+    reduction: str,
+    statistics: Statistics | None = None,
+) -> Tensor:
+    """-log p of the classes of the rows (reduction "none"), their mean or their sum.
 
     Computed in the type of `hidden`, whatever the type of the parameters. Rows whose target is `ignore_index`
-    have no loss.
+    have no loss. The outputs of nodes are added to the statistics, if there are any; not by compiled calls.
     """
     if torch.compiler.is_compiling():
-        value, *rest = _forward(hidden, target, *layer, ignore_index, reduction)
-        return value, Kept(*rest)
-    call = _Call(target, layer[4:], ignore_index, reduction)
-    return _PathLoss.apply(hidden, *layer[:4], call), call.kept
+        return _forward(hidden, target, *layer, ignore_index, reduction)[0]
+    call = _Call(target, layer[4:], ignore_index, reduction, statistics)
+    return _PathLoss.apply(hidden, *layer[:4], call)
 
 
 def _compute(
-    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str
+    hidden: Tensor,
+    target: Tensor,
+    layer: Layer,
+    ignore_index: int,
+    reduction: str,
+    statistics: Statistics | None = None,
 ) -> tuple[Tensor, Kept]:
     way = grouped if grouped.can_run(hidden, layer) else plain
-    return way.forward(hidden.contiguous(), target.contiguous(), layer, ignore_index, reduction)
+    return way.forward(hidden.contiguous(), target.contiguous(), layer, ignore_index, reduction, statistics)
 
 
-def _differentiate(slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept) -> tuple[Tensor, Gradients]:
+def _differentiate(
+    slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept, reduction: str
+) -> tuple[Tensor, Gradients]:
     way = grouped if grouped.can_run(hidden, layer) else plain
-    return way.backward(slope, hidden.contiguous(), layer, kept)
+    return way.backward(slope, hidden.contiguous(), layer, kept, reduction)
 
 
-def _flat(layer: Layer) -> tuple[Any, ...]:
-    return (*layer[:8], *layer.bounds, *layer.children)
+class _Call(NamedTuple):
+    """What a step is about but for the tensors that have gradients."""
 
-
-def _layer_of(flat: Any) -> Layer:
-    """The layer back from `_flat`."""
-    n_levels = (len(flat) - 8) // 2
-    return Layer._make([*flat[:8], list(flat[8 : 8 + n_levels]), list(flat[8 + n_levels :])])
-
-
-def _kept_of(flat: Any) -> Kept:
-    """What was kept back from its tensors one after the other."""
-    n_levels = (len(flat) - 4) // 4
-    return Kept(*flat[:4], *(flat[4 + i * n_levels : 4 + (i + 1) * n_levels] for i in range(4)))
-
-
-class _Call:
-    """What a step is about but for the tensors that have gradients, and what the forward pass leaves."""
-
-    kept: Kept
-
-    def __init__(self, target: Tensor, tables: tuple[Any, ...], ignore_index: int, reduction: str) -> None:
-        self.target, self.tables = target, tables
-        self.ignore_index, self.reduction = ignore_index, reduction
+    target: Tensor
+    tables: tuple[Any, ...]
+    ignore_index: int
+    reduction: str
+    statistics: Statistics | None
 
 
 class _PathLoss(torch.autograd.Function):
@@ -77,12 +73,9 @@ class _PathLoss(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         hidden, *parameters, call = arguments
         layer = Layer(*parameters, *call.tables)
-        value, call.kept = _compute(hidden, call.target, layer, call.ignore_index, call.reduction)
-        kept = call.kept
-        ctx.save_for_backward(
-            hidden, *parameters, *kept[:4], *kept.outputs, *kept.orders, *kept.starts, *kept.child
-        )
-        ctx.tables = call.tables
+        value, kept = _compute(hidden, call.target, layer, call.ignore_index, call.reduction, call.statistics)
+        ctx.save_for_backward(hidden, *parameters, *kept[:3], *kept.outputs)
+        ctx.tables, ctx.reduction, ctx.plan = call.tables, call.reduction, kept.plan
         return value
 
     @staticmethod
@@ -91,9 +84,10 @@ class _PathLoss(torch.autograd.Function):
             raise RuntimeError(
                 "the loss of a tree softmax can be differentiated only once (create_graph=False)."
             )
-        hidden, *saved = ctx.saved_tensors
-        layer = Layer(*saved[:4], *ctx.tables)
-        hidden_gradient, gradients = _differentiate(slope, hidden, layer, _kept_of(saved[4:]))
+        hidden, weight, bias, node_weight, node_bias, *saved = ctx.saved_tensors
+        layer = Layer(weight, bias, node_weight, node_bias, *ctx.tables)
+        kept = Kept(*saved[:3], saved[3:], ctx.plan)
+        hidden_gradient, gradients = _differentiate(slope, hidden, layer, kept, ctx.reduction)
         return hidden_gradient, *gradients, None
 
 
@@ -101,22 +95,20 @@ class _PathLoss(torch.autograd.Function):
 
 _LAYER = (
     "Tensor weight, Tensor? bias, Tensor node_weight, Tensor? node_bias, Tensor root_child, Tensor place, "
-    "Tensor direct, Tensor root_empty, Tensor[] bounds, Tensor[] children"
+    "Tensor direct, Tensor root_empty, Tensor bounds, Tensor[] children"
 )
-_KEPT = (
-    "Tensor root_target, Tensor root_weight, Tensor root_output, Tensor scale, Tensor[] outputs, Tensor[] orders, "
-    "Tensor[] starts, Tensor[] child"
-)
+_KEPT = "Tensor rows, Tensor root_weight, Tensor root_error, Tensor[] outputs"
 
 
 def _forward_operator(hidden: Tensor, target: Tensor, *rest: Any) -> tuple[Any, ...]:
     *layer, ignore_index, reduction = rest
     value, kept = _compute(hidden, target, Layer(*layer), ignore_index, reduction)
-    return value, *kept
+    return value, *kept[:4]
 
 
 def _backward_operator(slope: Tensor, hidden: Tensor, *rest: Any) -> tuple[Any, ...]:
-    hidden_gradient, gradients = _differentiate(slope, hidden, Layer(*rest[:10]), Kept(*rest[10:]))
+    layer, kept, reduction = Layer(*rest[:10]), Kept(*rest[10:14]), rest[14]
+    hidden_gradient, gradients = _differentiate(slope, hidden, layer, kept, reduction)
     nothing = hidden_gradient.new_empty(0)
     return hidden_gradient, *(nothing.clone() if part is None else part for part in gradients)
 
@@ -124,30 +116,25 @@ def _backward_operator(slope: Tensor, hidden: Tensor, *rest: Any) -> tuple[Any, 
 _forward = torch.library.custom_op(
     "treemax::path_loss", _forward_operator, mutates_args=(),
     schema=f"(Tensor hidden, Tensor target, {_LAYER}, int ignore_index, str reduction)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor[], Tensor[], Tensor[], Tensor[])",
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor[])",
 )  # fmt: skip
 _backward = torch.library.custom_op(
     "treemax::path_loss_backward", _backward_operator, mutates_args=(),
-    schema=f"(Tensor slope, Tensor hidden, {_LAYER}, {_KEPT}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor slope, Tensor hidden, {_LAYER}, {_KEPT}, str reduction)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
 @_forward.register_fake
 def _forward_shapes(hidden: Tensor, target: Tensor, *rest: Any) -> Any:
     layer, reduction = Layer(*rest[:10]), rest[-1]
-    rows, width = hidden.shape[0], layer.root_empty.shape[0]
-    kind = accumulated(hidden.dtype)
-    value = hidden.new_empty(rows if reduction == "none" else (), dtype=kind)
+    n_rows, width = hidden.shape[0], layer.root_empty.shape[0]
     return (
-        value,
-        layer.root_child.new_empty(rows),
+        hidden.new_empty(n_rows if reduction == "none" else (), dtype=accumulated(hidden.dtype)),
+        target.new_empty(Rows.packed_size(n_rows, layer)),
         hidden.new_empty(width, hidden.shape[1]),
-        hidden.new_empty(rows, width),
-        hidden.new_empty((), dtype=kind),
-        [hidden.new_empty(rows, table.shape[1]) for table in layer.children],
-        [layer.place.new_empty(rows, dtype=torch.int64) for _ in layer.children],
-        [layer.place.new_empty(table.shape[0] + 1, dtype=torch.int64) for table in layer.children],
-        [layer.place.new_empty(rows) for _ in layer.children],
+        hidden.new_empty(n_rows, width),
+        [hidden.new_empty(n_rows, table.shape[1]) for table in layer.children],
     )
 
 
@@ -161,25 +148,22 @@ def _backward_shapes(slope: Tensor, hidden: Tensor, *rest: Any) -> Any:
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     hidden, _, *rest = inputs
     layer = Layer(*rest[:10])
-    _, *kept = output
+    _, *kept, outputs = output
     ctx.set_materialize_grads(False)
-    ctx.n_levels = len(layer.children)
-    ctx.save_for_backward(
-        hidden, *_flat(layer), *kept[:4], *(tensor for tensors in kept[4:] for tensor in tensors)
-    )
+    ctx.reduction, ctx.n_levels = rest[-1], len(layer.children)
+    ctx.save_for_backward(hidden, *layer[:9], *layer.children, *kept, *outputs)
 
 
 def _differentiate_operator(ctx: Any, slope: Tensor | None, *others: Any) -> tuple[Any, ...]:
     n_levels = ctx.n_levels
-    nothing = [None] * n_levels
     if slope is None:
-        return (*[None] * 10, nothing, nothing, None, None)
+        return (*[None] * 11, [None] * n_levels, None, None)
     hidden, *saved = ctx.saved_tensors
-    n_flat = 8 + 2 * n_levels
-    layer, tensors = _layer_of(saved[:n_flat]), saved[n_flat:]
-    hidden_gradient, *parts = _backward(slope, hidden, *layer, *_kept_of(tensors))
+    layer = Layer(*saved[:9], saved[9 : 9 + n_levels])
+    kept = saved[9 + n_levels :]
+    hidden_gradient, *parts = _backward(slope, hidden, *layer, *kept[:3], kept[3:], ctx.reduction)
     parts = [None if parameter is None else part for parameter, part in zip(layer[:4], parts)]
-    return hidden_gradient, None, *parts, *[None] * 4, nothing, nothing, None, None
+    return hidden_gradient, None, *parts, *[None] * 5, [None] * n_levels, None, None
 
 
 _forward.register_autograd(_differentiate_operator, setup_context=_keep)

@@ -11,36 +11,87 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from treemax.torch.layer import Gradients, Groups, Kept, Layer, accumulated, group_rows
+from treemax.torch.layer import Gradients, Kept, Layer, Rows, accumulated
+from treemax.torch.reassignment import Statistics
 
 
 def forward(
-    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str
+    hidden: Tensor,
+    target: Tensor,
+    layer: Layer,
+    ignore_index: int,
+    reduction: str,
+    statistics: Statistics | None,
 ) -> tuple[Tensor, Kept]:
-    """-log p of the classes of the rows, and what is needed later."""
-    kept = target != ignore_index
-    known = target.masked_fill(~kept, 0)
-    root_target = layer.root_child[known].masked_fill_(~kept, -1)
-    place = layer.place[known].masked_fill_(~kept, layer.n_places)
+    """-log p of the classes of the rows, and what is needed later; outputs are noted where there are statistics."""
+    packed = pack_rows(target, layer, ignore_index)
+    rows = Rows.unpack(packed, len(target), layer)
     weight = root_weight(hidden.dtype, layer)
     log_probability = torch.log_softmax(
         (hidden @ weight.T).to(accumulated(hidden.dtype)) + root_bias(layer), dim=1
     )
-    loss = -log_probability.gather(1, root_target.clamp(min=0)[:, None]).squeeze(1) * kept
-    outputs, groups = [], []
+    counted = rows.root_target >= 0
+    own = rows.root_target.clamp(min=0)[:, None]
+    loss = -log_probability.gather(1, own).squeeze(1) * counted
+    probability = log_probability.exp_()
+    outputs = []
     for level in range(len(layer.children)):
-        group = group_rows(layer, place, level)
-        logits = node_logits(hidden, layer, level, group.order, group.starts)
-        outputs.append(_level_softmax(logits, group, loss, hidden.dtype))
-        groups.append(group)
-    value, scale = _reduced(loss, kept, reduction)
-    lists = ([group[i] for group in groups] for i in range(3))
-    return value, Kept(root_target, weight, log_probability.exp_().to(hidden.dtype), scale, outputs, *lists)
+        logits = node_logits(hidden, layer, level, rows.order, rows.starts[level])
+        outputs.append(_level_softmax(logits, rows, level, layer, loss, hidden.dtype))
+    if statistics is not None:
+        _note(statistics, target, rows, probability, outputs)
+    one = torch.ones_like(own, dtype=probability.dtype)
+    root_error = probability.scatter_add_(1, own, -one).mul_(counted[:, None]).to(hidden.dtype)
+    value = {"none": loss, "sum": loss.sum(), "mean": loss.sum() / rows.n_counted}[reduction]
+    return value, Kept(packed, weight, root_error, outputs)
 
 
-def _reduced(loss: Tensor, kept: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    scale = 1 / kept.sum().to(loss.dtype) if reduction == "mean" else loss.new_ones(())
-    return (loss if reduction == "none" else loss.sum() * scale), scale
+def pack_rows(target: Tensor, layer: Layer, ignore_index: int) -> Tensor:
+    """Rows in the order of the tree, as `Rows.unpack` takes them."""
+    counted = target != ignore_index
+    known = target.masked_fill(~counted, 0)
+    root_target = layer.root_child[known].masked_fill_(~counted, -1)
+    place = layer.place[known].masked_fill_(~counted, layer.n_places).long()
+    return packed_in_order(root_target, place, layer)
+
+
+def packed_in_order(root_target: Tensor, place: Tensor, layer: Layer) -> Tensor:
+    """The same from the root's child and the place of each row."""
+    in_order, order = torch.sort(place, stable=True)
+    starts = torch.searchsorted(in_order, layer.bounds)
+    numbers = torch.stack([(root_target >= 0).sum(), order.new_zeros(())])
+    return torch.cat([root_target, order, in_order, starts, numbers])
+
+
+def _level_softmax(
+    logits: Tensor, rows: Rows, level: int, layer: Layer, loss: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Probabilities of the children of a level; -log of the targets' are added to the loss."""
+    log_probability = torch.log_softmax(logits, dim=1)
+    part = -log_probability.gather(1, _wanted(rows, layer, level)[:, None]).squeeze(1)
+    loss.index_add_(0, rows.order, part.masked_fill_(rows.place >= layer.n_places, 0))
+    return log_probability.exp_().to(dtype)
+
+
+def _wanted(rows: Rows, layer: Layer, level: int) -> Tensor:
+    """Which child of its node each row's class is below, in the order of the tree."""
+    below = layer.n_places // layer.children[level].numel()
+    return rows.place // below % layer.children[level].shape[1]
+
+
+def _note(
+    statistics: Statistics, classes: Tensor, rows: Rows, probability: Tensor, outputs: list[Tensor]
+) -> None:
+    """Add outputs to the sums of the rows' classes; rows whose class is a direct one do not count."""
+    n_direct, n_top = statistics.n_direct, statistics.sums[0].shape[1]
+    counted = rows.root_target >= n_direct
+    classes = torch.where(counted, classes, 0)
+    statistics.counts.index_add_(0, classes, counted.to(statistics.counts.dtype))
+    parts = [probability[:, n_direct : n_direct + n_top], *outputs]
+    for level, (sums, part) in enumerate(zip(statistics.sums, parts)):
+        order = rows.order if level else slice(None)
+        part = torch.where(counted[order, None], part.to(sums.dtype), 0)
+        sums.index_add_(0, classes[order], part)
 
 
 def root_weight(dtype: torch.dtype, layer: Layer) -> Tensor:
@@ -68,7 +119,7 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
     weight, bias = layer.parameters_of(level)
     kind = accumulated(hidden.dtype)
     logits = torch.zeros(len(rows), table.shape[1], dtype=kind, device=hidden.device)
-    for node, start, stop in _occupied(starts):
+    for node, start, stop in _occupied(starts, len(table)):
         child = table[node]
         at = child.clamp(min=0).long()
         part = (hidden[rows[start:stop]] @ weight[at].to(hidden.dtype).T).to(kind)
@@ -78,30 +129,27 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
     return logits
 
 
-def _occupied(starts: Tensor) -> list[tuple[int, int, int]]:
+def _occupied(starts: Tensor, n_nodes: int) -> list[tuple[int, int, int]]:
     """Nodes with rows, and where their rows begin and end."""
-    bounds = starts.tolist()
+    bounds = starts[: n_nodes + 1].tolist()
     return [(node, a, b) for node, (a, b) in enumerate(pairwise(bounds)) if b > a]
 
 
-def _level_softmax(logits: Tensor, group: Groups, loss: Tensor, dtype: torch.dtype) -> Tensor:
-    """Probabilities of the children of a level; -log of the targets' are added to the loss."""
-    log_probability = torch.log_softmax(logits, dim=1)
-    part = -log_probability.gather(1, (group.child % logits.shape[1])[:, None]).squeeze(1)
-    reached = torch.arange(len(part), device=part.device) < group.starts[-1]
-    loss.index_add_(0, group.order, part.masked_fill_(~reached, 0))
-    return log_probability.exp_().to(dtype)
-
-
-def backward(slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept) -> tuple[Tensor, Gradients]:
+def backward(
+    slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept, reduction: str
+) -> tuple[Tensor, Gradients]:
     """Gradients of hidden and of the parameters, from that of the loss."""
-    slopes = (slope * kept.scale).expand(len(hidden)).masked_fill(kept.root_target < 0, 0)
+    rows = Rows.unpack(kept.rows, len(hidden), layer)
+    if reduction == "mean":
+        slope = slope / rows.n_counted.clamp(min=1)
+    slopes = slope.expand(len(hidden))
     gradients = Gradients.like(layer)
-    error = _error(kept.root_output, kept.root_target.clamp(min=0), slopes, hidden.dtype)
+    error = (kept.root_error * slopes[:, None]).to(hidden.dtype)
     hidden_gradient = error @ kept.root_weight
     _set_root(gradients, layer, error.T @ hidden, error.sum(dim=0, dtype=accumulated(error.dtype)))
     for level in range(len(layer.children)):
-        _add_level(hidden, layer, level, kept, slopes, hidden_gradient, gradients)
+        error = _error(kept.outputs[level], _wanted(rows, layer, level), slopes[rows.order], hidden.dtype)
+        _add_level(error, hidden, layer, level, rows, hidden_gradient, gradients)
     return hidden_gradient, gradients
 
 
@@ -122,37 +170,27 @@ def _error(output: Tensor, target: Tensor, slope: Tensor, dtype: torch.dtype) ->
 
 
 def _add_level(
+    error: Tensor,
     hidden: Tensor,
     layer: Layer,
     level: int,
-    kept: Kept,
-    slopes: Tensor,
+    rows: Rows,
     hidden_gradient: Tensor,
     gradients: Gradients,
 ) -> None:
     """Add what a level says of hidden, and fill in the gradients of its children's parameters."""
-    table, group = layer.children[level], kept.group(level)
+    table = layer.children[level]
     weight, _ = layer.parameters_of(level)
     weight_gradient, bias_gradient = gradients.parameters_of(layer, level)
     rows_of_level = table[table >= 0].long()
     weight_gradient[rows_of_level] = 0
     if bias_gradient is not None:
         bias_gradient[rows_of_level] = 0
-    error = _error(kept.outputs[level], group.child % table.shape[1], slopes[group.order], hidden.dtype)
-    for node, start, stop in _occupied(group.starts):
+    for node, start, stop in _occupied(rows.starts[level], len(table)):
         exists = table[node] >= 0
         at = table[node][exists].long()
-        rows, part = group.order[start:stop], error[start:stop][:, exists]
-        hidden_gradient[rows] += part @ weight[at].to(hidden.dtype)
-        weight_gradient[at] = (part.T @ hidden[rows]).to(weight.dtype)
+        of_node, part = rows.order[start:stop], error[start:stop][:, exists]
+        hidden_gradient[of_node] += part @ weight[at].to(hidden.dtype)
+        weight_gradient[at] = (part.T @ hidden[of_node]).to(weight.dtype)
         if bias_gradient is not None:
             bias_gradient[at] = part.sum(dim=0, dtype=accumulated(part.dtype)).to(bias_gradient.dtype)
-
-
-def note(
-    sums: Tensor, counts: Tensor | None, classes: Tensor, counted: Tensor, probabilities: Tensor
-) -> None:
-    """Add outputs to the sums of their classes where they count; elsewhere they may be anything."""
-    sums.index_add_(0, classes, torch.where(counted[:, None], probabilities.to(sums.dtype), 0))
-    if counts is not None:
-        counts.index_add_(0, classes, counted.to(counts.dtype))

@@ -11,8 +11,6 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from treemax.torch import grouped, plain
-from treemax.torch.layer import Kept
 from treemax.torch.structure import TreeShape
 
 AT_ONCE = 2**24  # scores that are looked at together
@@ -22,7 +20,8 @@ MEMORY = 0.5  # what is kept of the statistics after the tree has changed: outpu
 class Statistics:
     """SumProbas and Counts: for each class, the sum of the children's probabilities at the nodes of its path.
 
-    Only nodes whose children are nodes: below those of the last level a class is at home.
+    Only nodes whose children are nodes: below those of the last level a class is at home. The forward pass adds the
+    outputs of a batch; rows whose class is a direct one do not count.
     """
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
@@ -30,19 +29,6 @@ class Statistics:
         self.n_direct = shape.n_direct
         self.counts = torch.zeros(shape.n_classes, device=device)
         self.sums = [torch.zeros(shape.n_classes, width, device=device) for width in widths]
-
-    def add(self, classes: Tensor, kept: Kept) -> None:
-        """Add the outputs that the rows of these classes had; only those whose class is no direct one count."""
-        way = grouped if grouped.can_use(kept.root_output) else plain
-        n_direct, n_top = self.n_direct, self.sums[0].shape[1]
-        counted = kept.root_target >= n_direct
-        classes = torch.where(counted, classes, 0)
-        way.note(
-            self.sums[0], self.counts, classes, counted, kept.root_output[:, n_direct : n_direct + n_top]
-        )
-        for level, sums in enumerate(self.sums[1:]):
-            order = kept.orders[level]
-            way.note(sums, None, classes[order], counted[order], kept.outputs[level])
 
     def gather(self) -> None:
         """Add up what the processes of a distributed training have seen."""

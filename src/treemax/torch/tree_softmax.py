@@ -11,7 +11,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from treemax.parameters import check_number
-from treemax.torch.layer import Kept, Layer
+from treemax.torch.layer import Layer
 from treemax.torch.path_loss import path_loss
 from treemax.torch.reassignment import Statistics, reassigned
 from treemax.torch.search import all_log_probabilities, best_classes
@@ -219,29 +219,21 @@ class TreeSoftmax(nn.Module):
     def _loss(self, hidden: Tensor, target: Tensor, reduction: str, learn: bool) -> Tensor:
         rows = self._rows(hidden)
         _check_target(hidden, target, self.n_classes, self.ignore_index)
-        learn = learn and bool(self.shape.arities)
-        if learn:
-            self._reassign_if_due(rows.shape[0])
         target = target if target.dim() == 1 else target.reshape(-1)
-        loss, kept = path_loss(rows, target, self._layer(), self.ignore_index, reduction)
-        if learn:
-            self._note(target, kept)
-        return loss
+        if learn and self.shape.arities:
+            return self._loss_and_statistics(rows, target, reduction)
+        return path_loss(rows, target, self._layer(), self.ignore_index, reduction)
 
     @torch.compiler.disable
-    def _reassign_if_due(self, n_rows: int) -> None:
+    def _loss_and_statistics(self, rows: Tensor, target: Tensor, reduction: str) -> Tensor:
+        """The same while the tree is learned: classes are assigned anew when it is time, and outputs are noted."""
         if self._examples_since >= self.reassign_every:
             self.reassign()
         processes = torch.distributed.get_world_size() if _is_distributed() else 1
-        self._examples_since += n_rows * processes
-
-    @torch.compiler.disable
-    def _note(self, target: Tensor, kept: Kept) -> None:
-        """Keep statistics of a batch."""
+        self._examples_since += rows.shape[0] * processes
         if self._statistics is None or self._statistics.counts.device != target.device:
             self._statistics = Statistics(self.shape, target.device)
-        with torch.no_grad():
-            self._statistics.add(target, kept)
+        return path_loss(rows, target, self._layer(), self.ignore_index, reduction, self._statistics)
 
     def _rows(self, hidden: Tensor) -> Tensor:
         """Hidden vectors as a matrix, in the type to compute in."""

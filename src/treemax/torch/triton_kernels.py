@@ -2,7 +2,11 @@
 
 The children of a node are rows of the weights given by a table, anywhere in memory: a row is several hundred
 bytes in one piece, so that nothing is lost by fetching them one by one, and nothing need be copied when the
-tree changes.
+tree changes. To start a kernel costs as much as many of them run, so that a kernel does all that can be done at
+one time: programs of different numbers may have different tasks.
+
+`rows` is packed as `treemax.torch.layer.Rows` says: the root's child of each row, the rows in the order of the tree,
+their places, where the rows of each node start, and two numbers.
 """
 
 from __future__ import annotations
@@ -12,34 +16,121 @@ import triton.language as tl
 
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
+
+def stream_of(device: int) -> int:
+    """The stream that PyTorch uses there now."""
+    return triton.runtime.driver.active.get_current_stream(device)
+
+
 # --- rows and the root ---------------------------------------------------------------------------------
 
 
 @triton.jit
-def look_up_kernel(
-    target, root_child, place, root_target, row_place, n_rows, n_places, ignore_index, BLOCK: tl.constexpr
-):
-    """The root's child and the place of each row's class; none for rows without loss."""
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_row = row < n_rows
-    wanted = tl.load(target + row, mask=is_row, other=ignore_index)
-    counts = is_row & (wanted != ignore_index)
-    tl.store(root_target + row, tl.load(root_child + wanted, mask=counts, other=-1), mask=is_row)
-    tl.store(row_place + row, tl.load(place + wanted, mask=counts, other=n_places), mask=is_row)
+def prepare_kernel(
+    target, root_child, place, bounds, weight, bias, node_weight, node_bias, direct, root_empty,
+    rows, root_weight, root_bias, n_rows,
+    N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, IGNORED: tl.constexpr, RANKS: tl.constexpr,
+    ITEMS: tl.constexpr, OTHERS: tl.constexpr,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What a step begins with: rows in the order of the tree, and the parameters of the root's children."""
+    n_items = n_rows
+    if RANKS:
+        n_items += N_BOUNDS
+    n_first = (n_items + ITEMS - 1) // ITEMS
+    at = tl.program_id(0)
+    if at < n_first:
+        _order_rows(
+            at * ITEMS, target, root_child, place, bounds, rows, n_rows, N_BOUNDS, N_PLACES, IGNORED, RANKS, ITEMS,
+            OTHERS,
+        )  # fmt: skip
+    else:
+        _gather_root(
+            at - n_first, weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
+            N_DIRECT, N_TOP, FEATURES, HAS_BIAS, BLOCK,
+        )  # fmt: skip
+
+
+@triton.jit
+def _order_rows(
+    first_item, target, root_child, place, bounds, rows, n_rows, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr,
+    IGNORED: tl.constexpr, RANKS: tl.constexpr, ITEMS: tl.constexpr, OTHERS: tl.constexpr,
+):  # fmt: skip
+    """Look up some rows, and count for each how many come before it in the order of the tree.
+
+    Counting looks at every pair of rows, which takes less than sorting does as long as there are not too many. In
+    the same way it is counted how many rows come before a node. Without ranks, places are left in the order of the batch.
+    """
+    item = first_item + tl.arange(0, ITEMS)
+    is_row = item < n_rows
+    wanted = tl.load(target + item, mask=is_row, other=IGNORED)
+    counted = wanted != IGNORED
+    root_target = tl.load(root_child + wanted, mask=counted, other=-1)
+    tl.store(rows + item, root_target, mask=is_row)
+    own = tl.load(place + wanted, mask=counted, other=N_PLACES)
+    rank = item
+    if RANKS:
+        is_bound = (item >= n_rows) & (item < n_rows + N_BOUNDS)
+        bound = tl.load(bounds + item - n_rows, mask=is_bound, other=0).to(own.dtype)
+        own = tl.where(is_row, own, bound)
+        rank, n_counted = _rank(
+            own, tl.where(is_row, item, 0), target, place, n_rows, N_PLACES, IGNORED, ITEMS, OTHERS
+        )
+        tl.store(rows + n_rows + rank, item.to(tl.int64), mask=is_row)
+        tl.store(rows + 3 * n_rows + item - n_rows, rank.to(tl.int64), mask=is_bound)
+        if first_item == 0:
+            tl.store(rows + 3 * n_rows + N_BOUNDS, n_counted.to(tl.int64))
+            tl.store(rows + 3 * n_rows + N_BOUNDS + 1, 0)
+    tl.store(rows + 2 * n_rows + rank, own.to(tl.int64), mask=is_row)
+
+
+@triton.jit
+def _rank(
+    own, own_number, target, place, n_rows, N_PLACES: tl.constexpr, IGNORED: tl.constexpr, ITEMS: tl.constexpr,
+    OTHERS: tl.constexpr,
+):  # fmt: skip
+    """How many rows have a lower place than each item, or the same and a lower number; and how many have a loss."""
+    before = tl.zeros((ITEMS,), tl.int32)
+    counted = tl.zeros((OTHERS,), tl.int32)
+    for first in range(0, n_rows, OTHERS):
+        other = first + tl.arange(0, OTHERS)
+        is_row = other < n_rows
+        wanted = tl.load(target + other, mask=is_row, other=IGNORED)
+        counts = wanted != IGNORED
+        counted += counts.to(tl.int32)
+        theirs = tl.load(place + wanted, mask=counts, other=N_PLACES)
+        theirs = tl.where(is_row, theirs, N_PLACES + 2)[None, :]  # after everything
+        earlier = (theirs < own[:, None]) | (
+            (theirs == own[:, None]) & (other[None, :] < own_number[:, None])
+        )
+        before += tl.sum(earlier.to(tl.int32), axis=1)
+    return before, tl.sum(counted, axis=0)
 
 
 @triton.jit
 def gather_root_kernel(
-    weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias, n_direct, n_top,
-    FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The parameters of the root's children alone."""
+    _gather_root(
+        tl.program_id(0), weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
+        N_DIRECT, N_TOP, FEATURES, HAS_BIAS, BLOCK,
+    )  # fmt: skip
+
+
+@triton.jit
+def _gather_root(
+    at, weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The weights of one child of the root, and its bias: minus infinity where there is no class below."""
-    at = tl.program_id(0).to(tl.int64)
+    at = at.to(tl.int64)
     column = tl.arange(0, BLOCK)
-    is_direct = at < n_direct
+    is_direct = at < N_DIRECT
     child = tl.load(direct + at, mask=is_direct, other=0)
-    node = tl.maximum(at - n_direct, 0)
-    is_node = (at >= n_direct) & (node < n_top)
+    node = tl.maximum(at - N_DIRECT, 0)
+    is_node = (at >= N_DIRECT) & (node < N_TOP)
     for first in range(0, FEATURES, BLOCK):
         inside = first + column < FEATURES
         own = tl.load(weight + child * FEATURES + first + column, mask=inside & is_direct, other=0.0)
@@ -54,52 +145,95 @@ def gather_root_kernel(
     tl.store(root_bias + at, value)
 
 
+# --- from logits to the loss ---------------------------------------------------------------------------
+
+
 @triton.jit
-def scatter_root_kernel(
-    root_gradient, root_bias_gradient, direct, weight, bias, node_weight, node_bias, n_direct,
-    FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+def softmax_kernel(
+    logits, bias, rows, level_logits, target, loss, error, output, value, counts, root_sums, level_sums, n_rows,
+    ROOT: tl.constexpr, REDUCES: tl.constexpr, MEAN: tl.constexpr, NOTES_ROOT: tl.constexpr,
+    NOTES_LEVEL: tl.constexpr, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, BELOW: tl.constexpr,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ARITY: tl.constexpr,
+    ARITY_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one child of the root to where it belongs."""
+    """Probabilities of children for one row, at a level and, with the first level, at the root; -log of the targets'
+    are added to its loss. The last program of the last level adds up the losses of all rows."""
     at = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    is_direct = at < n_direct
-    child = tl.load(direct + at, mask=is_direct, other=0)
-    node = tl.maximum(at - n_direct, 0)
-    for first in range(0, FEATURES, BLOCK):
-        inside = first + column < FEATURES
-        value = tl.load(root_gradient + at * FEATURES + first + column, mask=inside, other=0.0)
-        value = value.to(weight.dtype.element_ty)
-        tl.store(weight + child * FEATURES + first + column, value, mask=inside & is_direct)
-        tl.store(node_weight + node * FEATURES + first + column, value, mask=inside & (at >= n_direct))
-    if HAS_BIAS:
-        value = tl.load(root_bias_gradient + at).to(bias.dtype.element_ty)
-        tl.store(bias + child, value, mask=is_direct)
-        tl.store(node_bias + node, value, mask=at >= n_direct)
+    row = tl.load(rows + n_rows + at)
+    place = tl.load(rows + 2 * n_rows + at)
+    if ROOT:
+        row_loss = _root_softmax(
+            row,
+            logits,
+            bias,
+            rows,
+            target,
+            error,
+            counts,
+            root_sums,
+            NOTES_ROOT,
+            N_DIRECT,
+            N_TOP,
+            WIDTH,
+            BLOCK,
+        )
+    else:
+        row_loss = tl.load(loss + row)
+    if place < N_PLACES:
+        row_loss += _level_softmax(
+            at,
+            row,
+            place // BELOW % ARITY,
+            level_logits,
+            target,
+            output,
+            level_sums,
+            NOTES_LEVEL,
+            ARITY,
+            ARITY_BLOCK,
+        )
+    tl.store(loss + row, row_loss)
+    if REDUCES:
+        tl.debug_barrier()
+        if tl.atomic_add(rows + 3 * n_rows + N_BOUNDS + 1, 1) == n_rows - 1:
+            n_counted = tl.load(rows + 3 * n_rows + N_BOUNDS)
+            _reduce(loss, value, n_rows, n_counted, MEAN, BLOCK)
 
 
 @triton.jit
-def root_softmax_kernel(logits, bias, root_target, loss, output, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Probabilities of the root's children for one row, and -log of the target's."""
-    at = tl.program_id(0).to(tl.int64)
+def _root_softmax(
+    row, logits, bias, rows, target, error, counts, sums, NOTES: tl.constexpr, N_DIRECT: tl.constexpr,
+    N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """-log of the probability of a row's child of the root; its gradient by the logits is stored."""
     column = tl.arange(0, BLOCK)
     largest = -float("inf")
     total = 0.0
     for first in range(0, WIDTH, BLOCK):
-        value = _with_bias(logits, bias, at, first + column, WIDTH)
+        value = _with_bias(logits, bias, row, first + column, WIDTH)
         new = tl.maximum(largest, tl.max(value, axis=0))
         total = total * tl.exp(largest - new) + tl.sum(tl.exp(value - new), axis=0)
         largest = new
     log_total = largest + tl.log(total)
-    wanted = tl.load(root_target + at)
-    counts = wanted >= 0
-    own = tl.load(logits + at * WIDTH + wanted, mask=counts, other=0.0).to(tl.float32)
-    own += tl.load(bias + wanted, mask=counts, other=0.0)
-    tl.store(loss + at, tl.where(counts, log_total - own, 0.0))
-    tl.debug_barrier()  # the output may be the logits' own memory
+    wanted = tl.load(rows + row)
+    counted = wanted >= 0
+    own = tl.load(logits + row * WIDTH + wanted, mask=counted, other=0.0).to(tl.float32)
+    own += tl.load(bias + wanted, mask=counted, other=0.0)
+    tl.debug_barrier()  # the error may be in the logits' own memory
     for first in range(0, WIDTH, BLOCK):
-        value = _with_bias(logits, bias, at, first + column, WIDTH)
-        probability = tl.exp(value - log_total).to(output.dtype.element_ty)
-        tl.store(output + at * WIDTH + first + column, probability, mask=first + column < WIDTH)
+        to = first + column
+        probability = tl.exp(_with_bias(logits, bias, row, to, WIDTH) - log_total)
+        difference = tl.where(counted, probability - tl.where(to == wanted, 1.0, 0.0), 0.0)
+        tl.store(error + row * WIDTH + to, difference.to(error.dtype.element_ty), mask=to < WIDTH)
+        if NOTES:
+            if wanted >= N_DIRECT:
+                sums_of_class = sums + tl.load(target + row) * N_TOP
+                is_node = (to >= N_DIRECT) & (to < N_DIRECT + N_TOP)
+                tl.atomic_add(sums_of_class + to - N_DIRECT, probability, mask=is_node)
+    if NOTES:
+        if wanted >= N_DIRECT:
+            tl.atomic_add(counts + tl.load(target + row), 1.0)
+    return tl.where(counted, log_total - own, 0.0)
 
 
 @triton.jit
@@ -109,61 +243,62 @@ def _with_bias(logits, bias, at, column, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def reduce_kernel(loss, root_target, value, scale, n_rows, MEAN: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum or the mean of the rows' losses, and what each was multiplied by."""
-    column = tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    number = tl.zeros((BLOCK,), tl.float32)
-    for first in range(0, n_rows, BLOCK):
-        inside = first + column < n_rows
-        total += tl.load(loss + first + column, mask=inside, other=0.0)
-        number += (tl.load(root_target + first + column, mask=inside, other=-1) >= 0).to(tl.float32)
-    factor = 1.0
-    if MEAN:
-        factor = factor / tl.sum(number, axis=0)
-    tl.store(value, tl.sum(total, axis=0) * factor)
-    tl.store(scale, factor)
-
-
-@triton.jit
-def root_error_kernel(
+def _level_softmax(
+    at,
+    row,
+    wanted,
+    logits,
+    target,
     output,
-    root_target,
-    slope,
-    scale,
-    error,
-    SLOPE_STEP: tl.constexpr,
+    sums,
+    NOTES: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The gradient of the loss by the logits of the root's children, for one row."""
-    at = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    wanted = tl.load(root_target + at)
-    row_slope = tl.load(slope + at * SLOPE_STEP).to(tl.float32) * tl.load(scale)
-    row_slope = tl.where(wanted >= 0, row_slope, 0.0)
-    value = tl.load(output + at * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    value = (value - tl.where(column == wanted, 1.0, 0.0)) * row_slope
-    tl.store(error + at * WIDTH + column, value.to(error.dtype.element_ty), mask=column < WIDTH)
+    """-log of the probability of a row's child at its node; the probabilities of all its children are stored."""
+    column = tl.arange(0, BLOCK)
+    value = tl.load(logits + at * WIDTH + column, mask=column < WIDTH, other=-float("inf"))
+    largest = tl.max(value, axis=0)
+    log_total = largest + tl.log(tl.sum(tl.exp(value - largest), axis=0))
+    own = tl.sum(tl.where(column == wanted, value, 0.0), axis=0)
+    probability = tl.exp(value - log_total)
+    tl.store(output + at * WIDTH + column, probability.to(output.dtype.element_ty), mask=column < WIDTH)
+    if NOTES:
+        tl.atomic_add(sums + tl.load(target + row) * WIDTH + column, probability, mask=column < WIDTH)
+    return log_total - own
+
+
+@triton.jit
+def _reduce(loss, value, n_rows, n_counted, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum or the mean of the rows' losses, which other programs have just stored."""
+    column = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, n_rows, BLOCK):
+        total += tl.load(loss + first + column, mask=first + column < n_rows, other=0.0, cache_modifier=".cg")
+    result = tl.sum(total, axis=0)
+    if MEAN:
+        result = result / n_counted.to(tl.float32)
+    tl.store(value, result)
 
 
 # --- levels below the root -----------------------------------------------------------------------------
 
 
 @triton.jit
-def _tile(starts, tile, n_nodes, BLOCK_ROWS: tl.constexpr, STEPS: tl.constexpr):
+def _tile(starts, tile, n_nodes, BLOCK_ROWS: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr):
     """The node of a tile of rows, the tile's first row and the end of the node's rows.
 
     The tiles of node v begin at starts[v] // BLOCK_ROWS + v: that leaves each node as many as it needs, and needs
-    no counting. A tile too many begins after the end.
+    no counting. A tile too many begins after the end. The node is found by looking at every STEP-th, then at those between.
     """
-    low = 0
-    high = n_nodes - 1
-    for _ in tl.static_range(STEPS):
-        middle = (low + high + 1) // 2
-        begins = tl.load(starts + middle) // BLOCK_ROWS + middle <= tile
-        low = tl.where(begins, middle, low)
-        high = tl.where(begins, high, middle - 1)
+    node = tl.arange(0, STEPS) * STEP
+    inside = node < n_nodes
+    begins = tl.load(starts + node, mask=inside, other=0) // BLOCK_ROWS + node <= tile
+    low = (tl.sum((inside & begins).to(tl.int32), axis=0) - 1) * STEP
+    node = low + tl.arange(0, STEP)
+    inside = node < n_nodes
+    begins = tl.load(starts + node, mask=inside, other=0) // BLOCK_ROWS + node <= tile
+    low += tl.sum((inside & begins).to(tl.int32), axis=0) - 1
     start = tl.load(starts + low)
     first = start + (tile - start // BLOCK_ROWS - low) * BLOCK_ROWS
     return low, first, tl.load(starts + low + 1)
@@ -171,17 +306,23 @@ def _tile(starts, tile, n_nodes, BLOCK_ROWS: tl.constexpr, STEPS: tl.constexpr):
 
 @triton.jit
 def node_logits_kernel(
-    hidden, weight, bias, table, rows, starts, logits, n_nodes,
-    ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
+    hidden, weight, bias, table, rows, logits, n_rows, N_NODES: tl.constexpr,
+    ORDER: tl.constexpr, STARTS: tl.constexpr, FIRST: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_ROWS: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Logits of one tile of rows, all at one node, for a block of the node's children."""
-    node, start, stop = _tile(starts, tl.program_id(0), n_nodes, BLOCK_ROWS, STEPS)
+    """Logits of one tile of rows, all at one node, for a block of the node's children.
+
+    The order of the rows is part ORDER of what is packed, and where those of each node start begins with number FIRST
+    of part STARTS.
+    """
+    starts = rows + STARTS * n_rows + FIRST
+    node, start, stop = _tile(starts, tl.program_id(0), N_NODES, BLOCK_ROWS, STEP, STEPS)
     if start >= stop:
         return
     position = start + tl.arange(0, BLOCK_ROWS)
     is_row = position < stop
-    row = tl.load(rows + position, mask=is_row, other=0)
+    row = tl.load(rows + ORDER * n_rows + position, mask=is_row, other=0)
     column = tl.program_id(1) * BLOCK_CHILDREN + tl.arange(0, BLOCK_CHILDREN)
     child = tl.load(table + node * ARITY + column, mask=column < ARITY, other=-1).to(tl.int64)
     is_child = child >= 0
@@ -201,162 +342,210 @@ def node_logits_kernel(
     tl.store(to, total, mask=is_row[:, None] & (column < ARITY)[None, :])
 
 
-@triton.jit
-def level_softmax_kernel(
-    logits, child, order, starts, loss, output, n_nodes, WIDTH: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Probabilities of the children of one row's node; -log of the target's is added to the row's loss."""
-    at = tl.program_id(0).to(tl.int64)
-    if at >= tl.load(starts + n_nodes):
-        return
-    column = tl.arange(0, BLOCK)
-    value = tl.load(logits + at * WIDTH + column, mask=column < WIDTH, other=-float("inf"))
-    largest = tl.max(value, axis=0)
-    log_total = largest + tl.log(tl.sum(tl.exp(value - largest), axis=0))
-    wanted = tl.load(child + at) % WIDTH
-    own = tl.sum(tl.where(column == wanted, value, 0.0), axis=0)
-    row = tl.load(order + at)
-    tl.store(loss + row, tl.load(loss + row) + log_total - own)
-    probability = tl.exp(value - log_total).to(output.dtype.element_ty)
-    tl.store(output + at * WIDTH + column, probability, mask=column < WIDTH)
+# --- gradients -----------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _error(output, at, column, inside, wanted, slope, WIDTH: tl.constexpr):
-    """The gradient of the loss by logits; zero outside."""
-    value = tl.load(output + at * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    return tl.where(inside, (value - tl.where(column == wanted, 1.0, 0.0)) * slope, 0.0)
-
-
-@triton.jit
-def hidden_gradient_kernel(
-    output, weight, table, order, starts, child_of_row, slope, scale, gradient, n_nodes,
-    SLOPE_STEP: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
+def gradients_kernel(
+    hidden, weight, table, rows, output, slope, root_error, root_gradient, direct,
+    hidden_gradient, weight_gradient, bias_gradient, node_gradient, node_bias_gradient, n_rows,
+    ROOT: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr, FIRST: tl.constexpr,
+    BELOW: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, N_NODES: tl.constexpr,
+    ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    ROOT_PROGRAMS: tl.constexpr, TILES: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr,
+    BLOCK_ROOT: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    CHILDREN_OF_ROWS: tl.constexpr, FEATURES_OF_ROWS: tl.constexpr,
+    CHILDREN_OF_NODE: tl.constexpr, FEATURES_OF_NODE: tl.constexpr,
 ):  # fmt: skip
-    """Add the gradient that a level gives to one tile of rows, for a block of features."""
-    node, start, stop = _tile(starts, tl.program_id(0), n_nodes, BLOCK_ROWS, STEPS)
-    if start >= stop:
-        return
-    position = start + tl.arange(0, BLOCK_ROWS)
-    is_row = position < stop
-    row = tl.load(order + position, mask=is_row, other=0)
-    wanted = tl.load(child_of_row + position, mask=is_row, other=0) - node * ARITY
-    row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * tl.load(scale)
-    feature = tl.program_id(1) * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
-    is_feature = feature < FEATURES
-    total = tl.zeros((BLOCK_ROWS, BLOCK_FEATURES), tl.float32)
-    for first in range(0, ARITY, BLOCK_CHILDREN):
-        column = first + tl.arange(0, BLOCK_CHILDREN)
-        inside = is_row[:, None] & (column < ARITY)[None, :]
-        error = _error(
-            output, position[:, None], column[None, :], inside, wanted[:, None], row_slope[:, None], ARITY
-        )
-        child = tl.load(table + node * ARITY + column, mask=column < ARITY, other=-1).to(tl.int64)
-        w = tl.load(
-            weight + child[:, None] * FEATURES + feature[None, :],
-            mask=(child >= 0)[:, None] & is_feature[None, :], other=0.0,
+    """All gradients of a level: of the rows at its nodes and of its children's parameters; and, with the last level, of
+    the root's children, and of all rows the slope of the loss."""
+    starts = rows + 3 * n_rows + FIRST
+    n_counted = tl.load(rows + 3 * n_rows + N_BOUNDS)
+    scale = 1.0
+    if MEAN:
+        scale = scale / tl.maximum(n_counted, 1).to(tl.float32)
+    feature_blocks: tl.constexpr = (FEATURES + FEATURES_OF_ROWS - 1) // FEATURES_OF_ROWS
+    child_blocks: tl.constexpr = (ARITY + CHILDREN_OF_NODE - 1) // CHILDREN_OF_NODE
+    at = tl.program_id(0)
+    if at < ROOT_PROGRAMS:
+        _scatter_root(
+            at * BLOCK_ROOT, root_error, root_gradient, direct, slope, scale, weight_gradient, bias_gradient, node_gradient,
+            node_bias_gradient, n_rows, SLOPE_STEP, N_DIRECT, N_TOP, WIDTH, FEATURES, HAS_BIAS, BLOCK_ROOT,
+            FEATURES_OF_NODE,
         )  # fmt: skip
-        kind = gradient.dtype.element_ty
-        total = tl.dot(error.to(kind), w.to(kind), total, input_precision=PRECISION)
-    to = gradient + row[:, None] * FEATURES + feature[None, :]
-    mask = is_row[:, None] & is_feature[None, :]
-    before = tl.load(to, mask=mask, other=0.0).to(tl.float32)
-    tl.store(to, (before + total).to(gradient.dtype.element_ty), mask=mask)
+    elif at < ROOT_PROGRAMS + TILES * feature_blocks:
+        at -= ROOT_PROGRAMS
+        _hidden_gradient(
+            at // feature_blocks, at % feature_blocks, weight, table, rows + n_rows, starts, output, slope, scale, hidden_gradient,
+            n_rows, ROOT, SLOPE_STEP, BELOW, N_NODES, ARITY, FEATURES, PRECISION, STEP, STEPS, BLOCK_ROWS,
+            CHILDREN_OF_ROWS, FEATURES_OF_ROWS,
+        )  # fmt: skip
+    else:
+        at -= ROOT_PROGRAMS + TILES * feature_blocks
+        _weight_gradient(
+            at // child_blocks, at % child_blocks, hidden, rows + n_rows, starts, table, output, slope, scale, weight_gradient,
+            bias_gradient, n_rows, SLOPE_STEP, BELOW, ARITY, FEATURES, HAS_BIAS, PRECISION, 16, CHILDREN_OF_NODE,
+            FEATURES_OF_NODE,
+        )  # fmt: skip
 
 
 @triton.jit
-def weight_gradient_kernel(
-    hidden, output, table, order, starts, child_of_row, slope, scale, gradient, bias_gradient,
-    SLOPE_STEP: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr, PRECISION: tl.constexpr,
+def _scatter_root(
+    first_child, root_error, root_gradient, direct, slope, scale, weight, bias, node_weight, node_bias, n_rows,
+    SLOPE_STEP: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr,
+    FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradients of some children of the root to where they belong. Slopes of single rows are in them already."""
+    factor = 1.0
+    if SLOPE_STEP == 0:
+        factor = tl.load(slope).to(tl.float32) * scale
+    at = (first_child + tl.arange(0, CHILDREN)).to(tl.int64)
+    is_direct = at < N_DIRECT
+    is_node = (at >= N_DIRECT) & (at < N_DIRECT + N_TOP)
+    child = tl.load(direct + at, mask=is_direct, other=0)
+    node = at - N_DIRECT
+    for first in range(0, FEATURES, BLOCK):
+        column = first + tl.arange(0, BLOCK)[None, :]
+        inside = column < FEATURES
+        mask = (is_direct | is_node)[:, None] & inside
+        value = tl.load(root_gradient + at[:, None] * FEATURES + column, mask=mask, other=0.0).to(tl.float32)
+        value = (value * factor).to(weight.dtype.element_ty)
+        tl.store(weight + child[:, None] * FEATURES + column, value, mask=is_direct[:, None] & inside)
+        tl.store(node_weight + node[:, None] * FEATURES + column, value, mask=is_node[:, None] & inside)
+    if HAS_BIAS:
+        total = tl.zeros((BLOCK, CHILDREN), tl.float32)
+        for first in range(0, n_rows, BLOCK):
+            row = (first + tl.arange(0, BLOCK)[:, None]).to(tl.int64)
+            mask = (row < n_rows) & (at < WIDTH)[None, :]
+            total += tl.load(root_error + row * WIDTH + at[None, :], mask=mask, other=0.0).to(tl.float32)
+        value = (tl.sum(total, axis=0) * factor).to(bias.dtype.element_ty)
+        tl.store(bias + child, value, mask=is_direct)
+        tl.store(node_bias + node, value, mask=is_node)
+
+
+@triton.jit
+def _error(output, at, column, inside, wanted, WIDTH: tl.constexpr):
+    """The gradient of rows' own losses by logits; zero outside."""
+    value = tl.load(output + at * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    return tl.where(inside, value - tl.where(column == wanted, 1.0, 0.0), 0.0)
+
+
+@triton.jit
+def _hidden_gradient(
+    tile, feature_block, weight, table, order, starts, output, slope, scale, gradient, n_rows,
+    WITH_SLOPE: tl.constexpr, SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, N_NODES: tl.constexpr,
+    ARITY: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
+):  # fmt: skip
+    """Add the gradient that a level gives to one tile of rows, for a block of features. Rows at no node are like those
+    of one more node, which has no children."""
+    node, start, stop = _tile(starts, tile, N_NODES + 1, BLOCK_ROWS, STEP, STEPS)
+    if start < stop:
+        position = start + tl.arange(0, BLOCK_ROWS)
+        is_row = position < stop
+        row = tl.load(order + position, mask=is_row, other=0)
+        wanted = tl.load(order + n_rows + position, mask=is_row, other=0) // BELOW - node * ARITY
+        feature = feature_block * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
+        is_feature = feature < FEATURES
+        kind = gradient.dtype.element_ty
+        total = tl.zeros((BLOCK_ROWS, BLOCK_FEATURES), tl.float32)
+        n_children = tl.where(node < N_NODES, ARITY, 0)
+        for first in range(0, n_children, BLOCK_CHILDREN):
+            column = first + tl.arange(0, BLOCK_CHILDREN)
+            inside = is_row[:, None] & (column < ARITY)[None, :]
+            error = _error(output, position[:, None], column[None, :], inside, wanted[:, None], ARITY)
+            child = tl.load(table + node * ARITY + column, mask=column < ARITY, other=-1).to(tl.int64)
+            mask = (child >= 0)[:, None] & is_feature[None, :]
+            w = tl.load(weight + child[:, None] * FEATURES + feature[None, :], mask=mask, other=0.0)
+            total = tl.dot(error.to(kind), w.to(kind), total, input_precision=PRECISION)
+        to = gradient + row[:, None] * FEATURES + feature[None, :]
+        mask = is_row[:, None] & is_feature[None, :]
+        total += tl.load(to, mask=mask, other=0.0).to(tl.float32)
+        if WITH_SLOPE:
+            row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
+            total = total * row_slope[:, None]
+        tl.store(to, total.to(kind), mask=mask)
+
+
+@triton.jit
+def _weight_gradient(
+    node, child_block, hidden, order, starts, table, output, slope, scale, gradient, bias_gradient, n_rows,
+    SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
+    BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a block of a node's children, zero where the node has no rows.
 
     Most nodes have few rows, so their errors are fetched once for all features; those with many are gone through
     again for each block of features.
     """
-    node = tl.program_id(0)
     start, stop = tl.load(starts + node), tl.load(starts + node + 1)
-    column = tl.program_id(1) * BLOCK_CHILDREN + tl.arange(0, BLOCK_CHILDREN)
+    column = child_block * BLOCK_CHILDREN + tl.arange(0, BLOCK_CHILDREN)
     child = tl.load(table + node * ARITY + column, mask=column < ARITY, other=-1).to(tl.int64)
     is_child = child >= 0
-    feature = tl.arange(0, BLOCK_FEATURES)
-    to = gradient + child[:, None] * FEATURES + feature[None, :]
-    row, error = _errors_of(
-        output,
-        order,
-        child_of_row,
-        slope,
-        scale,
-        start,
-        stop,
-        node,
-        column,
-        is_child,
-        SLOPE_STEP,
-        ARITY,
-        BLOCK_ROWS,
-    )
-    bias_total = tl.sum(error, axis=1)
-    is_row = start + tl.arange(0, BLOCK_ROWS) < stop
-    for first in range(0, FEATURES, BLOCK_FEATURES):
-        inside = first + feature[None, :] < FEATURES
-        at = hidden + row[:, None] * FEATURES + first + feature[None, :]
-        x = tl.load(at, mask=is_row[:, None] & inside, other=0.0)
-        total = tl.dot(error.to(x.dtype), x, input_precision=PRECISION)
-        for later in range(start + BLOCK_ROWS, stop, BLOCK_ROWS):
-            more_rows, more = _errors_of(
-                output, order, child_of_row, slope, scale, later, stop, node, column, is_child, SLOPE_STEP, ARITY,
-                BLOCK_ROWS,
-            )  # fmt: skip
-            at = hidden + more_rows[:, None] * FEATURES + first + feature[None, :]
-            x = tl.load(at, mask=(later + tl.arange(0, BLOCK_ROWS) < stop)[:, None] & inside, other=0.0)
-            total = tl.dot(more.to(x.dtype), x, total, input_precision=PRECISION)
-            if first == 0:
-                bias_total += tl.sum(more, axis=1)
-        tl.store(to + first, total.to(gradient.dtype.element_ty), mask=is_child[:, None] & inside)
+    bias_total = tl.zeros((BLOCK_CHILDREN,), tl.float32)
+    feature = tl.arange(0, BLOCK_FEATURES)[None, :]
+    to = gradient + child[:, None] * FEATURES + feature
+    if stop - start <= BLOCK_ROWS:
+        row, error = _errors_of(
+            start,
+            stop,
+            node,
+            column,
+            is_child,
+            order,
+            output,
+            slope,
+            scale,
+            n_rows,
+            SLOPE_STEP,
+            BELOW,
+            ARITY,
+            BLOCK_ROWS,
+        )
+        bias_total += tl.sum(error, axis=1)
+        error = error.to(hidden.dtype.element_ty)
+        at = hidden + row[:, None] * FEATURES + feature
+        is_row = (start + tl.arange(0, BLOCK_ROWS) < stop)[:, None]
+        for first in range(0, FEATURES, BLOCK_FEATURES):
+            inside = first + feature < FEATURES
+            x = tl.load(at + first, mask=is_row & inside, other=0.0)
+            total = tl.dot(error, x, input_precision=PRECISION)
+            tl.store(to + first, total.to(gradient.dtype.element_ty), mask=is_child[:, None] & inside)
+    else:
+        for first in range(0, FEATURES, BLOCK_FEATURES):
+            inside = first + feature < FEATURES
+            total = tl.zeros((BLOCK_CHILDREN, BLOCK_FEATURES), tl.float32)
+            for later in range(start, stop, BLOCK_ROWS):
+                row, error = _errors_of(
+                    later, stop, node, column, is_child, order, output, slope, scale, n_rows, SLOPE_STEP, BELOW, ARITY,
+                    BLOCK_ROWS,
+                )  # fmt: skip
+                is_row = (later + tl.arange(0, BLOCK_ROWS) < stop)[:, None]
+                at = hidden + row[:, None] * FEATURES + first + feature
+                x = tl.load(at, mask=is_row & inside, other=0.0)
+                total = tl.dot(error.to(x.dtype), x, total, input_precision=PRECISION)
+                if first == 0:
+                    bias_total += tl.sum(error, axis=1)
+            tl.store(to + first, total.to(gradient.dtype.element_ty), mask=is_child[:, None] & inside)
     if HAS_BIAS:
         tl.store(bias_gradient + child, bias_total.to(bias_gradient.dtype.element_ty), mask=is_child)
 
 
 @triton.jit
 def _errors_of(
-    output, order, child_of_row, slope, scale, start, stop, node, column, is_child, SLOPE_STEP: tl.constexpr,
-    ARITY: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    start, stop, node, column, is_child, order, output, slope, scale, n_rows, SLOPE_STEP: tl.constexpr,
+    BELOW: tl.constexpr, ARITY: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Some rows of a node, and the gradients by the logits of some children, children first."""
+    """Some rows of a node, and the gradients of the loss by the logits of some children, children first."""
     position = start + tl.arange(0, BLOCK_ROWS)
     is_row = position < stop
     row = tl.load(order + position, mask=is_row, other=0)
-    wanted = tl.load(child_of_row + position, mask=is_row, other=0) - node * ARITY
-    row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * tl.load(scale)
+    wanted = tl.load(order + n_rows + position, mask=is_row, other=0) // BELOW - node * ARITY
+    row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
     inside = is_child[:, None] & is_row[None, :]
-    error = _error(
-        output, position[None, :], column[:, None], inside, wanted[None, :], row_slope[None, :], ARITY
-    )
-    return row, error
-
-
-# --- statistics ----------------------------------------------------------------------------------------
-
-
-@triton.jit
-def note_kernel(
-    sums, counts, classes, counted, outputs, output_step, HAS_COUNTS: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Add a row's output to the sums of its class."""
-    at = tl.program_id(0).to(tl.int64)
-    if tl.load(counted + at) == 0:
-        return
-    own = tl.load(classes + at)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(outputs + at * output_step + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    tl.atomic_add(sums + own * WIDTH + column, value, mask=column < WIDTH)
-    if HAS_COUNTS:
-        if tl.program_id(1) == 0:
-            tl.atomic_add(counts + own, 1.0)
+    error = _error(output, position[None, :], column[:, None], inside, wanted[None, :], ARITY)
+    return row, error * row_slope[None, :]
 
 
 # --- the best of many ----------------------------------------------------------------------------------

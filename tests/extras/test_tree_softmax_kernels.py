@@ -24,6 +24,7 @@ SETTINGS = {
         "reassign_every": 100,
         "bias": False,
     },
+    "many rows at a node": {"structure": [i % 2 for i in range(50)], "reassign_every": 1000},
 }
 
 
@@ -35,12 +36,18 @@ def high_precision():
     torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_kernels_agree_with_plain_pytorch(name, monkeypatch, high_precision):
+def test_kernels_agree_with_plain_pytorch(name, large, monkeypatch, high_precision):
+    """As for a small batch, and as for one so large that rows are sorted and cuBLAS multiplies at the root."""
     torch.manual_seed(0)
+    monkeypatch.setattr(grouped, "MOST_RANKED", 0 if large else 10_000)
+    monkeypatch.setattr(grouped, "LARGE_PRODUCT", {True: 0 if large else 1e9})
+    grouped._plan.cache_clear()
     layer = TreeSoftmax(24, 50, device=DEVICE, **SETTINGS[name])
-    hidden = torch.randn(30, 24, device=DEVICE, requires_grad=True)
-    target = torch.randint(50, (30,), device=DEVICE)
+    n_rows = 30 if name != "many rows at a node" else 150
+    hidden = torch.randn(n_rows, 24, device=DEVICE, requires_grad=True)
+    target = torch.randint(50, (n_rows,), device=DEVICE)
     target[:20], target[25:27] = 3, -100
     answers = []
     for fast in (False, True):

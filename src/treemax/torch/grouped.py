@@ -2,15 +2,14 @@
 
 Rows are ordered by node and cut into tiles that lie within one node. Nothing here waits for the device: how
 many tiles a node has is known to the kernels only, and programs without rows end at once. So a step can be
-recorded as a graph. Called from Python, a step costs as many launches as it has: there are four forward and three
-back, two levels below the root or one.
+recorded as a graph. Called from Python a step costs what its launches cost, products of matrices by cuBLAS most of
+all, so there are few: three forward and two back, and three more for every level after the first.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import threading
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from treemax.torch.layer import Gradients, Kept, Layer, Rows
-from treemax.torch.plain import packed_in_order
+from treemax.torch.plain import packed_in_order, root_weight
 from treemax.torch.reassignment import Statistics
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -29,11 +28,9 @@ WIDEST_BEST = 8_192  # numbers of which one program can find the best
 MOST_BEST = 32  # of them, one after the other
 MOST_RANKED = 16_384  # rows that are put in order by comparing each with each
 ITEMS_RANKED = 16  # by one program
-LAUNCHES_BY_VERSION = (
-    3,
-    5,
-)  # of Triton: since then a compiled kernel takes the arguments that its source names
-PRODUCTS_BY_VERSION = (2, 8)  # of PyTorch: since then products of halves can be had in float32
+LEAST_ROWS = 16  # of a tile
+# Versions of Triton whose compiled kernels are known to be launched in this way.
+LAUNCHED_DIRECTLY = ((3, 6), (3, 8))
 
 
 class Blocks(NamedTuple):
@@ -52,12 +49,27 @@ class Blocks(NamedTuple):
             features=min(self.features, max(16, _power_of_two(features))),
         )
 
+    def options(self) -> dict[str, Any]:
+        """As arguments of a kernel."""
+        return {
+            "BLOCK_CHILDREN": self.children,
+            "BLOCK_FEATURES": self.features,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            "maxnreg": self.registers,
+        }
+
 
 # Found by trying on an NVIDIA H200, with rows of 200 and 1,024 features. Products of float32 first.
 LOGITS = {True: Blocks(64, 64, 4, 3), False: Blocks(64, 128, 4, 3)}
 HIDDEN_GRADIENT = {True: Blocks(16, 256, 4, 3, 128), False: Blocks(32, 256, 4, 3, 128)}
 WEIGHT_GRADIENT = {True: Blocks(32, 64, 4, 3, 128), False: Blocks(32, 128, 4, 3, 128)}
-ROOT_CHILDREN = 16  # of the root, whose gradients one program has
+ROOT_LOGITS = {True: Blocks(128, 32, 4, 3), False: Blocks(128, 64, 4, 3)}
+ROOT_GRADIENTS = {True: Blocks(32, 128, 4, 4), False: Blocks(64, 128, 4, 3)}
+ROOT_ROWS = 64  # that one program has at the root
+ROOT_SUM = 16  # children of the root whose biases one program has
+# Multiplications at the root from which on cuBLAS saves more than its launches cost.
+LARGE_PRODUCT = {True: 4e9, False: 1.5e10}
 
 
 def can_run(hidden: Tensor, layer: Layer) -> bool:
@@ -106,32 +118,26 @@ class Program:
     def __init__(self, name: str, grid: tuple[int, ...], **constants: Any) -> None:
         self.kernel = getattr(_kernels(), f"{name}_kernel")
         self.grid, self.constants = grid, constants
-        self.start: Any = None
-        self.values: list[Any] = []
+        self.launch: Any = None
+        self.before: list[Any] = []
+        self.after: list[Any] = []
 
     def __call__(self, stream: int | None, *arguments: Any) -> None:
-        if self.start is not None:
-            self.start(*arguments, *self.values, stream=stream)
-        elif math.prod(self.grid):
-            compiled = self.kernel[self.grid](*arguments, **self.constants)
-            if hasattr(compiled, "packed_metadata") and _kernels().VERSION >= LAUNCHES_BY_VERSION:
-                self.values = [self.constants[name] for name in self.kernel.arg_names[len(arguments) :]]
-                self.start = compiled[(*self.grid, 1, 1)[:3]]
+        if self.launch is not None:
+            self.launch(*self.grid, stream, *self.before, *arguments, *self.after)
+            return
+        compiled = self.kernel[self.grid](*arguments, **self.constants)
+        first, last = LAUNCHED_DIRECTLY
+        if hasattr(compiled, "packed_metadata") and first <= _kernels().VERSION <= last:
+            self.grid = (*self.grid, 1, 1)[:3]
+            self.before = [compiled.function, compiled.packed_metadata, None, None, None]  # no hooks
+            self.after = [self.constants[name] for name in self.kernel.arg_names[len(arguments) :]]
+            self.launch = compiled.run
 
 
 def _stream(tensor: Tensor) -> int | None:
     """The stream to launch on; Triton's own choice where there is none."""
     return _kernels().stream_of(tensor.get_device()) if tensor.is_cuda else None
-
-
-_threads = threading.local()
-
-
-def _begin_thread(tensor: Tensor) -> None:
-    """Backward passes have a thread of their own, and cuBLAS complains if it is the first there to use the device."""
-    if not hasattr(_threads, "begun"):
-        tensor.new_zeros(1)
-        _threads.begun = True
 
 
 def _is_current(tensor: Tensor) -> bool:
@@ -157,7 +163,7 @@ def _unaligned(*tensors: Tensor | None) -> int:
 
 
 class LevelPlan(NamedTuple):
-    """The last two for one slope of all rows, and for one of each."""
+    """`gradients` for one slope of all rows, and for a slope of each."""
 
     logits: Program
     softmax: Program
@@ -168,8 +174,9 @@ class Plan(NamedTuple):
     """The programs of a step, for batches of one size."""
 
     prepare: Program
-    gather_root: Program
     levels: list[LevelPlan]
+    root_gradients: tuple[Program, Program]
+    multiplies: bool  # and with them the products that they begin with
 
 
 class Sizes(NamedTuple):
@@ -192,11 +199,17 @@ class Sizes(NamedTuple):
 
     @property
     def n_bounds(self) -> int:
-        return sum(n_nodes + 2 for n_nodes, _ in self.nodes)
+        return sum(n_nodes + 1 for n_nodes, _ in self.nodes)
 
     @property
     def n_places(self) -> int:
         return math.prod(self.nodes[-1])
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether kernels have the products for the gradients at the root."""
+        size = self.n_rows * self.root_width * self.features
+        return size < LARGE_PRODUCT[self.hidden_type == torch.float32] or self.hidden_type == torch.float16
 
     @property
     def ranks(self) -> bool:
@@ -209,7 +222,7 @@ def _sizes(
 ) -> Sizes:
     weight, bias, node_weight, node_bias = layer[:4]
     return Sizes(
-        hidden.get_device(), *hidden.shape, layer.root_empty.shape[0], layer.direct.shape[0],
+        hidden.get_device(), hidden.shape[0], hidden.shape[1], layer.root_empty.shape[0], layer.direct.shape[0],
         tuple([table.shape for table in layer.children]), hidden.dtype, weight.dtype, bias is not None, reduction,
         ignore_index, notes, _precision(hidden.dtype), _unaligned(weight, bias, node_weight, node_bias),
     )  # fmt: skip
@@ -218,34 +231,59 @@ def _sizes(
 @lru_cache(maxsize=256)
 def _plan(sizes: Sizes) -> Plan:
     n_items = sizes.n_rows + (sizes.n_bounds if sizes.ranks else 0)
-    root = {
-        "N_DIRECT": sizes.n_direct, "N_TOP": sizes.nodes[0][0], "FEATURES": sizes.features, "HAS_BIAS": sizes.has_bias,
-        "BLOCK": min(1024, _power_of_two(sizes.features)),
+    n_tiles, root = _root_tiling(sizes)
+    blocks = ROOT_GRADIENTS[sizes.hidden_type == torch.float32].within(sizes.root_width, sizes.features)
+    n_blocks = _root_blocks(sizes, blocks.children) + -(-sizes.n_rows // blocks.children)
+    n_programs = n_blocks * -(-sizes.features // blocks.features) + -(-sizes.root_width // ROOT_SUM)
+    shared = {
+        "N_BOUNDS": sizes.n_bounds, "N_DIRECT": sizes.n_direct, "N_TOP": sizes.nodes[0][0], "WIDTH": sizes.root_width,
+        "FEATURES": sizes.features, "HAS_BIAS": sizes.has_bias, "PRECISION": sizes.precision,
     }  # fmt: skip
+    gradients = [
+        Program(
+            "root_gradients", (n_programs,), MEAN=sizes.reduction == "mean", SLOPE_STEP=step, MULTIPLIES=sizes.multiplies,
+            BLOCK_ROWS=blocks.children, BLOCK_SUM=ROOT_SUM, **blocks.options(), **shared,
+        )
+        for step in (0, 1)
+    ]  # fmt: skip
     return Plan(
         Program(
-            "prepare", (-(-n_items // ITEMS_RANKED) + sizes.root_width,), N_BOUNDS=sizes.n_bounds, N_PLACES=sizes.n_places,
-            IGNORED=sizes.ignore_index, RANKS=sizes.ranks, ITEMS=ITEMS_RANKED, OTHERS=1024, **root,
+            "prepare", (-(-n_items // ITEMS_RANKED) + n_tiles,), N_PLACES=sizes.n_places, IGNORED=sizes.ignore_index,
+            RANKS=sizes.ranks, ITEMS=ITEMS_RANKED, OTHERS=1024, **{**shared, **root},
         ),
-        Program("gather_root", (sizes.root_width,), **root),
         [_level_plan(sizes, level) for level in range(len(sizes.nodes))],
+        (gradients[0], gradients[1]),
+        sizes.multiplies,
     )  # fmt: skip
+
+
+def _root_tiling(sizes: Sizes) -> tuple[int, dict[str, Any]]:
+    """Tiles of the logits at the root, and what their kernels are told."""
+    blocks = ROOT_LOGITS[sizes.hidden_type == torch.float32].within(sizes.root_width, sizes.features)
+    n_tiles = -(-sizes.n_rows // ROOT_ROWS) * _root_blocks(sizes, blocks.children)
+    return n_tiles, {
+        "N_DIRECT": sizes.n_direct, "N_TOP": sizes.nodes[0][0], "WIDTH": sizes.root_width, "FEATURES": sizes.features,
+        "HAS_BIAS": sizes.has_bias, "PRECISION": sizes.precision, "BLOCK_ROWS": ROOT_ROWS, **blocks.options(),
+    }  # fmt: skip
+
+
+def _root_blocks(sizes: Sizes, children: int) -> int:
+    """Blocks of the root's children: of direct classes, and of nodes with the padding."""
+    return -(-sizes.n_direct // children) + -(-(sizes.root_width - sizes.n_direct) // children)
 
 
 def _level_plan(sizes: Sizes, level: int) -> LevelPlan:
     n_nodes, arity = sizes.nodes[level]
     last = level == len(sizes.nodes) - 1
     wide = min(4096, _power_of_two(sizes.root_width))
-    shared = {
-        "N_BOUNDS": sizes.n_bounds, "BELOW": sizes.n_places // (n_nodes * arity), "MEAN": sizes.reduction == "mean",
-        "N_DIRECT": sizes.n_direct, "N_TOP": sizes.nodes[0][0], "WIDTH": sizes.root_width, "ARITY": arity,
-    }  # fmt: skip
+    below = sizes.n_places // (n_nodes * arity)
     softmax = Program(
         "softmax", (sizes.n_rows,), ROOT=level == 0, REDUCES=last and sizes.reduction != "none",
-        NOTES_ROOT=sizes.notes and level == 0, NOTES_LEVEL=sizes.notes and not last, N_PLACES=sizes.n_places, BLOCK=wide,
-        ARITY_BLOCK=_power_of_two(arity), num_warps=4, **shared,
+        MEAN=sizes.reduction == "mean", NOTES_ROOT=sizes.notes and level == 0, NOTES_LEVEL=sizes.notes and not last,
+        N_BOUNDS=sizes.n_bounds, N_PLACES=sizes.n_places, BELOW=below, N_DIRECT=sizes.n_direct, N_TOP=sizes.nodes[0][0],
+        WIDTH=sizes.root_width, BLOCK=wide, ARITY=arity, ARITY_BLOCK=_power_of_two(arity), num_warps=4,
     )  # fmt: skip
-    gradients = [_gradients_program(sizes, level, step, shared) for step in (0, 1)]
+    gradients = [_level_gradients(sizes, level, below, step) for step in (0, 1)]
     return LevelPlan(_logits_program(sizes, level, 1, 3), softmax, (gradients[0], gradients[1]))
 
 
@@ -253,39 +291,39 @@ def _logits_program(sizes: Sizes, level: int, order: int, starts: int) -> Progra
     """For rows whose order and starts are these parts of what is packed."""
     n_nodes, arity = sizes.nodes[level]
     blocks = LOGITS[sizes.hidden_type == torch.float32].within(arity, sizes.features)
-    n_tiles, tiling = _tiling(sizes.n_rows, n_nodes, n_nodes)
-    first = sum(above + 2 for above, _ in sizes.nodes[:level]) if starts == 3 else 0
+    n_tiles, tiling = _tiling(sizes.n_rows, n_nodes)
+    first = sum(above + 1 for above, _ in sizes.nodes[:level]) if starts == 3 else 0
     return Program(
         "node_logits", (n_tiles, -(-arity // blocks.children)), N_NODES=n_nodes, ORDER=order, STARTS=starts, FIRST=first,
         ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, **tiling,
-        BLOCK_CHILDREN=blocks.children, BLOCK_FEATURES=blocks.features, num_warps=blocks.warps, num_stages=blocks.stages,
+        **blocks.options(),
     )  # fmt: skip
 
 
-def _gradients_program(sizes: Sizes, level: int, slope_step: int, shared: dict[str, Any]) -> Program:
+def _level_gradients(sizes: Sizes, level: int, below: int, slope_step: int) -> Program:
     n_nodes, arity = sizes.nodes[level]
-    last, single = level == len(sizes.nodes) - 1, sizes.hidden_type == torch.float32
+    single = sizes.hidden_type == torch.float32
     rows, node = (kind[single].within(arity, sizes.features) for kind in (HIDDEN_GRADIENT, WEIGHT_GRADIENT))
-    n_tiles, tiling = _tiling(sizes.n_rows, n_nodes, n_nodes + 1)
-    of_root = -(-sizes.root_width // ROOT_CHILDREN) if last else 0
-    n_programs = (
-        of_root + n_tiles * -(-sizes.features // rows.features) + n_nodes * -(-arity // node.children)
-    )
+    n_tiles, tiling = _tiling(sizes.n_rows, n_nodes)
+    smaller = tiling["BLOCK_ROWS"] // LEAST_ROWS  # larger tiles have fewer features, and need their registers
+    rows = rows._replace(features=max(16, rows.features // smaller))
+    registers = node.registers if smaller == 1 else None
+    n_programs = n_tiles * -(-sizes.features // rows.features) + n_nodes * -(-arity // node.children)
     return Program(
-        "gradients", (n_programs,), ROOT=last, SLOPE_STEP=slope_step, N_NODES=n_nodes, FEATURES=sizes.features,
-        FIRST=sum(above + 2 for above, _ in sizes.nodes[:level]), HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision,
-        ROOT_PROGRAMS=of_root, TILES=n_tiles, BLOCK_ROOT=ROOT_CHILDREN, **tiling, **shared,
+        "level_gradients", (n_programs,), ADDS=level > 0, MEAN=sizes.reduction == "mean", SLOPE_STEP=slope_step,
+        N_BOUNDS=sizes.n_bounds, FIRST=sum(above + 1 for above, _ in sizes.nodes[:level]), BELOW=below, N_NODES=n_nodes,
+        ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, TILES=n_tiles, **tiling,
         CHILDREN_OF_ROWS=rows.children, FEATURES_OF_ROWS=rows.features, CHILDREN_OF_NODE=node.children,
-        FEATURES_OF_NODE=node.features, num_warps=node.warps, num_stages=node.stages, maxnreg=node.registers,
+        FEATURES_OF_NODE=node.features, num_warps=node.warps, num_stages=node.stages, maxnreg=registers,
     )  # fmt: skip
 
 
-def _tiling(n_rows: int, n_nodes: int, n_groups: int) -> tuple[int, dict[str, int]]:
-    """How many tiles rows at so many nodes have at most, and how the kernels find those of a group of rows."""
-    block_rows = min(64, max(16, _power_of_two(n_rows // max(1, n_nodes)) // 2))
-    step = _power_of_two(math.isqrt(n_groups) + 1)
-    options = {"BLOCK_ROWS": block_rows, "STEP": step, "STEPS": _power_of_two(-(-n_groups // step))}
-    return n_rows // block_rows + n_groups, options
+def _tiling(n_rows: int, n_nodes: int) -> tuple[int, dict[str, int]]:
+    """How many tiles rows at so many nodes have at most, and how the kernels find those of a node."""
+    block_rows = min(64, max(LEAST_ROWS, _power_of_two(n_rows // n_nodes) // 2))
+    step = _power_of_two(math.isqrt(n_nodes) + 1)
+    options = {"BLOCK_ROWS": block_rows, "STEP": step, "STEPS": _power_of_two(-(-n_nodes // step))}
+    return n_rows // block_rows + n_nodes, options
 
 
 # --- forward and backward ------------------------------------------------------------------------------
@@ -318,14 +356,13 @@ def _forward(
     sizes = _sizes(hidden, layer, reduction, ignore_index, statistics is not None)
     plan, stream, n_rows = _plan(sizes), _stream(hidden), sizes.n_rows
     packed = torch.empty(Rows.packed_size(n_rows, layer), dtype=torch.int64, device=hidden.device)
-    root_weight, bias = _empty_root(hidden.dtype, layer)
+    root_logits = torch.empty(n_rows, sizes.root_width, dtype=torch.float32, device=hidden.device)
     plan.prepare(
-        stream, target, layer.root_child, layer.place, layer.bounds, *layer[:4], layer.direct, layer.root_empty, packed,
-        root_weight, bias, n_rows,
+        stream, target, layer.root_child, layer.place, layer.bounds, packed, hidden, *layer[:4], layer.direct,
+        layer.root_empty, root_logits, n_rows,
     )  # fmt: skip
     if not sizes.ranks:
         packed = packed_in_order(packed[:n_rows], packed[2 * n_rows : 3 * n_rows], layer)
-    root_logits = _product(hidden, root_weight.t())
     root_error = root_logits if hidden.dtype == torch.float32 else hidden.new_empty(root_logits.shape)
     loss = torch.empty(n_rows, dtype=torch.float32, device=hidden.device)
     value = loss if reduction == "none" else loss.new_empty(())
@@ -338,30 +375,11 @@ def _forward(
         output = logits if hidden.dtype == torch.float32 else hidden.new_empty(logits.shape)
         programs.logits(stream, hidden, *layer.parameters_of(level), table, packed, logits, n_rows)
         programs.softmax(
-            stream, root_logits, bias, packed, logits, target, loss, root_error, output, value, counts, sums[0],
+            stream, root_logits, packed, logits, target, loss, root_error, output, value, counts, sums[0],
             sums[min(level + 1, len(sums) - 1)], n_rows,
         )  # fmt: skip
         outputs.append(output)
-    return value, Kept(packed, root_weight, root_error, outputs, plan)
-
-
-def _empty_root(dtype: torch.dtype, layer: Layer) -> tuple[Tensor, Tensor]:
-    """For weights and biases of the root's children."""
-    width, features = layer.root_empty.shape[0], layer.weight.shape[1]
-    weight = torch.empty(width, features, dtype=dtype, device=layer.weight.device)
-    return weight, torch.empty(width, dtype=torch.float32, device=layer.weight.device)
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """A product in the type that it was added up in."""
-    if left.is_cuda and left.dtype in HALVES and _torch_version() >= PRODUCTS_BY_VERSION:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return torch.mm(left, right).to(torch.float32)
-
-
-@cache
-def _torch_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return value, Kept(packed, root_error, outputs, plan)
 
 
 def backward(
@@ -383,19 +401,26 @@ def _backward(
         _stream(hidden),
         hidden.shape[0],
     )
-    if hidden.is_cuda:
-        _begin_thread(hidden)
-    hidden_gradient = torch.mm(kept.root_error, kept.root_weight)  # without the slope, which comes last
-    root_error = kept.root_error if slope.dim() == 0 else kept.root_error * slope[:, None].to(hidden.dtype)
-    root_gradient = _product(root_error.t(), hidden)
-    gradients = Gradients.like(layer)
+    hidden_gradient, gradients = torch.empty_like(hidden), Gradients.like(layer)
     for level, programs in enumerate(plan.levels):
         weight, _ = layer.parameters_of(level)
         programs.gradients[slope.dim()](
-            stream, hidden, weight, layer.children[level], kept.rows, kept.outputs[level], slope, root_error, root_gradient,
-            layer.direct, hidden_gradient, *gradients.parameters_of(layer, level), *gradients[2:], n_rows,
+            stream, hidden, weight, layer.children[level], kept.rows, kept.outputs[level], slope, hidden_gradient,
+            *gradients.parameters_of(layer, level), n_rows,
         )  # fmt: skip
+    products = (None, None) if plan.multiplies else _root_products(hidden, layer, kept, slope)
+    plan.root_gradients[slope.dim()](
+        stream, hidden, layer.weight, layer.node_weight, layer.direct, kept.rows, kept.root_error, slope, *products,
+        hidden_gradient, *gradients, n_rows,
+    )  # fmt: skip
     return hidden_gradient, gradients
+
+
+def _root_products(hidden: Tensor, layer: Layer, kept: Kept, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """What the gradients of hidden, without slopes, and of the root's children begin with."""
+    of_hidden = torch.mm(kept.root_error, root_weight(hidden.dtype, layer))
+    error = kept.root_error if slope.dim() == 0 else kept.root_error * slope[:, None].to(hidden.dtype)
+    return of_hidden, torch.mm(error.t(), hidden)
 
 
 # --- answers -------------------------------------------------------------------------------------------
@@ -443,6 +468,13 @@ def _pair_program(sizes: Sizes, level: int) -> Program:
     return _logits_program(sizes, level, 0, 1)
 
 
+@lru_cache(maxsize=256)
+def _root_program(sizes: Sizes) -> Program:
+    """Logits of the root's children."""
+    n_tiles, root = _root_tiling(sizes)
+    return Program("root_logits", (n_tiles,), **root)
+
+
 def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
     """Whether `best_at_root` and `best_below` can do it: one program looks at all children of a node."""
     widths = [len(layer.root_empty), *(table.shape[1] for table in layer.children)]
@@ -451,17 +483,17 @@ def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
 
 def best_at_root(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """log p and numbers of the best direct classes, and of one more than `beam` of the best nodes."""
-    weight, bias = _empty_root(hidden.dtype, layer)
-    _plan(_sizes(hidden, layer)).gather_root(
-        _stream(hidden), *layer[:4], layer.direct, layer.root_empty, weight, bias
+    sizes = _sizes(hidden, layer)
+    logits = torch.empty(sizes.n_rows, sizes.root_width, dtype=torch.float32, device=hidden.device)
+    _root_program(sizes)(
+        _stream(hidden), hidden, *layer[:4], layer.direct, layer.root_empty, logits, sizes.n_rows
     )
-    logits = _product(hidden, weight.t())
     n_rows, width = logits.shape
     scores, node_scores = (logits.new_empty(n_rows, number) for number in (k, beam + 1))
     classes, nodes = (torch.empty_like(part, dtype=torch.int64) for part in (scores, node_scores))
     block = _power_of_two(width)
     _run(
-        "root_best", (n_rows,), logits, bias, layer.direct, scores, classes, node_scores, nodes, len(layer.direct),
+        "root_best", (n_rows,), logits, layer.direct, scores, classes, node_scores, nodes, len(layer.direct),
         WIDTH=width, BLOCK=block, BEST=k, BEAM=beam, num_warps=4 if block <= 2048 else 8,
     )  # fmt: skip
     return scores, classes, node_scores, nodes

@@ -60,7 +60,7 @@ class Rows(NamedTuple):
     @classmethod
     def unpack(cls, packed: Tensor, n_rows: int, layer: Layer) -> Rows:
         """Views of a tensor that has the parts one after the other, `starts` of all levels together."""
-        n_starts = [table.shape[0] + 2 for table in layer.children]
+        n_starts = [table.shape[0] + 1 for table in layer.children]
         root_target, order, place, *starts, n_counted, _ = packed.split([*[n_rows] * 3, *n_starts, 1, 1])
         return cls(root_target, order, place, starts, n_counted[0])
 
@@ -92,14 +92,12 @@ class Gradients(NamedTuple):
 class Kept(NamedTuple):
     """What a forward pass leaves for the backward pass.
 
-    `rows` is packed (see `Rows`); `root_weight` has a row for each child of the root; `root_error` is the gradient of
-    each row's own loss by the logits of the root's children, `outputs` are the probabilities of the children at
-    each level, in the order of the tree, where rows that are at no node may have anything. `plan` is for the way that
-    it was computed in, which can do without.
+    `rows` is packed (see `Rows`); `root_error` is the gradient of each row's own loss by the logits of the root's
+    children, `outputs` are the probabilities of the children at each level, in the order of the tree, where rows
+    that are at no node may have anything. `plan` is for the way that it was computed in, which can do without.
     """
 
     rows: Tensor
-    root_weight: Tensor
     root_error: Tensor
     outputs: list[Tensor]
     plan: Any = None

@@ -74,7 +74,7 @@ class _PathLoss(torch.autograd.Function):
         hidden, *parameters, call = arguments
         layer = Layer(*parameters, *call.tables)
         value, kept = _compute(hidden, call.target, layer, call.ignore_index, call.reduction, call.statistics)
-        ctx.save_for_backward(hidden, *parameters, *kept[:3], *kept.outputs)
+        ctx.save_for_backward(hidden, *parameters, *kept[:2], *kept.outputs)
         ctx.tables, ctx.reduction, ctx.plan = call.tables, call.reduction, kept.plan
         return value
 
@@ -86,7 +86,8 @@ class _PathLoss(torch.autograd.Function):
             )
         hidden, weight, bias, node_weight, node_bias, *saved = ctx.saved_tensors
         layer = Layer(weight, bias, node_weight, node_bias, *ctx.tables)
-        kept = Kept(*saved[:3], saved[3:], ctx.plan)
+        rows, root_error, *outputs = saved
+        kept = Kept(rows, root_error, outputs, ctx.plan)
         hidden_gradient, gradients = _differentiate(slope, hidden, layer, kept, ctx.reduction)
         return hidden_gradient, *gradients, None
 
@@ -97,17 +98,17 @@ _LAYER = (
     "Tensor weight, Tensor? bias, Tensor node_weight, Tensor? node_bias, Tensor root_child, Tensor place, "
     "Tensor direct, Tensor root_empty, Tensor bounds, Tensor[] children"
 )
-_KEPT = "Tensor rows, Tensor root_weight, Tensor root_error, Tensor[] outputs"
+_KEPT = "Tensor rows, Tensor root_error, Tensor[] outputs"
 
 
 def _forward_operator(hidden: Tensor, target: Tensor, *rest: Any) -> tuple[Any, ...]:
     *layer, ignore_index, reduction = rest
     value, kept = _compute(hidden, target, Layer(*layer), ignore_index, reduction)
-    return value, *kept[:4]
+    return value, *kept[:3]
 
 
 def _backward_operator(slope: Tensor, hidden: Tensor, *rest: Any) -> tuple[Any, ...]:
-    layer, kept, reduction = Layer(*rest[:10]), Kept(*rest[10:14]), rest[14]
+    layer, kept, reduction = Layer(*rest[:10]), Kept(*rest[10:13]), rest[13]
     hidden_gradient, gradients = _differentiate(slope, hidden, layer, kept, reduction)
     nothing = hidden_gradient.new_empty(0)
     return hidden_gradient, *(nothing.clone() if part is None else part for part in gradients)
@@ -116,7 +117,7 @@ def _backward_operator(slope: Tensor, hidden: Tensor, *rest: Any) -> tuple[Any, 
 _forward = torch.library.custom_op(
     "treemax::path_loss", _forward_operator, mutates_args=(),
     schema=f"(Tensor hidden, Tensor target, {_LAYER}, int ignore_index, str reduction)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor[])",
+    " -> (Tensor, Tensor, Tensor, Tensor[])",
 )  # fmt: skip
 _backward = torch.library.custom_op(
     "treemax::path_loss_backward", _backward_operator, mutates_args=(),
@@ -132,7 +133,6 @@ def _forward_shapes(hidden: Tensor, target: Tensor, *rest: Any) -> Any:
     return (
         hidden.new_empty(n_rows if reduction == "none" else (), dtype=accumulated(hidden.dtype)),
         target.new_empty(Rows.packed_size(n_rows, layer)),
-        hidden.new_empty(width, hidden.shape[1]),
         hidden.new_empty(n_rows, width),
         [hidden.new_empty(n_rows, table.shape[1]) for table in layer.children],
     )
@@ -159,9 +159,9 @@ def _differentiate_operator(ctx: Any, slope: Tensor | None, *others: Any) -> tup
     if slope is None:
         return (*[None] * 11, [None] * n_levels, None, None)
     hidden, *saved = ctx.saved_tensors
-    layer = Layer(*saved[:9], saved[9 : 9 + n_levels])
-    kept = saved[9 + n_levels :]
-    hidden_gradient, *parts = _backward(slope, hidden, *layer, *kept[:3], kept[3:], ctx.reduction)
+    children, (rows, root_error, *outputs) = saved[9 : 9 + n_levels], saved[9 + n_levels :]
+    layer = Layer._make([*saved[:9], children])
+    hidden_gradient, *parts = _backward(slope, hidden, *layer, rows, root_error, outputs, ctx.reduction)
     parts = [None if parameter is None else part for parameter, part in zip(layer[:4], parts)]
     return hidden_gradient, None, *parts, *[None] * 5, [None] * n_levels, None, None
 

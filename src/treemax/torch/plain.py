@@ -26,10 +26,8 @@ def forward(
     """-log p of the classes of the rows, and what is needed later; outputs are noted where there are statistics."""
     packed = pack_rows(target, layer, ignore_index)
     rows = Rows.unpack(packed, len(target), layer)
-    weight = root_weight(hidden.dtype, layer)
-    log_probability = torch.log_softmax(
-        (hidden @ weight.T).to(accumulated(hidden.dtype)) + root_bias(layer), dim=1
-    )
+    logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulated(hidden.dtype))
+    log_probability = torch.log_softmax(logits + root_bias(layer), dim=1)
     counted = rows.root_target >= 0
     own = rows.root_target.clamp(min=0)[:, None]
     loss = -log_probability.gather(1, own).squeeze(1) * counted
@@ -43,7 +41,7 @@ def forward(
     one = torch.ones_like(own, dtype=probability.dtype)
     root_error = probability.scatter_add_(1, own, -one).mul_(counted[:, None]).to(hidden.dtype)
     value = {"none": loss, "sum": loss.sum(), "mean": loss.sum() / rows.n_counted}[reduction]
-    return value, Kept(packed, weight, root_error, outputs)
+    return value, Kept(packed, root_error, outputs)
 
 
 def pack_rows(target: Tensor, layer: Layer, ignore_index: int) -> Tensor:
@@ -119,7 +117,7 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
     weight, bias = layer.parameters_of(level)
     kind = accumulated(hidden.dtype)
     logits = torch.zeros(len(rows), table.shape[1], dtype=kind, device=hidden.device)
-    for node, start, stop in _occupied(starts, len(table)):
+    for node, start, stop in _occupied(starts):
         child = table[node]
         at = child.clamp(min=0).long()
         part = (hidden[rows[start:stop]] @ weight[at].to(hidden.dtype).T).to(kind)
@@ -129,9 +127,9 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
     return logits
 
 
-def _occupied(starts: Tensor, n_nodes: int) -> list[tuple[int, int, int]]:
+def _occupied(starts: Tensor) -> list[tuple[int, int, int]]:
     """Nodes with rows, and where their rows begin and end."""
-    bounds = starts[: n_nodes + 1].tolist()
+    bounds = starts.tolist()
     return [(node, a, b) for node, (a, b) in enumerate(pairwise(bounds)) if b > a]
 
 
@@ -145,7 +143,7 @@ def backward(
     slopes = slope.expand(len(hidden))
     gradients = Gradients.like(layer)
     error = (kept.root_error * slopes[:, None]).to(hidden.dtype)
-    hidden_gradient = error @ kept.root_weight
+    hidden_gradient = error @ root_weight(hidden.dtype, layer)
     _set_root(gradients, layer, error.T @ hidden, error.sum(dim=0, dtype=accumulated(error.dtype)))
     for level in range(len(layer.children)):
         error = _error(kept.outputs[level], _wanted(rows, layer, level), slopes[rows.order], hidden.dtype)
@@ -186,7 +184,7 @@ def _add_level(
     weight_gradient[rows_of_level] = 0
     if bias_gradient is not None:
         bias_gradient[rows_of_level] = 0
-    for node, start, stop in _occupied(rows.starts[level], len(table)):
+    for node, start, stop in _occupied(rows.starts[level]):
         exists = table[node] >= 0
         at = table[node][exists].long()
         of_node, part = rows.order[start:stop], error[start:stop][:, exists]

@@ -167,8 +167,7 @@ class TreeTables:
     `root_child` is the root's child of each class and `place` its place, `direct` the classes that are such children
     themselves, `root_empty` says which children of the root have no class below, some for padding included, and `children` has for each level the
     rows of the parameters of every node's children (-1 where there is none): rows of nodes, and of classes in the last
-    level. `bounds` has the first place below each node of a level, the number of places and one that no place
-    reaches, level after level.
+    level. `bounds` has the first place below each node of a level and the number of places, level after level.
     """
 
     root_child: Tensor
@@ -206,9 +205,9 @@ def make_tables(shape: TreeShape, place: Tensor) -> TreeTables:
     if shape.arities:
         children.append(class_of_place.view(-1, shape.arities[-1]))
     bounds = [
-        number
+        first
         for level in range(len(shape.arities))
-        for number in (*range(0, shape.n_places + 1, shape.places_below(level)), shape.n_places + 1)
+        for first in range(0, shape.n_places + 1, shape.places_below(level))
     ]
     bounds_of_all = torch.tensor(bounds, dtype=torch.int64, device=device)
     return TreeTables(root_child, place.to(torch.int32), direct, root_empty, bounds_of_all, children)

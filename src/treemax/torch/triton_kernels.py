@@ -27,13 +27,13 @@ def stream_of(device: int) -> int:
 
 @triton.jit
 def prepare_kernel(
-    target, root_child, place, bounds, weight, bias, node_weight, node_bias, direct, root_empty,
-    rows, root_weight, root_bias, n_rows,
+    target, root_child, place, bounds, rows, hidden, weight, bias, node_weight, node_bias, direct, root_empty, logits, n_rows,
     N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, IGNORED: tl.constexpr, RANKS: tl.constexpr,
     ITEMS: tl.constexpr, OTHERS: tl.constexpr,
-    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """What a step begins with: rows in the order of the tree, and the parameters of the root's children."""
+    """What a step begins with: rows in the order of the tree, and the logits of the root's children."""
     n_items = n_rows
     if RANKS:
         n_items += N_BOUNDS
@@ -45,9 +45,9 @@ def prepare_kernel(
             OTHERS,
         )  # fmt: skip
     else:
-        _gather_root(
-            at - n_first, weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
-            N_DIRECT, N_TOP, FEATURES, HAS_BIAS, BLOCK,
+        _root_logits(
+            at - n_first, hidden, weight, bias, node_weight, node_bias, direct, root_empty, logits, n_rows,
+            N_DIRECT, N_TOP, WIDTH, FEATURES, HAS_BIAS, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
         )  # fmt: skip
 
 
@@ -108,41 +108,68 @@ def _rank(
 
 
 @triton.jit
-def gather_root_kernel(
-    weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
-    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+def root_logits_kernel(
+    hidden, weight, bias, node_weight, node_bias, direct, root_empty, logits, n_rows,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """The parameters of the root's children alone."""
-    _gather_root(
-        tl.program_id(0), weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
-        N_DIRECT, N_TOP, FEATURES, HAS_BIAS, BLOCK,
+    """The logits of the root's children alone."""
+    _root_logits(
+        tl.program_id(0), hidden, weight, bias, node_weight, node_bias, direct, root_empty, logits, n_rows,
+        N_DIRECT, N_TOP, WIDTH, FEATURES, HAS_BIAS, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
     )  # fmt: skip
 
 
 @triton.jit
-def _gather_root(
-    at, weight, bias, node_weight, node_bias, direct, root_empty, root_weight, root_bias,
-    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+def _root_logits(
+    at, hidden, weight, bias, node_weight, node_bias, direct, root_empty, logits, n_rows,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """The weights of one child of the root, and its bias: minus infinity where there is no class below."""
-    at = at.to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    is_direct = at < N_DIRECT
-    child = tl.load(direct + at, mask=is_direct, other=0)
-    node = tl.maximum(at - N_DIRECT, 0)
-    is_node = (at >= N_DIRECT) & (node < N_TOP)
-    for first in range(0, FEATURES, BLOCK):
-        inside = first + column < FEATURES
-        own = tl.load(weight + child * FEATURES + first + column, mask=inside & is_direct, other=0.0)
-        of_node = tl.load(node_weight + node * FEATURES + first + column, mask=inside & is_node, other=0.0)
-        value = tl.where(is_direct, own, of_node).to(root_weight.dtype.element_ty)
-        tl.store(root_weight + at * FEATURES + first + column, value, mask=inside)
-    value = 0.0
+    """Logits of some rows for a block of the root's children, minus infinity where there is no class below."""
+    direct_blocks: tl.constexpr = (N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
+    child_blocks: tl.constexpr = direct_blocks + (WIDTH - N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
+    row = (at // child_blocks * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
+    is_row = row < n_rows
+    is_direct, column, child, is_child = _root_children(
+        at % child_blocks, direct, direct_blocks, N_DIRECT, N_TOP, BLOCK_CHILDREN
+    )
+    is_column = is_child | ((column >= N_DIRECT + N_TOP) & (column < WIDTH))
+    feature = tl.arange(0, BLOCK_FEATURES)
+    hidden_at = hidden + row[:, None] * FEATURES + feature[None, :]
+    weight_at = tl.where(is_direct, weight, node_weight) + child[:, None] * FEATURES + feature[None, :]
+    total = tl.zeros((BLOCK_ROWS, BLOCK_CHILDREN), tl.float32)
+    for first in range(0, FEATURES, BLOCK_FEATURES):
+        inside = first + feature[None, :] < FEATURES
+        x = tl.load(hidden_at + first, mask=is_row[:, None] & inside, other=0.0)
+        w = tl.load(weight_at + first, mask=is_child[:, None] & inside, other=0.0).to(x.dtype)
+        total = tl.dot(x, tl.trans(w), total, input_precision=PRECISION)
     if HAS_BIAS:
-        value += tl.load(bias + child, mask=is_direct, other=0.0).to(tl.float32)
-        value += tl.load(node_bias + node, mask=is_node, other=0.0).to(tl.float32)
-    value = tl.where(tl.load(root_empty + at) != 0, -float("inf"), value)
-    tl.store(root_bias + at, value)
+        bias_at = tl.where(is_direct, bias, node_bias) + child
+        total += tl.load(bias_at, mask=is_child, other=0.0).to(tl.float32)[None, :]
+    empty = tl.load(root_empty + column, mask=is_column, other=1) != 0
+    total = tl.where(empty[None, :], -float("inf"), total)
+    to = logits + row[:, None] * WIDTH + column[None, :]
+    tl.store(to, total, mask=is_row[:, None] & is_column[None, :])
+
+
+@triton.jit
+def _root_children(
+    block,
+    direct,
+    direct_blocks: tl.constexpr,
+    N_DIRECT: tl.constexpr,
+    N_TOP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Whether a block of the root's children is one of classes, their numbers below the root and among classes or
+    nodes, and which of them exist."""
+    is_direct = block < direct_blocks
+    first = tl.where(is_direct, block * BLOCK, N_DIRECT + (block - direct_blocks) * BLOCK)
+    column = first.to(tl.int64) + tl.arange(0, BLOCK)
+    is_child = column < tl.where(is_direct, N_DIRECT, N_DIRECT + N_TOP)
+    own_class = tl.load(direct + column, mask=is_direct & is_child, other=0)
+    return is_direct, column, tl.where(is_direct, own_class, column - N_DIRECT), is_child
 
 
 # --- from logits to the loss ---------------------------------------------------------------------------
@@ -150,7 +177,7 @@ def _gather_root(
 
 @triton.jit
 def softmax_kernel(
-    logits, bias, rows, level_logits, target, loss, error, output, value, counts, root_sums, level_sums, n_rows,
+    logits, rows, level_logits, target, loss, error, output, value, counts, root_sums, level_sums, n_rows,
     ROOT: tl.constexpr, REDUCES: tl.constexpr, MEAN: tl.constexpr, NOTES_ROOT: tl.constexpr,
     NOTES_LEVEL: tl.constexpr, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, BELOW: tl.constexpr,
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ARITY: tl.constexpr,
@@ -165,7 +192,6 @@ def softmax_kernel(
         row_loss = _root_softmax(
             row,
             logits,
-            bias,
             rows,
             target,
             error,
@@ -202,7 +228,7 @@ def softmax_kernel(
 
 @triton.jit
 def _root_softmax(
-    row, logits, bias, rows, target, error, counts, sums, NOTES: tl.constexpr, N_DIRECT: tl.constexpr,
+    row, logits, rows, target, error, counts, sums, NOTES: tl.constexpr, N_DIRECT: tl.constexpr,
     N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """-log of the probability of a row's child of the root; its gradient by the logits is stored."""
@@ -210,19 +236,18 @@ def _root_softmax(
     largest = -float("inf")
     total = 0.0
     for first in range(0, WIDTH, BLOCK):
-        value = _with_bias(logits, bias, row, first + column, WIDTH)
+        value = _logits(logits, row, first + column, WIDTH)
         new = tl.maximum(largest, tl.max(value, axis=0))
         total = total * tl.exp(largest - new) + tl.sum(tl.exp(value - new), axis=0)
         largest = new
     log_total = largest + tl.log(total)
     wanted = tl.load(rows + row)
     counted = wanted >= 0
-    own = tl.load(logits + row * WIDTH + wanted, mask=counted, other=0.0).to(tl.float32)
-    own += tl.load(bias + wanted, mask=counted, other=0.0)
+    own = tl.load(logits + row * WIDTH + wanted, mask=counted, other=0.0)
     tl.debug_barrier()  # the error may be in the logits' own memory
     for first in range(0, WIDTH, BLOCK):
         to = first + column
-        probability = tl.exp(_with_bias(logits, bias, row, to, WIDTH) - log_total)
+        probability = tl.exp(_logits(logits, row, to, WIDTH) - log_total)
         difference = tl.where(counted, probability - tl.where(to == wanted, 1.0, 0.0), 0.0)
         tl.store(error + row * WIDTH + to, difference.to(error.dtype.element_ty), mask=to < WIDTH)
         if NOTES:
@@ -237,9 +262,8 @@ def _root_softmax(
 
 
 @triton.jit
-def _with_bias(logits, bias, at, column, WIDTH: tl.constexpr):
-    value = tl.load(logits + at * WIDTH + column, mask=column < WIDTH, other=-float("inf")).to(tl.float32)
-    return value + tl.load(bias + column, mask=column < WIDTH, other=0.0)
+def _logits(logits, at, column, WIDTH: tl.constexpr):
+    return tl.load(logits + at * WIDTH + column, mask=column < WIDTH, other=-float("inf"))
 
 
 @triton.jit
@@ -346,81 +370,43 @@ def node_logits_kernel(
 
 
 @triton.jit
-def gradients_kernel(
-    hidden, weight, table, rows, output, slope, root_error, root_gradient, direct,
-    hidden_gradient, weight_gradient, bias_gradient, node_gradient, node_bias_gradient, n_rows,
-    ROOT: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr, FIRST: tl.constexpr,
-    BELOW: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, N_NODES: tl.constexpr,
-    ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    ROOT_PROGRAMS: tl.constexpr, TILES: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr,
-    BLOCK_ROOT: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    CHILDREN_OF_ROWS: tl.constexpr, FEATURES_OF_ROWS: tl.constexpr,
-    CHILDREN_OF_NODE: tl.constexpr, FEATURES_OF_NODE: tl.constexpr,
-):  # fmt: skip
-    """All gradients of a level: of the rows at its nodes and of its children's parameters; and, with the last level, of
-    the root's children, and of all rows the slope of the loss."""
-    starts = rows + 3 * n_rows + FIRST
-    n_counted = tl.load(rows + 3 * n_rows + N_BOUNDS)
+def _scale(rows, n_rows, N_BOUNDS: tl.constexpr, MEAN: tl.constexpr):
+    """What the losses of rows were multiplied by."""
     scale = 1.0
     if MEAN:
-        scale = scale / tl.maximum(n_counted, 1).to(tl.float32)
+        scale = scale / tl.maximum(tl.load(rows + 3 * n_rows + N_BOUNDS), 1).to(tl.float32)
+    return scale
+
+
+@triton.jit
+def level_gradients_kernel(
+    hidden, weight, table, rows, output, slope, hidden_gradient, weight_gradient, bias_gradient, n_rows,
+    ADDS: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr, FIRST: tl.constexpr,
+    BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, TILES: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    CHILDREN_OF_ROWS: tl.constexpr, FEATURES_OF_ROWS: tl.constexpr, CHILDREN_OF_NODE: tl.constexpr,
+    FEATURES_OF_NODE: tl.constexpr,
+):  # fmt: skip
+    """All gradients of a level: of the rows at its nodes, still without the slope of the loss, and of its children's
+    parameters."""
+    starts = rows + 3 * n_rows + FIRST
     feature_blocks: tl.constexpr = (FEATURES + FEATURES_OF_ROWS - 1) // FEATURES_OF_ROWS
     child_blocks: tl.constexpr = (ARITY + CHILDREN_OF_NODE - 1) // CHILDREN_OF_NODE
     at = tl.program_id(0)
-    if at < ROOT_PROGRAMS:
-        _scatter_root(
-            at * BLOCK_ROOT, root_error, root_gradient, direct, slope, scale, weight_gradient, bias_gradient, node_gradient,
-            node_bias_gradient, n_rows, SLOPE_STEP, N_DIRECT, N_TOP, WIDTH, FEATURES, HAS_BIAS, BLOCK_ROOT,
-            FEATURES_OF_NODE,
-        )  # fmt: skip
-    elif at < ROOT_PROGRAMS + TILES * feature_blocks:
-        at -= ROOT_PROGRAMS
+    if at < TILES * feature_blocks:
         _hidden_gradient(
-            at // feature_blocks, at % feature_blocks, weight, table, rows + n_rows, starts, output, slope, scale, hidden_gradient,
-            n_rows, ROOT, SLOPE_STEP, BELOW, N_NODES, ARITY, FEATURES, PRECISION, STEP, STEPS, BLOCK_ROWS,
-            CHILDREN_OF_ROWS, FEATURES_OF_ROWS,
+            at // feature_blocks, at % feature_blocks, weight, table, rows + n_rows, starts, output, hidden_gradient,
+            n_rows, ADDS, BELOW, N_NODES, ARITY, FEATURES, PRECISION, STEP, STEPS, BLOCK_ROWS, CHILDREN_OF_ROWS,
+            FEATURES_OF_ROWS,
         )  # fmt: skip
     else:
-        at -= ROOT_PROGRAMS + TILES * feature_blocks
+        at -= TILES * feature_blocks
+        scale = _scale(rows, n_rows, N_BOUNDS, MEAN)
         _weight_gradient(
             at // child_blocks, at % child_blocks, hidden, rows + n_rows, starts, table, output, slope, scale, weight_gradient,
             bias_gradient, n_rows, SLOPE_STEP, BELOW, ARITY, FEATURES, HAS_BIAS, PRECISION, 16, CHILDREN_OF_NODE,
             FEATURES_OF_NODE,
         )  # fmt: skip
-
-
-@triton.jit
-def _scatter_root(
-    first_child, root_error, root_gradient, direct, slope, scale, weight, bias, node_weight, node_bias, n_rows,
-    SLOPE_STEP: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr,
-    FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The gradients of some children of the root to where they belong. Slopes of single rows are in them already."""
-    factor = 1.0
-    if SLOPE_STEP == 0:
-        factor = tl.load(slope).to(tl.float32) * scale
-    at = (first_child + tl.arange(0, CHILDREN)).to(tl.int64)
-    is_direct = at < N_DIRECT
-    is_node = (at >= N_DIRECT) & (at < N_DIRECT + N_TOP)
-    child = tl.load(direct + at, mask=is_direct, other=0)
-    node = at - N_DIRECT
-    for first in range(0, FEATURES, BLOCK):
-        column = first + tl.arange(0, BLOCK)[None, :]
-        inside = column < FEATURES
-        mask = (is_direct | is_node)[:, None] & inside
-        value = tl.load(root_gradient + at[:, None] * FEATURES + column, mask=mask, other=0.0).to(tl.float32)
-        value = (value * factor).to(weight.dtype.element_ty)
-        tl.store(weight + child[:, None] * FEATURES + column, value, mask=is_direct[:, None] & inside)
-        tl.store(node_weight + node[:, None] * FEATURES + column, value, mask=is_node[:, None] & inside)
-    if HAS_BIAS:
-        total = tl.zeros((BLOCK, CHILDREN), tl.float32)
-        for first in range(0, n_rows, BLOCK):
-            row = (first + tl.arange(0, BLOCK)[:, None]).to(tl.int64)
-            mask = (row < n_rows) & (at < WIDTH)[None, :]
-            total += tl.load(root_error + row * WIDTH + at[None, :], mask=mask, other=0.0).to(tl.float32)
-        value = (tl.sum(total, axis=0) * factor).to(bias.dtype.element_ty)
-        tl.store(bias + child, value, mask=is_direct)
-        tl.store(node_bias + node, value, mask=is_node)
 
 
 @triton.jit
@@ -432,14 +418,13 @@ def _error(output, at, column, inside, wanted, WIDTH: tl.constexpr):
 
 @triton.jit
 def _hidden_gradient(
-    tile, feature_block, weight, table, order, starts, output, slope, scale, gradient, n_rows,
-    WITH_SLOPE: tl.constexpr, SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, N_NODES: tl.constexpr,
-    ARITY: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
+    tile, feature_block, weight, table, order, starts, output, gradient, n_rows, ADDS: tl.constexpr,
+    BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
+    BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Add the gradient that a level gives to one tile of rows, for a block of features. Rows at no node are like those
-    of one more node, which has no children."""
-    node, start, stop = _tile(starts, tile, N_NODES + 1, BLOCK_ROWS, STEP, STEPS)
+    """The gradient that a level gives to one tile of rows, for a block of features; added to that of levels before."""
+    node, start, stop = _tile(starts, tile, N_NODES, BLOCK_ROWS, STEP, STEPS)
     if start < stop:
         position = start + tl.arange(0, BLOCK_ROWS)
         is_row = position < stop
@@ -449,8 +434,7 @@ def _hidden_gradient(
         is_feature = feature < FEATURES
         kind = gradient.dtype.element_ty
         total = tl.zeros((BLOCK_ROWS, BLOCK_FEATURES), tl.float32)
-        n_children = tl.where(node < N_NODES, ARITY, 0)
-        for first in range(0, n_children, BLOCK_CHILDREN):
+        for first in range(0, ARITY, BLOCK_CHILDREN):
             column = first + tl.arange(0, BLOCK_CHILDREN)
             inside = is_row[:, None] & (column < ARITY)[None, :]
             error = _error(output, position[:, None], column[None, :], inside, wanted[:, None], ARITY)
@@ -460,10 +444,8 @@ def _hidden_gradient(
             total = tl.dot(error.to(kind), w.to(kind), total, input_precision=PRECISION)
         to = gradient + row[:, None] * FEATURES + feature[None, :]
         mask = is_row[:, None] & is_feature[None, :]
-        total += tl.load(to, mask=mask, other=0.0).to(tl.float32)
-        if WITH_SLOPE:
-            row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
-            total = total * row_slope[:, None]
+        if ADDS:
+            total += tl.load(to, mask=mask, other=0.0).to(tl.float32)
         tl.store(to, total.to(kind), mask=mask)
 
 
@@ -548,6 +530,149 @@ def _errors_of(
     return row, error * row_slope[None, :]
 
 
+@triton.jit
+def root_gradients_kernel(
+    hidden, weight, node_weight, direct, rows, error, slope, hidden_product, root_product,
+    hidden_gradient, weight_gradient, bias_gradient, node_gradient, node_bias_gradient, n_rows,
+    MULTIPLIES: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
+    BLOCK_SUM: tl.constexpr,
+):  # fmt: skip
+    """All gradients at the root: of the parameters of its children, and of hidden, to what the levels gave to it. The
+    products that they begin with may be there already."""
+    scale = _scale(rows, n_rows, N_BOUNDS, MEAN)
+    feature_blocks: tl.constexpr = (FEATURES + BLOCK_FEATURES - 1) // BLOCK_FEATURES
+    direct_blocks: tl.constexpr = (N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
+    child_blocks: tl.constexpr = direct_blocks + (WIDTH - N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
+    at = tl.program_id(0)
+    feature = at % feature_blocks * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
+    block = at // feature_blocks
+    if block < child_blocks:
+        _root_weight_gradient(
+            block, feature, hidden, direct, error, slope, scale, root_product, weight_gradient, node_gradient, n_rows,
+            direct_blocks, MULTIPLIES, SLOPE_STEP, N_DIRECT, N_TOP, WIDTH, FEATURES, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
+        )  # fmt: skip
+    elif block < child_blocks + (n_rows + BLOCK_ROWS - 1) // BLOCK_ROWS:
+        _root_hidden_gradient(
+            (block - child_blocks) * BLOCK_ROWS, feature, weight, node_weight, direct, rows, error, slope, scale, hidden_product,
+            hidden_gradient, n_rows, MULTIPLIES, SLOPE_STEP, N_DIRECT, N_TOP, WIDTH, FEATURES, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
+        )  # fmt: skip
+    elif HAS_BIAS:
+        at -= (child_blocks + (n_rows + BLOCK_ROWS - 1) // BLOCK_ROWS) * feature_blocks
+        _root_bias_gradient(
+            at * BLOCK_SUM, error, slope, scale, direct, bias_gradient, node_bias_gradient, n_rows, SLOPE_STEP, N_DIRECT,
+            N_TOP, WIDTH, BLOCK_SUM,
+        )  # fmt: skip
+
+
+@triton.jit
+def _root_weight_gradient(
+    block, feature, hidden, direct, error, slope, scale, product, weight_gradient, node_gradient, n_rows,
+    direct_blocks: tl.constexpr, MULTIPLIES: tl.constexpr, SLOPE_STEP: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr,
+    WIDTH: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
+):  # fmt: skip
+    """For a block of children and a block of features."""
+    is_direct, column, child, is_child = _root_children(
+        block, direct, direct_blocks, N_DIRECT, N_TOP, BLOCK_CHILDREN
+    )
+    gradient = tl.where(is_direct, weight_gradient, node_gradient)
+    is_feature = (feature < FEATURES)[None, :]
+    total = tl.zeros((BLOCK_CHILDREN, BLOCK_FEATURES), tl.float32)
+    if MULTIPLIES:
+        row = tl.arange(0, BLOCK_ROWS).to(tl.int64)
+        error_at = error + row[:, None] * WIDTH + column[None, :]
+        hidden_at = hidden + row[:, None] * FEATURES + feature[None, :]
+        for first in range(0, n_rows, BLOCK_ROWS):
+            is_row = (first + row < n_rows)[:, None]
+            e = tl.load(error_at, mask=is_row & is_child[None, :], other=0.0)
+            x = tl.load(hidden_at, mask=is_row & is_feature, other=0.0)
+            if SLOPE_STEP == 1:
+                row_slope = tl.load(slope + first + row, mask=first + row < n_rows, other=0.0).to(tl.float32)
+                e = (e.to(tl.float32) * row_slope[:, None]).to(x.dtype)
+            total = tl.dot(tl.trans(e), x, total, input_precision=PRECISION)
+            error_at += BLOCK_ROWS * WIDTH
+            hidden_at += BLOCK_ROWS * FEATURES
+    else:
+        at = product + column[:, None] * FEATURES + feature[None, :]
+        total += tl.load(at, mask=is_child[:, None] & is_feature, other=0.0).to(tl.float32)
+    if SLOPE_STEP == 0:
+        total = total * tl.load(slope).to(tl.float32)
+    to = gradient + child[:, None] * FEATURES + feature[None, :]
+    tl.store(to, (total * scale).to(weight_gradient.dtype.element_ty), mask=is_child[:, None] & is_feature)
+
+
+@triton.jit
+def _root_hidden_gradient(
+    first_row, feature, weight, node_weight, direct, rows, error, slope, scale, product, gradient, n_rows,
+    MULTIPLIES: tl.constexpr, SLOPE_STEP: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr,
+    FEATURES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
+    BLOCK_FEATURES: tl.constexpr,
+):  # fmt: skip
+    """For a block of rows and of features: classes first, then nodes. The slope comes last."""
+    row = (first_row + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
+    is_row = row < n_rows
+    is_feature = (feature < FEATURES)[None, :]
+    kind = gradient.dtype.element_ty
+    to = gradient + row[:, None] * FEATURES + feature[None, :]
+    total = tl.zeros((BLOCK_ROWS, BLOCK_FEATURES), tl.float32)
+    if MULTIPLIES:
+        for first in range(0, N_DIRECT, BLOCK_CHILDREN):
+            column = first + tl.arange(0, BLOCK_CHILDREN)
+            is_child = column < N_DIRECT
+            child = tl.load(direct + column, mask=is_child, other=0)
+            e = tl.load(
+                error + row[:, None] * WIDTH + column[None, :],
+                mask=is_row[:, None] & is_child[None, :],
+                other=0.0,
+            )
+            at = weight + child[:, None] * FEATURES + feature[None, :]
+            w = tl.load(at, mask=is_child[:, None] & is_feature, other=0.0)
+            total = tl.dot(e, w.to(kind), total, input_precision=PRECISION)
+        for first in range(0, N_TOP, BLOCK_CHILDREN):
+            node = first + tl.arange(0, BLOCK_CHILDREN)
+            is_child = node < N_TOP
+            at = error + row[:, None] * WIDTH + N_DIRECT + node[None, :]
+            e = tl.load(at, mask=is_row[:, None] & is_child[None, :], other=0.0)
+            at = node_weight + node[:, None] * FEATURES + feature[None, :]
+            w = tl.load(at, mask=is_child[:, None] & is_feature, other=0.0)
+            total = tl.dot(e, w.to(kind), total, input_precision=PRECISION)
+    else:
+        at = product + row[:, None] * FEATURES + feature[None, :]
+        total += tl.load(at, mask=is_row[:, None] & is_feature, other=0.0).to(tl.float32)
+    has_more = tl.load(rows + row, mask=is_row, other=-1) >= N_DIRECT
+    total += tl.load(to, mask=has_more[:, None] & is_feature, other=0.0).to(tl.float32)
+    row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
+    tl.store(to, (total * row_slope[:, None]).to(kind), mask=is_row[:, None] & is_feature)
+
+
+@triton.jit
+def _root_bias_gradient(
+    first_child, error, slope, scale, direct, bias, node_bias, n_rows, SLOPE_STEP: tl.constexpr,
+    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """For a few children of the root."""
+    at = first_child + tl.arange(0, BLOCK)
+    is_direct = at < N_DIRECT
+    is_node = (at >= N_DIRECT) & (at < N_DIRECT + N_TOP)
+    total = tl.zeros((128, BLOCK), tl.float32)
+    for first in range(0, n_rows, 128):
+        row = (first + tl.arange(0, 128)).to(tl.int64)
+        is_row = row < n_rows
+        e = tl.load(
+            error + row[:, None] * WIDTH + at[None, :],
+            mask=is_row[:, None] & (at < WIDTH)[None, :],
+            other=0.0,
+        )
+        row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32)
+        total += e.to(tl.float32) * row_slope[:, None]
+    value = (tl.sum(total, axis=0) * scale).to(bias.dtype.element_ty)
+    child = tl.load(direct + at, mask=is_direct, other=0)
+    tl.store(bias + child, value, mask=is_direct)
+    tl.store(node_bias + at - N_DIRECT, value, mask=is_node)
+
+
 # --- the best of many ----------------------------------------------------------------------------------
 
 
@@ -568,13 +693,13 @@ def _value_of(key):
 
 @triton.jit
 def root_best_kernel(
-    logits, bias, direct, class_scores, classes, node_scores, nodes, n_direct,
+    logits, direct, class_scores, classes, node_scores, nodes, n_direct,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr, BEAM: tl.constexpr,
 ):  # fmt: skip
     """log p of the best direct classes of a row, and of its best nodes, one more than the beam is wide."""
     at = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    value = _with_bias(logits, bias, at, column, WIDTH)
+    value = _logits(logits, at, column, WIDTH)
     largest = tl.max(value, axis=0)
     log_total = largest + tl.log(tl.sum(tl.exp(value - largest), axis=0))
     value = value - log_total

@@ -15,9 +15,17 @@ from treemax.estimators import TrainingInterrupted
 from treemax.estimators.vocabulary import END, UNKNOWN, Vocabulary, tokens
 from treemax.inference.learned_tree import padded
 from treemax.kernels import language_model as kernels
-from treemax.learning.language_model import OPTIMIZERS, FlatOutput, Settings, Stream, Training, TreeOutput
-from treemax.learning.learned_tree import Structure, deepest
-from treemax.trees import random_tree
+from treemax.learning.language_model import (
+    OPTIMIZERS,
+    START_SQUARES,
+    FlatOutput,
+    Settings,
+    Stream,
+    Training,
+    TreeOutput,
+)
+from treemax.learning.learned_tree import Structure
+from treemax.trees import crowned_tree, random_tree
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat ran to the dog", "a dog ran", ""] * 8
 TREES = ("learned", "clusters", "huffman", "random", "flat")
@@ -133,12 +141,12 @@ def test_adagrad_divides_by_the_length_of_what_a_vector_has_seen():
     plain._learn(batch, float(len(batch)), 0)  # the sum, not the mean
     for place in (0, 1):
         gradients, steps = (parameters(each)[place] - before[place] for each in (plain, adagrad))
-        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
-        np.testing.assert_allclose(steps, 0.5 * gradients / np.maximum(lengths, 1e-4), atol=1e-4)
+        seen = START_SQUARES + (gradients**2).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(steps, 0.5 * gradients / np.sqrt(seen), atol=1e-4)
     weights, biases = (parameters(plain)[place] - before[place] for place in (2, 3))
-    lengths = np.hypot(np.linalg.norm(weights, axis=1), biases)
+    seen = START_SQUARES + (weights**2).sum(axis=1) + biases**2
     moved = parameters(adagrad)[2] - before[2]
-    np.testing.assert_allclose(moved, 0.5 * weights / np.maximum(lengths, 1e-4)[:, None], atol=1e-4)
+    np.testing.assert_allclose(moved, 0.5 * weights / np.sqrt(seen)[:, None], atol=1e-4)
 
 
 def test_dropout_leaves_out_its_share_and_keeps_the_mean():
@@ -317,13 +325,14 @@ def test_samples_are_drawn_as_likely_as_they_are():
 # --- the tree ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15)
-@given(st.integers(0, 2**31 - 1), st.integers(2, 6), st.integers(4, 40))
-def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words):
+@settings(max_examples=20)
+@given(st.integers(0, 2**31 - 1), st.integers(2, 6), st.integers(4, 60), st.data())
+def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, data):
     random = np.random.RandomState(seed)
+    direct = data.draw(st.integers(0, arity - 1))
     texts = [random.randint(n_words, size=30) for _ in range(3)]
-    structure = Structure.with_room(random_tree(n_words, arity, arity, random), arity)
-    output = TreeOutput(structure, 16, kernels.ADAGRAD)
+    start = crowned_tree(np.arange(n_words), direct, arity)
+    output = TreeOutput(Structure.with_room(start, arity), 16, kernels.ADAGRAD)
     setting = Settings(4, 2, True, rate=0.5, passes=3, batch=8)
     training = Training(Stream.of_texts(texts, n_words, 2), n_words, setting, output, random)
     plain, assigned = training.assign, []
@@ -332,13 +341,41 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words):
         plain(arity)
         tree, _, _ = output.packed()
         assert sorted(tree.label[tree.label >= 0]) == list(range(n_words))
-        assert tree.depth <= deepest(n_words, arity) and tree.n_children.max() <= arity
+        assert tree.depth <= start.depth and tree.n_children.max() <= arity
+        if n_words > arity:
+            assert (tree.level[tree.leaf_of[:direct]] == 1).all()
         assigned.append(tree)
 
     training.assign = assign
     for _ in training.run(1, 0.5, 2.0, arity):
         pass
     assert len(assigned) == 4
+
+
+def test_words_go_where_their_contexts_are_sent():
+    output = TreeOutput(Structure.with_room(crowned_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD)
+    output.weights[:4] = 10 * np.eye(4, 16)
+    groups = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # the child of the root that each word's contexts are sent to
+    output.assign(np.full(8, 5), output.weights[groups].copy(), 4)
+    tree, _, _ = output.packed()
+    np.testing.assert_array_equal(tree.parent[tree.leaf_of], 1 + groups)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**31 - 1), st.integers(3, 5))
+def test_vectors_move_with_words(seed, arity):
+    random = np.random.RandomState(seed)
+    n_words = arity * arity
+    output = TreeOutput(
+        Structure.with_room(crowned_tree(np.arange(n_words), 0, arity), arity), 16, kernels.ADAGRAD
+    )
+    output.weights[:] = random.normal(size=output.weights.shape)
+    places, own = output._own_places()
+    assert own.all()
+    vectors = output.weights[places].copy()
+    output.assign(random.randint(1, 9, n_words), random.normal(size=(n_words, 16)).astype(np.float32), arity)
+    after, own = output._own_places()
+    np.testing.assert_array_equal(output.weights[after[own]], vectors[own])
 
 
 def test_assignment_changes_the_tree_and_says_nothing_of_probabilities_lost():
@@ -464,7 +501,7 @@ def test_bad_texts_are_refused(texts, words):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tree", "kmeans"), ("tree", 3), ("start", "flat"), ("arity", 1), ("dimension", 0), ("context", 0), ("passes", 0),
+        ("tree", "kmeans"), ("tree", 3), ("direct", 3), ("direct", "all"), ("arity", 1), ("dimension", 0), ("context", 0), ("passes", 0),
         ("learning_rate", 0), ("learning_rate", "fast"), ("schedule", "cosine"), ("optimizer", "adam"), ("dropout", 1),
         ("batch_size", 0), ("assign_every", 0), ("assign_until", 2), ("min_count", 0), ("max_words", 2), ("n_jobs", 0),
         ("transitions", "none"),

@@ -28,7 +28,7 @@ from treemax.metrics import perplexity
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
-from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
+from treemax.trees import Tree, crowned_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")
 SCHEDULES = {"linear": 0.0, "hold": 0.5}  # the share of the training in which the rate stays
@@ -48,15 +48,15 @@ class TreeLanguageModel(BaseEstimator):
     Parameters
     ----------
     tree : "learned", "clusters", "huffman", "random", "flat", or a hierarchy
-        "learned" begins with the tree that `start` names and assigns words to the children of nodes anew while it
-        learns. The others stay as they are: balanced k-means over embeddings that are learned first, frequent words near the
+        "learned" begins at random, but for the most frequent words, which hang from the root (`direct`), and assigns the
+        others to the children of nodes anew while it learns. The others stay as they are: balanced k-means over embeddings that are learned first, frequent words near the
         root, words in random order, no tree but one softmax over all words, or your own: pairs (parent, child), a
         nested dictionary, a dictionary from child to parent or a `treemax.trees.Tree`. Words that your own does not
         know hang from the root; the words of the texts are called by themselves, and two more "</s>" and "<unk>".
-    start : "clusters", "huffman" or "random"
-        Where a learned tree begins.
     arity : int
-        Children of a node, at most.
+        Children of a node, at most. Wider trees are more accurate and slower to train.
+    direct : "auto" or int
+        How many of the most frequent words hang from the root of a learned tree; "auto" is half of its children.
     dimension : int
         Of embeddings and representations.
     context : int
@@ -66,8 +66,8 @@ class TreeLanguageModel(BaseEstimator):
     passes : int
         Passes over the words, each in a new random order.
     learning_rate : "auto" or float
-        At the beginning; "auto" is 1 for AdaGrad, where it is the length of a vector's first step, and 10 for "sgd", where
-        it is that of the mean over a batch.
+        At the beginning; "auto" is 1 for AdaGrad, which divides it by the square root of one and what a vector has seen,
+        and 10 for "sgd", where a step is on the mean over a batch.
     schedule : "linear" or "hold"
         The rate falls in a straight line to zero, from the beginning or from the middle of the training.
     optimizer : "adagrad" or "sgd"
@@ -125,19 +125,19 @@ class TreeLanguageModel(BaseEstimator):
     def __init__(
         self,
         tree: Any = "learned",
-        start: str = "random",
-        arity: int = 65,
+        arity: int = 256,
+        direct: int | str = "auto",
         dimension: int = 100,
         context: int = 5,
         transitions: str = "full",
-        passes: int = 6,
+        passes: int = 4,
         learning_rate: float | str = "auto",
         schedule: str = "linear",
         optimizer: str = "adagrad",
-        dropout: float = 0.4,
+        dropout: float = 0.3,
         batch_size: int = 256,
-        assign_every: float = 0.5,
-        assign_until: float = 0.5,
+        assign_every: float = 0.1,
+        assign_until: float = 0.25,
         min_count: int = 1,
         max_words: int | None = None,
         n_jobs: int | None = None,
@@ -145,8 +145,8 @@ class TreeLanguageModel(BaseEstimator):
         verbose: int = 1,
     ) -> None:
         self.tree = tree
-        self.start = start
         self.arity = arity
+        self.direct = direct
         self.dimension = dimension
         self.context = context
         self.transitions = transitions
@@ -166,7 +166,6 @@ class TreeLanguageModel(BaseEstimator):
 
     def _check_parameters(self) -> None:
         choices_of = {
-            "start": FIXED_TREES,
             "transitions": ("full", "diagonal"),
             "schedule": tuple(SCHEDULES),
             "optimizer": tuple(OPTIMIZERS),
@@ -178,10 +177,12 @@ class TreeLanguageModel(BaseEstimator):
         if not is_hierarchy(self.tree) and self.tree not in known:
             raise ValueError(f"tree must be one of {', '.join(known)}, or a hierarchy, got {self.tree!r}.")
         check_number("arity", self.arity, whole=True, least=2, most=1024)
+        if not _is_auto(self.direct):
+            check_number("direct", self.direct, whole=True, least=0, most=self.arity - 1)
         check_number("dimension", self.dimension, whole=True, least=1, most=4096)
         check_number("context", self.context, whole=True, least=1, most=256)
         check_number("passes", self.passes, whole=True, least=1)
-        if not (isinstance(self.learning_rate, str) and self.learning_rate == "auto"):
+        if not _is_auto(self.learning_rate):
             check_number("learning_rate", self.learning_rate, above=0)
         check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("batch_size", self.batch_size, whole=True, least=1, most=65536)
@@ -269,7 +270,7 @@ class TreeLanguageModel(BaseEstimator):
         return self.tree if isinstance(self.tree, str) else "own tree"
 
     def _settings(self, passes: int) -> Settings:
-        rate = RATES[self.optimizer] if isinstance(self.learning_rate, str) else float(self.learning_rate)
+        rate = RATES[self.optimizer] if _is_auto(self.learning_rate) else float(self.learning_rate)
         return Settings(
             self.dimension, self.context, self.transitions == "full", rate, passes, SCHEDULES[self.schedule],
             self.optimizer, self.dropout, self.batch_size,
@@ -287,11 +288,15 @@ class TreeLanguageModel(BaseEstimator):
     def _first_tree(self, stream: Stream, vocabulary: Vocabulary, random: Any) -> Tree:
         if is_hierarchy(self.tree):
             return tree_of(self.tree, vocabulary.index)
-        name, n_words = self.start if self.tree == "learned" else self.tree, len(vocabulary)
-        if name == "huffman":
+        n_words = len(vocabulary)
+        if self.tree == "huffman":
             return huffman_tree(vocabulary.counts, self.arity)
+        if self.tree == "learned":
+            direct = min(n_words, self.arity // 2 if _is_auto(self.direct) else int(self.direct))
+            rest = direct + random.permutation(n_words - direct)
+            return crowned_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
         drawn = random_tree(n_words, self.arity, self.arity, random)
-        if name != "clusters":
+        if self.tree != "clusters":
             return drawn
         first = TreeOutput(Structure.of_tree(drawn), padded(self.dimension), OPTIMIZERS[self.optimizer])
         training = Training(stream, n_words, self._settings(1), first, random)
@@ -517,3 +522,7 @@ class TreeLanguageModel(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"

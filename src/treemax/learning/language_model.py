@@ -22,13 +22,16 @@ from treemax.inference.language_model import Floats, LanguageModel, Words, repre
 from treemax.inference.learned_tree import aligned, padded
 from treemax.inputs import read_only
 from treemax.kernels import language_model as kernels
-from treemax.kernels import learned_tree as tree_kernels
-from treemax.learning.learned_tree import INITIAL_SQUARES, Structure, deepest, vectors_a_node
+from treemax.learning.assignment import assign_labels
+from treemax.learning.learned_tree import Structure
 from treemax.threads import for_each, one_blas_thread
 from treemax.trees import Tree
 
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
-ROWS_OF_A_WORD = 256  # at most, of which its mean probabilities of children are taken
+START_SQUARES = np.float32(1.0)  # of AdaGrad: what is seldom seen takes short steps at first
+ROWS_OF_A_WORD = 32  # at most, of which the mean representation is taken
+CONTEXTS_AT_ONCE = 2048
+SLACK = 1.5  # how many times as many words as its siblings in the mean a node may have
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class FlatOutput:
     def __post_init__(self) -> None:
         self.weights = aligned((self.n_words, self.width))
         self.biases = np.zeros(self.n_words, dtype=np.float32)
-        self.squares = np.full(self.n_words, INITIAL_SQUARES)
+        self.squares = np.full(self.n_words, START_SQUARES)
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
         errors, likelihoods = hidden @ self.weights.T, np.empty(len(hidden), dtype=np.float32)
@@ -116,7 +119,8 @@ class FlatOutput:
 
 @dataclass
 class TreeOutput:
-    """A softmax at every node on the way to a word."""
+    """A softmax at every node on the way to a word. Words may be assigned to the children of nodes anew; a word that
+    hangs from a node whose other children are nodes stays there."""
 
     structure: Structure
     width: int
@@ -126,7 +130,7 @@ class TreeOutput:
         n_vectors = self.structure.n_vectors
         self.weights = aligned((n_vectors, self.width))
         self.biases = np.zeros(n_vectors, dtype=np.float32)
-        self.squares = np.full(n_vectors, INITIAL_SQUARES)
+        self.squares = np.full(n_vectors, START_SQUARES)
         self.paths = self.structure.paths()
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
@@ -135,23 +139,110 @@ class TreeOutput:
             self.width, rate, self.optimizer, gradient.ravel(),
         )  # fmt: skip
 
-    def assign(
-        self, counts: NDArray[np.int64], hidden: Floats, row_starts: NDArray[np.int64], arity: int
-    ) -> None:
-        """Algorithm 2 at every node, from the root down; rows of word i are `row_starts[i]` to `row_starts[i + 1]`."""
-        structure = self.structure
-        tree_kernels.reassign(
-            np.arange(len(counts)), counts.astype(np.float64), hidden, row_starts, arity, deepest(len(counts), arity),
-            structure.children, structure.n_children, vectors_a_node(arity), self.weights.ravel(), self.biases,
-            self.squares, self.width,
-        )  # fmt: skip
-        self.paths = structure.paths()
-
     def packed(self) -> tuple[Tree, Floats, Floats]:
         tree, vectors = self.structure.as_tree()
         weights = aligned((len(vectors), self.width))
         weights[:] = self.weights[vectors]
         return tree, weights, self.biases[vectors]
+
+    # --- the assignment of words ------------------------------------------------------------------------
+
+    def assign(self, counts: NDArray[np.int64], means: Floats, arity: int) -> None:
+        """Algorithm 2 at every node, from the root down, by the mean representation of each word's contexts.
+
+        Words take what they have learned along to their new places, and half of what AdaGrad has seen is forgotten,
+        for it was seen under another tree.
+        """
+        at, of_many = self._own_places()
+        own = self.weights[at], self.biases[at], self.squares[at]
+        waiting = [(0, np.arange(len(counts)))]
+        while waiting:
+            waiting += self._divide(*waiting.pop(), counts, means, arity)
+        self.paths = self.structure.paths()
+        to, to_many = self._own_places()
+        moved = of_many & to_many
+        for array, learned in zip((self.weights, self.biases, self.squares), own):
+            array[to[moved]] = learned[moved]
+        self.squares *= 0.5
+        np.maximum(self.squares, START_SQUARES, out=self.squares)
+
+    def _own_places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The vector of every word, and whether it has one of its own: two siblings have one for both."""
+        last = self.paths.starts[1:] - 1
+        of_many = self.paths.counts[last] > 2
+        return self.paths.firsts[last].astype(np.int64) + np.where(
+            of_many, self.paths.slots[last], 0
+        ), of_many
+
+    def _divide(
+        self, node: int, words: NDArray[np.int64], counts: NDArray[np.int64], means: Floats, arity: int
+    ) -> list[tuple[int, NDArray[np.int64]]]:
+        """Give the words of a node to its children; which of these are nodes, and their words."""
+        structure = self.structure
+        begin = int(structure.starts[node])
+        children = structure.children[begin : begin + structure.n_children[node]]
+        if (children < 0).all():
+            structure.children[begin : begin + len(words)] = -1 - words
+            structure.n_children[node] = len(words)
+            return []
+        slots = np.arange(len(children))
+        if node == 0:
+            slots, words = slots[children >= 0], np.setdiff1d(words, -1 - children[children < 0])
+        shares, probabilities = (
+            counts[words] / max(1, counts[words].sum()),
+            self._shares(node, means[words])[:, slots],
+        )
+        more = probabilities - shares @ probabilities  # the sign of equation 12, and its size
+        least, most = np.array([self._room(child, arity) for child in children[slots].tolist()]).T
+        even = np.clip(math.ceil(SLACK * len(words) / len(slots)), least, most)
+        scores = (shares * (1.0 - shares))[:, None] * more
+        if len(slots) == 1:
+            slot_of_word = np.zeros(len(words), dtype=np.int64)
+        else:
+            slot_of_word = assign_labels(scores, even if even.sum() >= len(words) else most)
+        _fill_up(slot_of_word, more, least)
+        below = []
+        for place, slot in enumerate(slots.tolist()):
+            own = words[slot_of_word == place]
+            if children[slot] < 0:
+                children[slot] = -1 - own[0]
+            else:
+                below.append((int(children[slot]), own))
+        return below
+
+    def _shares(self, node: int, hidden: Floats) -> NDArray[np.float64]:
+        """The probabilities of a node's children."""
+        n = int(self.structure.n_children[node])
+        first = int(self.structure.first_vectors[node])
+        vectors = slice(first, first + (n if n > 2 else n - 1))
+        scores = (hidden @ self.weights[vectors].T + self.biases[vectors]).astype(np.float64)
+        if n == 2:
+            scores = np.hstack([np.zeros_like(scores), scores])
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return scores / scores.sum(axis=1, keepdims=True)
+
+    def _room(self, node: int, arity: int) -> tuple[int, int]:
+        """How many words must be below a node and how many fit; less than zero is a word itself."""
+        if node < 0:
+            return 1, 1
+        begin = int(self.structure.starts[node])
+        children = self.structure.children[begin : begin + self.structure.n_children[node]]
+        if (children < 0).all():
+            return 1, arity
+        least, most = zip(*(self._room(child, arity) for child in children.tolist()))
+        return sum(least), sum(most)
+
+
+def _fill_up(slot_of_word: NDArray[np.int64], more: NDArray[np.float64], least: NDArray[np.int64]) -> None:
+    """Slots that lack words get those that like them best, of slots that have more than they need."""
+    held = np.bincount(slot_of_word, minlength=len(least))
+    for slot in np.flatnonzero(held < least):
+        while held[slot] < least[slot]:
+            liked = np.where((held > least)[slot_of_word], more[:, slot], -np.inf)
+            word = int(np.argmax(liked))
+            held[slot_of_word[word]] -= 1
+            held[slot] += 1
+            slot_of_word[word] = slot
 
 
 @dataclass
@@ -174,7 +265,7 @@ class Training:
         self.embeddings[:, :dimension] = self.random.normal(
             0.0, 1.0 / math.sqrt(dimension), (self.n_words + 1, dimension)
         )
-        self.embedding_squares = np.full(self.n_words + 1, INITIAL_SQUARES)
+        self.embedding_squares = np.full(self.n_words + 1, START_SQUARES)
         if settings.full:
             self.transitions = aligned((length * width, width))
             at = np.arange(dimension)
@@ -183,7 +274,7 @@ class Training:
         else:
             self.transitions = aligned((length, width))
             self.transitions[:, :dimension] = 1.0 / length
-        self.transition_squares = np.full(len(self.transitions), INITIAL_SQUARES)
+        self.transition_squares = np.full(len(self.transitions), START_SQUARES)
 
     # --- steps ------------------------------------------------------------------------------------------
 
@@ -263,22 +354,29 @@ class Training:
 
     def assign(self, arity: int) -> None:
         """Assign words to the children of nodes anew."""
+        assert isinstance(self.output, TreeOutput)
+        counts = np.bincount(self.stream.targets(), minlength=self.n_words)
+        self.output.assign(counts, self._mean_representations(counts), arity)
+
+    def _mean_representations(self, counts: NDArray[np.int64]) -> Floats:
+        """Of the contexts of each word, some of them; zeros for a word that has none."""
         targets = self.stream.targets()
-        counts = np.bincount(targets, minlength=self.n_words)
         order = self.random.permutation(len(targets))
         order = order[np.argsort(targets[order], kind="stable")]
         ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        chosen = order[ranks < ROWS_OF_A_WORD]
-        hidden = aligned((len(chosen), self.embeddings.shape[1]))
+        chosen, taken = order[ranks < ROWS_OF_A_WORD], np.minimum(counts, ROWS_OF_A_WORD)
+        width = self.embeddings.shape[1]
+        means = np.zeros((self.n_words, width), dtype=np.float32)
         with one_blas_thread():
-            for at in range(0, len(chosen), 2048):
-                part = slice(at, at + 2048)
-                words = self.embeddings[self.stream.contexts(chosen[part]).ravel()]
-                words = words.reshape(-1, self.settings.length, words.shape[1])
-                hidden[part] = represent(words, self.transitions)
-        starts = np.concatenate([[0], np.cumsum(np.minimum(counts, ROWS_OF_A_WORD))])
-        assert isinstance(self.output, TreeOutput)
-        self.output.assign(counts, hidden, starts, arity)
+            for at in range(0, len(chosen), CONTEXTS_AT_ONCE):
+                part = chosen[at : at + CONTEXTS_AT_ONCE]
+                words = self.embeddings[self.stream.contexts(part).ravel()].reshape(len(part), -1, width)
+                first = np.flatnonzero(np.diff(targets[part], prepend=self.n_words + 1))
+                means[targets[part[first]]] += np.add.reduceat(
+                    represent(words, self.transitions), first, axis=0
+                )
+        means /= np.maximum(taken, 1)[:, None]
+        return means
 
     def model(self) -> LanguageModel:
         """What was learned, packed."""

@@ -68,6 +68,27 @@ def grouped_tree(order: NDArray[np.int64], arity: int, max_leaf: int) -> Tree:
     return Tree.from_parents(parents, labels)
 
 
+def crowned_tree(order: NDArray[np.int64], n_direct: int, arity: int) -> Tree:
+    """The first labels of an order hang from the root; the others are spread evenly below the nodes that are its other
+    children, as many as there is room for.
+
+    >>> tree = crowned_tree(np.arange(10), 2, 4)
+    >>> tree.level[tree.leaf_of].tolist(), tree.n_children[:5].tolist()
+    ([1, 1, 2, 2, 2, 2, 2, 2, 2, 2], [4, 0, 0, 4, 4])
+    """
+    check_number("arity", arity, whole=True, least=2)
+    if len(order) <= arity:
+        return grouped_tree(order, arity, arity)
+    check_number("n_direct", n_direct, whole=True, least=0, most=arity - 1)
+    rest = order[n_direct:]
+    parents, labels = [-1] + [0] * n_direct, [NO_LABEL, *order[:n_direct].tolist()]
+    for part in np.array_split(rest, min(arity - n_direct, -(-len(rest) // 2))):
+        below, first = grouped_tree(np.arange(len(part)), arity, arity), len(parents)
+        parents += [0, *(first + below.parent[1:]).tolist()]
+        labels += np.where(below.label >= 0, part[below.label], NO_LABEL).tolist()
+    return Tree.from_parents(parents, labels)
+
+
 def split_evenly(group: NDArray[np.int64], arity: int, max_leaf: int) -> list[NDArray[np.int64]]:
     """The children of a node with these labels: leaves if they are few enough, else `arity` even parts."""
     n_parts = len(group) if len(group) <= max_leaf else min(arity, len(group))

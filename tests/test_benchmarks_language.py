@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import sys
@@ -15,7 +16,7 @@ import treemax
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
 
-from benchmarks import output, suites  # noqa: E402
+from benchmarks import language_model, output, suites  # noqa: E402
 from benchmarks.language import __main__ as command  # noqa: E402
 from benchmarks.language import judging, models  # noqa: E402
 from benchmarks.language.problems import PROBLEMS, Problem, Rows, known_rows  # noqa: E402
@@ -126,3 +127,22 @@ def test_every_model_of_the_tables_has_settings_that_it_takes():
     for name in PROBLEMS:
         for kind, settings in models.models(name).values():
             assert kind(**settings).get_params()
+
+
+def test_trees_of_a_language_model_are_judged_side_by_side(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TREEMAX_DATA", str(tmp_path))
+    assert language_model.main(["table"]) == 0, "without data there is nothing to do"
+    assert language_model.main(["train", "oak"]) == 2
+    (tmp_path / "ptb").mkdir()
+    for part, n in (("train", 40), ("valid", 5), ("test", 8)):
+        with gzip.open(tmp_path / "ptb" / f"{part}.txt.gz", "wt") as file:
+            file.write("the cat sat on the mat\na dog ran\n" * n)
+    monkeypatch.setattr(language_model, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(output, "RESULTS", tmp_path)
+    assert language_model.main(["table"]) == 1, "no models yet"
+    assert language_model.main(["train", "learned", "flat"]) == 0
+    assert language_model.main(["table"]) == 0
+    printed = capsys.readouterr().out
+    assert "| learned |" in printed and "| flat |" in printed
+    found = json.loads((tmp_path / "language-model.json").read_text())
+    assert all(1 < row["test"] < 12 and row["output"] > 0 for row in found)

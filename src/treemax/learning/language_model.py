@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
 START_SQUARES = np.float32(1.0)  # of AdaGrad: what is seldom seen takes short steps at first
 ROWS_OF_A_WORD = 32  # at most, of which the mean representation is taken
 CONTEXTS_AT_ONCE = 2048
-SLACK = 1.5  # how many times as many words as its siblings in the mean a node may have
+SLACK = 1.25  # how many times as many words as its siblings in the mean a node may have
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,6 @@ class Stream:
         return self.ids[self.places[chosen]]
 
 
-class Output(Protocol):
-    """What says how likely each word is, given the representation of its context."""
-
-    def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
-        """One step; returns the sum of log p, and `gradient` gets where the representations should go."""
-
-    def packed(self) -> tuple[Tree, Floats, Floats]:
-        """The tree, its vectors and their biases."""
-
-
 @dataclass
 class FlatOutput:
     """A softmax over all words, by products of matrices: a tree of depth one."""
@@ -102,6 +92,7 @@ class FlatOutput:
         self.squares = np.full(self.n_words, START_SQUARES)
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
+        """One step; returns the sum of log p, and `gradient` gets where the representations should go."""
         errors, likelihoods = hidden @ self.weights.T, np.empty(len(hidden), dtype=np.float32)
         kernels.flat_errors(errors, self.biases, targets, likelihoods)
         np.matmul(errors, self.weights, out=gradient)
@@ -112,6 +103,7 @@ class FlatOutput:
         return float(likelihoods.sum(dtype=np.float64))
 
     def packed(self) -> tuple[Tree, Floats, Floats]:
+        """The tree, its vectors and their biases."""
         parents, labels = np.zeros(self.n_words + 1, dtype=np.int64), np.arange(-1, self.n_words)
         parents[0] = -1
         return Tree.from_parents(parents, labels), self.weights.copy(), self.biases.copy()
@@ -119,8 +111,8 @@ class FlatOutput:
 
 @dataclass
 class TreeOutput:
-    """A softmax at every node on the way to a word. Words may be assigned to the children of nodes anew; a word that
-    hangs from a node whose other children are nodes stays there."""
+    """A softmax at every node on the way to a word; it answers the same calls. Words may be assigned to the children of
+    nodes anew, but for those that hang from the root."""
 
     structure: Structure
     width: int
@@ -255,7 +247,9 @@ class Training:
     output: FlatOutput | TreeOutput
     random: np.random.RandomState
     losses: list[float] = field(default_factory=list)  # the mean of -log p in each pass, while it was learned
-    output_seconds: float = 0.0  # of the processor, in `output.learn`
+    output_seconds: float = (
+        0.0  # of the processor, for the softmaxes, their steps and the assignment of words
+    )
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -313,26 +307,25 @@ class Training:
         """One step on a batch; the sum of log p before it."""
         settings = self.settings
         contexts, targets = self.stream.contexts(chosen), self.stream.targets(chosen)
-        n, length = contexts.shape
-        width = self.embeddings.shape[1]
-        words = self.embeddings[contexts.ravel()].reshape(n, length, width)
+        words = self.embeddings[contexts.ravel()].reshape(*contexts.shape, -1)
         hidden = represent(words, self.transitions)
-        mask = None
+        mask, gradient = np.ones_like(hidden), np.empty_like(hidden)
         if settings.dropout:
-            mask = np.empty_like(hidden)
             kernels.drop(hidden.ravel(), settings.dropout, np.uint64(seed), mask.ravel())
-        gradient = np.empty_like(hidden)
-        optimizer = OPTIMIZERS[settings.optimizer]
-        if settings.optimizer == "sgd":
-            rate = rate / n
+        if settings.optimizer == "sgd":  # on the mean; AdaGrad's step is the same on the sum
+            rate = rate / len(chosen)
         start = time.thread_time()
         likelihood = self.output.learn(hidden, targets, rate, gradient)
         self.output_seconds += time.thread_time() - start
-        if mask is not None:
-            gradient *= mask
-        if settings.full:
-            rows = words.reshape(n, length * width)
-            of_words, of_transitions = gradient @ self.transitions.T, rows.T @ gradient
+        self._move_contexts(contexts, words, gradient * mask, rate)
+        return likelihood
+
+    def _move_contexts(self, contexts: Words, words: Floats, gradient: Floats, rate: float) -> None:
+        """One step of the transitions and of the embeddings of the contexts' words."""
+        (n, length, width), optimizer = words.shape, OPTIMIZERS[self.settings.optimizer]
+        if self.settings.full:
+            of_words = gradient @ self.transitions.T
+            of_transitions = words.reshape(n, length * width).T @ gradient
         else:
             of_words = gradient[:, None] * self.transitions
             of_transitions = np.einsum("ntw,nw->tw", words, gradient)
@@ -340,23 +333,18 @@ class Training:
             of_transitions.ravel(), rate, optimizer, self.transitions.ravel(), self.transition_squares, width
         )
         kernels.move_embeddings(
-            contexts.ravel(),
-            of_words.ravel(),
-            rate,
-            optimizer,
-            self.embeddings.ravel(),
-            self.embedding_squares,
-            width,
-        )
-        return likelihood
+            contexts.ravel(), of_words.ravel(), rate, optimizer, self.embeddings.ravel(), self.embedding_squares, width
+        )  # fmt: skip
 
     # --- the tree ---------------------------------------------------------------------------------------
 
     def assign(self, arity: int) -> None:
         """Assign words to the children of nodes anew."""
         assert isinstance(self.output, TreeOutput)
+        start = time.thread_time()
         counts = np.bincount(self.stream.targets(), minlength=self.n_words)
         self.output.assign(counts, self._mean_representations(counts), arity)
+        self.output_seconds += time.thread_time() - start
 
     def _mean_representations(self, counts: NDArray[np.int64]) -> Floats:
         """Of the contexts of each word, some of them; zeros for a word that has none."""

@@ -443,6 +443,7 @@ def wide_rows(n_rows: int) -> Examples:
     return Examples(read_labels(indices[:, 0] * 7 + indices[:, 1] - 7), rows)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory as Linux gives it")
 def test_memory_is_bounded_and_the_model_the_same(tmp_path):
     """40,000 rows of 300 numbers are 96 MB; memory may grow by 130 MB in all, of which 64 are set aside."""

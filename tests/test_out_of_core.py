@@ -362,10 +362,21 @@ def test_shard_that_vanishes_while_training_leaves_the_model_as_it_was(tmp_path,
         (shards / "600.parquet").unlink()
         return finish(vocabulary)
 
-    monkeypatch.setattr(Vocabulary, "finish", finish_and_lose)
-    model.fit_file(shards, folder=tmp_path)  # what is there is learned: the folder is listed anew
+    with monkeypatch.context() as patch:
+        patch.setattr(Vocabulary, "finish", finish_and_lose)
+        with pytest.raises(FormatError, match="600 examples to learn from, and 800 when it was read first"):
+            model.fit_file(shards, folder=tmp_path)
+    other = Examples(read_labels([["new"]] * 200), texts=examples.texts[:200])
+
+    def finish_and_change(vocabulary):
+        write_examples(shards / "400.parquet", other)
+        return finish(vocabulary)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Vocabulary, "finish", finish_and_change)
+        with pytest.raises(FormatError, match="a label is there that was not"):
+            model.fit_file(shards, folder=tmp_path)
     (shards / "400.parquet").write_bytes((shards / "400.parquet").read_bytes()[:-50])
-    before = parts(model)
     with pytest.raises(FormatError, match=r"400\.parquet: not a sound Parquet file"):
         model.fit_file(shards, folder=tmp_path)
     assert parts(model) == before and list(tmp_path.iterdir()) == [shards]

@@ -98,8 +98,17 @@ def stored_rows(
     for chunk in source.chunks("storing"):
         rows = sparsified(rows_of(chunk.X))
         labels = learned_form(chunk.labels, overview.several)
-        writer.add(rows, target_ids(labels, overview.index.ids(labels.values)))
-    return writer.finish(n_features)
+        ids = overview.index.ids(labels.values)
+        if (ids < 0).any():
+            raise FormatError(f"{source.name}: a label is there that was not when it was read first")
+        writer.add(rows, target_ids(labels, ids))
+    stored = writer.finish(n_features)
+    if len(stored) != overview.n_rows:
+        raise FormatError(
+            f"{source.name}: {len(stored):,} examples to learn from, and {overview.n_rows:,} when it was read first; "
+            "data must stay the same while it is read"
+        )
+    return stored
 
 
 def learned_form(labels: RaggedLabels, several: bool) -> RaggedLabels:

@@ -22,7 +22,7 @@ from treemax.learning.stored_rows import Piles, StoredRows
 from treemax.pools import Arrays
 
 WIDTH = 16  # siblings trained together
-ROW_BYTES = 150  # of memory for each row of such a node, all arrays together
+ROW_BYTES = 180  # of memory for each row of such a node, all arrays together
 
 
 class LargeNode:

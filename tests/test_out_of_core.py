@@ -426,7 +426,9 @@ def test_killed_in_the_middle_leaves_no_files(tmp_path):
 
 SCRIPT = """
 import sys, treemax
+from treemax.estimators import label_tree
 from treemax.formats import read_examples
+from treemax.learning.out_of_core import Room
 from treemax.memory import used_bytes
 
 def trained(path, from_disk):
@@ -437,7 +439,10 @@ def trained(path, from_disk):
     return model.fit(examples.X, examples.y)
 
 from_disk = sys.argv[3] == "disk"
-trained(sys.argv[1], from_disk)  # compiles, and loads what is loaded once
+for room in (Room(50_000, 1), Room(10**9, 1)):  # compiles, and loads what is loaded once, for nodes large and small
+    room_for_rows, label_tree.room_for_rows = label_tree.room_for_rows, lambda *arguments: room
+    trained(sys.argv[1], from_disk)
+    label_tree.room_for_rows = room_for_rows
 open("/proc/self/clear_refs", "w").write("5")  # the peak is that of what follows
 before = used_bytes()
 trained(sys.argv[2], from_disk).save(sys.argv[4])

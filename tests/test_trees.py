@@ -15,6 +15,7 @@ from treemax.labels import LabelIndex, read_labels, target_ids
 from treemax.trees import (
     Tree,
     complete_tree,
+    crowned_tree,
     huffman_tree,
     kmeans_tree,
     label_vectors,
@@ -628,3 +629,17 @@ def test_random_hierarchies(seed):
     assert groups(tree, names) == expected
     inner = tree.n_children[1:][tree.n_children[1:] > 0]
     assert (inner > 1).all()
+
+
+@given(st.integers(1, 200), st.integers(2, 9), st.data())
+def test_a_crowned_tree_has_its_first_labels_at_the_root(n_labels, arity, data):
+    n_direct = data.draw(st.integers(0, arity - 1))
+    order = np.array(data.draw(st.permutations(range(n_labels))))
+    tree = crowned_tree(order, n_direct, arity)
+    assert sorted(tree.label[tree.label >= 0]) == list(range(n_labels))
+    assert tree.n_children.max() <= arity
+    levels = tree.level[tree.leaf_of]
+    if n_labels <= arity:
+        assert (levels == 1).all()
+    else:
+        assert (levels[order[:n_direct]] == 1).all() and (levels[order[n_direct:]] > 1).all()

@@ -209,7 +209,7 @@ class TreeLanguageModel(BaseEstimator):
         """
         self._check_parameters()
         vocabulary, ids = Vocabulary.learned(texts, self.min_count, self.max_words)
-        self._check_size(len(vocabulary))
+        self._check_size(len(vocabulary), len(vocabulary))
         stream = Stream.of_texts(ids, len(vocabulary), self.context)
         held_out = None
         if validation is not None:
@@ -225,9 +225,8 @@ class TreeLanguageModel(BaseEstimator):
         self._adopt(model, vocabulary, len(ids), len(stream), history)
         return self
 
-    def _check_size(self, n_words: int) -> None:
-        per_word = 2 if self.tree == "flat" else 4  # a tree that may change its shape has room to spare
-        needed, limit = 4 * padded(self.dimension) * n_words * per_word, 0.8 * available_bytes()
+    def _check_size(self, n_words: int, n_vectors: int) -> None:
+        needed, limit = 4 * padded(self.dimension) * (n_words + n_vectors), 0.8 * available_bytes()
         if needed > limit:
             raise MemoryError(
                 f"TreeLanguageModel needs {in_words(needed)} for {n_words:,} words at dimension {self.dimension}, more "
@@ -283,6 +282,7 @@ class TreeLanguageModel(BaseEstimator):
         tree = self._first_tree(stream, vocabulary, random)
         learns = self._tree_name == "learned"
         structure = Structure.with_room(tree, self.arity) if learns else Structure.of_tree(tree)
+        self._check_size(len(vocabulary), structure.n_vectors)
         return TreeOutput(structure, width, optimizer)
 
     def _first_tree(self, stream: Stream, vocabulary: Vocabulary, random: Any) -> Tree:

@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from treemax.parameters import check_number
 from treemax.trees.tree import NO_LABEL, Tree
 
+FULL = 0.7  # how full nodes are where labels are to move between them
 MOST_CHILDREN = 32  # of an inner node, where the arity is not given: wider trains slower
 
 
@@ -70,7 +71,7 @@ def grouped_tree(order: NDArray[np.int64], arity: int, max_leaf: int) -> Tree:
 
 def crowned_tree(order: NDArray[np.int64], n_direct: int, arity: int) -> Tree:
     """The first labels of an order hang from the root; the others are spread evenly below the nodes that are its other
-    children, as many as there is room for.
+    children, as many as there is room for, and deeper ones as few as leave some room.
 
     >>> tree = crowned_tree(np.arange(10), 2, 4)
     >>> tree.level[tree.leaf_of].tolist(), tree.n_children[:5].tolist()
@@ -82,10 +83,21 @@ def crowned_tree(order: NDArray[np.int64], n_direct: int, arity: int) -> Tree:
     check_number("n_direct", n_direct, whole=True, least=0, most=arity - 1)
     rest = order[n_direct:]
     parents, labels = [-1] + [0] * n_direct, [NO_LABEL, *order[:n_direct].tolist()]
-    for part in np.array_split(rest, min(arity - n_direct, -(-len(rest) // 2))):
-        below, first = grouped_tree(np.arange(len(part)), arity, arity), len(parents)
-        parents += [0, *(first + below.parent[1:]).tolist()]
-        labels += np.where(below.label >= 0, part[below.label], NO_LABEL).tolist()
+    waiting = [(0, part) for part in np.array_split(rest, min(arity - n_direct, -(-len(rest) // 2)))]
+    while waiting:
+        parent, group = waiting.pop(0)
+        node = len(parents)
+        parents.append(parent)
+        labels.append(NO_LABEL)
+        if len(group) <= arity:
+            parents += [node] * len(group)
+            labels += group.tolist()
+            continue
+        room = arity  # of a child
+        while room * arity < len(group):
+            room *= arity
+        n_parts = min(arity, -(-len(group) // int(FULL * room)))
+        waiting += [(node, part) for part in np.array_split(group, n_parts)]
     return Tree.from_parents(parents, labels)
 
 

@@ -1,5 +1,10 @@
 """How kernels are compiled."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from treemax.kernels import jit
 
 
@@ -9,3 +14,27 @@ def test_a_kernel_without_a_place_for_its_cache_is_compiled_all_the_same():
     exec("def double(x):\n    return 2 * x\n", made)
     for decorate in (jit.kernel, jit.fast_kernel, jit.inline_kernel, jit.fast_inline_kernel):
         assert decorate(made["double"])(21) == 42
+
+
+def test_kernels_just_compiled_give_the_bits_of_those_from_the_cache(tmp_path):
+    """A kernel that is compiled may use other versions of the kernels it calls than one that comes from the cache does,
+    unless they are part of it: the first training on a machine, or a worker's, would differ from the next."""
+    program = """
+import hashlib, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from node_by_node import MODELS, clone, model_bytes, problem
+for sparse in (False, True):
+    for model in MODELS[2:4]:
+        print(hashlib.sha256(model_bytes(clone(model).fit(*problem(sparse=sparse)), Path(sys.argv[2]))).hexdigest())
+"""
+    tests = str(Path(__file__).parent)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program, tests, str(tmp_path / "model")],
+            env=environment, capture_output=True, text=True, check=True,
+        ).stdout
+        for _ in range(2)
+    ]  # fmt: skip
+    assert len(found[0].split()) == 4 and found[0] == found[1]

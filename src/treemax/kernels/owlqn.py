@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32
-from treemax.kernels.jit import fast_kernel, kernel
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 MEMORY = 10  # pairs of steps and changes of the gradient that are kept
 WINDOW = 5  # iterations whose progress is judged together
@@ -61,7 +61,7 @@ def _residuals(scores, target, weight, reference):
     return np.float64(weight) * (math.log(np.float64(total)) + np.float64(top) - np.float64(own))
 
 
-@fast_kernel
+@fast_inline_kernel
 def _evaluate_one(X, rows, centre, targets, weights, parameters, gradient):
     """Loss and gradient of a single output with a reference class: row by row, straight from the data."""
     d = X.shape[1]
@@ -84,7 +84,7 @@ def _evaluate_one(X, rows, centre, targets, weights, parameters, gradient):
     return loss
 
 
-@fast_kernel
+@fast_inline_kernel
 def _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gradient):
     """Loss and gradient of several outputs, by products of matrices."""
     d = X.shape[1]
@@ -120,7 +120,7 @@ def _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gra
     return loss
 
 
-@fast_kernel
+@fast_inline_kernel
 def _add_ridge_slopes(parameters, n_weights, ridge, gradient):
     for p in range(n_weights):
         gradient[p] += ridge * parameters[p]

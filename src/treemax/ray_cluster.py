@@ -44,7 +44,7 @@ def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]
         "auto" for the cluster that this machine belongs to, "ray://host:10001" for one elsewhere, "local" to start one
         on this machine and stop it in the end. A connection that this process has already is used as it is.
     workers : int, optional
-        Tasks at a time, each with one core; without it, as many as the cluster has cores.
+        Cores to plan for: the work is cut into pieces for so many; without it, as many as the cluster has.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from treemax.inference.compact import (
     _in_bytes,
     _steps,
     loaded_tree,
-    rounded_weights,
+    rounded,
     saved_arrays,
 )
 from treemax.inference.label_tree import NodeWeights, PackedTree
@@ -41,7 +41,9 @@ def random_weights(tree, n_features, seed, share=0.5):
 
 def packed(n_labels, n_features=20, seed=0, arity=3, max_leaf=5, share=0.5):
     tree = random_tree(n_labels, arity, max_leaf, seed)
-    weights, scales = rounded_weights(tree, random_weights(tree, n_features, seed, share))
+    weights, scales = {}, np.zeros(len(tree), np.float32)
+    for node, part in random_weights(tree, n_features, seed, share).items():
+        weights[node], scales[node] = rounded(part)
     ones = np.ones(tree.depth)
     return PackedTree.pack(tree, weights, "softmax", ones, 0 * ones, scales)
 
@@ -57,15 +59,14 @@ def dense(part, n_features, n_children):
 def test_rounding_is_to_the_nearest_multiple(n_labels, n_features, seed, share):
     tree = random_tree(n_labels, 3, 5, seed)
     weights = random_weights(tree, n_features, seed, share)
-    rounded, scales = rounded_weights(tree, weights)
     for node, part in weights.items():
         n = int(tree.n_children[node])
-        before, after = dense(part, n_features, n), dense(rounded[node], n_features, n)
-        scale = float(scales[node])
+        found, scale = rounded(part)
+        before, after = dense(part, n_features, n), dense(found, n_features, n)
         assert scale == pytest.approx(np.abs(before).max() / MOST)
         assert np.abs(before - after).max() <= 0.5001 * scale
-        assert (np.diff(rounded[node].features.astype(int)) > 0).all()
-        assert (rounded[node].weights != 0).all() and np.array_equal(rounded[node].biases, part.biases)
+        assert (np.diff(found.features.astype(int)) > 0).all()
+        assert (found.weights != 0).all() and np.array_equal(found.biases, part.biases)
 
 
 @settings(max_examples=30, deadline=None)

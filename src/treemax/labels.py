@@ -216,17 +216,23 @@ def _floats(labels: list[Any], name: str) -> NDArray[np.float64]:
 
 
 def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
+    if not set(map(type, rows)) <= {list, tuple}:  # which is quickly seen, and mostly so
+        rows = _in_order(rows, name)
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=indptr[1:])
+    values, dtype = _uniform(list(chain.from_iterable(rows)), name, indptr)
+    return RaggedLabels(indptr, values, np.dtype(str) if dtype.kind == "O" else dtype, "lists")
+
+
+def _in_order(rows: list[Any], name: str) -> list[Any]:
+    """Rows that may be sets or arrays as something that has an order; what is no row of labels is refused."""
     for i, row in enumerate(rows):
         if not isinstance(row, ROW_TYPES) or (isinstance(row, np.ndarray) and row.ndim != 1):
             raise ValueError(
                 f"{name} mixes label lists and single labels: row {i} is {row!r}, not a list. "
                 "Give every row a list of labels (it may be empty)."
             )
-    ordered = [sorted(row, key=str) if isinstance(row, set | frozenset) else row for row in rows]
-    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in ordered], out=indptr[1:])
-    values, dtype = _uniform(list(chain.from_iterable(ordered)), name, indptr)
-    return RaggedLabels(indptr, values, np.dtype(str) if dtype.kind == "O" else dtype, "lists")
+    return [sorted(row, key=str) if isinstance(row, set | frozenset) else row for row in rows]
 
 
 def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> tuple[NDArray[Any], np.dtype]:

@@ -165,9 +165,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         rows, labels = self._read(X, y)
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
-        index = _sorted_index(labels)
+        index, ids = _sorted_index(labels)
         self._check_size(rows.shape[1], len(index))
-        targets = target_ids(labels, index.ids(labels.values))
+        targets = target_ids(labels, ids)
         self._check_place()
         try:
             with kept(self, targets):
@@ -404,18 +404,23 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         return "model_" in self.__dict__
 
 
-def _sorted_index(labels: RaggedLabels) -> LabelIndex:
-    """The index of a model trained from nothing: labels in order, as scikit-learn has it."""
+def _sorted_index(labels: RaggedLabels) -> tuple[LabelIndex, NDArray[np.int64]]:
+    """The index of a model trained from nothing (labels in order, as scikit-learn has it), and the labels' ids."""
+    values = labels.values
     if labels.is_indicator:
-        names: list[Any] = list(range(labels.n_columns))
+        names = np.arange(labels.n_columns)
+    elif values.dtype == object:
+        names = np.array(sorted(set(values.tolist())), dtype=object)
     else:
-        names = sorted(set(labels.values.tolist()))
-    if not names:
+        names = np.sort(values)  # NumPy's own `unique` hashes first, which takes longer
+        names = names[np.append(True, np.diff(names) != 0)[: len(names)]]
+    if len(names) == 0:
         raise ValueError("y has no labels at all: every row's label list is empty.")
     index = LabelIndex()
-    values = np.array(names, dtype=object if isinstance(names[0], str) else np.int64)
-    index.add(values, labels.dtype)
-    return index
+    index.add(names, labels.dtype)
+    if labels.is_indicator:
+        return index, values
+    return index, index.ids(values) if values.dtype == object else np.searchsorted(names, values)
 
 
 def jsonable(name: str, value: Any) -> Any:

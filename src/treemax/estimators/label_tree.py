@@ -14,7 +14,7 @@ from treemax.checkpoints import checkpoints_are_kept
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
 from treemax.estimators.stored import Source, learned_form, stand_in, stored_rows
-from treemax.inference.compact import loaded_tree, rounded_weights, saved_arrays
+from treemax.inference.compact import loaded_tree, saved_arrays
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
@@ -283,10 +283,8 @@ class LabelTree(WithHierarchy):
             link, slopes = "softmax", training.calibration.softmax_slopes()
             shifts = np.zeros_like(slopes)
         slopes, shifts = slopes / self.temperature, shifts / self.temperature
-        if self.precision == "int8":
-            weights, scales = rounded_weights(tree, training.weights)
-            return PackedTree.pack(tree, weights, link, slopes, shifts, scales)
-        return PackedTree.pack(tree, training.weights, link, slopes, shifts)
+        scales = training.scales if self.precision == "int8" else None
+        return PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
 
     def _settings(self, targets: Targets, multi_label: bool) -> Settings:
         loss = self.loss
@@ -294,7 +292,7 @@ class LabelTree(WithHierarchy):
             loss = "logistic" if _many_labels(targets) else "squared_hinge"
         cost = COSTS[loss] if _is_auto(self.cost) else float(self.cost)
         held_share = 20 if self.passes > 1 else 0
-        return Settings(loss, cost, self.passes, self.threshold, held_share, self.penalty)
+        return Settings(loss, cost, self.passes, self.threshold, held_share, self.penalty, self.precision)
 
     def _max_leaf(self, targets: Targets) -> int:
         if _is_auto(self.max_leaf):

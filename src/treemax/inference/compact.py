@@ -6,7 +6,6 @@ integers that hold it, and put together again when it is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,34 +19,20 @@ MOST = 127  # the largest code of a weight
 OF_TREE = ("n_children", "label")
 
 
-def rounded_weights(
-    tree: Tree, weights: Mapping[int, NodeWeights]
-) -> tuple[dict[int, NodeWeights], NDArray[np.float32]]:
-    """The weights of each node as whole multiples of its scale, up to 127 of them, and the scales.
+def rounded(part: NodeWeights) -> tuple[NodeWeights, np.float32]:
+    """The weights of a node as whole multiples of its scale, up to 127 of them, and the scale.
 
     What is nearest to no multiple at all is dropped, and features come in order.
     """
-    scales = np.zeros(len(tree), dtype=np.float32)
-    rounded = {}
-    for node, part in weights.items():
-        scales[node] = np.abs(part.weights).max(initial=0.0) / MOST
-        rounded[node] = _rounded(part, scales[node])
-    return rounded, scales
-
-
-def _rounded(part: NodeWeights, scale: np.float32) -> NodeWeights:
+    scale = np.float32(np.abs(part.weights).max(initial=0.0) / MOST)
     codes = np.rint(part.weights / scale) if scale > 0 else np.zeros_like(part.weights)
     kept = codes != 0
     feature = np.repeat(part.features, np.diff(part.starts))[kept]
     order = np.argsort(feature, kind="stable")
     features, counts = np.unique(feature, return_counts=True)
-    return NodeWeights(
-        features,
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        part.children[kept][order],
-        (codes[kept][order] * scale).astype(np.float32),
-        part.biases,
-    )
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    weights = (codes[kept][order] * scale).astype(np.float32)
+    return NodeWeights(features, starts, part.children[kept][order], weights, part.biases), scale
 
 
 def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:

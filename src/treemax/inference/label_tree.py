@@ -31,6 +31,32 @@ class NodeWeights(NamedTuple):
     biases: NDArray[np.float32]
 
 
+class PackedNode(NamedTuple):
+    """The same as a hash table: slots and entries as in `PackedTree`, entries counted from the node's first."""
+
+    slots: NDArray[np.uint64]
+    entries: NDArray[np.uint32]
+    biases: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, part: NodeWeights) -> PackedNode:
+        n_children, n_features = len(part.biases), len(part.features)
+        size = int(np.ceil(n_features / FILLED)) + 1 if n_features else 0
+        n_entries = int(np.minimum(np.diff(part.starts), (n_children + 1) // 2).sum())
+        packed = cls(np.empty(size, dtype=np.uint64), np.empty(n_entries, dtype=np.uint32), part.biases)
+        kernels.fill_table(
+            part.features,
+            part.starts,
+            part.children,
+            part.weights,
+            n_children,
+            packed.slots,
+            packed.entries,
+            0,
+        )
+        return packed
+
+
 @dataclass(frozen=True, eq=False)
 class PackedTree:
     """A tree and, for every inner node, a hash table from features to the weights of its children.
@@ -52,40 +78,38 @@ class PackedTree:
     scales: NDArray[np.float32] | None = None  # of which the weights of each node are multiples, if they are
 
     @classmethod
-    def pack(
+    def join(
         cls,
         tree: Tree,
-        weights: Mapping[int, NodeWeights],
+        nodes: Mapping[int, PackedNode],
         link: str,
         slopes: NDArray[Any],
         shifts: NDArray[Any],
         scales: NDArray[np.float32] | None = None,
     ) -> PackedTree:
-        """Put the weights of all inner nodes into one structure."""
-        sizes, n_entries = np.zeros(len(tree), dtype=np.int64), 0
-        for node, part in weights.items():
-            sizes[node] = int(np.ceil(len(part.features) / FILLED)) + 1 if len(part.features) else 0
-            full = (int(tree.n_children[node]) + 1) // 2
-            n_entries += int(np.minimum(np.diff(part.starts), full).sum())
-        tables = np.concatenate([[0], np.cumsum(sizes)])
-        if max(n_entries, tables[-1]) >= 2**32 - 1:
-            raise MemoryError(f"{n_entries:,} weights are too many for one tree; raise the threshold.")
+        """Put all inner nodes into one structure."""
+        n_slots, n_entries = np.zeros(len(tree), dtype=np.int64), np.zeros(len(tree), dtype=np.int64)
+        for node, part in nodes.items():
+            n_slots[node], n_entries[node] = len(part.slots), len(part.entries)
+        tables, ends = np.concatenate([[0], np.cumsum(n_slots)]), np.cumsum(n_entries)
+        if max(ends[-1], tables[-1]) >= 2**32 - 1:
+            raise MemoryError(f"{ends[-1]:,} weights are too many for one tree; raise the threshold.")
         slots = np.empty(tables[-1] + 1, dtype=np.uint64)
-        entries = np.empty(n_entries, dtype=np.uint32)
+        entries = np.empty(ends[-1], dtype=np.uint32)
         bias = np.zeros(len(tree), dtype=np.float32)
-        offset = 0
-        for node in sorted(weights):
-            part = weights[node]
-            first = int(tree.first_child[node])
+        for node, part in nodes.items():
+            offset, first = int(ends[node] - n_entries[node]), int(tree.first_child[node])
+            np.add(part.slots, np.uint64(offset), out=slots[tables[node] : tables[node + 1]])
+            entries[offset : ends[node]] = part.entries
             bias[first : first + len(part.biases)] = part.biases
-            own_slots = slots[tables[node] : tables[node + 1]]
-            offset = kernels.fill_table(
-                part.features, part.starts, part.children, part.weights, int(tree.n_children[node]), own_slots,
-                entries, offset,
-            )  # fmt: skip
-        slots[-1] = kernels.NO_FEATURE << np.uint64(32) | np.uint64(n_entries)
+        slots[-1] = kernels.NO_FEATURE << np.uint64(32) | np.uint64(ends[-1])
         calibration = (slopes.astype(np.float32), shifts.astype(np.float32))
         return cls(tree, tables, slots, entries, bias, *calibration, link, scales)
+
+    @classmethod
+    def pack(cls, tree: Tree, weights: Mapping[int, NodeWeights], *others: Any) -> PackedTree:
+        """Put the weights of all inner nodes into one structure."""
+        return cls.join(tree, {node: PackedNode.of(part) for node, part in weights.items()}, *others)
 
     @property
     def n_weights(self) -> int:

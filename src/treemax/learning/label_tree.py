@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from treemax.inference.label_tree import NodeWeights
+from treemax.inference.compact import rounded
+from treemax.inference.label_tree import NodeWeights, PackedNode
 from treemax.inputs import SparseRows, read_only
+from treemax.kernels import grouping
 from treemax.kernels import siblings as kernels
 from treemax.labels import Targets
 from treemax.learning.lasso import train_sparsely
@@ -36,6 +37,7 @@ class Settings:
     threshold: float
     held_share: int  # one row in so many calibrates the probabilities before it joins the training
     penalty: str = "l2"
+    precision: str = "bfloat16"
 
 
 class NodeProblem(NamedTuple):
@@ -74,46 +76,26 @@ class Calibration:
 def node_problems(tree: Tree, targets: Targets) -> list[NodeProblem]:
     """The problem of every inner node that has rows. The root sees all rows, also those without labels; every
     other node those with a label below it (positive nodes and their siblings, Algorithm 9)."""
-    n_rows = len(targets)
-    leaf = tree.leaf_of[targets.ids[targets.indptr[0] : targets.indptr[-1]]]
-    leaves = leaf * n_rows + np.repeat(np.arange(n_rows), np.diff(targets.indptr))
-    level_of = tree.level[leaf].astype(np.int32)
-    by_level = np.argsort(level_of, kind="stable")
-    leaves, starts = leaves[by_level], np.searchsorted(level_of[by_level], np.arange(tree.depth + 2))
-    reached = [np.empty(0, dtype=np.int64)]
-    for level in range(tree.depth, 0, -1):  # one step up at a time, each pair of node and row once
-        below = reached[-1]
-        from_below = tree.parent[below // n_rows] * n_rows + below % n_rows
-        reached.append(_distinct(np.concatenate([from_below, leaves[starts[level] : starts[level + 1]]])))
-    pairs = np.concatenate(reached[::-1])  # nodes are numbered level by level
-    node, row = pairs // n_rows, pairs % n_rows
-    parent = tree.parent[node]
-    order = np.argsort(parent * n_rows + row, kind="stable")
-    node, row, parent = node[order], row[order], parent[order]
-    child = (node - tree.first_child[parent]).astype(np.uint32)
-    if len(parent) == 0:  # not one label: every row is a row of the root, and of none of its children
-        return [problem_of(0, row, child, n_rows)]
-    cuts = np.flatnonzero(np.diff(parent, prepend=-1, append=-1))
+    labels = (targets.indptr, targets.ids, read_only(tree.leaf_of), read_only(tree.parent))
+    n_rows, n_pairs = np.zeros(len(tree), np.int64), np.zeros(len(tree), np.int64)
+    grouping.count_reached(*labels, n_rows, n_pairs)
+    row_starts, pair_starts = (
+        read_only(np.concatenate([[0], np.cumsum(counts)])) for counts in (n_rows, n_pairs)
+    )
+    rows, children = (np.empty(starts[-1], np.uint32) for starts in (row_starts, pair_starts))
+    child_indptr = np.empty(row_starts[-1] + len(tree), np.int64)
+    grouping.fill_reached(
+        *labels, read_only(tree.first_child), row_starts, pair_starts, rows, child_indptr, children
+    )
     return [
-        problem_of(int(parent[start]), row[start:stop], child[start:stop], n_rows)
-        for start, stop in pairwise(cuts.tolist())
-    ]
-
-
-def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct numbers, sorted (NumPy's own `unique` hashes first, which takes ten times as long here)."""
-    numbers = np.sort(numbers)
-    return numbers[np.diff(numbers, prepend=-1) != 0]
-
-
-def problem_of(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_rows: int) -> NodeProblem:
-    """The problem of a node from its pairs of row and child, sorted and each there once."""
-    if node == 0:
-        return NodeProblem(
-            0, np.arange(n_rows, dtype=np.uint32), np.searchsorted(row, np.arange(n_rows + 1)), child
+        NodeProblem(
+            node,
+            rows[row_starts[node] : row_starts[node + 1]],
+            child_indptr[row_starts[node] + node : row_starts[node + 1] + node + 1],
+            children[pair_starts[node] : pair_starts[node + 1]],
         )
-    starts = np.flatnonzero(np.diff(row, prepend=-1))
-    return NodeProblem(node, row[starts].astype(np.uint32), np.append(starts, len(row)), child)
+        for node in np.flatnonzero(n_rows).tolist()
+    ]
 
 
 class Common(NamedTuple):
@@ -126,7 +108,7 @@ class Common(NamedTuple):
 
 
 class TreeTraining:
-    """The training of all nodes of a tree: run it, then take `weights` and `calibration`."""
+    """The training of all nodes of a tree: run it, then take `nodes`, `scales` and `calibration`."""
 
     def __init__(
         self, tree: Tree, crew: Crew, length: float, targets: Targets, settings: Settings, seed: int
@@ -134,7 +116,8 @@ class TreeTraining:
         self.tree, self.crew = tree, crew
         self.common = Common(settings, np.asarray(tree.n_children, np.int64), seed, length)
         self.problems = sorted(node_problems(tree, targets), key=lambda problem: -len(problem.rows))
-        self.weights: dict[int, NodeWeights] = {}
+        self.nodes: dict[int, PackedNode] = {}
+        self.scales = np.zeros(len(tree), dtype=np.float32)
         self.calibration = Calibration(tree.depth)
 
     @property
@@ -145,11 +128,10 @@ class TreeTraining:
     def run(self) -> Iterator[int]:
         """Train node after node, the largest first; yields the work done with each."""
         found: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
-        for number, (*weights, likelihood, histogram) in self.crew.run(
-            train_node, self.common, self.problems, keep=True
-        ):
-            problem = self.problems[number]
-            self.weights[problem.node] = NodeWeights(*weights)
+        for number, arrays in self.crew.run(train_node, self.common, self.problems, keep=True):
+            problem, (*packed, scale, likelihood, histogram) = self.problems[number], arrays
+            self.nodes[problem.node] = PackedNode(*packed)
+            self.scales[problem.node] = scale[0]
             found[problem.node] = (likelihood, histogram)
             yield len(problem.rows)
         for node in sorted(found):  # in one order, whoever was first
@@ -157,7 +139,7 @@ class TreeTraining:
 
 
 def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: NodeProblem) -> Arrays:
-    """The classifiers of a node's children: the arrays of `NodeWeights`, and what rows held out say of the scores."""
+    """The classifiers of a node's children, as `learned` gives them."""
     settings, source = common.settings, table.rows
     assert isinstance(source, SparseRows)
     likelihood = np.zeros(len(SLOPES))
@@ -178,9 +160,19 @@ def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: 
                 np.float32(common.length), LOSSES[settings.loss], np.float32(settings.cost), settings.passes, SMALL, settings.held_share, seed,
                 np.float32(settings.threshold), SLOPES, likelihood, histogram, scratch,
             )  # fmt: skip
-    features, starts, of_children, weights, biases = found
-    weights = (weights / np.float32(common.length)).astype(np.float32)
-    return features, starts, of_children, weights, biases, likelihood, histogram
+    return learned(NodeWeights(*found), common, likelihood, histogram)
+
+
+def learned(
+    part: NodeWeights, common: Common, likelihood: NDArray[np.float64], histogram: NDArray[np.int64]
+) -> Arrays:
+    """What a node has learned, packed: the arrays of `PackedNode`, the scale of its weights (0: none), and what rows
+    held out say of the scores."""
+    part = part._replace(weights=(part.weights / np.float32(common.length)).astype(np.float32))
+    scale = np.float32(0.0)
+    if common.settings.precision == "int8":
+        part, scale = rounded(part)
+    return (*PackedNode.of(part), np.array([scale]), likelihood, histogram)
 
 
 def _platt(wrong: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[float, float]:

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inference.label_tree import NodeWeights
 from treemax.inputs import SparseRows
 from treemax.kernels import dealing
 from treemax.kernels import siblings as kernels
-from treemax.learning.label_tree import LOSSES, SLOPES, SMALL, Common, NodeProblem
+from treemax.learning.label_tree import LOSSES, SLOPES, SMALL, Common, NodeProblem, learned
 from treemax.learning.stored_rows import Piles, StoredRows
 from treemax.pools import Arrays
 
@@ -90,8 +91,8 @@ class LargeNode:
             likelihood, histogram,
         )  # fmt: skip
         features, starts, children, found = kernels.merged(self.features, masks, kept[:n_kept], blocks)
-        found = (found / np.float32(self.common.length)).astype(np.float32)
-        return features, starts, children, found, biases, likelihood, histogram
+        part = NodeWeights(features, starts, children, found, biases)
+        return learned(part, self.common, likelihood, histogram)
 
     def _train_block(
         self,

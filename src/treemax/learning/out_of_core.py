@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.label_tree import NodeWeights
+from treemax.inference.label_tree import PackedNode
 from treemax.inputs import SparseRows
 from treemax.labels import Targets
-from treemax.learning.label_tree import Calibration, Common, NodeProblem, Settings, problem_of, train_node
+from treemax.learning.label_tree import Calibration, Common, NodeProblem, Settings, train_node
 from treemax.learning.large_nodes import ROW_BYTES, LargeNode
 from treemax.learning.stored_rows import Piles, Spool, StoredRows, even_piles
 from treemax.memory import in_words, used_bytes
@@ -119,7 +119,17 @@ class Below:
         pairs = rows * n_children + children
         pairs.sort()
         pairs = pairs[np.diff(pairs, prepend=-1) != 0]
-        return problem_of(node, pairs // n_children, (pairs % n_children).astype(np.uint32), self.n_rows)
+        return _problem_of(node, pairs // n_children, (pairs % n_children).astype(np.uint32), self.n_rows)
+
+
+def _problem_of(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_rows: int) -> NodeProblem:
+    """The problem of a node from its pairs of row and child, sorted and each there once."""
+    if node == 0:
+        return NodeProblem(
+            0, np.arange(n_rows, dtype=np.uint32), np.searchsorted(row, np.arange(n_rows + 1)), child
+        )
+    starts = np.flatnonzero(np.diff(row, prepend=-1))
+    return NodeProblem(node, row[starts].astype(np.uint32), np.append(starts, len(row)), child)
 
 
 def _leaves_below(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -136,18 +146,18 @@ def _leaves_below(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return n_leaves, first_leaf
 
 
-class SpooledWeights(Mapping[int, NodeWeights]):
-    """The weights of nodes, on disk until they are asked for."""
+class SpooledNodes(Mapping[int, PackedNode]):
+    """What nodes have learned, on disk until they are asked for."""
 
     def __init__(self, folder: Any) -> None:
         self._spool = Spool(folder)
         self._parts: dict[int, list[tuple[int, int, np.dtype]]] = {}
 
-    def keep(self, node: int, weights: NodeWeights) -> None:
-        self._parts[node] = [(self._spool.append(part), len(part), part.dtype) for part in weights]
+    def keep(self, node: int, packed: PackedNode) -> None:
+        self._parts[node] = [(self._spool.append(part), len(part), part.dtype) for part in packed]
 
-    def __getitem__(self, node: int) -> NodeWeights:
-        return NodeWeights(*(self._spool.read(*part) for part in self._parts[node]))
+    def __getitem__(self, node: int) -> PackedNode:
+        return PackedNode(*(self._spool.read(*part) for part in self._parts[node]))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._parts)
@@ -157,7 +167,7 @@ class SpooledWeights(Mapping[int, NodeWeights]):
 
 
 class StoredTraining:
-    """The training of all nodes of a tree on rows on disk: run it, then take `weights` and `calibration`."""
+    """The training of all nodes of a tree on rows on disk: run it, then take `nodes`, `scales` and `calibration`."""
 
     def __init__(
         self, tree: Tree, stored: StoredRows, length: float, settings: Settings, seed: int, room: Room
@@ -165,7 +175,8 @@ class StoredTraining:
         self.tree, self.stored, self.room = tree, stored, room
         self.common = Common(settings, np.asarray(tree.n_children, np.int64), seed, length)
         self.below = Below(tree, stored)
-        self.weights = SpooledWeights(stored.folder)
+        self.nodes = SpooledNodes(stored.folder)
+        self.scales = np.zeros(len(tree), dtype=np.float32)
         self.calibration = Calibration(tree.depth)
         self.large, self.groups = self._planned()
         self._likelihood: dict[int, NDArray[np.float64]] = {}
@@ -250,9 +261,10 @@ class StoredTraining:
                 waiting += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
 
     def _keep(self, node: int, found: Arrays) -> None:
-        *weights, likelihood, histogram = found
+        *packed, scale, likelihood, histogram = found
         with self._lock:
-            self.weights.keep(node, NodeWeights(*weights))
+            self.nodes.keep(node, PackedNode(*packed))
+            self.scales[node] = scale[0]
             self._likelihood[node] = likelihood
             self.calibration.histogram[int(self.tree.level[node])] += histogram
 

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 
 from treemax.inputs import SparseRows, read_only
 from treemax.kernels import clustering as kernels
+from treemax.kernels import grouping
 from treemax.labels import Targets
 from treemax.parameters import check_number
 from treemax.pools import Arrays, Crew, Table, Threads, all_results, pool_for
@@ -47,8 +48,8 @@ def label_vectors(
     crew = crew or Threads().share(Table(rows))
     counts = np.bincount(targets.ids, minlength=n_labels)
     starts = np.concatenate([[0], np.cumsum(counts)])
-    row_of = np.repeat(np.arange(len(targets)), np.diff(targets.indptr))
-    label_rows = row_of[np.argsort(targets.ids, kind="stable")]
+    label_rows = np.empty(len(targets.ids), dtype=np.int64)
+    grouping.rows_of_labels(read_only(targets.indptr), read_only(targets.ids), read_only(starts), label_rows)
     even = np.searchsorted(starts, np.linspace(0, starts[-1], PIECES + 1)[1:-1])
     cuts = np.unique(np.concatenate([[0], even, [n_labels]]))
     problems = [

@@ -139,7 +139,8 @@ def _breadth_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     level = by_parent[:1]  # the root has the smallest parent
     levels = [level]
     while len(level):
-        level = np.concatenate([by_parent[starts[v] : starts[v + 1]] for v in level])
+        first, count = starts[level], starts[level + 1] - starts[level]
+        level = by_parent[np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())]
         levels.append(level)
     order = np.concatenate(levels)
     if len(order) != len(parent):

@@ -113,9 +113,15 @@ def test_without_a_cluster_there_are_threads():
     assert pool_for(3) == Threads(3)
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=200), st.integers(1, 8))
-def test_bundles_have_every_problem_once_and_in_order(sizes, workers):
-    found = bundles(sizes, workers)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=200), st.integers(1, 8), st.integers(0, 5000))
+def test_bundles_have_every_problem_once_and_in_order(sizes, workers, least):
+    found = bundles(sizes, workers, least)
     assert [number for bundle in found for number in bundle] == list(range(len(sizes)))
-    share = max(1, sum(sizes) / (16 * workers))
-    assert all(len(bundle) == 1 or sum(sizes[number] for number in bundle) <= share for bundle in found)
+    left = sum(sizes)
+    most = max(left / (16 * workers), 16 * least)
+    for bundle in found:
+        own, following = [sizes[number] for number in bundle], sizes[bundle[-1] + 1 :]
+        share = min(most, max(least, left / (2 * workers)))
+        assert len(bundle) == 1 or sum(own) <= share
+        assert not following or sum(own) + following[0] > share, "no bundle is smaller than it must be"
+        left -= sum(own)

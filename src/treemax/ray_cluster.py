@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,9 +26,9 @@ from treemax.pools import Arrays, Crew, Table, Work, gathered, using
 from treemax.threads import one_blas_thread
 
 PART_BYTES = 2**28  # of a table, in one object of the store
-BUNDLES_A_WORKER = (
-    16  # of one run: fewer and the last ones are waited for, more and sending them takes its time
-)
+LEAST_BYTES = 2**22  # of rows in a bundle: less is worked off sooner than sent
+SHORT = 16  # times so much may be in a bundle of a short run
+BUNDLES_A_WORKER = 16  # at least, of a long run: they are what is repeated when a machine dies
 AHEAD = 3  # bundles for each worker that are under way
 RETRIES = 10  # of a task whose worker has died
 TABLES_HELD = 2  # that a worker keeps open
@@ -44,7 +46,7 @@ def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]
         "auto" for the cluster that this machine belongs to, "ray://host:10001" for one elsewhere, "local" to start one
         on this machine and stop it in the end. A connection that this process has already is used as it is.
     workers : int, optional
-        Cores to plan for: the work is cut into pieces for so many; without it, as many as the cluster has.
+        How many cores may work at a time; without it, as many as the cluster has.
 
     Examples
     --------
@@ -63,9 +65,10 @@ def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]
     if ours:
         _connect(ray, address, workers)
     try:
-        count = int(workers or max(1, ray.cluster_resources().get("CPU", 1)))
-        _check_workers(ray, count)
-        with using(RayPool(ray, count)):
+        cores = int(max(1, ray.cluster_resources().get("CPU", 1)))
+        pool = RayPool(ray, workers or cores, ahead=AHEAD if workers is None or workers >= cores else 1)
+        _check_workers(ray, pool.workers)
+        with using(pool):
             yield
     finally:
         if ours:
@@ -113,12 +116,20 @@ class RayPool:
     ray: Any
     workers: int
     part_bytes: int = PART_BYTES
+    least_bytes: int = LEAST_BYTES
+    ahead: int = AHEAD  # one: no more than `workers` tasks at a time, where there are more cores
+
+    @cached_property
+    def work_off(self) -> Any:
+        """The task. Ray sends it to the workers once, if it is made once."""
+        return self.ray.remote(num_cpus=1, max_retries=RETRIES)(_work_off)
 
     def share(self, table: Table) -> Crew:
         n_parts = max(1, min(len(table), -(-table.n_bytes // self.part_bytes)))
         starts = np.linspace(0, len(table), n_parts + 1).astype(np.int64)
         parts = [self.ray.put(table.part(*ends)) for ends in zip(starts[:-1].tolist(), starts[1:].tolist())]
-        return _RayCrew(self.ray, self.workers, _Shared(parts, starts[:-1]))
+        shared = self.ray.put(_Shared(parts, starts[:-1]))
+        return _RayCrew(self, shared, self.least_bytes * len(table) / max(1, table.n_bytes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,52 +142,62 @@ class _Shared:
 
 @dataclass(frozen=True, eq=False)
 class _RayCrew:
-    ray: Any
-    workers: int
-    shared: _Shared
+    pool: RayPool
+    shared: Any
+    least: float  # rows in a bundle
 
     def run(
         self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
     ) -> Iterator[tuple[int, Arrays]]:
-        ray = self.ray
         if not problems:
             return
-        remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_work_off)
-        shared, common = ray.put(self.shared), ray.put(common)
-        waiting = iter(bundles([len(problem.rows) for problem in problems], self.workers))
+        ray, pool = self.pool.ray, self.pool
+        common = ray.put(common)
+        waiting = iter(bundles([len(problem.rows) for problem in problems], pool.workers, self.least))
         under_way: dict[Any, list[int]] = {}
+        done: list[tuple[Any, list[int]]] = []
         try:
             while True:
-                for bundle in waiting:
-                    reference = remote.remote(work, shared, common, [problems[number] for number in bundle])
-                    under_way[reference] = bundle
-                    if len(under_way) >= AHEAD * self.workers:
-                        break
+                room = pool.ahead * pool.workers - len(under_way)
+                for bundle in islice(
+                    waiting, room
+                ):  # first of all, so that nobody waits for results to be read
+                    own = [problems[number] for number in bundle]
+                    under_way[pool.work_off.remote(work, self.shared, common, own)] = bundle
+                for reference, bundle in done:
+                    yield from zip(bundle, _copied(ray.get(reference)), strict=True)
                 if not under_way:
                     return
-                done, _ = ray.wait(list(under_way), num_returns=1)
-                for reference in done:
-                    yield from zip(under_way.pop(reference), ray.get(reference), strict=True)
+                ready, _ = ray.wait(list(under_way), num_returns=1)
+                done = [(reference, under_way.pop(reference)) for reference in ready]
         finally:
             for reference in under_way:  # after an interruption
                 ray.cancel(reference)
 
 
-def bundles(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Problems for one task each: those that stand together, up to the share of a bundle.
+def _copied(results: list[Arrays]) -> list[Arrays]:
+    """Results in memory of their own: the object store is small, and holds what is looked at."""
+    return [tuple(map(np.array, arrays)) for arrays in results]
 
-    >>> bundles([140, 5, 5, 5, 5], workers=1)
-    [[0], [1, 2], [3, 4]]
+
+def bundles(sizes: Sequence[int], workers: int, least: float = 0) -> list[list[int]]:
+    """Problems for one task each: those that stand together, a part of what is left, so that the last bundles are small and
+    nobody is waited for long; not fewer rows than `least`, and in long runs not more than a sixteenth of a worker's share.
+
+    >>> bundles([40, 10, 10, 10, 4, 4, 4], workers=1, least=5)
+    [[0], [1, 2], [3], [4], [5], [6]]
     """
-    share = sum(sizes) / (BUNDLES_A_WORKER * workers)
+    left = sum(sizes)
+    most = max(left / (BUNDLES_A_WORKER * workers), SHORT * least)
     found: list[list[int]] = []
-    size = float("inf")
+    room = 0.0
     for number, own in enumerate(sizes):
-        if size + own > max(share, 1):
+        if own > room or not found:
             found.append([])
-            size = 0.0
+            room = min(max(left / (2 * workers), least), most)
         found[-1].append(number)
-        size += own
+        room -= own
+        left -= own
     return found
 
 

@@ -32,7 +32,6 @@ def test_a_machine_that_dies_in_the_middle_costs_time_only(number, machines, tmp
     cluster, others = machines
     X, y = problem(n_rows=900, sparse=number == 0)
     expected = model_bytes(clone(MODELS[number]).fit(X, y), tmp_path / "threads")
-    monkeypatch.setattr(ray_cluster, "AHEAD", 8)
     run, seen = ray_cluster._RayCrew.run, []
 
     def watched(self, work, common, problems, keep=False):
@@ -43,7 +42,7 @@ def test_a_machine_that_dies_in_the_middle_costs_time_only(number, machines, tmp
             yield found
 
     monkeypatch.setattr(ray_cluster._RayCrew, "run", watched)
-    with using(ray_cluster.RayPool(ray, 3, 20_000)):
+    with using(ray_cluster.RayPool(ray, 3, 20_000, least_bytes=0, ahead=8)):
         assert model_bytes(clone(MODELS[number]).fit(X, y), tmp_path / "ray") == expected
     assert len(seen) > 6
     wait_until_alive(2)
@@ -71,7 +70,7 @@ def where(table, rows, common, own):
 def test_a_machine_that_has_work_under_way_dies(machines):
     cluster, others = machines
     table = Table(np.arange(80, dtype=np.float32).reshape(40, 2))
-    crew = ray_cluster.RayPool(ray, 3).share(table)
+    crew = ray_cluster.RayPool(ray, 3, least_bytes=0).share(table)
     sums, places, dead = {}, {}, None
     for number, (total, place) in crew.run(where, None, [Rows(np.array([i])) for i in range(40)]):
         sums[number], places[number] = total.tolist(), bytes(place).decode()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from treemax.inputs import SparseRows, read_only
+from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import clustering as kernels
 from treemax.kernels import grouping
 from treemax.labels import Targets
@@ -28,6 +28,7 @@ STRONGEST = 100  # entries of a label's vector that are used: fewer cost accurac
 ITERATIONS = 10
 PIECES = 32  # in which label vectors are summed up
 SAMPLE = 512  # labels that find a direction on their own, before all have a say
+MANY_CUTS = 8  # that are made at a time with all that is below them
 FEW = 100  # labels whose whole subtree is found in one call: a call and a seed cost more than the work
 
 
@@ -160,7 +161,7 @@ def _cut(labels: NDArray[np.int64], n_parts: int) -> list[NDArray[np.int64]]:
     n_parts = min(n_parts, len(labels))
     if n_parts == 1:
         return [labels]
-    middle = len(labels) * (n_parts // 2) // n_parts
+    middle = _left_of(len(labels), n_parts)
     return _cut(labels[:middle], n_parts // 2) + _cut(labels[middle:], n_parts - n_parts // 2)
 
 
@@ -169,6 +170,7 @@ class Cut:
     """Labels that are to be cut in two, and then each part again, until there are enough parts."""
 
     labels: NDArray[np.int64]  # until the cut above is made, only their number is right
+    n_parts: int
     order: NDArray[np.int64] | None = None  # in which to take them; None: not to be cut
     below: tuple[Cut, Cut] | None = None
 
@@ -176,12 +178,30 @@ class Cut:
     def planned(cls, labels: NDArray[np.int64], n_parts: int, random: np.random.RandomState) -> Cut:
         """A cut with all that are to follow. Orders are drawn here, so that cuts can be made in any order."""
         if n_parts == 1:
-            return cls(labels)
-        order, left_parts = np.arange(len(labels)), n_parts // 2
+            return cls(labels, 1)
+        order, n_left = np.arange(len(labels)), _left_of(len(labels), n_parts)
         random.shuffle(order)
-        n_left = len(labels) * left_parts // n_parts
-        left = cls.planned(labels[:n_left], left_parts, random)
-        return cls(labels, order, (left, cls.planned(labels[n_left:], n_parts - left_parts, random)))
+        left = cls.planned(labels[:n_left], n_parts // 2, random)
+        right = cls.planned(labels[n_left:], n_parts - n_parts // 2, random)
+        return cls(labels, n_parts, order, (left, right))
+
+    def orders(self) -> Iterator[NDArray[np.int64]]:
+        """The orders of this cut and of all below, as `Parts` has them."""
+        if self.order is not None:
+            yield self.order
+        for cut in self.below or ():
+            yield from cut.orders()
+
+    def halves(self) -> Halves:
+        return Halves(self.labels[self.order], _left_of(len(self.labels), self.n_parts))
+
+    def take(self, labels: NDArray[np.int64]) -> None:
+        """Labels in the order of the parts; all below have theirs afterwards."""
+        self.labels = labels
+        if self.below is not None:
+            n_left = _left_of(len(labels), self.n_parts)
+            self.below[0].take(labels[:n_left])
+            self.below[1].take(labels[n_left:])
 
     def parts(self) -> Iterator[NDArray[np.int64]]:
         """The parts that are not cut any further, from left to right."""
@@ -199,24 +219,63 @@ class Halves(NamedTuple):
     n_left: int
 
 
+class Parts(NamedTuple):
+    """Labels to be cut into parts, and the orders in which to take them: of the first cut, of all below it on the left, and of
+    all on the right."""
+
+    rows: NDArray[np.int64]
+    n_parts: int
+    orders: NDArray[np.int64]
+
+
 def _make_all(crew: Crew, cuts: list[Cut]) -> None:
-    """Make these cuts, then those below them, until none is left."""
-    while cuts:
-        open_cuts = [(cut, cut.below) for cut in cuts if cut.below is not None]
-        problems = [Halves(cut.labels[cut.order], len(left.labels)) for cut, (left, _) in open_cuts]
-        found = all_results(crew, halved, None, problems, keep=True)
-        for (_, (left, right)), problem, (places,) in zip(open_cuts, problems, found, strict=True):
-            left.labels, right.labels = np.split(problem.rows[places], [problem.n_left])
-        cuts = [cut for _, below in open_cuts for cut in below]
+    """Make these cuts, then those below them, until none is left. Where there are many, each is made with all that is below
+    it, since every run of a crew costs some time."""
+    while cuts := [cut for cut in cuts if cut.below is not None]:
+        if len(cuts) >= MANY_CUTS:
+            problems = [Parts(cut.labels, cut.n_parts, np.concatenate(list(cut.orders()))) for cut in cuts]
+            for cut, (places,) in zip(cuts, all_results(crew, parted, None, problems, keep=True)):
+                cut.take(cut.labels[places])
+            return
+        halves = [cut.halves() for cut in cuts]
+        for cut, own, (places,) in zip(cuts, halves, all_results(crew, halved, None, halves, keep=True)):
+            cut.take(own.rows[places])
+        cuts = [below for cut in cuts for below in cut.below or ()]
 
 
 def halved(table: Table, rows: NDArray[np.int64], common: None, problem: Halves) -> Arrays:
     """Cut labels into two clusters: the places of those on the left, then of those on the right."""
-    vectors = table.rows
+    return (_bisected(table.rows, rows, problem.n_left),)
+
+
+def parted(table: Table, rows: NDArray[np.int64], common: None, problem: Parts) -> Arrays:
+    """Cut labels into clusters: the places of those in the first, then of those in the second, and so on."""
+    orders = problem.orders
+
+    def cut(places: NDArray[np.int64], n_parts: int) -> NDArray[np.int64]:
+        nonlocal orders
+        if n_parts == 1:
+            return places
+        order, orders = orders[: len(places)], orders[len(places) :]
+        n_left = _left_of(len(places), n_parts)
+        places = places[order]
+        places = places[_bisected(table.rows, rows[places], n_left)]
+        left = cut(places[:n_left], n_parts // 2)
+        return np.concatenate([left, cut(places[n_left:], n_parts - n_parts // 2)])
+
+    return (cut(np.arange(len(rows)), problem.n_parts),)
+
+
+def _left_of(n_labels: int, n_parts: int) -> int:
+    """How many of the labels stand left of the first cut."""
+    return n_labels * (n_parts // 2) // n_parts
+
+
+def _bisected(vectors: Rows, rows: NDArray[np.int64], n_left: int) -> NDArray[np.int64]:
     assert isinstance(vectors, SparseRows)
     n_sample = min(len(rows), max(SAMPLE, len(rows) // 8))
-    order = kernels.bisect(
-        vectors.indptr, vectors.indices, vectors.values, read_only(rows), problem.n_left, n_sample, ITERATIONS,
+    places: NDArray[np.int64] = kernels.bisect(
+        vectors.indptr, vectors.indices, vectors.values, read_only(rows), n_left, n_sample, ITERATIONS,
         np.zeros(2 * vectors.n_features, dtype=np.float32),
     )  # fmt: skip
-    return (order,)
+    return places

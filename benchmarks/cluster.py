@@ -2,7 +2,8 @@
 
 The same model is trained by one thread, two threads, one worker of Ray and two, in turn, several times; the best time of each counts,
 and starting the cluster does not. The files are compared: they must be the same, byte for byte. What
-is not spent waiting for the work of nodes is the serial share: reading labels, building problems, joining. Run it with the
+is not spent waiting for the work of nodes is the serial share: reading labels, building problems, joining. Two trainings in
+processes of their own, at the same time, say what the machine has to give when nothing is shared but its memory. Run it with the
 environment of the extras (`.venv-extras`), which has Ray.
 """
 
@@ -29,6 +30,7 @@ from treemax import pools, ray_cluster
 
 WARM_UP_ROWS = 5000
 WAYS = {"1 thread": (1, 0), "2 threads": (2, 0), "Ray, 1 worker": (1, 1), "Ray, 2 workers": (1, 2)}
+APART = "two trainings at a time, half of each"
 
 
 class Waiting:
@@ -76,9 +78,10 @@ def main() -> None:
     X, y = features(data, "train"), _labels(data)
     if arguments.rows:
         X, y = X[: arguments.rows], y[: arguments.rows]
-    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in [*WAYS, APART]}
     digests = set()
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    shared = [ray.put((X, y)) for X, y in ((X, y), (X[:WARM_UP_ROWS], y[:WARM_UP_ROWS]))]
     for way in 3 * list(WAYS):  # compiles, or reads what is compiled, in every worker
         fitted(way, arguments.model, settings, X[:WARM_UP_ROWS], y[:WARM_UP_ROWS])
     for _ in range(arguments.repeat):
@@ -87,6 +90,8 @@ def main() -> None:
             digests.add(_digest(model))
             seconds[way].append((taken[0], taken[1]))
             print(f"{way}: {taken[0]:.2f} s, of which {taken[1]:.2f} serial", flush=True)
+        seconds[APART].append((both_at_once(arguments.model, settings, shared) / 2, float("nan")))
+        print(f"{APART}: {seconds[APART][-1][0]:.2f} s", flush=True)
     assert len(digests) == 1, "the models differ"
     best = {way: min(found) for way, found in seconds.items()}
     one = best["1 thread"][0]
@@ -113,6 +118,20 @@ def fitted(way: str, name: str, settings: dict[str, Any], X: Any, y: Any) -> tup
         model.fit(X, y)
         taken = time.perf_counter() - start
     return model, taken, taken - waiting.seconds
+
+
+def both_at_once(name: str, settings: dict[str, Any], shared: list[Any]) -> float:
+    """The seconds of a training in a process while another goes on in a second one."""
+    task = ray.remote(num_cpus=1)(_seconds)
+    return float(np.mean(ray.get([task.remote(name, settings, *shared) for _ in range(2)])))
+
+
+def _seconds(name: str, settings: dict[str, Any], data: tuple[Any, Any], small: tuple[Any, Any]) -> float:
+    model = treemax.MODELS[name](**settings, n_jobs=1, verbose=0)
+    model.fit(*small)
+    start = time.perf_counter()
+    model.fit(*data)
+    return time.perf_counter() - start
 
 
 def _labels(data: Data) -> Any:

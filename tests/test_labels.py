@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import DataConversionWarning
 
-from treemax.labels import LabelIndex, RaggedLabels, read_labels, target_ids
+from treemax.labels import LabelIndex, RaggedLabels, distinct, read_labels, target_ids
 
 WORDS = ["b", "a", "b"]
 NUMBERS = [7, -2, 7]
@@ -442,3 +442,19 @@ def test_damage_that_shows_when_labels_are_read():
         twice.ids(["a"])
     with pytest.raises(ValueError, match="a label occurs twice"):
         LabelIndex.from_arrays({"integers": np.array([3, 3])}, "<i8").add([4])
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)) | st.lists(st.integers(-20, 20)))
+def test_distinct_numbers(numbers):
+    given_numbers = np.array(numbers, dtype=np.int64)
+    names, places = distinct(given_numbers)
+    assert names.tolist() == sorted(set(numbers))
+    np.testing.assert_array_equal(names[places], given_numbers)
+
+
+@given(st.lists(st.lists(st.integers(-1, 9), max_size=5), max_size=8))
+def test_targets_are_sorted_sets(rows):
+    labels = read_labels([[number + 1 for number in row] for row in rows] or [[0]])
+    found = target_ids(labels, labels.values - 1)
+    for row, start, stop in zip(rows, found.indptr, found.indptr[1:]):
+        assert found.ids[start:stop].tolist() == sorted({number for number in row if number >= 0})

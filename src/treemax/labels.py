@@ -359,6 +359,8 @@ class LabelIndex:
         self.check_kind(found)
         lookup = self._lookup()
         before = len(lookup)
+        if before == 0:  # all at once, which is quick
+            lookup.update(zip(dict.fromkeys(values.tolist()), range(len(values))))
         ids = np.fromiter(
             (lookup.setdefault(label, len(lookup)) for label in values.tolist()), np.int64, len(values)
         )
@@ -489,9 +491,35 @@ def _newest(lookup: dict[Any, int], count: int) -> list[Any]:
     return newest[::-1]
 
 
+def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct numbers in order, and which of them each number is.
+
+    >>> distinct(np.array([7, 3, 7]))
+    (array([3, 7]), array([1, 0, 1]))
+    """
+    least, most = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    if most - least > 8 * len(numbers):  # far apart
+        ordered = np.sort(numbers)
+        ordered = ordered[np.diff(ordered, prepend=ordered[0] - 1) != 0]
+        return ordered, np.searchsorted(ordered, numbers)
+    there = np.zeros(most - least + 1, dtype=bool)
+    there[numbers - least] = True
+    return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[numbers - least]
+
+
+def _rises(labels: RaggedLabels, ids: NDArray[np.int64]) -> bool:
+    """Whether the ids of every row are sorted already, each there once."""
+    if labels.indptr[0] != 0 or labels.indptr[-1] != len(ids):
+        return False
+    rises = np.ones(len(ids) + 1, dtype=bool)
+    rises[1:-1] = ids[1:] > ids[:-1]
+    rises[labels.indptr] = True
+    return bool(rises.all())
+
+
 def target_ids(labels: RaggedLabels, ids: NDArray[np.int64]) -> Targets:
     """Ids (one per entry of `labels`) as sorted sets per row; entries of -1 are left out."""
-    if not labels.multi_label and (ids >= 0).all():
+    if (ids >= 0).all() and (not labels.multi_label or _rises(labels, ids)):
         return Targets(labels.indptr.astype(np.int64), ids.astype(np.uint32))
     row = np.repeat(np.arange(len(labels)), labels.counts)
     known = ids >= 0

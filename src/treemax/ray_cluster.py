@@ -7,6 +7,7 @@ elsewhere when a worker or a machine dies; the results are the same.
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ SHORT = 16  # times so much may be in a bundle of a short run
 BUNDLES_A_WORKER = 16  # at least, of a long run: they are what is repeated when a machine dies
 AHEAD = 3  # bundles for each worker that are under way
 RETRIES = 10  # of a task whose worker has died
+SMALL = 20_000  # bytes that travel with every task: the store would take longer
 TABLES_HELD = 2  # that a worker keeps open
 
 
@@ -128,8 +130,9 @@ class RayPool:
         n_parts = max(1, min(len(table), -(-table.n_bytes // self.part_bytes)))
         starts = np.linspace(0, len(table), n_parts + 1).astype(np.int64)
         parts = [self.ray.put(table.part(*ends)) for ends in zip(starts[:-1].tolist(), starts[1:].tolist())]
-        shared = self.ray.put(_Shared(parts, starts[:-1]))
-        return _RayCrew(self, shared, self.least_bytes * len(table) / max(1, table.n_bytes))
+        return _RayCrew(
+            self, _Shared(parts, starts[:-1]), self.least_bytes * len(table) / max(1, table.n_bytes)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +146,7 @@ class _Shared:
 @dataclass(frozen=True, eq=False)
 class _RayCrew:
     pool: RayPool
-    shared: Any
+    shared: _Shared
     least: float  # rows in a bundle
 
     def run(
@@ -152,7 +155,8 @@ class _RayCrew:
         if not problems:
             return
         ray, pool = self.pool.ray, self.pool
-        common = ray.put(common)
+        if len(pickle.dumps(common)) > SMALL:
+            common = ray.put(common)
         waiting = iter(bundles([len(problem.rows) for problem in problems], pool.workers, self.least))
         under_way: dict[Any, list[int]] = {}
         done: list[tuple[Any, list[int]]] = []

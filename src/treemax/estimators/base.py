@@ -21,7 +21,7 @@ import treemax
 from treemax import modelfile
 from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.inputs import Rows, SparseRows, as_rows, is_arrow
-from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, read_labels, target_ids
+from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, distinct, read_labels, target_ids
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
 from treemax.parameters import check_number
@@ -408,19 +408,16 @@ def _sorted_index(labels: RaggedLabels) -> tuple[LabelIndex, NDArray[np.int64]]:
     """The index of a model trained from nothing (labels in order, as scikit-learn has it), and the labels' ids."""
     values = labels.values
     if labels.is_indicator:
-        names = np.arange(labels.n_columns)
+        names, ids = np.arange(labels.n_columns), values
     elif values.dtype == object:
-        names = np.array(sorted(set(values.tolist())), dtype=object)
+        names, ids = np.array(sorted(set(values.tolist())), dtype=object), None
     else:
-        names = np.sort(values)  # NumPy's own `unique` hashes first, which takes longer
-        names = names[np.append(True, np.diff(names) != 0)[: len(names)]]
+        names, ids = distinct(values)
     if len(names) == 0:
         raise ValueError("y has no labels at all: every row's label list is empty.")
     index = LabelIndex()
     index.add(names, labels.dtype)
-    if labels.is_indicator:
-        return index, values
-    return index, index.ids(values) if values.dtype == object else np.searchsorted(names, values)
+    return index, index.ids(values) if ids is None else ids
 
 
 def jsonable(name: str, value: Any) -> Any:

@@ -44,6 +44,7 @@ class NodeProblem(NamedTuple):
     """The rows that reach a node, and which of its children each of them has."""
 
     node: int
+    n_children: int
     rows: NDArray[np.uint32]
     child_indptr: NDArray[np.int64]
     children: NDArray[np.uint32]
@@ -90,6 +91,7 @@ def node_problems(tree: Tree, targets: Targets) -> list[NodeProblem]:
     return [
         NodeProblem(
             node,
+            int(tree.n_children[node]),
             rows[row_starts[node] : row_starts[node + 1]],
             child_indptr[row_starts[node] + node : row_starts[node + 1] + node + 1],
             children[pair_starts[node] : pair_starts[node + 1]],
@@ -102,7 +104,6 @@ class Common(NamedTuple):
     """What the problems of all nodes have in common."""
 
     settings: Settings
-    n_children: NDArray[np.int64]  # of every node
     seed: int
     length: float  # of the rows: what they are divided by, since cost and threshold are meant for rows of length one
 
@@ -114,7 +115,7 @@ class TreeTraining:
         self, tree: Tree, crew: Crew, length: float, targets: Targets, settings: Settings, seed: int
     ) -> None:
         self.tree, self.crew = tree, crew
-        self.common = Common(settings, np.asarray(tree.n_children, np.int64), seed, length)
+        self.common = Common(settings, seed, length)
         self.problems = sorted(node_problems(tree, targets), key=lambda problem: -len(problem.rows))
         self.nodes: dict[int, PackedNode] = {}
         self.scales = np.zeros(len(tree), dtype=np.float32)
@@ -146,7 +147,7 @@ def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: 
     histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
     rows, numbers = read_only(rows), read_only(problem.rows)
     child_indptr, children = read_only(problem.child_indptr), read_only(problem.children)
-    n_children, seed = int(common.n_children[problem.node]), common.seed + problem.node
+    n_children, seed = problem.n_children, common.seed + problem.node
     with table.scratch() as scratch:
         if settings.penalty == "l1":
             found = train_sparsely(

@@ -33,7 +33,7 @@ class LargeNode:
         self.stored, self.common, self.problem, self.most = stored, common, problem, most
         settings = common.settings
         self.n = len(problem.rows)
-        self.n_children = int(common.n_children[problem.node])
+        self.n_children = problem.n_children
         self.seed = common.seed + problem.node
         self.loss, self.cost = LOSSES[settings.loss], np.float32(settings.cost)
         self.order = kernels.shuffled(self.n, np.uint64(self.seed))

@@ -119,17 +119,14 @@ class Below:
         pairs = rows * n_children + children
         pairs.sort()
         pairs = pairs[np.diff(pairs, prepend=-1) != 0]
-        return _problem_of(node, pairs // n_children, (pairs % n_children).astype(np.uint32), self.n_rows)
-
-
-def _problem_of(node: int, row: NDArray[np.int64], child: NDArray[np.uint32], n_rows: int) -> NodeProblem:
-    """The problem of a node from its pairs of row and child, sorted and each there once."""
-    if node == 0:
+        row, child = pairs // n_children, (pairs % n_children).astype(np.uint32)
+        if node == 0:  # also rows without labels
+            whole = np.arange(self.n_rows, dtype=np.uint32)
+            return NodeProblem(0, n_children, whole, np.searchsorted(row, np.arange(self.n_rows + 1)), child)
+        starts = np.flatnonzero(np.diff(row, prepend=-1))
         return NodeProblem(
-            0, np.arange(n_rows, dtype=np.uint32), np.searchsorted(row, np.arange(n_rows + 1)), child
+            node, n_children, row[starts].astype(np.uint32), np.append(starts, len(row)), child
         )
-    starts = np.flatnonzero(np.diff(row, prepend=-1))
-    return NodeProblem(node, row[starts].astype(np.uint32), np.append(starts, len(row)), child)
 
 
 def _leaves_below(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -173,7 +170,7 @@ class StoredTraining:
         self, tree: Tree, stored: StoredRows, length: float, settings: Settings, seed: int, room: Room
     ) -> None:
         self.tree, self.stored, self.room = tree, stored, room
-        self.common = Common(settings, np.asarray(tree.n_children, np.int64), seed, length)
+        self.common = Common(settings, seed, length)
         self.below = Below(tree, stored)
         self.nodes = SpooledNodes(stored.folder)
         self.scales = np.zeros(len(tree), dtype=np.float32)

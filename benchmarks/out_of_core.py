@@ -4,7 +4,9 @@
 runs `treemax fit` on it twice, in memory and with `--memory`, and compares the two model files byte by byte. Peak
 memory is what Linux says of each process (VmHWM, the maximum of its resident memory, libraries included); beside it is
 the largest anonymous part of it that was seen while looking twenty times a second. `--limit` runs the
-second under a hard limit of data memory (RLIMIT_DATA), where every allocation beyond it fails.
+second under a hard limit of data memory (RLIMIT_DATA), where every allocation beyond it fails. `--control-group` puts it
+into a control group of Linux, a folder that exists already; its limit, if it has one, holds for the files that the system keeps in memory
+as well, so that what does not fit must be read from the disk again.
 
 The data: each example belongs to a label of the embedded WordNet data, chosen as often as it has examples there, and
 its text is twenty texts of that data one after the other, every second one of that label, the others of any.
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,12 +76,18 @@ def write_data(path: Path, n_bytes: int) -> int:
     return count
 
 
-def measured(way: str, arguments: list[str], model: Path, limit: int | None = None) -> Measured:
+def measured(
+    way: str, arguments: list[str], model: Path, limit: int | None = None, group: Path | None = None
+) -> Measured:
     """Run `treemax fit` and watch it."""
     command = [sys.executable, "-m", "treemax", "fit", *arguments, "-o", str(model)]
-    limited: Callable[[], None] | None = None
-    if limit is not None:
-        limited = lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))  # noqa: E731
+
+    def limited() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        if group is not None:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
     start = time.perf_counter()
     process = subprocess.Popen(command, preexec_fn=limited, stderr=subprocess.PIPE)
     peak = anonymous = 0
@@ -130,6 +138,7 @@ def main() -> None:
     parser.add_argument("--memory", default="1GB", help="what treemax fit --memory is told")
     parser.add_argument("--text", default="hashing", choices=("hashing", "tfidf"))
     parser.add_argument("--limit", help="of data memory for the training with --memory")
+    parser.add_argument("--control-group", type=Path, help="folder of a memory control group for the same")
     parser.add_argument("--folder", help="where there is room for the data and three times as much")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -140,9 +149,10 @@ def main() -> None:
         disk = [*common, "--memory", options.memory]
         limit = None if options.limit is None else as_bytes(options.limit)
         way = f"--memory {options.memory}" + (f", RLIMIT_DATA {options.limit}" if limit else "")
+        way += ", in a control group" if options.control_group else ""
         results = [
             measured("in memory", common, Path(folder) / "memory.treemax"),
-            measured(way, disk, Path(folder) / "disk.treemax", limit),
+            measured(way, disk, Path(folder) / "disk.treemax", limit, options.control_group),
         ]
         print(_table(results))
 

@@ -457,6 +457,18 @@ def test_kmeans_is_even_whatever_the_vectors(size, seed):
     check_even(tree, arity, max_leaf)
 
 
+@pytest.mark.parametrize("arity", [2, 7, 16])
+def test_kmeans_one_cut_at_a_time_and_all_at_once(arity, monkeypatch):
+    vectors = as_rows(sp.csr_matrix(np.random.RandomState(arity).normal(size=(900, 12))))
+    trees = []
+    for many in (1, 3, 10**6):
+        monkeypatch.setattr("treemax.trees.kmeans.MANY_CUTS", many)
+        trees.append(kmeans_tree(vectors, arity, max_leaf=5, random_state=1))
+    for tree in trees[1:]:
+        np.testing.assert_array_equal(tree.label, trees[0].label)
+        np.testing.assert_array_equal(tree.n_children, trees[0].n_children)
+
+
 def test_kmeans_with_more_children_than_labels_left():
     X = as_rows(sp.random(10, 20, density=0.5, format="csr", random_state=0))
     tree = kmeans_tree(X, arity=16, max_leaf=3)

@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ ray = pytest.importorskip("ray")
 import treemax  # noqa: E402
 from node_by_node import MODELS, clone, model_bytes, problem  # noqa: E402
 from treemax import ray_cluster  # noqa: E402
-from treemax.pools import Table, all_results, using  # noqa: E402
+from treemax.pools import Table, all_results, pool_for, using  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,27 @@ def slow_sum(table, rows, common, own):
 
 def broken(table, rows, common, own):
     raise ValueError("row 3 is not a row")
+
+
+def when(table, rows, common, own):
+    start = time.time()
+    time.sleep(common)
+    return (np.array([start, time.time()]),)
+
+
+def test_workers_are_a_limit(one_machine):
+    with treemax.cluster(workers=1):
+        crew = replace(pool_for(1), least_bytes=0).share(Table(np.ones((12, 2), np.float32)))
+        found = all_results(crew, when, 0.02, [Rows(i) for i in range(12)])
+    spans = sorted(span.tolist() for (span,) in found)
+    assert len(spans) == 12
+    assert all(one[1] <= other[0] for one, other in pairwise(spans)), "two at a time"
+
+
+def test_results_do_not_lie_in_the_store(one_machine):
+    crew = ray_cluster.RayPool(ray, 2).share(Table(np.ones((4, 2), np.float32)))
+    ((found,),) = all_results(crew, when, 0.0, [Rows(0)])
+    found[:] = 0  # what lies in the store cannot be changed
 
 
 def test_an_error_in_a_worker_is_the_caller_s(one_machine):

@@ -56,7 +56,7 @@ class TreeLanguageModel(BaseEstimator):
     arity : int
         Children of a node, at most. Wider trees are more accurate and slower to train.
     direct : "auto" or int
-        How many of the most frequent words hang from the root of a learned tree; "auto" is three fifths of its children.
+        How many of the most frequent words hang from the root of a learned tree; "auto" is four fifths of its children.
     dimension : int
         Of embeddings and representations.
     context : int
@@ -125,7 +125,7 @@ class TreeLanguageModel(BaseEstimator):
     def __init__(
         self,
         tree: Any = "learned",
-        arity: int = 320,
+        arity: int = 640,
         direct: int | str = "auto",
         dimension: int = 100,
         context: int = 5,
@@ -292,7 +292,7 @@ class TreeLanguageModel(BaseEstimator):
         if self.tree == "huffman":
             return huffman_tree(vocabulary.counts, self.arity)
         if self.tree == "learned":
-            direct = min(n_words, 3 * self.arity // 5 if _is_auto(self.direct) else int(self.direct))
+            direct = min(n_words, 4 * self.arity // 5 if _is_auto(self.direct) else int(self.direct))
             rest = direct + random.permutation(n_words - direct)
             return crowned_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
         drawn = random_tree(n_words, self.arity, self.arity, random)

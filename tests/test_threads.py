@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import threading
 import time
 
+import numba
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
 from treemax import threads
-from treemax.threads import SharedLock, for_each, one_blas_thread, thread_count
+from treemax.threads import SharedLock, for_each, interruptible, one_blas_thread, thread_count
 
 
 def test_thread_count_means_what_scikit_learn_means(monkeypatch):
@@ -90,6 +93,41 @@ def test_closing_waits_for_what_is_under_way_and_starts_nothing_more():
     count = len(started)
     time.sleep(0.05)
     assert len(started) == count
+
+
+def test_control_c_during_a_kernel_that_returns_arrays():
+    """Numba makes a SystemError of it, which nobody would take for Ctrl-C."""
+    press = ctypes.CDLL(None)["raise"]
+    press.argtypes, press.restype = [ctypes.c_int], ctypes.c_int
+
+    @numba.njit(nogil=True)
+    def kernel(key):
+        press(key)
+        return np.zeros(3), np.zeros(4)
+
+    kernel(0)  # compiled, and nothing pressed
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                list(for_each([int(signal.SIGINT)], kernel, 1))
+            with pytest.raises(KeyboardInterrupt):
+                heard(lambda: kernel(int(signal.SIGINT)))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def heard(work):
+    with interruptible():
+        work()
+
+
+def test_other_system_errors_stay_what_they_are():
+    def wrong():
+        raise SystemError("something else") from ValueError()
+
+    with pytest.raises(SystemError, match="something else"):
+        heard(wrong)
 
 
 def blas_threads() -> list[int]:

@@ -37,7 +37,8 @@ def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: 
     """
     if threads == 1:
         for piece in pieces:
-            work(piece)
+            with interruptible():
+                work(piece)
             yield piece
         return
     under_way: dict[Future[object], Piece] = {}
@@ -51,6 +52,24 @@ def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: 
             yield from _finished(under_way)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C inside is a `KeyboardInterrupt`, also where it comes while a kernel that returns arrays is running.
+
+    Numba calls Python to make such arrays, which is where Ctrl-C comes to light; Numba does not look, and hands over
+    the arrays with the exception beside them. Python calls that a SystemError, caused by the other.
+    """
+    try:
+        yield
+    except SystemError as error:
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        if isinstance(cause, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def run_all(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> None:

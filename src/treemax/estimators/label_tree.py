@@ -27,7 +27,7 @@ from treemax.memory import as_bytes
 from treemax.parameters import check_number
 from treemax.pools import Table, cluster_in_use, pool_for
 from treemax.progress import progress_bar
-from treemax.threads import thread_count
+from treemax.threads import interruptible, thread_count
 from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy, label_vectors
 
 COSTS = {"squared_hinge": 1.0, "logistic": 2.0}
@@ -274,7 +274,7 @@ class LabelTree(WithHierarchy):
 
     def _train_tree(self, training: TreeTraining | StoredTraining, multi_label: bool) -> PackedTree:
         tree, title = training.tree, f"label-tree, {training.common.settings.loss}"
-        with progress_bar(training.work, title, "rows", self.verbose) as bar:
+        with interruptible(), progress_bar(training.work, title, "rows", self.verbose) as bar:
             for done in training.run():
                 bar.update(done)
         if multi_label:

@@ -384,6 +384,20 @@ def test_every_flag_of_the_contract_exists():
     ]
 
 
+def test_commands_are_listed_in_the_order_of_use_and_in_whole_sentences():
+    listed = done("--help").partition("Commands:\n")[2]
+    assert [line.split()[0] for line in listed.splitlines()] == list(commands.commands)
+    assert "..." not in listed
+
+
+def test_a_stream_is_not_for_every_model(folder, tmp_path):
+    batch = tmp_path / "batch.treemax"
+    done("fit", folder / "train.txt", "-o", batch, "--model", "label-tree", "--text", "hashing")
+    for options in (["--model", "label-tree"], ["--start", batch]):
+        error = refused("stream", folder / "train.txt", *options)
+        assert "LabelTree cannot learn from a stream; " in error and "online-label-tree" in error
+
+
 def test_version_models_and_completion():
     assert treemax.__version__ in done("--version")
     assert "one-vs-all" in json.loads(done("info", "--models", "--json"))
@@ -673,9 +687,24 @@ def test_fit_with_a_checkpoint(tmp_path):
     done("fit", data, "-o", model, "--model", "label-tree", "--checkpoint", kept)
     assert treemax.load(model).describe()["labels"] == 5
     assert list(kept.iterdir()) == []
-    assert "RecallTree cannot keep checkpoints" in refused(
-        "fit", data, "-o", model, "--model", "recall-tree", "--checkpoint", kept
+    assert "--checkpoint is for label-tree, softmax-tree, softmax-forest, not for recall-tree" in refused(
+        "fit", data, "-o", model, "--model", "recall-tree", "--checkpoint", kept, code=2
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ("-", ["--memory", "2GB"], "standard input can be read once: name a file"),
+        ("data.svm", ["--memory", "2GB", "--cluster", "auto"], "--cluster does not go with --memory"),
+        ("data.svm", ["--memory", "2GB", "--checkpoint", "kept"], "--checkpoint does not go with --memory"),
+        ("data.svm", ["--scratch", "."], "--scratch is for --memory, which was not given"),
+    ],
+)
+def test_places_to_train_that_do_not_go_together(tmp_path, monkeypatch, data, options, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused("fit", data, "-o", "m.treemax", "--model", "label-tree", *options, code=2)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is here")

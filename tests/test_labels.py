@@ -274,6 +274,20 @@ def test_ragged_labels_put_together_wrongly_are_refused(indptr):
         read_labels(labels)
 
 
+def test_ragged_labels_are_an_array_to_numpy():
+    answers = np.array(["a", "b", "c"])
+    for one_each in (read_labels(["a", "b", "b"]), read_labels(np.array(["x", "a", "b", "b"])).rows(1, 4)):
+        assert np.asarray(one_each).tolist() == ["a", "b", "b"]
+        assert (answers == one_each).tolist() == [True, True, False]
+    assert np.asarray(read_labels(np.array([3, 1], np.int16))).dtype == np.int16
+    for lists in ([["a"], ["b"]], [["a", "b"], []], []):
+        found = np.asarray(read_labels(lists, "y") if lists else read_labels([[]]).rows(0, 0))
+        assert found.dtype == object and found.ndim == 1 and found.tolist() == lists
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        with pytest.raises(ValueError, match="by copying"):
+            np.array(read_labels(["a"]), copy=False)
+
+
 def test_ragged_labels_are_a_sequence():
     labels = read_labels(LISTS)
     assert read_labels(labels) is labels

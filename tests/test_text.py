@@ -157,10 +157,17 @@ def test_code_is_used_but_not_saved(tmp_path: Path, options: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(
     ("texts", "options"),
-    [(["", ""], {}), (["one two", "three four"], {}), (["the", "the"], {"stop_words": "english"}), ([], {})],
+    [
+        (["", ""], {}),
+        (["one two", "three four"], {}),
+        (["the", "the"], {"stop_words": "english"}),
+        ([], {}),
+        (["one row"], {}),
+        (["one", "one", "one"], {"max_df": 1}),
+    ],
 )
 def test_an_empty_vocabulary_is_explained(texts: list[str], options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"No word of the \d texts is left.*min_df=2"):
+    with pytest.raises(ValueError, match=r"No word of the \d texts? is left.*min_df=2"):
         TfidfText(**options).fit(texts)
 
 

@@ -127,7 +127,9 @@ def _label_values(flat: Any, row_of: NDArray[np.int64], trouble: Trouble) -> NDA
         whole = np.isfinite(values) & (np.floor(values) == values) & (np.abs(values) < 2**53)
     else:
         whole = values <= np.iinfo(np.int64).max
-    trouble.add(row_of[~whole], "the label is neither a string nor a 64-bit integer")
+    trouble.add(
+        row_of[~whole], f"the label is neither a string nor a 64-bit integer, got a column of {flat.type}"
+    )
     return np.where(whole, values, 0).astype(np.int64)
 
 

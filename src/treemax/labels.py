@@ -37,6 +37,8 @@ class RaggedLabels(Sequence):
     >>> y = read_labels([["b", "a"], [], ["c"]])
     >>> len(y), y[0]
     (3, ['b', 'a'])
+    >>> np.asarray(read_labels(["north", "east"])).tolist()
+    ['north', 'east']
     """
 
     indptr: NDArray[np.int64]
@@ -53,6 +55,19 @@ class RaggedLabels(Sequence):
             return [self[i] for i in range(*row.indices(len(self)))]
         row = range(len(self))[row]
         return self.values[self.indptr[row] : self.indptr[row + 1]].tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """For NumPy: a vector of labels where every row has one, else a vector of lists."""
+        if copy is False:
+            raise ValueError("RaggedLabels become an array by copying; leave out copy=False.")
+        if self.form == "vector":
+            return self.values[self.indptr[0] : self.indptr[-1]].astype(
+                self.dtype if dtype is None else dtype
+            )
+        rows = np.empty(len(self), dtype=object)
+        for row, labels in enumerate(self):
+            rows[row] = labels
+        return rows if dtype is None else rows.astype(dtype)
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -500,7 +515,7 @@ def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     least, most = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if most - least > 8 * len(numbers):  # far apart
         ordered = np.sort(numbers)
-        ordered = ordered[np.diff(ordered, prepend=ordered[0] - 1) != 0]
+        ordered = ordered[np.append(True, ordered[1:] != ordered[:-1])]
         return ordered, np.searchsorted(ordered, numbers)
     there = np.zeros(most - least + 1, dtype=bool)
     there[numbers - least] = True

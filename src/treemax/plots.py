@@ -1,6 +1,6 @@
 """What a model has learned, for people to look at: its tree as text, and plots.
 
-Plots need Matplotlib: `pip install treemax[plot]`.
+Plots need Matplotlib: `pip install 'treemax[plot]'`.
 """
 
 from __future__ import annotations
@@ -270,5 +270,5 @@ def _new_axes(width: float = 7.0, height: float = 4.0) -> Any:
     try:
         from matplotlib import pyplot
     except ImportError:
-        raise ImportError("Plots need Matplotlib: pip install treemax[plot].") from None
+        raise ImportError("Plots need Matplotlib: pip install 'treemax[plot]'.") from None
     return pyplot.subplots(figsize=(width, height), layout="constrained")[1]

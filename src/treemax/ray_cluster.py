@@ -89,16 +89,27 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
     try:
         ray.init(address=address, **options)
     except ConnectionError as error:
+        reason = str(error).partition(". ")[0].rstrip(".")  # then follows advice that is not for here
         raise ConnectionError(
-            f"There is no Ray cluster at {address!r}: {error} Start one with `ray start --head`, or use address='local'."
-        ) from None
+            f"There is no Ray cluster at {address!r} ({reason}). Start one with `ray start --head`, or use 'local'."
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"Ray does not take the address {address!r}: {error}. Use 'auto', 'local' or one such as 'ray://host:10001'."
+        ) from error
 
 
 def _check_workers(ray: Any, count: int) -> None:
     """Let every worker import what it needs, and see that all have this version of Treemax."""
-    versions = set(ray.get([ray.remote(_version).remote() for _ in range(count)]))
+    try:
+        versions = set(ray.get([ray.remote(_version).remote() for _ in range(count)]))
+    except ray.exceptions.RayTaskError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConnectionError(
+            f"The workers cannot import Treemax ({reason}). Install Treemax {__version__} on every machine of the cluster."
+        ) from error
     if versions != {__version__}:
-        raise RuntimeError(
+        raise ConnectionError(
             f"The workers have Treemax {', '.join(sorted(versions))}, this process has {__version__}. Install one version."
         )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.extras import imported
+from treemax.modelfile import load
 from treemax.parameters import check_number
 
 BATCH_ROWS = 4096
@@ -57,6 +58,7 @@ def predict_dataset(
     path = Path(model)
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file {path}.")
+    load(path)  # what is no model is refused here, not by every worker in turn
     if not isinstance(data, ray_data.Dataset):
         data = ray_data.read_parquet(data)
     cores = int(ray.cluster_resources().get("CPU", 1))

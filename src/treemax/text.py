@@ -40,6 +40,7 @@ from treemax.vocabulary import Vocabulary
 
 MAX_BITS = 30  # of a hashed feature: SciPy's indices are signed 32-bit integers
 MAX_GRAM = 20  # the longest n-gram
+_NO_WORDS = ("empty vocabulary", "no terms remain", "max_df corresponds to")  # what scikit-learn says of it
 _BATCH_BYTES = 2**20  # of text that a kernel gets at a time, so that Ctrl-C is heard
 
 
@@ -140,7 +141,7 @@ class TfidfText(_TextTransformer):
         try:
             X = vectorizer.fit_transform(rows)
         except ValueError as error:
-            if "empty vocabulary" in str(error) or "no terms remain" in str(error):
+            if any(words in str(error) for words in _NO_WORDS):
                 raise ValueError(self._nothing_left(len(rows))) from None
             raise
         X.sort_indices()  # scikit-learn leaves them in order of first appearance, here but not in transform
@@ -206,9 +207,10 @@ class TfidfText(_TextTransformer):
 
     def _nothing_left(self, n_texts: int) -> str:
         return (
-            f"No word of the {n_texts} texts is left for the vocabulary: a word must occur in at least "
+            f"No word of the {n_texts} text{'' if n_texts == 1 else 's'} is left for the vocabulary: a word must occur in at least "
             f"min_df={self.min_df} and at most max_df={self.max_df} of the texts, must not be among "
-            "the stop_words, and, by the default token_pattern, must have two characters or more."
+            "the stop_words, and, by the default token_pattern, must have two characters or more. min_df=1 keeps words "
+            "that occur in one text."
         )
 
 

@@ -80,8 +80,6 @@ class Vocabulary:
             float(limit) if isinstance(limit, Integral) else limit * self.n_texts
             for limit in (self._parameters["min_df"], self._parameters["max_df"])
         )
-        if most < least:
-            raise ValueError("max_df corresponds to < documents than min_df")
         kept = np.flatnonzero((counts >= least) & (counts <= most))
         limit = self._parameters["max_features"]
         if limit is not None and len(kept) > limit:

@@ -46,3 +46,6 @@ def test_from_parquet_to_parquet(one_machine, tmp_path):
 def test_a_model_that_is_not_there(one_machine, tmp_path):
     with pytest.raises(FileNotFoundError, match="no model file"):
         treemax.predict_dataset(tmp_path / "none", str(tmp_path))
+    (tmp_path / "other").write_text("something else")
+    with pytest.raises(treemax.ModelFileError, match="is not a Treemax model"):
+        treemax.predict_dataset(tmp_path / "other", str(tmp_path))

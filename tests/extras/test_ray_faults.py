@@ -1,6 +1,7 @@
 """Ray clusters of several raylets on this machine: a machine that dies costs time, not the model."""
 
 import time
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -93,5 +94,34 @@ def test_bad_arguments():
     for address in ("", None, 3):
         with pytest.raises(ValueError, match="address must be"), treemax.cluster(address):
             pass
+    with (
+        pytest.raises(ValueError, match="Ray does not take the address 'nonsense': "),
+        treemax.cluster("nonsense"),
+    ):
+        pass
     with pytest.raises(ValueError, match="workers"), treemax.cluster("local", workers=0):
         pass
+
+
+def test_workers_without_treemax_or_with_another_version(monkeypatch):
+    missing = ray.exceptions.RayTaskError(
+        "version", "Traceback\nModuleNotFoundError: No module named 'treemax'", None
+    )
+    monkeypatch.setattr(ray, "remote", lambda function: SimpleNamespace(remote=lambda: "task"))
+    for get, message in (
+        (
+            failing(missing),
+            r"cannot import Treemax \(ModuleNotFoundError: No module named 'treemax'\)\. Install",
+        ),
+        (lambda tasks: ["0.0.1"] * len(tasks), r"The workers have Treemax 0\.0\.1, this process has"),
+    ):
+        monkeypatch.setattr(ray, "get", get)
+        with pytest.raises(ConnectionError, match=message):
+            ray_cluster._check_workers(ray, 2)
+
+
+def failing(error):
+    def fail(tasks):
+        raise error
+
+    return fail

@@ -12,7 +12,7 @@ import click
 from treemax.cli.options import data_options
 
 
-@click.command()
+@click.command(short_help="Answer, one line of JSON per example.")
 @click.argument("model")
 @click.argument("data")
 @click.option(
@@ -77,7 +77,7 @@ def _answer_line(labels: list[Any], scores: list[float]) -> bytes:
         return json.dumps(answer).encode()
 
 
-@click.command("eval")
+@click.command("eval", short_help="Measure a model on a file.")
 @click.argument("model")
 @click.argument("data")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -11,7 +11,7 @@ import click
 from treemax.cli.options import FORMATS, bits_option, skip_bad_option
 
 
-@click.command()
+@click.command(short_help="What is in a model file; which models there are.")
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--verify", is_flag=True, help="Check every byte, whatever the size of the file.")
@@ -45,7 +45,7 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{name:>{width}}  {shown}")
 
 
-@click.command()
+@click.command(short_help="From one data format to another.")
 @click.argument("data")
 @click.argument("out")
 @click.option(

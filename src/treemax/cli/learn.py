@@ -22,7 +22,7 @@ from treemax.cli.options import (
 )
 
 
-@click.command()
+@click.command(short_help="Train a model on a file.")
 @click.argument("data", is_eager=True)  # known when MODEL is checked
 @click.option(
     "-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model."
@@ -74,20 +74,16 @@ def fit(
     from treemax.estimators import TrainingInterrupted
 
     model = make_model(model_name, settings, jobs)
-    if hierarchy is not None and "tree" not in model.get_params():
-        raise click.UsageError(
-            f"--hierarchy is for models with a tree over the labels, not for {model_name}."
-        )
-    if memory is not None and not hasattr(model, "fit_file"):
-        raise click.UsageError(f"--memory is for label-tree, not for {model_name}.")
+    places = {"--cluster": cluster, "--checkpoint": checkpoint}
+    _check_options(model, model_name, data, hierarchy, memory, scratch, places)
     vectorizer = make_vectorizer(text, text_settings)
     reading = {"format_": format_, "skip_bad": skip_bad, "bits": bits}
-    if memory is None:
-        model, train = _in_memory(model, vectorizer, data, hierarchy, reading)
-    else:
-        model, train = _from_disk(model, vectorizer, data, hierarchy, reading, memory, scratch or output)
-    start = time.perf_counter()
-    with _training_place(cluster, checkpoint):
+    with _training_place(cluster, checkpoint):  # found before hours are spent on reading
+        if memory is None:
+            model, train = _in_memory(model, vectorizer, data, hierarchy, reading)
+        else:
+            model, train = _from_disk(model, vectorizer, data, hierarchy, reading, memory, scratch or output)
+        start = time.perf_counter()
         try:
             train()
         except TrainingInterrupted as stop:
@@ -104,6 +100,30 @@ def fit(
         f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s",
         err=True,
     )
+
+
+def _check_options(
+    model: Any, name: str, data: str, hierarchy: str | None, memory: int | None, scratch: str | None, places: dict[str, str | None]
+) -> None:  # fmt: skip
+    """Refuse options that the model, DATA or each other cannot do with."""
+    from treemax.estimators import MODELS
+
+    if hierarchy is not None and "tree" not in model.get_params():
+        raise click.UsageError(f"--hierarchy is for models with a tree over the labels, not for {name}.")
+    if scratch is not None and memory is None:
+        raise click.UsageError("--scratch is for --memory, which was not given.")
+    if memory is not None and not hasattr(model, "fit_file"):
+        raise click.UsageError(f"--memory is for label-tree, not for {name}.")
+    if memory is not None and data == "-":
+        raise click.UsageError(
+            "--memory reads DATA more than once, and standard input can be read once: name a file."
+        )
+    for option in (option for option, place in places.items() if place is not None):
+        if memory is not None:
+            raise click.UsageError(f"{option} does not go with --memory, which trains from the disk.")
+        if not model.NODE_BY_NODE:
+            able = ", ".join(other for other, kind in MODELS.items() if kind.NODE_BY_NODE)
+            raise click.UsageError(f"{option} is for {able}, not for {name}.")
 
 
 def _in_memory(
@@ -157,7 +177,7 @@ def _training_place(address: str | None, folder: str | None) -> Iterator[None]:
         yield
 
 
-@click.command()
+@click.command(short_help="Predict, then learn, in order: progressive validation.")
 @click.argument("data", is_eager=True)  # known when MODEL is checked
 @model_options
 @click.option(
@@ -214,7 +234,7 @@ def stream(
                     if start is None and examples.texts is not None:
                         model = TextModel(vectorizer, model)
                     check_kind(model, examples, reader.name)
-                    _check_online(model, model_name)
+                    _check_online(model)
                     run = ProgressiveRun(model, report=report)
                 run.step(examples.X, as_lists(examples.y) if learnable.multi_label else examples.y)
                 seen += len(examples)
@@ -228,9 +248,13 @@ def stream(
     learnable.finish()
 
 
-def _check_online(model: Any, name: str) -> None:
+def _check_online(model: Any) -> None:
     if not hasattr(model, "partial_fit"):
-        raise ValueError(f"{name} cannot learn from a stream: it has no partial_fit")
+        from treemax.estimators import MODELS
+
+        able = ", ".join(name for name, kind in MODELS.items() if hasattr(kind, "partial_fit"))
+        kind = type(getattr(model, "estimator", model)).__name__
+        raise ValueError(f"{kind} cannot learn from a stream; {able} can")
 
 
 def _print_metrics(metrics: dict[str, float], as_json: bool) -> None:

@@ -24,6 +24,10 @@ from treemax.extras import MissingExtra
 class _Commands(click.Group):
     """Ends every command in the same way. Done here and not around the whole, where click has ways of its own."""
 
+    def list_commands(self, context: click.Context) -> list[str]:
+        """In the order in which they are needed, not in that of the alphabet."""
+        return list(self.commands)
+
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
@@ -55,7 +59,7 @@ def commands() -> None:
     """
 
 
-@click.command()
+@click.command(short_help="Completion for bash, zsh and fish.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of a shell: eval "$(treemax completion bash)"."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="The models on the embedded WordNet data, in one table.")
 @click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Train on the first ROWS examples only, for a quick look."

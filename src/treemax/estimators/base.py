@@ -199,7 +199,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         if labels.multi_label and self.ONE_LABEL_ONLY:
             raise ValueError(
                 f"{type(self).__name__} takes one label a row, and y is multi-label (label lists or an indicator "
-                "matrix). LabelTree, OnlineLabelTree and OneVsAll take several."
+                "matrix). LabelTree, OnlineLabelTree, LearnedTree and OneVsAll take several."
             )
         if not labels.multi_label and not (labels.counts == 1).all():
             row = int(np.argmax(labels.counts != 1))

@@ -65,7 +65,7 @@ def write_fasttext(chunks: Iterable[Examples], target: IO[bytes]) -> None:
     for chunk in chunks:
         if chunk.texts is None:
             raise ValueError(
-                "The fasttext format holds text, these examples are numbers. Write xmc, svmlight, vw, jsonl or npz."
+                "The fasttext format holds text, these examples are numbers. Write xmc, svmlight, vw, jsonl, npz, parquet or arrow."
             )
         for row, (labels, text) in enumerate(zip(chunk.labels, chunk.texts), n_rows):
             words = [PREFIX + _checked(str(label), row) for label in labels]

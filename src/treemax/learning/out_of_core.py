@@ -49,7 +49,7 @@ def room_for_rows(memory: int, stored: StoredRows, n_labels: int, threads: int) 
     per_feature = (100 + 80 * threads) * stored.n_features
     left = memory - used_bytes() - OVERHEAD - per_row - per_feature - 64 * n_labels
     if left < LEAST_ROOM:
-        needed = memory - left + LEAST_ROOM
+        needed = 1.05 * (memory - left + LEAST_ROOM)  # the process may take a little more another time
         raise MemoryError(
             f"memory={in_words(memory)} is too little for {len(stored):,} rows of {stored.n_features:,} features with "
             f"{n_labels:,} labels; {in_words(needed)} would do."

@@ -1,4 +1,4 @@
-"""Output layers for PyTorch. Needs the extra: `pip install treemax[torch]`.
+"""Output layers for PyTorch. Needs the extra: `pip install 'treemax[torch]'`.
 
 Importing `treemax` does not import this, nor PyTorch.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 if find_spec("torch") is None:
-    raise ImportError("treemax.torch needs PyTorch, which is not installed: pip install treemax[torch]")
+    raise ImportError("treemax.torch needs PyTorch, which is not installed: pip install 'treemax[torch]'")
 
 from treemax.torch.tree_softmax import TreeSoftmax
 

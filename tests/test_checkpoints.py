@@ -33,6 +33,21 @@ def test_what_is_in_the_folder_is_not_learned_again(number, tmp_path, monkeypatc
     assert list((tmp_path / "kept").iterdir()) == [], "left without an error: nothing is kept"
 
 
+def test_what_others_have_in_the_folder_stays(tmp_path):
+    X, y = problem()
+    with pytest.raises(RuntimeError, match="lost"), treemax.checkpoint(tmp_path):
+        clone(MODELS[0]).fit(X, y)
+        raise RuntimeError("lost")
+    (tmp_path / "training-data").mkdir()
+    (tmp_path / "training-data" / "rows.svm").write_text("1 1:1\n")
+    before = sorted(tmp_path.rglob("*"))
+    with treemax.checkpoint(tmp_path):
+        clone(MODELS[0]).set_params(random_state=5).fit(X, y)
+        clone(MODELS[2]).fit(X, y)
+        assert len(list(tmp_path.glob("training-*"))) == 4
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_training_that_stops_in_the_middle_loses_nothing(tmp_path, monkeypatch):
     X, y = problem()
     expected = model_bytes(clone(MODELS[0]).fit(X, y), tmp_path / "expected")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,16 @@ from treemax.pools import Arrays, Crew, Pool, Table, Work, wrapped
 SECONDS_BETWEEN = 10.0  # two files: what a stop may cost
 BYTES_BETWEEN = 2**28
 
-_FOLDER: ContextVar[Path | None] = ContextVar("treemax_checkpoint_folder", default=None)
+
+@dataclass(frozen=True)
+class _Place:
+    """A folder for checkpoints, and the folders in it that trainings of this block have."""
+
+    folder: Path
+    used: set[Path] = field(default_factory=set)
+
+
+_PLACE: ContextVar[_Place | None] = ContextVar("treemax_checkpoint_place", default=None)
 
 
 @contextmanager
@@ -36,8 +45,8 @@ def checkpoint(folder: str | Path) -> Iterator[None]:
     """Keep what trainings inside have learned so far in a folder, every ten seconds, until the block is left.
 
     When the process was lost, run the same program again: the same model on the same rows goes on where it was. For
-    `LabelTree`, `SoftmaxTree` and `SoftmaxForest`, with threads and on a cluster. The folder is emptied when the
-    block ends without an error, so save the model inside of it.
+    `LabelTree`, `SoftmaxTree` and `SoftmaxForest`, with threads and on a cluster. When the block ends without an error
+    what its trainings have written is removed, so save the model inside of it; all else in the folder is left alone.
 
     Examples
     --------
@@ -49,29 +58,31 @@ def checkpoint(folder: str | Path) -> Iterator[None]:
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"checkpoint needs a folder, and {path} is a file.")
     path.mkdir(parents=True, exist_ok=True)
-    token = _FOLDER.set(path)
+    place = _Place(path.absolute())
+    token = _PLACE.set(place)
     try:
         yield
     finally:
-        _FOLDER.reset(token)
-    for own in path.glob("training-*"):
+        _PLACE.reset(token)
+    for own in place.used:
         shutil.rmtree(own)
 
 
 @contextmanager
 def kept(estimator: Any, targets: Targets) -> Iterator[None]:
     """Write down the training of an estimator inside, if checkpoints are kept."""
-    folder = _FOLDER.get()
-    if folder is None:
+    place = _PLACE.get()
+    if place is None:
         yield
         return
-    journal = Journal(folder / f"training-{_fingerprint(estimator, targets)}")
+    journal = Journal(place.folder / f"training-{_fingerprint(estimator, targets)}")
+    place.used.add(journal.folder)
     with wrapped(lambda pool: _KeptPool(pool, journal)):
         yield
 
 
 def checkpoints_are_kept() -> bool:
-    return _FOLDER.get() is not None
+    return _PLACE.get() is not None
 
 
 def _fingerprint(estimator: Any, targets: Targets) -> str:

@@ -331,7 +331,11 @@ def test_names_are_hashed_as_for_the_training(tmp_path):
     done("fit", data, "-o", model, "--bits", 9)
     assert treemax.load(model).reading_ == {"bits": 9}
     assert json.loads(done("eval", model, data, "--json"))["P@1"] == 1.0
-    assert json.loads(done("predict", model, data, "--top", 1).splitlines()[0])["labels"] == [1]
+    for options in ([], ["--bits", 9]):
+        answers = done("predict", model, data, "--top", 1, *options)
+        assert json.loads(answers.splitlines()[0])["labels"] == [1]
+    for command in (["predict", model, data], ["eval", model, data], ["stream", data, "--start", model]):
+        assert "--bits 12 is not that of the model, which is 9" in refused(*command, "--bits", 12, code=2)
 
 
 def test_labels_of_every_script_come_out_readable(tmp_path):
@@ -466,6 +470,7 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["predict", "missing.treemax", "DATA"], "missing.treemax: No such file or directory"),
         (["info", "missing.treemax"], "missing.treemax: No such file or directory"),
         (["convert", "missing.svm", "OUT", "--format", "xmc"], "missing.svm: No such file or directory"),
+        (["convert", "DATA", "nowhere/data.npz"], "nowhere: The folder to write to does not exist"),
         (["fit", "docs", "-o", "OUT"], "cannot tell the format"),
         (["predict", ".", "DATA"], "is a folder, not a Treemax model"),
         (["predict", "DATA", "DATA"], "is not a Treemax model"),

@@ -128,7 +128,12 @@ class Journal:
     def read(self, run: str) -> Iterator[tuple[int, Arrays]]:
         """The results of a run that are in the folder."""
         for path in sorted(self.folder.glob(f"{run}-*.treemax")):
-            header, arrays = modelfile.read_model(path, verify=True)
+            try:
+                header, arrays = modelfile.read_model(path, verify=True)
+            except modelfile.ModelFileError as error:
+                raise modelfile.ModelFileError(
+                    f"{error} Remove this file of the checkpoint: what was in it is learned again."
+                ) from error
             columns = [_apart(modelfile.part(str(place), arrays)) for place in range(header["arrays"])]
             yield from zip(arrays["problems"].tolist(), zip(*columns, strict=True), strict=True)
 

@@ -24,8 +24,10 @@ def opened(
 ) -> Iterator[Reader]:
     """DATA, open for reading, so that training, prediction and streams agree: svmlight's column numbers are
     taken as they are, names are hashed as they were for the model. A model of texts takes plain lines too."""
-    if bits is None:
-        bits = getattr(model, "reading_", {}).get("bits", BITS)
+    trained = getattr(model, "reading_", {}).get("bits")
+    if None not in (bits, trained) and bits != trained:
+        raise click.UsageError(f"--bits {bits} is not that of the model, which is {trained}; leave it out.")
+    bits = bits or trained or BITS
     holds_text = model is not None and takes_text(model)
     with open_examples(
         path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import os
@@ -218,6 +219,8 @@ def open_target(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with target.open("wb") as stream:
             yield stream
         return
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "The folder to write to does not exist", str(target.parent))
     scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
         with scratch.open("xb") as stream:

@@ -68,7 +68,7 @@ class LabelTree(WithHierarchy):
     threshold : float
         Weights smaller than this are dropped.
     precision : "bfloat16" or "int8"
-        Of the weights. With "int8" the file is a third to two thirds of the size, and is read when it is opened,
+        Of the weights. With "int8" the file is mostly about two fifths of the size, and is read when it is opened,
         not mapped.
     temperature : float
         Divides the calibrated scores of siblings. At 1 the probabilities are those that fit rows held out of

@@ -29,7 +29,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from treemax import OneVsAll, TrainingInterrupted
-from treemax import text as text_module
 from treemax.kernels.text import is_word_character, sort_buckets
 from treemax.modelfile import ModelFileError, load, prefixed, read_model, save, saveable, write_model
 from treemax.text import HashingText, TextModel, TfidfText, read_texts
@@ -305,7 +304,7 @@ def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"{text} {i}" for i in range(50) for text in TEXTS]
     whole = HashingText(char_ngram_range=(3, 4)).transform(texts)
     for size in (0, 1, 100, 1000):
-        monkeypatch.setattr(text_module, "_BATCH_BYTES", size)
+        monkeypatch.setattr("treemax.words.BATCH_BYTES", size)
         assert equal(HashingText(char_ngram_range=(3, 4)).transform(texts), whole)
 
 

@@ -7,7 +7,7 @@ and the two are saved as one model that takes raw text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,11 @@ from treemax.modelfile import (
     save,
     saveable,
 )
-from treemax.vocabulary import Vocabulary
+from treemax.vocabulary import Vocabulary, weighted
+from treemax.words import WordCounter, encoded, word_counter
 
 MAX_BITS = 30  # of a hashed feature: SciPy's indices are signed 32-bit integers
 MAX_GRAM = 20  # the longest n-gram
-_NO_WORDS = ("empty vocabulary", "no terms remain", "max_df corresponds to")  # what scikit-learn says of it
-_BATCH_BYTES = 2**20  # of text that a kernel gets at a time, so that Ctrl-C is heard
 
 
 def read_texts(texts: Any) -> list[str]:
@@ -89,9 +88,10 @@ class _TextTransformer(TransformerMixin, BaseEstimator):
 class TfidfText(_TextTransformer):
     """Words weighted by how telling they are, over a vocabulary learned from the training texts.
 
-    This is scikit-learn's `TfidfVectorizer` with the recipe that suits long-tailed text: logarithmic counts
+    What scikit-learn's `TfidfVectorizer` gives, to the last bit, with the recipe that suits long-tailed text: logarithmic counts
     (`sublinear_tf`), words that occur in two texts at least, float32. The other parameters mean what they
-    mean there.
+    mean there. With `ngram_range`, `analyzer`, `tokenizer`, `token_pattern`, `stop_words` and `strip_accents` as they are,
+    it is several times as fast.
 
     >>> texts = ["red apple", "green apple", "red car"]
     >>> TfidfText().fit(texts).get_feature_names_out().tolist()
@@ -137,39 +137,41 @@ class TfidfText(_TextTransformer):
     def fit_transform(self, texts: Any, y: Any = None) -> sp.csr_matrix:
         """Learn the vocabulary and give the training texts as rows of features."""
         rows = read_texts(texts)
-        vectorizer = TfidfVectorizer(dtype=np.float32, **self.get_params(deep=False))
-        try:
-            X = vectorizer.fit_transform(rows)
-        except ValueError as error:
-            if any(words in str(error) for words in _NO_WORDS):
-                raise ValueError(self._nothing_left(len(rows))) from None
-            raise
-        X.sort_indices()  # scikit-learn leaves them in order of first appearance, here but not in transform
-        self.idf_: NDArray[Any] = vectorizer.idf_
-        self.terms_ = LabelIndex(vectorizer.get_feature_names_out())
-        self._vectorizer: TfidfVectorizer | None = None
-        return X
+        vocabulary = self._vocabulary()
+        counts = vocabulary.add(rows)
+        self._adopt(vocabulary)
+        return vocabulary.weighted(counts)
 
     def fit_chunks(self, chunks: Iterable[list[str]]) -> Callable[[list[str]], sp.csr_matrix]:
         """Learn from texts that come chunk by chunk what `fit` learns from all of them; gives the function that
         makes of a chunk the rows that `fit_transform` would have made."""
-        counted = Vocabulary(self.get_params(deep=False))
+        vocabulary = self._vocabulary()
         for chunk in chunks:
-            counted.add(read_texts(chunk))
-        terms, weights = counted.finish()
+            vocabulary.add(read_texts(chunk))
+        self._adopt(vocabulary)
+        return vocabulary.rows
+
+    def _vocabulary(self) -> Vocabulary:
+        parameters = self.get_params(deep=False)
+        TfidfVectorizer(vocabulary=["word"], **parameters).fit([""])  # which checks the parameters
+        return Vocabulary(parameters)
+
+    def _adopt(self, vocabulary: Vocabulary) -> None:
+        terms, weights = vocabulary.finish()
         if not terms:
-            raise ValueError(self._nothing_left(counted.n_texts))
-        self.idf_ = weights
+            raise ValueError(self._nothing_left(vocabulary.n_texts))
+        self.idf_: NDArray[Any] = weights
         self.terms_ = LabelIndex(np.array(terms, dtype=object))
-        self._vectorizer = None
-        return counted.rows
+        self._reader: tuple[WordCounter, dict[str, Any]] | None = None
 
     def transform(self, texts: Any) -> sp.csr_matrix:
         """The texts as rows of features; words not in the vocabulary are left out."""
         check_is_fitted(self)
-        if self._vectorizer is None:  # made when first needed: a loaded model opens without its dictionary
-            self._vectorizer = self._made_vectorizer()
-        return self._vectorizer.transform(read_texts(texts))
+        if self._reader is None:  # made when first needed: a loaded model opens without its dictionary
+            parameters = self.get_params(deep=False)
+            self._reader = word_counter(parameters, self.terms_.classes.tolist()), parameters
+        counter, parameters = self._reader
+        return weighted(counter.counts(read_texts(texts)), self.idf_, parameters)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """The word, or n-gram, of each column."""
@@ -194,16 +196,10 @@ class TfidfText(_TextTransformer):
         text = cls(**_with_pairs(header["parameters"]))
         text.terms_ = LabelIndex.from_arrays(part("terms", arrays), "O")
         text.idf_ = arrays["idf"]
-        text._vectorizer = None
+        text._reader = None
         if text.idf_.shape != (len(text.terms_),) or text.idf_.dtype.kind != "f":
             raise ValueError(f"weights of shape {text.idf_.shape} for {len(text.terms_)} words")
         return text
-
-    def _made_vectorizer(self) -> TfidfVectorizer:
-        columns = {term: column for column, term in enumerate(self.terms_.classes.tolist())}
-        vectorizer = TfidfVectorizer(dtype=np.float32, vocabulary=columns, **self.get_params(deep=False))
-        vectorizer.idf_ = self.idf_
-        return vectorizer
 
     def _nothing_left(self, n_texts: int) -> str:
         return (
@@ -280,7 +276,7 @@ class HashingText(_TextTransformer):
         words, characters = self._checked()
         rows = read_texts(texts)
         batches = [
-            self._hashed(text, offsets, words, characters) for text, offsets in _encoded(rows, self.lowercase)
+            self._hashed(text, offsets, words, characters) for text, offsets in encoded(rows, self.lowercase)
         ]
         indptr = np.zeros(len(rows) + 1, dtype=np.int64)
         if rows:
@@ -381,21 +377,6 @@ def _most_grams(
     per_word = words[1] - words[0] + 1 if words[1] else 0
     per_character = characters[1] - characters[0] + 1 if characters[1] else 0
     return most_words * per_word + (n_bytes + 2 * most_words) * per_character
-
-
-def _encoded(rows: list[str], lowercase: bool) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """The texts in UTF-8, batch by batch: text i of a batch is `text[offsets[i]:offsets[i+1]]`."""
-    batch: list[bytes] = []
-    size = 0
-    for number, row in enumerate(rows):
-        encoded = (row.lower() if lowercase else row).encode("utf-8", "surrogatepass")
-        batch.append(encoded)
-        size += len(encoded)
-        if size >= _BATCH_BYTES or number == len(rows) - 1:
-            offsets = np.zeros(len(batch) + 1, dtype=np.int64)
-            np.cumsum([len(text) for text in batch], out=offsets[1:])
-            yield np.frombuffer(b"".join(batch), dtype=np.uint8), offsets
-            batch, size = [], 0
 
 
 def _with_pairs(parameters: dict[str, Any]) -> dict[str, Any]:

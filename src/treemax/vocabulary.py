@@ -13,62 +13,65 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.utils.sparsefuncs_fast import inplace_csr_row_normalize_l1, inplace_csr_row_normalize_l2
+
+from treemax.words import word_counter
+
+NORMS = {"l1": inplace_csr_row_normalize_l1, "l2": inplace_csr_row_normalize_l2}
 
 
 class Vocabulary:
-    """Counts words: call `add` with all texts, chunk by chunk, and `finish`; then `rows` gives the rows of a chunk."""
+    """Counts words: call `add` with all texts, chunk by chunk, and `finish`; then `rows` gives the rows of a chunk, and
+    `weighted` those of what `add` has counted."""
 
     def __init__(self, parameters: dict[str, Any]) -> None:
         self._parameters = parameters
-        self._vectorizer = TfidfVectorizer(dtype=np.float32, **parameters)
-        self._words_of = self._vectorizer.build_analyzer()
-        self._number_of: dict[str, int] = {}
-        self._in_texts: list[int] = []  # of each word, in how many texts it is
-        self._times: list[int] = []  # and how often
+        self._counter = word_counter(parameters)
+        self._in_texts = np.zeros(0, dtype=np.int64)  # of each word, in how many texts it is
+        self._times = np.zeros(0, dtype=np.int64)  # and how often
         self.n_texts = 0
 
-    def add(self, texts: list[str]) -> None:
+    def add(self, texts: list[str]) -> sp.csr_matrix:
         """Count the words of more texts."""
-        number_of, in_texts, times = self._number_of, self._in_texts, self._times
-        often = self._parameters["max_features"] is not None and not self._parameters["binary"]
-        for text in texts:
-            words = self._words_of(text)
-            for word in dict.fromkeys(words):
-                number = number_of.setdefault(word, len(in_texts))
-                if number == len(in_texts):
-                    in_texts.append(0)
-                    times.append(0)
-                in_texts[number] += 1
-            if often:
-                for word in words:
-                    times[number_of[word]] += 1
+        counts = self._counter.counts(texts)
+        self._in_texts = _sum(self._in_texts, np.bincount(counts.indices, minlength=counts.shape[1]))
+        times = np.bincount(counts.indices, counts.data, minlength=counts.shape[1])
+        self._times = _sum(self._times, times.astype(np.int64))
         self.n_texts += len(texts)
+        return counts
 
     def finish(self) -> tuple[list[str], NDArray[np.float32]]:
         """The words that are kept, in order, and their weights; none where nothing is left."""
-        words = list(self._number_of)
+        words = self._counter.words()
+        if not words:
+            return [], np.empty(0, dtype=np.float32)
         order = np.array(sorted(range(len(words)), key=words.__getitem__), dtype=np.int64)
-        counts = np.array(self._in_texts, dtype=np.int64)[order]
-        kept = order[self._kept(counts, np.array(self._times, dtype=np.float32)[order])]
-        by_arrival = np.sort(kept)
-        weights = _weights(np.array(self._in_texts, dtype=np.int64)[kept], self.n_texts)
-        terms = [words[number] for number in kept.tolist()]
-        self._number_of, self._in_texts, self._times = {}, [], []
+        kept = order[self._kept(self._in_texts[order], self._times.astype(np.float32)[order])]
+        self._by_arrival = np.sort(kept)
+        weights = _weights(self._in_texts[kept], self.n_texts)
         self._column_of = np.empty(len(kept), dtype=np.int32)
-        self._column_of[np.searchsorted(by_arrival, kept)] = np.arange(len(kept), dtype=np.int32)
-        self._weights = np.empty_like(weights)
-        self._weights[np.searchsorted(by_arrival, kept)] = weights
-        self._words = {words[number]: place for place, number in enumerate(by_arrival.tolist())}
-        self._ready: TfidfVectorizer | None = None
-        return terms, weights
+        self._column_of[np.searchsorted(self._by_arrival, kept)] = np.arange(len(kept), dtype=np.int32)
+        self._weights = weights[self._column_of]
+        arrived = [words[number] for number in self._by_arrival.tolist()]
+        self._counter = word_counter(self._parameters, arrived)
+        return [words[number] for number in kept.tolist()], weights
 
     def rows(self, texts: list[str]) -> sp.csr_matrix:
         """Texts as rows of features."""
-        if self._ready is None:
-            self._ready = TfidfVectorizer(dtype=np.float32, vocabulary=self._words, **self._parameters)
-            self._ready.idf_ = self._weights
-        X = self._ready.transform(texts)
+        return self._in_columns(self._counter.counts(texts))
+
+    def weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
+        """The rows of texts that were added."""
+        place_of = np.full(len(self._in_texts), -1, dtype=np.int32)
+        place_of[self._by_arrival] = np.arange(len(self._by_arrival), dtype=np.int32)
+        indices = place_of[counts.indices]
+        kept = indices >= 0
+        indptr = np.concatenate([[0], np.cumsum(kept)])[counts.indptr]
+        shape = (counts.shape[0], len(self._by_arrival))
+        return self._in_columns(sp.csr_matrix((counts.data[kept], indices[kept], indptr), shape=shape))
+
+    def _in_columns(self, counts: sp.csr_matrix) -> sp.csr_matrix:
+        X = weighted(counts, self._weights, self._parameters)
         X.indices = self._column_of[X.indices]
         X.has_sorted_indices = False
         X.sort_indices()
@@ -86,6 +89,26 @@ class Vocabulary:
             amounts = counts.astype(np.float32) if self._parameters["binary"] else times
             kept = np.sort(kept[(-amounts[kept]).argsort()[:limit]])
         return kept
+
+
+def weighted(
+    counts: sp.csr_matrix, weights: NDArray[np.float32], parameters: dict[str, Any]
+) -> sp.csr_matrix:
+    """Counts as tf-idf: by these weights of the words, and the parameters of `TfidfText`."""
+    if parameters["binary"]:
+        counts.data.fill(1)
+    if parameters["sublinear_tf"]:
+        np.log(counts.data, out=counts.data)
+        counts.data += np.float32(1.0)
+    counts.data *= weights[counts.indices]
+    if parameters["norm"] is not None:
+        NORMS[parameters["norm"]](counts)
+    return counts
+
+
+def _sum(before: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
+    more[: len(before)] += before
+    return more
 
 
 def _weights(counts: NDArray[np.int64], n_texts: int) -> NDArray[np.float32]:

@@ -22,6 +22,7 @@ _CHARACTERS = np.uint64(0xD6E8FEB86659FD93)  # keeps the character n-gram "cat" 
 _OPENING, _CLOSING = np.uint64(0x02), np.uint64(0x03)  # before and after a word: bytes that no word contains
 _SHIFT_32, _ZERO, _ONE = np.uint64(32), np.uint64(0), np.uint64(1)
 _FEW = 48
+_ASCII_END = np.uint64(0x80)
 
 
 _ASCII_WORD = np.array([chr(code).isalnum() or chr(code) == "_" for code in range(128)])
@@ -235,3 +236,92 @@ def hash_texts(
                 values[j] = np.float32(values[j] * scale)
         indptr[row + 1] = size
     return size
+
+
+# --- words by number -----------------------------------------------------------------------------------
+
+
+@inline_kernel
+def _find_word(text, start, stop, hashed, slots, hashes, starts, arena):
+    """Where the word is, or could be put, in the table `slots` of numbers of words (-1: free)."""
+    mask = np.uint64(slots.size - 1)
+    at = np.uint64(bucket(hashed, _ZERO)) & mask
+    while slots[at] >= 0:
+        word = np.uint64(slots[at])
+        if hashes[word] == hashed:
+            first = np.uint64(starts[word])
+            n = np.uint64(starts[word + _ONE]) - first
+            i = _ZERO if n == stop - start else n + _ONE
+            while i < n and text[start + i] == arena[first + i]:
+                i += _ONE
+            if i == n:
+                break
+        at = (at + _ONE) & mask
+    return at
+
+
+@kernel
+def count_words(
+    text, offsets, is_word, grow, slots, hashes, starts, arena, n_words, found, spare, bits, indptr, indices, counts,
+):  # fmt: skip
+    """The words of two characters or more of every text, by number, each once and in order, and how often they occur.
+
+    `is_word` says of code points whether they belong to words. Words are bytes of `arena`, word j those from starts[j] to
+    starts[j + 1]; `slots` is a hash table of their numbers. If `grow`, words that are not known get the next
+    numbers, and there must be room for them. A number has `bits` bits at most. Returns how many words are known now.
+    """
+    n = 0
+    for i in range(offsets.size - 1):
+        position, end, n_found = np.uint64(offsets[i]), np.uint64(offsets[i + 1]), 0
+        while position < end:
+            start, length, hashed = position, _ZERO, _OFFSET
+            following = position
+            while position < end:
+                byte = np.uint64(text[position])
+                if byte < _ASCII_END:
+                    if not is_word[byte]:
+                        following = position + _ONE
+                        break
+                    hashed = (hashed ^ byte) * _PRIME
+                    position += _ONE
+                else:
+                    code, after = character_at(text, np.int64(position), np.int64(end))
+                    following = np.uint64(after)
+                    if not is_word[code]:
+                        break
+                    while position < following:
+                        hashed = (hashed ^ np.uint64(text[position])) * _PRIME
+                        position += _ONE
+                length += _ONE
+            if length > _ONE:
+                at = _find_word(text, start, position, hashed, slots, hashes, starts, arena)
+                if slots[at] < 0 and grow:
+                    first = np.uint64(starts[n_words])
+                    for b in range(position - start):
+                        arena[first + np.uint64(b)] = text[start + np.uint64(b)]
+                    starts[n_words + 1] = first + position - start
+                    hashes[n_words], slots[at] = hashed, n_words
+                    n_words += 1
+                if slots[at] >= 0:
+                    found[n_found] = np.uint32(slots[at])
+                    n_found += 1
+            position = max(position, following)
+        sort_buckets(found, spare, n_found, bits)
+        for j in range(n_found):
+            if j == 0 or found[j] != found[j - 1]:
+                indices[n], counts[n] = found[j], 0.0
+                n += 1
+            counts[n - 1] += np.float32(1.0)
+        indptr[i + 1] = n
+    return n_words
+
+
+@kernel
+def enter_words(n_words, slots, hashes, starts, arena):
+    """Put words into an empty table, and write down their hashes."""
+    for word in range(n_words):
+        hashed, first, end = _OFFSET, np.uint64(starts[word]), np.uint64(starts[word + 1])
+        for b in range(first, end):
+            hashed = (hashed ^ np.uint64(arena[np.uint64(b)])) * _PRIME
+        hashes[word] = hashed
+        slots[_find_word(arena, first, end, hashed, slots, hashes, starts, arena)] = word

@@ -7,6 +7,7 @@ order of a sum decides about its last bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
 
@@ -15,8 +16,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.sparsefuncs_fast import inplace_csr_row_normalize_l1, inplace_csr_row_normalize_l2
 
+from treemax.kernels.text import renumber, tally
 from treemax.words import word_counter
 
+PIECE = 2**20  # entries
 NORMS = {"l1": inplace_csr_row_normalize_l1, "l2": inplace_csr_row_normalize_l2}
 
 
@@ -34,9 +37,9 @@ class Vocabulary:
     def add(self, texts: list[str]) -> sp.csr_matrix:
         """Count the words of more texts."""
         counts = self._counter.counts(texts)
-        self._in_texts = _sum(self._in_texts, np.bincount(counts.indices, minlength=counts.shape[1]))
-        times = np.bincount(counts.indices, counts.data, minlength=counts.shape[1])
-        self._times = _sum(self._times, times.astype(np.int64))
+        more = np.zeros(counts.shape[1] - len(self._times), dtype=np.int64)
+        self._in_texts, self._times = (np.append(old, more) for old in (self._in_texts, self._times))
+        tally(counts.indices, counts.data, self._in_texts, self._times)
         self.n_texts += len(texts)
         return counts
 
@@ -61,18 +64,18 @@ class Vocabulary:
         return self._in_columns(self._counter.counts(texts))
 
     def weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
-        """The rows of texts that were added."""
+        """The rows of texts that were added; their counts are changed into them."""
         place_of = np.full(len(self._in_texts), -1, dtype=np.int32)
         place_of[self._by_arrival] = np.arange(len(self._by_arrival), dtype=np.int32)
-        indices = place_of[counts.indices]
-        kept = indices >= 0
-        indptr = np.concatenate([[0], np.cumsum(kept)])[counts.indptr]
+        indptr, indices, data = counts.indptr, counts.indices, counts.data
+        size = renumber(indptr, indices, data, place_of)
         shape = (counts.shape[0], len(self._by_arrival))
-        return self._in_columns(sp.csr_matrix((counts.data[kept], indices[kept], indptr), shape=shape))
+        return self._in_columns(sp.csr_matrix((data[:size], indices[:size], indptr), shape=shape))
 
     def _in_columns(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         X = weighted(counts, self._weights, self._parameters)
-        X.indices = self._column_of[X.indices]
+        for some in _pieces(X.nnz):
+            X.indices[some] = self._column_of[X.indices[some]]
         X.has_sorted_indices = False
         X.sort_indices()
         return X
@@ -100,15 +103,16 @@ def weighted(
     if parameters["sublinear_tf"]:
         np.log(counts.data, out=counts.data)
         counts.data += np.float32(1.0)
-    counts.data *= weights[counts.indices]
+    for some in _pieces(counts.nnz):
+        counts.data[some] *= weights[counts.indices[some]]
     if parameters["norm"] is not None:
         NORMS[parameters["norm"]](counts)
     return counts
 
 
-def _sum(before: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    more[: len(before)] += before
-    return more
+def _pieces(size: int) -> Iterator[slice]:
+    """Some at a time, since copies of all would take as much memory again."""
+    return (slice(start, start + PIECE) for start in range(0, size, PIECE))
 
 
 def _weights(counts: NDArray[np.int64], n_texts: int) -> NDArray[np.float32]:

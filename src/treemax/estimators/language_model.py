@@ -106,7 +106,7 @@ class TreeLanguageModel(BaseEstimator):
     --------
     >>> import treemax
     >>> texts = ["the cat sat", "the dog sat", "a cat ran", "a dog ran"] * 25
-    >>> model = treemax.TreeLanguageModel(arity=3, dimension=8, context=2, dropout=0).fit(texts)
+    >>> model = treemax.TreeLanguageModel(arity=3, dimension=8, context=2, passes=10, dropout=0).fit(texts)
     >>> model.predict(["the cat", "a dog"]).tolist()
     ['sat', 'ran']
 

@@ -325,3 +325,26 @@ def enter_words(n_words, slots, hashes, starts, arena):
             hashed = (hashed ^ np.uint64(arena[np.uint64(b)])) * _PRIME
         hashes[word] = hashed
         slots[_find_word(arena, first, end, hashed, slots, hashes, starts, arena)] = word
+
+
+@kernel
+def renumber(indptr, indices, counts, place_of):
+    """Give words their places, in the same arrays, and leave out those without one (-1); returns how many entries are left."""
+    n, first = 0, indptr[0]
+    for i in range(indptr.size - 1):
+        last = indptr[i + 1]
+        for q in range(first, last):
+            place = place_of[indices[q]]
+            if place >= 0:
+                indices[n], counts[n] = place, counts[q]
+                n += 1
+        first, indptr[i + 1] = last, n
+    return n
+
+
+@kernel
+def tally(indices, counts, in_texts, times):
+    """Count of every word the texts that it is in, and how often it is there."""
+    for q in range(indices.size):
+        in_texts[indices[q]] += 1
+        times[indices[q]] += np.int64(counts[q])

@@ -8,6 +8,7 @@ elsewhere when a worker or a machine dies; the results are the same.
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ BUNDLES_A_WORKER = 16  # at least, of a long run: they are what is repeated when
 AHEAD = 3  # bundles for each worker that are under way
 RETRIES = 10  # of a task whose worker has died
 SMALL = 20_000  # bytes that travel with every task: the store would take longer
+KNOCK_SECONDS = 10
 TABLES_HELD = 2  # that a worker keeps open
 
 
@@ -87,6 +89,7 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
         ray.init(address="local", num_cpus=workers, include_dashboard=False, **options)
         return
     try:
+        _knock(address)
         ray.init(address=address, **options)
     except ConnectionError as error:
         reason = str(error).partition(". ")[0].rstrip(".")  # then follows advice that is not for here
@@ -97,6 +100,17 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
         raise ValueError(
             f"Ray does not take the address {address!r}: {error}. Use 'auto', 'local' or one such as 'ray://host:10001'."
         ) from error
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens at host:port; Ray would go on trying for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "//" in address or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nobody listens there: {error}") from None
 
 
 def _check_workers(ray: Any, count: int) -> None:

@@ -1,5 +1,6 @@
 """Ray clusters of several raylets on this machine: a machine that dies costs time, not the model."""
 
+import socket
 import time
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -86,8 +87,11 @@ def test_a_machine_that_has_work_under_way_dies(machines):
 
 def test_an_address_where_nobody_is():
     assert not ray.is_initialized()
-    with pytest.raises(ConnectionError, match="ray start --head"), treemax.cluster("auto"):
-        pass
+    with socket.socket() as taken:  # a port that is somebody's, who does not listen
+        taken.bind(("127.0.0.1", 0))
+        for address in ("auto", f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:99999"):
+            with pytest.raises(ConnectionError, match="ray start --head"), treemax.cluster(address):
+                pass
 
 
 def test_bad_arguments():

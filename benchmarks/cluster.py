@@ -96,7 +96,7 @@ def main() -> None:
     best = {way: min(found) for way, found in seconds.items()}
     one = best["1 thread"][0]
     rows = [
-        [way, number(taken), f"{one / taken:.2f}", f"{100 * serial / one:.1f}"]
+        [way, number(taken), f"{one / taken:.2f}", "" if np.isnan(serial) else f"{100 * serial / one:.1f}"]
         for way, (taken, serial) in best.items()
     ]
     print(table([f"{arguments.model}, {arguments.suite}", "s", "speed-up", "serial, % of one thread"], rows))

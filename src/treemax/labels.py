@@ -374,11 +374,10 @@ class LabelIndex:
         self.check_kind(found)
         lookup = self._lookup()
         before = len(lookup)
-        if before == 0:  # all at once, which is quick
-            lookup.update(zip(dict.fromkeys(values.tolist()), range(len(values))))
-        ids = np.fromiter(
-            (lookup.setdefault(label, len(lookup)) for label in values.tolist()), np.int64, len(values)
-        )
+        given = values.tolist()
+        for label in dict.fromkeys(given):
+            lookup.setdefault(label, len(lookup))
+        ids = np.fromiter(map(lookup.__getitem__, given), np.int64, len(given))
         self.dtype = self._merged_dtype(found)
         if len(lookup) > before:
             self._append(list(lookup) if before == 0 else _newest(lookup, len(lookup) - before))

@@ -188,9 +188,7 @@ class _RayCrew:
         try:
             while True:
                 room = pool.ahead * pool.workers - len(under_way)
-                for bundle in islice(
-                    waiting, room
-                ):  # first of all, so that nobody waits for results to be read
+                for bundle in islice(waiting, room):  # before results are read, so that no worker waits
                     own = [problems[number] for number in bundle]
                     under_way[pool.work_off.remote(work, self.shared, common, own)] = bundle
                 for reference, bundle in done:

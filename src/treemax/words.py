@@ -68,9 +68,9 @@ class _AnalysedWords:
         for text in texts:
             words = self._analyzer(text)
             if self._grows:
-                for word in words:
-                    number_of.setdefault(word, len(number_of))
-            found = Counter(number_of[word] for word in words if word in number_of)
+                found = Counter(number_of.setdefault(word, len(number_of)) for word in words)
+            else:
+                found = Counter(number_of[word] for word in words if word in number_of)
             indices += found
             counts += found.values()
             indptr.append(len(indices))
@@ -80,12 +80,12 @@ class _AnalysedWords:
 class _PlainWords:
     def __init__(self, lowercase: bool, known: list[str] | None) -> None:
         self._lowercase, self._grows = lowercase, known is None
-        encoded = [word.encode("utf-8", "surrogatepass") for word in known or []]
-        self._n_words = len(encoded)
-        self._starts = np.zeros(len(encoded) + 1, dtype=np.int64)
-        np.cumsum([len(word) for word in encoded], out=self._starts[1:])
-        self._arena = np.frombuffer(b"".join(encoded), dtype=np.uint8).copy()
-        self._enter(len(encoded))
+        words = [word.encode("utf-8", "surrogatepass") for word in known or []]
+        self._n_words = len(words)
+        self._starts = np.zeros(len(words) + 1, dtype=np.int64)
+        np.cumsum([len(word) for word in words], out=self._starts[1:])
+        self._arena = np.frombuffer(b"".join(words), dtype=np.uint8).copy()
+        self._enter(len(words))
 
     def __len__(self) -> int:
         return self._n_words
@@ -157,9 +157,8 @@ def encoded(rows: list[str], lowercase: bool) -> Iterator[tuple[NDArray[np.uint8
     batch: list[bytes] = []
     size = 0
     for number, row in enumerate(rows):
-        encoded = (row.lower() if lowercase else row).encode("utf-8", "surrogatepass")
-        batch.append(encoded)
-        size += len(encoded)
+        batch.append((row.lower() if lowercase else row).encode("utf-8", "surrogatepass"))
+        size += len(batch[-1])
         if size >= BATCH_BYTES or number == len(rows) - 1:
             offsets = np.zeros(len(batch) + 1, dtype=np.int64)
             np.cumsum([len(text) for text in batch], out=offsets[1:])

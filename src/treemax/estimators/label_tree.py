@@ -192,7 +192,7 @@ class LabelTree(WithHierarchy):
 
         `source` is a file, a folder of files, a table or a data set: whatever `treemax.formats.open_examples` takes
         and can be read twice, with its options as `reading`. Rows go to temporary files in `folder` (by default
-        where Python has them; on a disk, not in memory), twelve bytes an entry. `memory` is what the process may
+        where Python has them; on a disk, not in memory), eight bytes an entry and as much again. `memory` is what the process may
         take while it trains, without the packed model. Where rows have one label each, those without one are
         left out. Texts need a `TextModel` around this.
         """

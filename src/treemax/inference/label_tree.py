@@ -45,15 +45,8 @@ class PackedNode(NamedTuple):
         n_entries = int(np.minimum(np.diff(part.starts), (n_children + 1) // 2).sum())
         packed = cls(np.empty(size, dtype=np.uint64), np.empty(n_entries, dtype=np.uint32), part.biases)
         kernels.fill_table(
-            part.features,
-            part.starts,
-            part.children,
-            part.weights,
-            n_children,
-            packed.slots,
-            packed.entries,
-            0,
-        )
+            part.features, part.starts, part.children, part.weights, n_children, packed.slots, packed.entries, 0
+        )  # fmt: skip
         return packed
 
 

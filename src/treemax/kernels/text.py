@@ -242,20 +242,26 @@ def hash_texts(
 
 
 @inline_kernel
+def _same_bytes(text, start, stop, other, first, end):
+    if stop - start != end - first:
+        return False
+    while start < stop and text[start] == other[first]:
+        start += _ONE
+        first += _ONE
+    return start == stop
+
+
+@inline_kernel
 def _find_word(text, start, stop, hashed, slots, hashes, starts, arena):
     """Where the word is, or could be put, in the table `slots` of numbers of words (-1: free)."""
     mask = np.uint64(slots.size - 1)
     at = np.uint64(bucket(hashed, _ZERO)) & mask
     while slots[at] >= 0:
         word = np.uint64(slots[at])
-        if hashes[word] == hashed:
-            first = np.uint64(starts[word])
-            n = np.uint64(starts[word + _ONE]) - first
-            i = _ZERO if n == stop - start else n + _ONE
-            while i < n and text[start + i] == arena[first + i]:
-                i += _ONE
-            if i == n:
-                break
+        if hashes[word] == hashed and _same_bytes(
+            text, start, stop, arena, np.uint64(starts[word]), np.uint64(starts[word + _ONE])
+        ):
+            break
         at = (at + _ONE) & mask
     return at
 

@@ -267,5 +267,5 @@ class StoredTraining:
 
 
 def length_of(stored: StoredRows) -> float:
-    """The length that rows are scaled by, as `learning.label_tree.scaled` has it."""
+    """The length that rows are scaled by, as `LabelTree.fit` finds it."""
     return math.sqrt(stored.mean_squared_length())

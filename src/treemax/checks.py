@@ -116,12 +116,15 @@ def check_top_is_sorted_and_consistent(estimator: Any) -> None:
     probabilities = model.predict_proba(X)
     assert probabilities.shape == (len(X), len(model.classes_))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-3)
+    of_all = model.predict_proba_of(X, model.classes_)
+    scaled = of_all / of_all.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(probabilities, scaled, rtol=1e-3, atol=1e-5)
     assert model.predict_topk(X, 100).labels.shape == (len(X), len(CLASSES)), "k is cut to the labels known"
 
 
 def agree_with_probabilities(model: Any, X: Any, labels: Any, scores: Any) -> None:
     """The scores are the probabilities of their labels, and (search may be approximate) nearly always the best."""
-    probabilities = model.predict_proba(X)
+    probabilities = model.predict_proba_of(X, model.classes_)
     row, place = np.nonzero(labels.astype(object) != None)  # noqa: E711
     column = np.searchsorted(model.classes_, labels[row, place].astype(model.classes_.dtype))
     expected = np.zeros_like(scores)
@@ -190,8 +193,18 @@ def check_multi_label(estimator: Any) -> None:
     labels, scores = model.predict_topk(X, 3)
     assert (np.diff(scores, axis=1) <= 0).all(), "scores are not sorted"
     agree_with_probabilities(model, X, labels, scores)
-    likely = model.predict_proba(X) >= 0.5
+    probabilities = model.predict_proba(X)
+    likely = probabilities >= model.threshold_
+    if model.every_row_labelled_:
+        likely[np.arange(len(X)), probabilities.argmax(axis=1)] |= ~likely.any(axis=1)
     assert answer == [model.classes_[row].tolist() for row in likely], "predict is not what is likely"
+    labelled = [row or CLASSES[:1] for row in lists]
+    for y, expected in ((labelled, False), ([*labelled[:-1], []], True)):
+        model = clone(estimator).fit(X, y)
+        model.threshold_ = 1.0
+        assert ([] in model.predict(X)) == expected, (
+            "rows without a likely label are not answered as they should"
+        )
     columns = [[CLASSES.index(label) for label in row] for row in lists]
     indicator = np.zeros((len(X), len(CLASSES)), dtype=int)
     for i, row in enumerate(columns):
@@ -204,19 +217,19 @@ def check_multi_label(estimator: Any) -> None:
 
 
 def check_thresholds_and_given_labels(estimator: Any) -> None:
-    """All labels over a threshold, and the probabilities of given labels, are those of `predict_proba`."""
+    """All labels over a threshold have their probabilities, and so have given labels."""
     X, y = example_data()
     multi_X, lists = example_lists()
     problems = [(X, y), (sp.csr_matrix(multi_X), lists)]
     for features, labels in problems[:1] if estimator.ONE_LABEL_ONLY else problems:
         model = clone(estimator).fit(features, labels)
-        probabilities = model.predict_proba(features)
+        probabilities = model.predict_proba_of(features, model.classes_)
         for threshold in (0.0, 0.05, 0.5, 1.0):
             found = model.predict_above(features, threshold)
             expected = [model.classes_[row].tolist() for row in probabilities >= threshold]
             agree = np.mean([a == b for a, b in zip(found, expected, strict=True)])
             assert agree > 0.99, (
-                f"predict_above({threshold}) is not what predict_proba says"
+                f"predict_above({threshold}) is not what predict_proba_of says"
             )  # rounding aside
         for row, pairs in zip(probabilities[:20], model.predict_above(features, 0.05, scores=True)):
             assert [score for _, score in pairs] == sorted((score for _, score in pairs), reverse=True)
@@ -246,6 +259,21 @@ def check_odd_shapes(estimator: Any) -> None:
         assert np.isfinite(scores).all() and labels[0].tolist() == labels[1].tolist()
         agree_with_probabilities(model, zeros, labels, scores)
     assert np.isfinite(clone(estimator).fit(np.zeros_like(X), y).predict_proba(X)).all()
+
+
+def check_rows_without_known_features(estimator: Any) -> None:
+    """A sparse row without any known feature is answered with the frequencies of the labels."""
+    X, y = example_data()
+    model = clone(estimator).fit(sp.csr_matrix(X[:-20]), y[:-20])
+    frequencies = model.label_counts_ / model.label_counts_.sum()
+    empty = sp.csr_matrix((2, X.shape[1]))
+    far = sp.csr_matrix(([1.0, 2.0], ([0, 1], [10**6, 10**6])))
+    for rows in (empty, far):
+        labels, scores = model.predict_topk(rows, 2)
+        np.testing.assert_allclose(scores[0], np.sort(frequencies)[::-1][:2], rtol=1e-6)
+        np.testing.assert_allclose(model.predict_proba(rows)[1], frequencies, rtol=1e-6)
+        assert model.predict(rows).tolist() == [labels[0, 0]] * 2
+        assert model.predict_above(rows, 0.0)[0] == model.classes_.tolist()
 
 
 # --- reproducing, saving, copying ----------------------------------------------------------------------
@@ -445,6 +473,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_multi_label,
     check_thresholds_and_given_labels,
     check_odd_shapes,
+    check_rows_without_known_features,
     check_reproducible,
     check_save_and_load,
     check_copies,

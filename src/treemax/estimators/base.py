@@ -19,7 +19,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import treemax
 from treemax import modelfile
+from treemax.calibration import Calibration
 from treemax.checkpoints import checkpoints_are_kept, kept
+from treemax.estimators.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.inputs import Rows, SparseRows, as_rows, is_arrow
 from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, distinct, read_labels, target_ids
 from treemax.memory import available_bytes, in_words
@@ -52,7 +54,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     """Base class of all classifiers; see `OneVsAll` for one that is easy to read.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
-    label), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, and `model_`.
+    label), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, `calibration_` (from scores to
+    probabilities), `threshold_` (of multi-label `predict`), and `model_`.
     """
 
     ONE_LABEL_ONLY = False  # a system for multi-class problems only says so here
@@ -65,6 +68,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     n_examples_: int
     n_features_in_: int
     multi_label_: bool
+    calibration_: Calibration
+    every_row_labelled_: bool  # no training row was without a label
     model_: Any
     reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
 
@@ -85,17 +90,21 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         return self._train(rows, targets, len(index), multi_label)
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first."""
+        """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first.
+
+        A score is between 0 and 1; `model_.calibration`, where there is one, makes a probability of it. The same for the
+        next three.
+        """
         raise NotImplementedError
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        """The probability of every label for each row."""
+        """The score of every label for each row."""
         raise NotImplementedError
 
     def _above(
         self, rows: Rows, threshold: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Row, id and probability of all labels with at least this probability, by row and id.
+        """Row, id and score of all labels with at least this score, by row and id.
 
         For a system that finds them without looking at all labels; this one looks at all, in blocks.
         """
@@ -108,7 +117,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         return row, ids, chosen
 
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1.
+        """The scores of given labels, ids[i] those of row i; 0 where the id is -1.
 
         For a system that knows them without looking at all labels; this one looks at all, in blocks.
         """
@@ -219,7 +228,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
         self.n_examples_ = len(rows)
         self.multi_label_ = labels.multi_label
+        self.every_row_labelled_ = bool((labels.counts > 0).all())
         self._label_form = labels.form
+        self.calibration_ = getattr(model, "calibration", Calibration())
         self.model_ = model
         self.reading_ = {}
         self.__dict__.pop("_classes", None)
@@ -243,21 +254,36 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be a positive integer, got {k!r}.")
-        ids, scores = self._top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
+        ids, scores = self._calibrated_top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
         return TopK(self._labels_of(ids), scores)
 
     def predict(self, X: Any) -> Any:
-        """The most probable label of each row; for a multi-label model, the labels more likely than not.
+        """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
 
-        A multi-label model answers in the form of the `y` it was trained with: label lists or an
-        indicator matrix.
+        `fit` chooses `threshold_` on rows held out, for the largest micro-averaged F1; set it to another value as you
+        like. A row where no label reaches it gets its most probable label, if every training row had one. A
+        multi-label model answers in the form of the `y` it was trained with: label lists or an indicator matrix.
         """
         rows = self._rows_to_predict(X)
-        if self.multi_label_:
-            row_of, ids, _ = self._above(rows, 0.5)
-            return self._in_caller_form(row_of, ids, len(rows))
-        ids, _ = self._top(rows, 1)
-        return self._labels_of(ids)[:, 0]
+        if not self.multi_label_:
+            ids, _ = self._calibrated_top(rows, 1)
+            return self._labels_of(ids)[:, 0]
+        row_of, ids, _ = self._calibrated_above(rows, self.threshold_)
+        if self.every_row_labelled_:
+            row_of, ids = self._with_one_at_least(rows, row_of, ids)
+        return self._in_caller_form(row_of, ids, len(rows))
+
+    @property
+    def threshold_(self) -> float:
+        """The probability from which a multi-label `predict` answers with a label."""
+        if "calibration_" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no threshold_ before it is fitted")
+        return self.calibration_.threshold
+
+    @threshold_.setter
+    def threshold_(self, value: float) -> None:
+        check_number("threshold_", value, least=0, most=1)
+        self.calibration_ = self.calibration_._replace(threshold=float(value))
 
     def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
         """All labels of each row whose probability is at least `threshold`, however many they are.
@@ -267,7 +293,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """
         check_number("threshold", threshold, least=0, most=1)
         rows = self._rows_to_predict(X)
-        row_of, ids, probabilities = self._above(rows, float(threshold))
+        row_of, ids, probabilities = self._calibrated_above(rows, float(threshold))
         if not scores:
             return self._in_caller_form(row_of, ids, len(rows))
         order = np.lexsort((-probabilities, row_of))
@@ -282,12 +308,18 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         the labels of `predict_topk` (where None stands for no label, with probability 0).
         """
         rows = self._rows_to_predict(X)
-        return self._probabilities_of(rows, asked_ids(labels, self.label_index_, len(rows)))
+        ids = asked_ids(labels, self.label_index_, len(rows))
+        answer = self.calibration_.probabilities(self._probabilities_of(rows, ids))
+        unknown = without_known_features(rows, self.n_features_in_)
+        if unknown is not None:
+            answer[unknown] = np.where(ids[unknown] >= 0, self._frequencies()[ids[unknown]], 0.0)
+        return answer
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """The probability of every label, in the order of `classes_`.
+        """The probability of every label, in the order of `classes_`; of a multi-class model they sum to one.
 
-        Dense: refused when it would not fit in memory; `predict_topk` is the natural call with many labels.
+        The other answers leave room for labels that the training never saw. Dense: refused when it would not fit in
+        memory; `predict_topk` is the natural call with many labels.
         """
         rows = self._rows_to_predict(X)
         needed, available = 4 * len(rows) * len(self.label_index_), available_bytes()
@@ -296,7 +328,53 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
                 f"predict_proba would need {in_words(needed)} for {len(rows):,} rows x {len(self.label_index_):,} "
                 f"labels, and {in_words(available)} is available: use predict_topk(X, k), or fewer rows at a time."
             )
-        return self._probabilities(rows)
+        answer = self.calibration_.probabilities(self._probabilities(rows))
+        unknown = without_known_features(rows, self.n_features_in_)
+        if unknown is not None:
+            answer[unknown] = self._frequencies()
+        if not self.multi_label_ and self.calibration_.changes_scores:
+            answer /= answer.sum(axis=1, keepdims=True)
+        return answer
+
+    def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The ids of the k most probable labels, and their probabilities."""
+        ids, scores = self._top(rows, k)
+        probabilities = self.calibration_.probabilities(scores)
+        unknown = without_known_features(rows, self.n_features_in_)
+        if unknown is not None:
+            frequencies = self._frequencies()
+            first = most_frequent(frequencies, k)
+            ids[unknown], probabilities[unknown] = first, frequencies[first]
+        return ids, probabilities
+
+    def _calibrated_above(
+        self, rows: Rows, threshold: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Row, id and probability of all labels with at least this probability, by row and id."""
+        row_of, ids, scores = self._above(rows, self.calibration_.score(threshold) * (1 - 1e-6))
+        probabilities = self.calibration_.probabilities(scores)
+        kept = probabilities >= np.float32(threshold)
+        found = row_of[kept], ids[kept], probabilities[kept]
+        unknown = without_known_features(rows, self.n_features_in_)
+        if unknown is None:
+            return found
+        frequencies = self._frequencies()
+        frequent = np.flatnonzero(frequencies >= np.float32(threshold))
+        return replace_rows(found, unknown, frequent, frequencies[frequent])
+
+    def _with_one_at_least(
+        self, rows: Rows, row_of: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row and id of labels found, and of the best label of every row without any."""
+        empty = np.flatnonzero(np.bincount(row_of, minlength=len(rows)) == 0)
+        if len(empty) == 0:
+            return row_of, ids
+        first = self._calibrated_top(rows[empty], 1)[0][:, 0]
+        place = np.searchsorted(row_of, empty)
+        return np.insert(row_of, place, empty), np.insert(ids, place, first)
+
+    def _frequencies(self) -> NDArray[np.float32]:
+        return label_frequencies(self.label_counts_, self.n_examples_, self.multi_label_)
 
     def score(self, X: Any, y: Any) -> float:
         """The share of rows whose best label is right (precision at 1; accuracy for multi-class)."""
@@ -363,6 +441,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             "label_form": self._label_form,
             "n_features": self.n_features_in_,
             "n_examples": self.n_examples_,
+            "every_row_labelled": self.every_row_labelled_,
+            "calibration": list(self.calibration_),
             "reading": self.reading_,
             "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
             "model": header,
@@ -386,6 +466,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         estimator.label_counts_ = counts
         estimator.n_examples_ = int(header["n_examples"])
         estimator.n_features_in_ = int(header["n_features"])
+        estimator.every_row_labelled_ = bool(header["every_row_labelled"])
+        estimator.calibration_ = Calibration.checked(header["calibration"])
         estimator.multi_label_ = header["label_form"] != "vector"
         estimator._label_form = header["label_form"]
         estimator.reading_ = dict(header["reading"])

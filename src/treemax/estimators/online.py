@@ -79,6 +79,7 @@ class OnlineLabelClassifier(LabelClassifier):
         model = self._start_named(rows, targets, index, labels.multi_label)
         self._adopt(X, rows, labels, index, targets, model)
         self._continue(self.model_, rows, targets)
+        self._calibrate_again()
 
     def _go_on(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:
         self._check_width(X, rows)
@@ -93,7 +94,13 @@ class OnlineLabelClassifier(LabelClassifier):
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
         np.add.at(self.label_counts_, targets.ids[targets.indptr[0] : targets.indptr[-1]], 1)
         self.n_examples_ += len(rows)
+        self.every_row_labelled_ &= bool((labels.counts > 0).all())
         self._continue(model, rows, targets)
+        self._calibrate_again()
+
+    def _calibrate_again(self) -> None:
+        """Take over what the model found of its scores while it learned, if it looks."""
+        self.calibration_ = getattr(self.model_, "calibration", self.calibration_)
 
     def _check_form(self, labels: RaggedLabels) -> None:
         if labels.multi_label and not self.multi_label_:

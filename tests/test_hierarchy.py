@@ -373,11 +373,10 @@ def test_without_a_tree_nothing_changes(monkeypatch):
     assert not hasattr(fresh, "model_") and not hasattr(fresh, "loss_")
 
 
-def test_the_loss_chosen_is_shown(tmp_path):
+def test_the_cost_chosen_is_shown(tmp_path):
     X, y = animals()
-    assert treemax.LabelTree(verbose=0).fit(X, y).describe()["loss"] == "squared_hinge"
-    many = [[0, 1, 2, 3, 4, 5, 6]] * len(X)
-    model = treemax.LabelTree(verbose=0).fit(X, many)
-    assert model.describe()["loss"] == model.loss_ == "logistic"
+    model = treemax.LabelTree(verbose=0).fit(X, y)
+    assert model.describe()["loss"] == "squared_hinge" and model.describe()["cost"] == round(model.cost_, 3)
+    assert treemax.LabelTree(verbose=0, cost=3.0).fit(X, y).cost_ == 3.0
     model.save(tmp_path / "model.treemax")
     assert treemax.load(tmp_path / "model.treemax").describe() == model.describe()

@@ -14,7 +14,7 @@ from treemax.inputs import as_rows
 from treemax.kernels import search as kernels
 from treemax.labels import Targets
 from treemax.learning.adagrad import mean_squared_length
-from treemax.learning.label_tree import Settings, TreeTraining
+from treemax.learning.label_tree import Common, Settings, TreeTraining
 from treemax.pools import Table, Threads
 from treemax.trees import TREES, complete_tree
 
@@ -108,7 +108,7 @@ def test_a_model_of_one_node_is_a_flat_one():
 def test_exact_search_is_never_worse_than_the_beam(multi_label):
     X, y = easy(noise=0.6, multi_label=multi_label)
     fitted = model(beam=1).fit(X, y)
-    probabilities = fitted.predict_proba(X)
+    probabilities = fitted.predict_proba_of(X, fitted.classes_)
     narrow = fitted.predict_topk(X, 5)
     wide = fitted.set_params(beam=100).predict_topk(X, 5)
     exact = fitted.set_params(search="exact").predict_topk(X, 5)
@@ -268,10 +268,9 @@ def test_weights_below_the_threshold_are_dropped():
         packed = fitted.model_.trees[0]
         rows = as_rows(X)
         length = math.sqrt(mean_squared_length(rows)[0])
-        settings = Settings("squared_hinge", 1.0, 10, threshold, 20)
-        rebuilt = TreeTraining(
-            packed.tree, Threads().share(Table(rows)), length, targets_of(fitted, y), settings, 0
-        )
+        settings = Settings("squared_hinge", 1.0, 1.0, 10, threshold, 20)
+        common = Common(settings, 0, length, np.zeros(rows.n_features, dtype=bool))
+        rebuilt = TreeTraining(packed.tree, Threads().share(Table(rows)), targets_of(fitted, y), common)
         for _ in rebuilt.run():
             pass
         ones = np.ones(packed.tree.depth)
@@ -384,7 +383,7 @@ def test_any_number_of_passes(passes):
     [
         ({"tree": "oak"}, "tree must be one of kmeans, random, complete, huffman, or a hierarchy, got 'oak'"),
         ({"tree": None}, "tree must be one of .* got None"),
-        ({"loss": "hinge"}, "loss must be one of auto, squared_hinge, logistic, got 'hinge'"),
+        ({"loss": "hinge"}, "loss must be one of squared_hinge, logistic, got 'hinge'"),
         ({"search": "depth-first"}, "search must be one of beam, exact, got 'depth-first'"),
         ({"arity": 1}, "arity must be an integer at least 2 and at most 65536, got 1"),
         ({"arity": 2.0}, "arity must be an integer .* got 2.0"),

@@ -36,7 +36,7 @@ def solve(X, lists, n_children, loss, cost=1.0, passes=2000, held=None, rows=Non
     rows = np.arange(len(X), dtype=np.uint32) if rows is None else np.asarray(rows, dtype=np.uint32)
     held = np.zeros(len(rows), dtype=bool) if held is None else held
     scratch = np.zeros(source.n_features, dtype=np.uint32)
-    features, weights, held_scores = kernels.train_sparsely(
+    features, weights, _, held_scores = kernels.train_sparsely(
         source.indptr, source.indices, source.values, rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
         np.float32(cost), passes, held, 3, scratch,
     )  # fmt: skip
@@ -175,20 +175,21 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
     for train in ("l1", "l2"):
         likelihood, histogram = np.zeros(len(SLOPES)), np.zeros((2, siblings.BINS), dtype=np.int64)
         scratch = np.zeros(source.n_features, dtype=np.uint32)
+        everything = np.ones(source.n_features, dtype=bool)
         if train == "l1":
             kept = train_sparsely(
                 source, rows, rows, indptr, children, 5, 1.0, "squared_hinge", 1.0, 10, 4, 3, 0.1, SLOPES, likelihood,
-                histogram, siblings.HISTOGRAM_REACH, scratch,
+                histogram, siblings.HISTOGRAM_REACH, everything, scratch,
             )  # fmt: skip
         else:
             siblings.train_siblings(
                 source.indptr, source.indices, source.values, rows, rows, indptr, children, 5, np.float32(1), 0, np.float32(1.0), 10, np.float32(0), 4, 3,
-                np.float32(0.1), SLOPES, likelihood, histogram, scratch,
+                np.float32(0.1), SLOPES, likelihood, histogram, everything, scratch,
             )  # fmt: skip
         found.append(histogram.sum(axis=1).tolist())
         assert (likelihood < 0).all()
     assert found[0] == found[1]
-    features, starts, entry_children, weights, biases = kept
+    features, starts, entry_children, weights, biases = kept[:5]
     assert (np.abs(weights) >= np.float32(0.1)).all() and (np.diff(starts) > 0).all()
     assert starts[-1] == len(weights) == len(entry_children) and len(features) == len(starts) - 1
     assert len(biases) == 5 and weights.dtype == np.float32

@@ -219,11 +219,12 @@ def test_problems_of_nodes_are_those_in_memory(several):
     rows = stored(examples)
     for arity, leaf, seed in ((2, 2, 0), (7, 12, 1), (16, 60, 2)):
         tree = random_tree(60, arity, leaf, seed)
-        below = Below(tree, rows)
-        for problem in node_problems(tree, rows.targets):
+        costs = np.linspace(0.5, 2.0, len(tree))
+        below = Below(tree, rows, costs)
+        for problem in node_problems(tree, rows.targets, costs):
             found = below.problem(problem.node)
-            assert found[:2] == problem[:2]
-            for expected, got in zip(problem[2:], found[2:], strict=True):
+            assert found[:3] == problem[:3]
+            for expected, got in zip(problem[3:], found[3:], strict=True):
                 assert expected.dtype == got.dtype
                 np.testing.assert_array_equal(expected, got)
 

@@ -13,7 +13,7 @@ from treemax.kernels import siblings as kernels
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.labels import Targets
-from treemax.learning.label_tree import LOSSES, SLOPES, Calibration, node_problems
+from treemax.learning.label_tree import LOSSES, SLOPES, LevelScores, node_problems
 from treemax.trees import Tree, complete_tree, huffman_tree, random_tree
 
 N_FEATURES = 12
@@ -54,11 +54,12 @@ class Trained:
         children = np.array([child for row in lists for child in row], dtype=np.uint32)
         self.likelihood, self.histogram = np.zeros(len(SLOPES)), np.zeros((2, kernels.BINS), dtype=np.int64)
         self.scratch = np.zeros(source.n_features, dtype=np.uint32)
-        self.features, self.starts, self.children, self.weights, self.bias = kernels.train_siblings(
+        found = kernels.train_siblings(
             source.indptr, source.indices, source.values, self.rows, self.rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
             np.float32(cost), passes, np.float32(small), held, SEED, np.float32(least), SLOPES, self.likelihood, self.histogram,
-            self.scratch,
+            np.ones(source.n_features, dtype=bool), self.scratch,
         )  # fmt: skip
+        self.features, self.starts, self.children, self.weights, self.bias = found[:5]
         self.dense = np.zeros((source.n_features, n_children), dtype=np.float32)
         feature = np.repeat(self.features, np.diff(self.starts)).astype(np.int64)
         self.dense[feature, self.children] = self.weights
@@ -320,7 +321,7 @@ def test_rows_held_out_join_in_the_end():
 
 def test_the_calibration_chooses_the_best_slope():
     random = np.random.RandomState(0)
-    calibration = Calibration(3)
+    calibration = LevelScores(3)
     calibration.add(0, -np.square(SLOPES - 5.0), np.zeros((2, kernels.BINS), dtype=np.int64))
     assert abs(calibration.softmax_slopes()[0] - 5.0) <= np.diff(SLOPES).max()
     assert calibration.softmax_slopes()[1] == 4.0
@@ -369,8 +370,8 @@ def uneven_tree(n_labels, seed):
 
 
 def check_problems(tree, lists, targets):
-    found = {problem.node: problem for problem in node_problems(tree, targets)}
-    assert len(found) == len(node_problems(tree, targets)), "one problem a node"
+    found = {problem.node: problem for problem in node_problems(tree, targets, np.ones(len(tree)))}
+    assert len(found) == len(node_problems(tree, targets, np.ones(len(tree)))), "one problem a node"
     assigned = [assign_to_nodes(tree, row) for row in lists]
     for node in np.flatnonzero(tree.n_children > 0):
         expected = {}
@@ -417,7 +418,8 @@ def test_one_label_a_row(tree):
 
 
 def test_rows_without_any_label():
-    problems = node_problems(complete_tree(5), targets_of([[], []]))
+    tree = complete_tree(5)
+    problems = node_problems(tree, targets_of([[], []]), np.ones(len(tree)))
     assert [len(problem.rows) for problem in problems if problem.node == 0] in ([], [2])
 
 

@@ -11,9 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.labels import Targets
+
 PRIOR = 5.0  # weight of "the scores are right already", in nats: it matters while rows are few
 PRIOR_ROWS = 30  # the same for the threshold, in rows
 LEAST_SLOPE = 0.05
+FIRST_LABELS = 5  # of a row, on which probabilities are fitted
+MOST_LABELS = 200  # of a row, among which a threshold is looked for
 HALF = 0.5
 
 
@@ -64,65 +68,91 @@ def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Cal
     weight = np.full(ranked.shape, HALF / max(1, ranked.shape[1] - 1))
     weight[:, 0] = HALF if ranked.shape[1] > 1 else 1.0
     weight[ranked <= 0] = 0.0
-    slope, shift = _logistic_regression(logit.ravel(), right.ravel(), weight.ravel())
+    slope, shift, _ = logistic_curve(
+        logit.ravel(), (weight * right).ravel(), (weight * (1.0 - right)).ravel(), PRIOR
+    )
     return Calibration(max(slope, LEAST_SLOPE), shift)
 
 
-def _logistic_regression(
-    x: NDArray[np.float64], right: NDArray[np.float64], weight: NDArray[np.float64]
-) -> tuple[float, float]:
-    """Slope and shift by damped Newton steps, from and towards 1 and 0."""
+def logistic_curve(
+    x: NDArray[np.float64], right: NDArray[np.float64], wrong: NDArray[np.float64], prior: float
+) -> tuple[float, float, float]:
+    """Slope and shift of the logistic curve that fits weights of right and wrong answers at x, and its loss.
+
+    By damped Newton steps. `prior` is the weight of a slope of 1 and a shift of 0.
+    """
     start = np.array([1.0, 0.0])
-    found, step_size = start, 1.0
+    found = np.array([0.0, np.log((right.sum() + 1e-9) / (wrong.sum() + 1e-9))])
+    weight = right + wrong
 
     def loss(parameters: NDArray[np.float64]) -> float:
         z = parameters[0] * x + parameters[1]
-        return float(
-            (weight * (np.logaddexp(0.0, z) - right * z)).sum() + PRIOR * ((parameters - start) ** 2).sum()
-        )
+        fit = (weight * np.logaddexp(0.0, z) - right * z).sum()
+        return float(fit + prior * ((parameters - start) ** 2).sum())
 
     value = loss(found)
     for _ in range(50):
         chance = 1.0 / (1.0 + np.exp(-(found[0] * x + found[1])))
-        slack, curve = weight * (chance - right), weight * chance * (1.0 - chance)
-        gradient = np.array([(slack * x).sum(), slack.sum()]) + 2 * PRIOR * (found - start)
+        slack, curve = weight * chance - right, weight * chance * (1.0 - chance)
+        gradient = np.array([(slack * x).sum(), slack.sum()]) + 2 * prior * (found - start)
         cross = (curve * x).sum()
-        hessian = np.array([[(curve * x * x).sum(), cross], [cross, curve.sum()]]) + 2 * PRIOR * np.eye(2)
+        hessian = np.array([[(curve * x * x).sum(), cross], [cross, curve.sum()]])
+        hessian += (2 * prior + 1e-9) * np.eye(2)
         step, step_size = np.linalg.solve(hessian, gradient), 1.0
-        while step_size > 1e-4 and loss(found - step_size * step) > value:
+        while step_size > 1e-9 and loss(found - step_size * step) > value:
             step_size /= 2
         following = loss(found - step_size * step)
-        if following > value - 1e-9:
+        if not following < value - 1e-9 * abs(value):
             break
         found, value = found - step_size * step, following
-    return float(found[0]), float(found[1])
+    return float(found[0]), float(found[1]), value
 
 
 def best_threshold(
-    rows: NDArray[np.int64], probabilities: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64],
-    always_one: bool,
-) -> float:  # fmt: skip
+    ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], always_one: bool
+) -> float:
     """The threshold of the largest micro-averaged F1 on rows held out.
 
-    `rows`, `probabilities` and `hits` have an entry for every label found in them, `n_labels` the number of true
-    labels of every row. With `always_one` every row is answered with its best label at least. Where rows are few, the
+    `ranked` are the probabilities of their best labels, best first, `hits` says which are right, and `n_labels` how many
+    labels each row has. With `always_one` every row is answered with its best label at least. Where rows are few, the
     answer leans towards half of the F1, which is the best threshold of exact probabilities (Lipton et al., 2014).
     """
-    if len(rows) == 0 or n_labels.sum() == 0:
+    if len(ranked) == 0 or n_labels.sum() == 0:
         return HALF
-    order = np.lexsort((-probabilities, rows))
-    free = np.ones(len(rows), dtype=bool)
-    n_fixed = right_fixed = 0
+    n_fixed, right_fixed, first_free = 0, 0, 0
     if always_one:
-        first = order[np.unique(rows[order], return_index=True)[1]]
-        free[first] = False
-        n_fixed, right_fixed = len(first), int(hits[first].sum())
-    by_probability = np.flatnonzero(free)[np.argsort(-probabilities[free], kind="stable")]
-    n_answers = n_fixed + np.arange(len(by_probability) + 1)
-    right = right_fixed + np.concatenate([[0], np.cumsum(hits[by_probability])])
-    f1 = 2 * right / np.maximum(1, n_answers + n_labels.sum())
+        n_fixed, right_fixed, first_free = len(ranked), int(hits[:, 0].sum()), 1
+    free, right_free = ranked[:, first_free:].ravel(), hits[:, first_free:].ravel()
+    order = np.argsort(-free, kind="stable")
+    n_answers = n_fixed + np.arange(len(order) + 1)
+    n_right = right_fixed + np.concatenate([[0], np.cumsum(right_free[order])])
+    f1 = 2 * n_right / (n_answers + n_labels.sum())
     best = int(f1.argmax())
-    falling = np.concatenate([[1.0], probabilities[by_probability].astype(np.float64), [0.0]])
+    falling = np.concatenate([[1.0], free[order].astype(np.float64), [0.0]])
     chosen = (falling[best] + falling[best + 1]) / 2
     share = PRIOR_ROWS / (PRIOR_ROWS + len(n_labels))
     return float((1 - share) * chosen + share * f1[best] / 2)
+
+
+def calibrated(
+    ids: NDArray[np.int64], scores: NDArray[np.float32], targets: Targets, n_labels: int, multi_label: bool
+) -> Calibration:
+    """What scores are worth, by rows held out: their best labels, best first (see `labels_to_rank`), and their own."""
+    rows = np.arange(len(ids))
+    truth = (
+        np.repeat(rows, np.diff(targets.indptr)) * n_labels
+        + targets.ids[targets.indptr[0] : targets.indptr[-1]]
+    )
+    hits = np.isin(rows[:, None] * n_labels + ids, truth) & (ids >= 0)
+    found = fit_calibration(scores[:, :FIRST_LABELS], hits[:, :FIRST_LABELS])
+    if not multi_label:
+        return found
+    own = np.diff(targets.indptr)
+    threshold = best_threshold(found.probabilities(scores), hits, own, always_one=bool(own.all()))
+    return found._replace(threshold=threshold)
+
+
+def labels_to_rank(targets: Targets, n_labels: int, multi_label: bool) -> int:
+    """How many labels of a row have to be found for `calibrated`: twice as many as rows have."""
+    mean = len(targets.ids) / max(1, len(targets)) if multi_label else 1.0
+    return int(min(n_labels, max(FIRST_LABELS, np.ceil(2 * mean)), MOST_LABELS))

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
-from treemax.kernels import soundness
+from treemax.kernels import dealing, soundness
 from treemax.sparse import csr_parts
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
@@ -75,6 +75,20 @@ class SparseRows:
 def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
     """Some of the rows, copied."""
     return as_rows(rows.to_scipy()[indices]) if isinstance(rows, SparseRows) else rows[indices]
+
+
+def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
+    """Some of the rows, by number in ascending order; copied where they are not all."""
+    if len(numbers) == len(rows):
+        return rows
+    lengths = np.diff(rows.indptr)[numbers]
+    indices = np.empty(int(lengths.sum()), dtype=np.uint32)
+    values = np.empty(len(indices), dtype=np.float32)
+    first, last = rows.indptr[0], rows.indptr[-1]
+    dealing.copy_rows(
+        rows.indptr, rows.indices[first:last], rows.values[first:last], numbers, indices, values
+    )
+    return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

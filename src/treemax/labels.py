@@ -108,6 +108,14 @@ class Targets:
         return Targets(self.indptr[start : max(start, stop) + 1], self.ids)
 
 
+def picked_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
+    """The label ids of some rows."""
+    starts, counts = targets.indptr[rows], targets.indptr[rows + 1] - targets.indptr[rows]
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    entry = np.arange(indptr[-1]) - np.repeat(indptr[:-1], counts)
+    return Targets(indptr, targets.ids[np.repeat(starts, counts) + entry])
+
+
 def read_labels(y: Any, name: str = "y") -> RaggedLabels:
     """Understand `y`: a vector of strings or integers, a list of label lists, or an indicator matrix.
 

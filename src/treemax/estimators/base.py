@@ -22,7 +22,7 @@ from treemax import modelfile
 from treemax.calibration import Calibration
 from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.estimators.prior import label_frequencies, most_frequent, replace_rows, without_known_features
-from treemax.inputs import Rows, SparseRows, as_rows, is_arrow
+from treemax.inputs import Rows, SparseRows, as_rows, chosen_rows, is_arrow
 from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, distinct, read_labels, target_ids
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
@@ -369,7 +369,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         empty = np.flatnonzero(np.bincount(row_of, minlength=len(rows)) == 0)
         if len(empty) == 0:
             return row_of, ids
-        first = self._calibrated_top(rows[empty], 1)[0][:, 0]
+        first = self._calibrated_top(chosen_rows(rows, empty), 1)[0][:, 0]
         place = np.searchsorted(row_of, empty)
         return np.insert(row_of, place, empty), np.insert(ids, place, first)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,25 +14,24 @@ from treemax import modelfile
 from treemax.checkpoints import checkpoints_are_kept
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
-from treemax.estimators.stored import Source, learned_form, stand_in, stored_rows
+from treemax.estimators.stored import Source, learned_form, stored_rows
 from treemax.inference.compact import loaded_tree, saved_arrays
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
-from treemax.labels import LabelIndex, RaggedLabels, Targets
-from treemax.learning.adagrad import mean_squared_length
-from treemax.learning.label_tree import LOSSES, PENALTIES, Settings, TreeTraining
-from treemax.learning.out_of_core import StoredTraining, length_of, room_for_rows, stored_label_vectors
+from treemax.labels import LabelIndex, RaggedLabels, Targets, picked_targets
+from treemax.learning.label_tree import LOSSES, PENALTIES, Common, RowsInMemory, Settings, TreeTraining
+from treemax.learning.label_tree_choices import calibrate, calibration_rows, choose_cost, middle_cost
+from treemax.learning.out_of_core import RowsOnDisk, StoredTraining, room_for_rows
 from treemax.learning.stored_rows import StoredRows
 from treemax.memory import as_bytes
 from treemax.parameters import check_number
-from treemax.pools import Table, cluster_in_use, pool_for
+from treemax.pools import cluster_in_use
 from treemax.progress import progress_bar
 from treemax.threads import interruptible, thread_count
-from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy, label_vectors
+from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
 
-COSTS = {"squared_hinge": 1.0, "logistic": 2.0}
-FEW_LABELS_LEAF, MANY_LABELS_LEAF = 150, 1000  # labels under a last inner node
+HELD_SHARE = 20  # one row in so many calibrates the probabilities before it joins the training
 
 
 @modelfile.saveable
@@ -54,15 +54,15 @@ class LabelTree(WithHierarchy):
         Labels under one last inner node. A node of your own hierarchy with more children is divided further.
     n_trees : int
         Trees whose probabilities are averaged: more accurate, and as many times larger and slower.
-    loss : "auto", "squared_hinge" or "logistic"
-        "auto" takes the logistic loss where rows have many labels (more than 5 on average), else the squared
-        hinge.
+    loss : "squared_hinge" or "logistic"
+        What the classifiers of the nodes minimise.
     penalty : "l2" or "l1"
         What keeps the weights small: "l1" makes most of them zero, for a much smaller model that takes longer to
         train.
     cost : "auto" or float
-        Weight of an error against the size of the weights (C of support vector machines). "auto" is 1 for the
-        squared hinge, 2 for the logistic loss.
+        Weight of an error against the size of the weights (C of support vector machines). "auto" chooses it for
+        the nodes above labels, on rows held out; the other nodes, and all with penalty "l1", take 1 for the squared
+        hinge and 4 for the logistic loss.
     passes : int
         Passes over the rows of each node, fewer where they settle before.
     threshold : float
@@ -71,8 +71,8 @@ class LabelTree(WithHierarchy):
         Of the weights. With "int8" the file is mostly about two fifths of the size, and is read when it is opened,
         not mapped.
     temperature : float
-        Divides the calibrated scores of siblings. At 1 the probabilities are those that fit rows held out of
-        the training; a little above, errors near the root weigh less and the best labels are found more often.
+        Divides the calibrated scores of siblings, for the ranking of the labels: a little above 1, errors near the root weigh
+        less and the best labels are found more often. The probabilities are calibrated after that.
     beam : int
         Nodes kept at each level in prediction.
     search : "beam" or "exact"
@@ -87,7 +87,11 @@ class LabelTree(WithHierarchy):
     Attributes
     ----------
     loss_ : str
-        The loss in use, also where it was chosen by the data.
+        The loss that the model was trained with.
+    cost_ : float
+        The cost in use at the nodes above labels.
+    threshold_ : float
+        The probability from which a multi-label `predict` answers with a label, chosen on rows held out; it may be set.
 
     Examples
     --------
@@ -107,14 +111,15 @@ class LabelTree(WithHierarchy):
     NODE_BY_NODE = True
 
     loss_: str
+    cost_: float
 
     def __init__(
         self,
         tree: Any = "kmeans",
         arity: int | str = "auto",
-        max_leaf: int | str = "auto",
+        max_leaf: int = 150,
         n_trees: int = 1,
-        loss: str = "auto",
+        loss: str = "squared_hinge",
         penalty: str = "l2",
         cost: float | str = "auto",
         passes: int = 10,
@@ -146,7 +151,7 @@ class LabelTree(WithHierarchy):
 
     def _check_parameters(self) -> None:
         choices_of = {
-            "loss": ("auto", *LOSSES),
+            "loss": tuple(LOSSES),
             "penalty": PENALTIES,
             "precision": ("bfloat16", "int8"),
             "search": ("beam", "exact"),
@@ -157,8 +162,7 @@ class LabelTree(WithHierarchy):
         check_tree(self.tree)
         if not _is_auto(self.arity):
             check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN)
-        if not _is_auto(self.max_leaf):
-            check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
+        check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
         if not _is_auto(self.cost):
             check_number("cost", self.cost, above=0)
         check_number("temperature", self.temperature, least=0.01, most=100)
@@ -217,29 +221,15 @@ class LabelTree(WithHierarchy):
     ) -> LabelTree:
         """Train on rows that are on disk already, as `fit_file` puts them there."""
         index, several = data.overview.index, data.overview.several
-        threads = thread_count(self.n_jobs)
-        room = room_for_rows(memory, stored, len(index), threads)
-        settings = self._settings(stored.targets, several)
-        length, rows = length_of(stored), stand_in(stored)
-        vectors = self._given_vectors(label_features, index)
-        if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
-            vectors = stored_label_vectors(stored, len(index), room)
-        trees: list[PackedTree] = []
+        room = room_for_rows(memory, stored, len(index), thread_count(self.n_jobs))
+        source = RowsOnDisk(stored, room)
         stopped = None
         try:
-            for seed in check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist():
-                tree = build_tree(
-                    self.tree, rows, stored.targets, index, self.arity, self._max_leaf(stored.targets), vectors, seed, threads
-                )  # fmt: skip
-                training = StoredTraining(tree, stored, length, settings, seed, room)
-                trees.append(self._train_tree(training, several))
-        except KeyboardInterrupt:  # trees that are ready are a smaller forest
-            if not trees:
-                raise
-            stopped = TrainingInterrupted(None, len(trees) / self.n_trees)
-        self.loss_ = settings.loss
+            forest = self._train_forest(source, index, several, label_features)
+        except TrainingInterrupted as interruption:
+            forest, stopped = interruption.model, interruption
         labels = learned_form(RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several)
-        self._adopt(rows, rows, labels, index, stored.targets, Forest(tuple(trees)))
+        self._adopt(source.rows, source.rows, labels, index, stored.targets, forest)
         if stopped is not None:
             raise stopped
         return self
@@ -247,57 +237,83 @@ class LabelTree(WithHierarchy):
     def _train_named(
         self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
     ) -> Forest:
-        sparse = sparsified(rows)
-        settings = self._settings(targets, multi_label)
+        source = RowsInMemory(sparsified(rows), targets, thread_count(self.n_jobs))
+        return self._train_forest(source, index, multi_label, label_features)
+
+    def _train_forest(
+        self, source: RowsInMemory | RowsOnDisk, index: LabelIndex, multi_label: bool, label_features: Any
+    ) -> Forest:
+        """All trees, and what their scores are worth; after Ctrl-C, of the trees that are ready."""
         vectors = self._given_vectors(label_features, index)
-        seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist()
+        if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
+            vectors = source.label_vectors(len(index))
+        settings = self._settings()
+        judging = calibration_rows(len(source.targets), settings.held_share)
+        held = source.load(judging)
+        early_features = np.zeros(held.n_features, dtype=bool)
+        early_features[held.indices] = True
         trees: list[PackedTree] = []
-        crew = pool_for(thread_count(self.n_jobs)).share(Table(sparse))
-        length = math.sqrt(mean_squared_length(sparse)[0])
-        if vectors is None and not is_hierarchy(self.tree) and self.tree == "kmeans":
-            vectors = label_vectors(sparse, targets, len(index), crew=crew)
+        early_trees: list[PackedTree] = []
+        stopped = False
         try:
-            for seed in seeds:
+            for seed in check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist():
                 tree = build_tree(
-                    self.tree, sparse, targets, index, self.arity, self._max_leaf(targets), vectors, seed,
+                    self.tree, source.rows, source.targets, index, self.arity, self.max_leaf, vectors, seed,
                     thread_count(self.n_jobs),
                 )  # fmt: skip
-                training = TreeTraining(tree, crew, length, targets, settings, seed)
-                trees.append(self._train_tree(training, multi_label))
-        except KeyboardInterrupt:  # trees that are ready are a smaller forest
-            if not trees:
+                common = Common(settings, seed, source.length, early_features)
+                if not trees and self._cost_is_chosen():
+                    cost = choose_cost(tree, source.targets, common, source.run)
+                    settings = replace(settings, leaf_cost=cost)
+                    common = common._replace(settings=settings)
+                for ready, kind in zip(
+                    self._train_tree(source.training(tree, common), multi_label), (trees, early_trees)
+                ):
+                    kind.append(ready)
+        except KeyboardInterrupt:
+            if not early_trees:
                 raise
-            self.loss_ = settings.loss
-            raise TrainingInterrupted(Forest(tuple(trees)), len(trees) / self.n_trees) from None
-        self.loss_ = settings.loss
-        return Forest(tuple(trees))
+            stopped = True
+        self.loss_, self.cost_ = settings.loss, settings.leaf_cost
+        forest = Forest(tuple(trees))
+        if len(judging):
+            targets = picked_targets(source.targets, judging)
+            width, threads = self._beam_width(trees[0]), thread_count(self.n_jobs)
+            early = Forest(tuple(early_trees))
+            forest = replace(forest, calibration=calibrate(early, held, targets, multi_label, width, threads))
+        if stopped:
+            raise TrainingInterrupted(forest, len(trees) / self.n_trees) from None
+        return forest
 
-    def _train_tree(self, training: TreeTraining | StoredTraining, multi_label: bool) -> PackedTree:
-        tree, title = training.tree, f"label-tree, {training.common.settings.loss}"
+    def _train_tree(
+        self, training: TreeTraining | StoredTraining, multi_label: bool
+    ) -> tuple[PackedTree, PackedTree]:
+        """The tree, and the tree as it was before the rows held out joined."""
+        tree, settings = training.tree, training.common.settings
+        title = f"label-tree, {settings.loss}, cost {settings.leaf_cost:.3g}"
         with interruptible(), progress_bar(training.work, title, "rows", self.verbose) as bar:
             for done in training.run():
                 bar.update(done)
         if multi_label:
-            link, (slopes, shifts) = "logistic", training.calibration.logistic_slopes()
+            link, (slopes, shifts) = "logistic", training.scores.logistic_slopes()
         else:
-            link, slopes = "softmax", training.calibration.softmax_slopes()
+            link, slopes = "softmax", training.scores.softmax_slopes()
             shifts = np.zeros_like(slopes)
         slopes, shifts = slopes / self.temperature, shifts / self.temperature
         scales = training.scales if self.precision == "int8" else None
-        return PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
+        late = PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
+        return late, PackedTree.join(tree, training.early_nodes, link, slopes, shifts)
 
-    def _settings(self, targets: Targets, multi_label: bool) -> Settings:
-        loss = self.loss
-        if loss == "auto":
-            loss = "logistic" if _many_labels(targets) else "squared_hinge"
-        cost = COSTS[loss] if _is_auto(self.cost) else float(self.cost)
-        held_share = 20 if self.passes > 1 else 0
-        return Settings(loss, cost, self.passes, self.threshold, held_share, self.penalty, self.precision)
+    def _cost_is_chosen(self) -> bool:
+        """Whether rows held out choose the cost: not with an L1 penalty, for which no suite asked for another."""
+        return _is_auto(self.cost) and self.penalty == "l2"
 
-    def _max_leaf(self, targets: Targets) -> int:
-        if _is_auto(self.max_leaf):
-            return MANY_LABELS_LEAF if _many_labels(targets) else FEW_LABELS_LEAF
-        return int(self.max_leaf)
+    def _settings(self) -> Settings:
+        cost = middle_cost(self.loss) if _is_auto(self.cost) else float(self.cost)
+        held_share = HELD_SHARE if self.passes > 1 else 0
+        return Settings(
+            self.loss, cost, cost, self.passes, self.threshold, held_share, self.penalty, self.precision
+        )
 
     def _given_vectors(self, label_features: Any, index: LabelIndex) -> SparseRows | None:
         if label_features is None:
@@ -309,8 +325,10 @@ class LabelTree(WithHierarchy):
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        width = None if self.search == "exact" else min(self.beam, len(self.model_.trees[0].tree))
-        return self.model_.best(rows, k, width, thread_count(self.n_jobs))
+        return self.model_.best(rows, k, self._beam_width(self.model_.trees[0]), thread_count(self.n_jobs))
+
+    def _beam_width(self, packed: PackedTree) -> int | None:
+        return None if self.search == "exact" else min(self.beam, len(packed.tree))
 
     def label_tree(self) -> Tree:
         """The tree over the labels, of several the first; its leaves are places in `classes_`."""
@@ -323,6 +341,7 @@ class LabelTree(WithHierarchy):
         return {
             **super().describe(),
             "loss": self.loss_,
+            "cost": round(self.cost_, 3),
             "trees": len(trees),
             "depth": max(packed.tree.depth for packed in trees),
             "nodes": sum(len(packed.tree) for packed in trees),
@@ -338,7 +357,7 @@ class LabelTree(WithHierarchy):
         arrays: modelfile.Arrays = {}
         for number, packed in enumerate(trees):
             arrays |= modelfile.prefixed(str(number), saved_arrays(packed))
-        return {"loss": self.loss_, "links": [packed.link for packed in trees]}, arrays
+        return {"loss": self.loss_, "cost": self.cost_, "links": [packed.link for packed in trees]}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Forest:
         trees = tuple(
@@ -349,14 +368,11 @@ class LabelTree(WithHierarchy):
             raise ValueError("the trees do not fit the labels")
         if header["loss"] not in LOSSES:
             raise ValueError(f"unknown loss {header['loss']!r}")
-        self.loss_ = header["loss"]
+        self.loss_, self.cost_ = header["loss"], float(header["cost"])
+        if not 0 < self.cost_ < math.inf:
+            raise ValueError(f"the cost is {self.cost_}, expected a positive number")
         return Forest(trees)
 
 
 def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
-
-
-def _many_labels(targets: Targets) -> bool:
-    """Whether rows have so many labels that the logistic loss serves better."""
-    return len(targets.ids) > 5 * len(targets)

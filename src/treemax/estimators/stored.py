@@ -13,7 +13,7 @@ import numpy as np
 from treemax.formats import Examples, FormatError, open_examples
 from treemax.formats.examples import labelled
 from treemax.inference.linear import sparsified
-from treemax.inputs import Rows, SparseRows
+from treemax.inputs import Rows
 from treemax.labels import LabelIndex, RaggedLabels, target_ids
 from treemax.learning.stored_rows import RowWriter, StoredRows
 from treemax.progress import progress_bar
@@ -114,9 +114,3 @@ def stored_rows(
 def learned_form(labels: RaggedLabels, several: bool) -> RaggedLabels:
     """Labels in the form in which the model learns them."""
     return replace(labels, form="lists" if several else "vector")
-
-
-def stand_in(stored: StoredRows) -> SparseRows:
-    """Rows without entries, as many and as wide as those stored."""
-    nothing = np.zeros(len(stored) + 1, dtype=np.int64)
-    return SparseRows(nothing, np.empty(0, np.uint32), np.empty(0, np.float32), stored.n_features)

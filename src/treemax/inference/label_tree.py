@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.calibration import Calibration
 from treemax.inference.linear import blocks
 from treemax.inference.searching import Found, room_for_best, search_above, search_rows
 from treemax.inputs import Rows, SparseRows, read_only
@@ -191,9 +192,10 @@ def _check(packed: PackedTree) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Several trees over the same labels; a label is as probable as the trees say on average."""
+    """Several trees over the same labels; the score of a label is what the trees say on average."""
 
     trees: tuple[PackedTree, ...]
+    calibration: Calibration = field(default_factory=Calibration)
 
     def best(
         self, rows: Rows, k: int, width: int | None, threads: int = 1

@@ -307,13 +307,17 @@ def train_sparsely(
     """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
 
     Values are divided by `length`. The rows that are `held` take no part in the first half of the passes. Returns the features, the weights
-    (features by children, the biases below them), and the scores of the rows held out after that half.
+    (features by children, the biases below them) at the end and after that half, and the scores of the rows held out
+    after it.
     """
     features, starts, column_rows, column_values = local_columns(indptr, indices, values, rows, local_of)
     n, n_columns = rows.size, starts.size - 1
     for p in range(starts[n_columns - 1]):  # all but the column of the bias
         column_values[p] /= length
-    weights = np.zeros((n_columns, n_children), np.float32)
+    weights, early = (
+        np.zeros((n_columns, n_children), np.float32),
+        np.zeros((n_columns, n_children), np.float32),
+    )
     held_rows = np.flatnonzero(held)
     held_scores = np.zeros((held_rows.size, n_children), np.float32)
     bounds, largest = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)
@@ -336,6 +340,8 @@ def train_sparsely(
         )  # fmt: skip
         for h in range(held_rows.size):
             held_scores[h, low:high] = scores[held_rows[h] * 16 : held_rows[h] * 16 + high - low]
+        for j in range(n_columns):
+            early[j, low:high] = own[j * 16 : j * 16 + high - low]
         costs[:] = cost
         _descend(
             starts, column_rows, column_values, costs, positive, valid, loss, passes - first_passes, random, bounds,
@@ -343,4 +349,4 @@ def train_sparsely(
         )  # fmt: skip
         for j in range(n_columns):
             weights[j, low:high] = own[j * 16 : j * 16 + high - low]
-    return features, weights, held_scores
+    return features, weights, early, held_scores

@@ -208,6 +208,18 @@ def shuffled(n, random):
 
 
 @kernel
+def _local_problem(indptr, indices, rows, seed, local_of):
+    """The rows in their local order, by local features: the order, starts and features of rows, and the features."""
+    n, nnz = rows.size, 0
+    for i in range(n):
+        nnz += indptr[rows[i] + 1] - indptr[rows[i]]
+    local_indptr, local_indices = np.zeros(n + 1, np.int64), np.empty(nnz, np.uint32)
+    features, order = np.empty(min(nnz, local_of.size), np.uint32), shuffled(n, np.uint64(seed))
+    n_local = _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features)
+    return order, local_indptr, local_indices, features[: np.int64(n_local)]
+
+
+@kernel
 def _local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse):
     """The values of the rows in their local order, over `length`, and the step that each row allows."""
     at = 0
@@ -298,87 +310,152 @@ def is_settled(moving, n, small):
 
 
 @kernel
-def _train_block(
-    indptr, indices, values, positive, inverse, valid, loss, cost, passes, small, held, join_at, seed, weights, alphas,
-    resting, held_scores,
+def held_rows(n_rows, held_share):
+    """The numbers of the rows held out, of all rows."""
+    everything = np.arange(n_rows)
+    return held_places(everything, everything, held_share)
+
+
+@kernel
+def _passes(
+    first, last, starts, steps, indptr, indices, values, positive, inverse, valid, loss, cost, small, weights, alphas, resting
 ):  # fmt: skip
-    """Train sixteen siblings; the rows held out are scored, and join, after `join_at` passes."""
+    """The passes from the first to the one before the last, fewer when hardly a row moves any more."""
     n = inverse.size
-    weights[:] = 0
-    alphas[:] = 0
-    resting[:] = 0
-    for h in range(held.size):
-        resting[held[h]] = join_at
     constant, least = step_constant(loss, cost), least_move(small, cost)
-    done = False
-    starts, steps = visits(n, passes, seed)
-    for number in range(passes):
-        if number == join_at:
-            score_held(held, indptr, indices, values, weights, held_scores)
-            done = False
-        if not done:
-            moving = one_pass(
-                number, starts[number], steps[number], resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss,
-                constant, least,
-            )  # fmt: skip
-            done = is_settled(moving, n, small)
+    for number in range(first, last):
+        moving = one_pass(
+            number, starts[number], steps[number], resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss,
+            constant, least,
+        )  # fmt: skip
+        if is_settled(moving, n, small):
+            return
 
 
 @kernel
 def train_siblings(
     indptr, indices, values, rows, numbers, child_indptr, children, n_children, length,
-    loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, local_of,
+    loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, early_features, local_of,
 ):  # fmt: skip
     """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
-    `rows` says where they are, `numbers` what they are called in all nodes, here and elsewhere. Their values are
+    `rows` says where they are, `numbers` what they are called in all nodes. Their values are
     divided by `length`; the weights are for rows that are.
 
     A change of a dual variable below `small` (less where the cost is far from one) counts as none; 0 goes on to
     the exact solution. About one row in `held_share` (none if 0) takes no part until the scores of those rows
     have been entered into `likelihood` and `histogram`, then joins for the last passes. `local_of` is a zeroed
     scratch over the features. Returns the features kept, where the weights of each begin, the child and weight
-    of every entry kept (at least `least` in absolute value), and the biases.
+    of every entry kept (at least `least` in absolute value), and the biases; then the same as it was before the rows
+    held out joined, for the features marked in `early_features` only.
     """
-    n, nnz = rows.size, 0
-    for i in range(n):
-        nnz += indptr[rows[i] + 1] - indptr[rows[i]]
-    local_indptr = np.zeros(n + 1, np.int64)
-    local_indices, local_values = np.empty(nnz, np.uint32), np.empty(nnz, np.float32)
-    features, inverse = np.empty(min(nnz, local_of.size), np.uint32), np.empty(n, np.float32)
-    order = shuffled(n, np.uint64(seed))
-    n_local = np.int64(
-        _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features)
-    )
+    order, local_indptr, local_indices, features = _local_problem(indptr, indices, rows, seed, local_of)
+    n, n_local = rows.size, features.size
+    local_values, inverse = np.empty(local_indices.size, np.float32), np.empty(n, np.float32)
     _local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse)
     positive = positive_bits(order, child_indptr, children, n_children)
     held = held_places(numbers, order, held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
     weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), np.empty(n, np.int32)
-    held_scores, biases = np.empty(blocks * block_held, np.float32), np.empty(n_children, np.float32)
+    held_scores = np.empty(blocks * block_held, np.float32)
+    biases, early_biases = np.empty(n_children, np.float32), np.zeros(n_children, np.float32)
     masks, kept, n_kept = np.empty(blocks * n_local, np.uint32), np.empty(1024, np.float32), 0
-    join_at = max(1, passes // 2) if held_share > 0 else 0
+    early_masks, early_kept, n_early = np.zeros(blocks * n_local, np.uint32), np.empty(1024, np.float32), 0
+    everything, wanted = np.ones(n_local, np.bool_), early_features[features]
+    join_at = join_pass(passes, held_share)
+    starts, steps = visits(n, passes, seed)
     for b in range(blocks):
         in_block = min(16, n_children - 16 * b)
         valid = (np.uint32(1) << np.uint32(in_block)) - np.uint32(1)
-        _train_block(
-            local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost, passes,
-            small, held, join_at, seed, weights, alphas, resting, held_scores[b * block_held : (b + 1) * block_held],
+        own, local = slice(16 * b, 16 * b + in_block), slice(b * n_local, (b + 1) * n_local)
+        weights[:] = 0
+        alphas[:] = 0
+        resting[:] = 0
+        for h in range(held.size):
+            resting[held[h]] = join_at
+        _passes(
+            0, join_at, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost,
+            small, weights, alphas, resting,
         )  # fmt: skip
-        kept, n_kept = keep_large(weights, least, valid, masks[b * n_local : (b + 1) * n_local], kept, n_kept)
-        biases[16 * b : 16 * b + in_block] = weights[n_local * 16 : n_local * 16 + in_block]
+        if join_at > 0:
+            score_held(
+                held, local_indptr, local_indices, local_values, weights, held_scores[b * block_held : (b + 1) * block_held]
+            )  # fmt: skip
+            early_kept, n_early = keep_large(
+                weights, least, valid, wanted, early_masks[local], early_kept, n_early
+            )
+            early_biases[own] = weights[n_local * 16 : n_local * 16 + in_block]
+        _passes(
+            join_at, passes, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss,
+            cost, small, weights, alphas, resting,
+        )  # fmt: skip
+        kept, n_kept = keep_large(weights, least, valid, everything, masks[local], kept, n_kept)
+        biases[own] = weights[n_local * 16 : n_local * 16 + in_block]
     calibrate(order[held], child_indptr, children, n_children, held_scores, slopes, likelihood, histogram)
-    kept_features, starts, entry_children, entry_weights = merged(
-        features[:n_local], masks, kept[:n_kept], blocks
-    )
-    return kept_features, starts, entry_children, entry_weights, biases
+    late = merged(features, masks, kept[:n_kept], blocks)
+    early = merged(features, early_masks, early_kept[:n_early], blocks)
+    return late[0], late[1], late[2], late[3], biases, early[0], early[1], early[2], early[3], early_biases
 
 
 @kernel
-def keep_large(weights, least, valid, masks, kept, n_kept):
-    """Append the weights of a block that are large enough; the masks say whose they are."""
+def join_pass(passes, held_share):
+    """The pass before which the rows held out join: half of the way."""
+    return max(1, passes // 2) if held_share > 0 else 0
+
+
+@kernel
+def try_costs(
+    indptr, indices, values, rows, numbers, child_indptr, children, n_children, length, loss, costs, passes, small,
+    held_share, seed, local_of,
+):  # fmt: skip
+    """What rows held out say of each cost, in ascending order, each going on from the one before.
+
+    Otherwise as `train_siblings`; the first cost gets twice the passes. Returns a histogram of the scores for every
+    cost: how many are of wrong labels (row 0) and of right ones (row 1).
+    """
+    order, local_indptr, local_indices, features = _local_problem(indptr, indices, rows, seed, local_of)
+    n, n_local = rows.size, features.size
+    local_values, inverse = np.empty(local_indices.size, np.float32), np.empty((costs.size, n), np.float32)
+    for c in range(costs.size):
+        _local_values(indptr, values, rows, order, length, loss, costs[c], local_values, inverse[c])
+    positive = positive_bits(order, child_indptr, children, n_children)
+    held = held_places(numbers, order, held_share)
+    blocks, block_held = (n_children + 15) // 16, held.size * 16
+    weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), np.empty(n, np.int32)
+    held_scores = np.empty((costs.size, blocks * block_held), np.float32)
+    histograms = np.zeros((costs.size, 2, BINS), np.int64)
+    last_pass = passes * (costs.size + 1)
+    starts, steps = visits(n, last_pass, seed)
+    for b in range(blocks):
+        valid = (np.uint32(1) << np.uint32(min(16, n_children - 16 * b))) - np.uint32(1)
+        weights[:] = 0
+        alphas[:] = 0
+        for c in range(costs.size):
+            resting[:] = 0
+            for h in range(held.size):
+                resting[held[h]] = last_pass
+            _passes(
+                passes * (c + (c > 0)), passes * (c + 2), starts, steps, local_indptr, local_indices, local_values,
+                positive[b * n : (b + 1) * n], inverse[c], valid, loss, costs[c], small, weights, alphas, resting,
+            )  # fmt: skip
+            own = held_scores[c, b * block_held : (b + 1) * block_held]
+            score_held(held, local_indptr, local_indices, local_values, weights, own)
+    nothing, unused = np.empty(0, np.float32), np.empty(0, np.float64)
+    for c in range(costs.size):
+        calibrate(
+            order[held], child_indptr, children, n_children, held_scores[c], nothing, unused, histograms[c]
+        )
+    return histograms
+
+
+@kernel
+def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
+    """Append the weights of a block that are large enough, of wanted features; the masks say whose they are."""
     bound = vector.splat(least)
     zero = vector.splat(np.float32(0.0))
     for j in range(masks.size):
+        masks[j] = 0
+        if not wanted[j]:
+            continue
         w = vector.load(weights, np.uint64(j) * _WIDTH)
         size = vector.maximum(w, vector.subtract(zero, w))
         mask = np.uint32(~vector.bits_above(bound, size) & valid)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.label_tree import NodeWeights
-from treemax.inputs import SparseRows
+from treemax.inputs import SparseRows, picked_rows
 from treemax.kernels import dealing
 from treemax.kernels import siblings as kernels
 from treemax.learning.label_tree import LOSSES, SLOPES, SMALL, Common, NodeProblem, learned
@@ -35,12 +35,12 @@ class LargeNode:
         self.n = len(problem.rows)
         self.n_children = problem.n_children
         self.seed = common.seed + problem.node
-        self.loss, self.cost = LOSSES[settings.loss], np.float32(settings.cost)
+        self.loss, self.cost = LOSSES[settings.loss], np.float32(problem.cost)
         self.order = kernels.shuffled(self.n, np.uint64(self.seed))
         self.place_of = np.empty(self.n, dtype=np.uint32)  # of each row of the problem in that order
         self.place_of[self.order] = np.arange(self.n, dtype=np.uint32)
         self.held = kernels.held_places(problem.rows, self.order, settings.held_share)
-        self.join_at = max(1, settings.passes // 2) if settings.held_share > 0 else 0
+        self.join_at = kernels.join_pass(settings.passes, settings.held_share)
         self.inverse = np.empty(self.n, dtype=np.float32)
         self.features = self._look_over()
         self.local_of = np.zeros(stored.n_features, dtype=np.uint32)
@@ -54,7 +54,7 @@ class LargeNode:
             low, high = np.searchsorted(rows, [start, stop])
             if low == high:
                 continue
-            own = _chosen(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
+            own = picked_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
             kernels.look_over(
                 own.indptr, own.indices, own.values, self.place_of[low:high].astype(np.int64),
                 np.float32(self.common.length), self.loss, self.cost, self.inverse, first_at,
@@ -64,35 +64,30 @@ class LargeNode:
 
     def train(self) -> Arrays:
         """What `learning.label_tree.train_node` gives for a node in memory."""
-        settings, problem = self.common.settings, self.problem
+        problem = self.problem
         n_local, blocks = len(self.features), (self.n_children + WIDTH - 1) // WIDTH
         weights = kernels.aligned((n_local + 1) * WIDTH)
         alphas = kernels.aligned(self.n * WIDTH)
         positive = kernels.positive_bits(self.order, problem.child_indptr, problem.children, self.n_children)
         held_scores = np.empty(blocks * len(self.held) * WIDTH, dtype=np.float32)
-        biases = np.empty(self.n_children, dtype=np.float32)
-        masks = np.empty(blocks * n_local, dtype=np.uint32)
-        kept, n_kept = np.empty(1024, dtype=np.float32), 0
+        late = _KeptWeights(self, np.ones(n_local, dtype=bool))
+        early = _KeptWeights(self, self.common.early_features[self.features])
         for block in range(blocks):
             in_block = min(WIDTH, self.n_children - WIDTH * block)
             valid = np.uint32((1 << in_block) - 1)
             own = positive[block * self.n : (block + 1) * self.n]
             size = len(self.held) * WIDTH
-            self._train_block(own, valid, weights, alphas, held_scores[block * size : (block + 1) * size])
-            own_masks = masks[block * n_local : (block + 1) * n_local]
-            kept, n_kept = kernels.keep_large(
-                weights, np.float32(settings.threshold), valid, own_masks, kept, n_kept
-            )
-            biases[WIDTH * block : WIDTH * block + in_block] = weights[n_local * WIDTH :][:in_block]
+            scores = held_scores[block * size : (block + 1) * size]
+            for _ in self._train_block(own, valid, weights, alphas, scores):
+                early.take(block, valid, weights)
+            late.take(block, valid, weights)
         likelihood = np.zeros(len(SLOPES))
         histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
         kernels.calibrate(
             self.order[self.held], problem.child_indptr, problem.children, self.n_children, held_scores, SLOPES,
             likelihood, histogram,
         )  # fmt: skip
-        features, starts, children, found = kernels.merged(self.features, masks, kept[:n_kept], blocks)
-        part = NodeWeights(features, starts, children, found, biases)
-        return learned(part, self.common, likelihood, histogram)
+        return learned(late.merged(), early.merged(), self.common, likelihood, histogram)
 
     def _train_block(
         self,
@@ -101,8 +96,8 @@ class LargeNode:
         weights: NDArray[np.float32],
         alphas: NDArray[np.float32],
         held_scores: NDArray[np.float32],
-    ) -> None:
-        """Sixteen siblings, as `kernels.siblings._train_block` trains them."""
+    ) -> Iterator[None]:
+        """Sixteen siblings, as `kernels.siblings.train_siblings` trains them; yields when the rows held out join."""
         weights[:], alphas[:] = 0, 0
         resting = np.zeros(self.n, dtype=np.int32)
         resting[self.held] = self.join_at
@@ -112,7 +107,9 @@ class LargeNode:
         done = False
         for number in range(self.common.settings.passes):
             if number == self.join_at:
-                self._score_held(weights, held_scores)
+                if self.join_at > 0:
+                    self._score_held(weights, held_scores)
+                    yield
                 done = False
             if done:
                 continue
@@ -176,12 +173,28 @@ class LargeNode:
         return SparseRows(indptr, indices, values, len(self.features))
 
 
-def _chosen(rows: SparseRows, chosen: NDArray[np.uint32]) -> SparseRows:
-    """Some rows of a window, copied where they are not all."""
-    if len(chosen) == len(rows):
-        return rows
-    lengths = np.diff(rows.indptr)[chosen]
-    indices = np.empty(int(lengths.sum()), dtype=np.uint32)
-    values = np.empty(len(indices), dtype=np.float32)
-    dealing.copy_rows(rows.indptr, rows.indices, rows.values, chosen, indices, values)
-    return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)
+class _KeptWeights:
+    """The weights of a node that are large enough and wanted, block by block."""
+
+    def __init__(self, node: LargeNode, wanted: NDArray[np.bool_]) -> None:
+        self.features, self.wanted = node.features, wanted
+        self.blocks = (node.n_children + WIDTH - 1) // WIDTH
+        self.least = np.float32(node.common.settings.threshold)
+        self.biases = np.zeros(node.n_children, dtype=np.float32)
+        self.masks = np.zeros(self.blocks * len(wanted), dtype=np.uint32)
+        self.kept, self.n_kept = np.empty(1024, dtype=np.float32), 0
+
+    def take(self, block: int, valid: np.uint32, weights: NDArray[np.float32]) -> None:
+        n_local = len(self.wanted)
+        masks = self.masks[block * n_local : (block + 1) * n_local]
+        self.kept, self.n_kept = kernels.keep_large(
+            weights, self.least, valid, self.wanted, masks, self.kept, self.n_kept
+        )
+        own = self.biases[WIDTH * block : WIDTH * (block + 1)]
+        own[:] = weights[n_local * WIDTH :][: len(own)]
+
+    def merged(self) -> NodeWeights:
+        features, starts, children, weights = kernels.merged(
+            self.features, self.masks, self.kept[: self.n_kept], self.blocks
+        )
+        return NodeWeights(features, starts, children, weights, self.biases)

@@ -25,21 +25,30 @@ def train_sparsely(
     source: SparseRows, rows: NDArray[np.uint32], numbers: NDArray[np.uint32], child_indptr: NDArray[np.int64], children: NDArray[np.uint32],
     n_children: int, length: float, loss: str, cost: float, passes: int, held_share: int, seed: int, least: float,
     slopes: NDArray[np.float32], likelihood: NDArray[np.float64], histogram: NDArray[np.int64], reach: float,
-    scratch: NDArray[np.uint32],
+    early_features: NDArray[np.bool_], scratch: NDArray[np.uint32],
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Train the siblings of a node and give what `kernels.siblings.train_siblings` gives with an L2 penalty:
-    the features kept, where the weights of each begin, child and weight of every entry, and the biases. `rows` says
-    where the rows are in the source, `numbers` what they are called in all nodes."""
+    the features kept, where the weights of each begin, child and weight of every entry, and the biases, at the end and
+    before the rows held out joined. `rows` says where the rows are in the source, `numbers` what they are called in
+    all nodes."""
     held = held_out(numbers, held_share)
-    features, weights, held_scores = kernels.train_sparsely(
+    features, weights, early_weights, held_scores = kernels.train_sparsely(
         source.indptr, source.indices, source.values, rows, child_indptr, children, n_children,
         np.float32(length), LOSSES[loss], np.float32(cost), passes, held, seed, scratch,
     )  # fmt: skip
     for score, row in zip(held_scores, np.flatnonzero(held)):
         own = children[child_indptr[row] : child_indptr[row + 1]].astype(np.int64)
         _judge(score, own, slopes, likelihood, histogram, reach)
+    wanted = early_features[features][:, None]
+    return (*_kept(features, weights, least, np.True_), *_kept(features, early_weights, least, wanted))
+
+
+def _kept(
+    features: NDArray[np.uint32], weights: NDArray[np.float32], least: float, wanted: NDArray[np.bool_] | np.bool_
+) -> tuple[NDArray[Any], ...]:  # fmt: skip
+    """The features, starts, children and weights of what is large enough and wanted, and the biases."""
     weights, biases = weights[:-1], weights[-1].copy()
-    kept = (np.abs(weights) >= np.float32(least)) & (weights != 0)
+    kept = (np.abs(weights) >= np.float32(least)) & (weights != 0) & wanted
     used = kept.any(axis=1)
     feature, child = np.nonzero(kept[used])
     starts = np.searchsorted(feature, np.arange(int(used.sum()) + 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from treemax.inference.label_tree import PackedNode
 from treemax.inputs import SparseRows
 from treemax.labels import Targets
-from treemax.learning.label_tree import Calibration, Common, NodeProblem, Settings, train_node
+from treemax.learning.label_tree import Common, LevelScores, NodeProblem, NodeResult, node_costs, train_node
 from treemax.learning.large_nodes import ROW_BYTES, LargeNode
 from treemax.learning.stored_rows import Piles, Spool, StoredRows, even_piles
 from treemax.memory import in_words, used_bytes
@@ -88,8 +88,8 @@ def _row_of_each(targets: Targets) -> NDArray[np.uint32]:
 class Below:
     """Which rows have a label below a node: rows in the order of the leaves, so that those of a node stand together."""
 
-    def __init__(self, tree: Tree, stored: StoredRows) -> None:
-        self.tree, self.n_rows = tree, len(stored)
+    def __init__(self, tree: Tree, stored: StoredRows, costs: NDArray[np.float64]) -> None:
+        self.tree, self.n_rows, self.costs = tree, len(stored), costs
         n_leaves, self._first_leaf = _leaves_below(tree)
         place_of_label = self._first_leaf[tree.leaf_of].astype(np.uint32)
         places = place_of_label[stored.targets.ids]
@@ -114,6 +114,7 @@ class Below:
     def problem(self, node: int) -> NodeProblem:
         """The same as in `learning.label_tree.node_problems`."""
         n_children, first = int(self.tree.n_children[node]), int(self.tree.first_child[node])
+        cost = float(self.costs[node])
         rows = self.rows(node).astype(np.int64)
         children = np.repeat(np.arange(n_children), self.counts[first : first + n_children])
         pairs = rows * n_children + children
@@ -122,10 +123,11 @@ class Below:
         row, child = pairs // n_children, (pairs % n_children).astype(np.uint32)
         if node == 0:  # also rows without labels
             whole = np.arange(self.n_rows, dtype=np.uint32)
-            return NodeProblem(0, n_children, whole, np.searchsorted(row, np.arange(self.n_rows + 1)), child)
+            starts = np.searchsorted(row, np.arange(self.n_rows + 1))
+            return NodeProblem(0, n_children, cost, whole, starts, child)
         starts = np.flatnonzero(np.diff(row, prepend=-1))
         return NodeProblem(
-            node, n_children, row[starts].astype(np.uint32), np.append(starts, len(row)), child
+            node, n_children, cost, row[starts].astype(np.uint32), np.append(starts, len(row)), child
         )
 
 
@@ -164,21 +166,19 @@ class SpooledNodes(Mapping[int, PackedNode]):
 
 
 class StoredTraining:
-    """The training of all nodes of a tree on rows on disk: run it, then take `nodes`, `scales` and `calibration`."""
+    """The training of all nodes of a tree on rows on disk: run it, then take `nodes`, `early_nodes`, `scales` and `scores`."""
 
-    def __init__(
-        self, tree: Tree, stored: StoredRows, length: float, settings: Settings, seed: int, room: Room
-    ) -> None:
-        self.tree, self.stored, self.room = tree, stored, room
-        self.common = Common(settings, seed, length)
-        self.below = Below(tree, stored)
+    def __init__(self, tree: Tree, stored: StoredRows, common: Common, room: Room) -> None:
+        self.tree, self.stored, self.common, self.room = tree, stored, common, room
+        self.below = Below(tree, stored, node_costs(tree, common.settings))
         self.nodes = SpooledNodes(stored.folder)
+        self.early_nodes = SpooledNodes(stored.folder)
         self.scales = np.zeros(len(tree), dtype=np.float32)
-        self.calibration = Calibration(tree.depth)
+        self.scores = LevelScores(tree.depth)
         self.large, self.groups = self._planned()
         self._likelihood: dict[int, NDArray[np.float64]] = {}
         self._lock = threading.Lock()
-        if self.large and settings.penalty == "l1":
+        if self.large and common.settings.penalty == "l1":
             largest = max(self._cost(node) for node in self.large)
             raise MemoryError(
                 f"penalty='l1' needs the rows of a node in memory, here {in_words(largest * room.threads)} more than the "
@@ -220,7 +220,7 @@ class StoredTraining:
         if self.groups:
             yield from self._run_groups()
         for node in sorted(self._likelihood):  # in one order, as in memory
-            self.calibration.likelihood[int(self.tree.level[node])] += self._likelihood[node]
+            self.scores.likelihood[int(self.tree.level[node])] += self._likelihood[node]
 
     def _run_groups(self) -> Iterator[int]:
         pairs = []
@@ -258,14 +258,42 @@ class StoredTraining:
                 waiting += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
 
     def _keep(self, node: int, found: Arrays) -> None:
-        *packed, scale, likelihood, histogram = found
+        result = NodeResult.of(found)
         with self._lock:
-            self.nodes.keep(node, PackedNode(*packed))
-            self.scales[node] = scale[0]
-            self._likelihood[node] = likelihood
-            self.calibration.histogram[int(self.tree.level[node])] += histogram
+            self.nodes.keep(node, result.late)
+            self.early_nodes.keep(node, result.early)
+            self.scales[node] = result.scale[0]
+            self._likelihood[node] = result.likelihood
+            self.scores.histogram[int(self.tree.level[node])] += result.histogram
 
 
-def length_of(stored: StoredRows) -> float:
-    """The length that rows are scaled by, as `LabelTree.fit` finds it."""
-    return math.sqrt(stored.mean_squared_length())
+class RowsOnDisk:
+    """The training rows of a label tree, on disk; the same answers as `RowsInMemory`, bit for bit."""
+
+    def __init__(self, stored: StoredRows, room: Room) -> None:
+        self.stored, self.room, self.targets = stored, room, stored.targets
+        self.rows = without_entries(stored)
+        self.length = math.sqrt(stored.mean_squared_length())
+
+    def label_vectors(self, n_labels: int) -> SparseRows:
+        return stored_label_vectors(self.stored, n_labels, self.room)
+
+    def load(self, rows: NDArray[np.uint32]) -> SparseRows:
+        return Piles(self.stored, rows, np.zeros(len(rows), dtype=np.uint32), 1).load(0)[1]
+
+    def run(self, work: Any, common: Common, problems: Sequence[Any]) -> list[Arrays]:
+        numbers = np.unique(np.concatenate([problem.rows for problem in problems]))
+        table = Table(self.load(numbers))
+        return [
+            work(table, np.searchsorted(numbers, problem.rows).astype(np.uint32), common, problem)
+            for problem in problems
+        ]
+
+    def training(self, tree: Tree, common: Common) -> StoredTraining:
+        return StoredTraining(tree, self.stored, common, self.room)
+
+
+def without_entries(stored: StoredRows) -> SparseRows:
+    """Rows without entries, as many and as wide as those stored."""
+    nothing = np.zeros(len(stored) + 1, dtype=np.int64)
+    return SparseRows(nothing, np.empty(0, np.uint32), np.empty(0, np.float32), stored.n_features)

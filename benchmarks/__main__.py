@@ -27,6 +27,9 @@ def arguments() -> argparse.ArgumentParser:
         "--limit", type=int, metavar="ROWS", help="a sample of so many training and test rows"
     )
     parser.add_argument(
+        "--validation", action="store_true", help="predict rows cut from the training rows, read no test row"
+    )
+    parser.add_argument(
         "--timeout",
         type=float,
         default=3600,
@@ -65,13 +68,15 @@ def main() -> int:
     try:
         peers = systems.peers(suite.peers if options.peers is None else options.peers)
         ours = systems.ours(options.ours or suite.ours or ",".join(systems.our_names()))
-        data = suites.prepared(options.suite, options.limit)
+        data = suites.prepared(options.suite, options.limit, options.validation)
     except (ValueError, ImportError, suites.DataMissing) as problem:
         print(f"benchmarks: {problem}", file=sys.stderr)
         return 2
     outcomes = run_all([*ours, *peers], data, options.repeat, options.threads, options.timeout)
     facts = json.loads((data / "facts.json").read_text())
-    settings = {name: getattr(options, name) for name in ("repeat", "threads", "limit", "timeout")}
+    settings = {
+        name: getattr(options, name) for name in ("repeat", "threads", "limit", "validation", "timeout")
+    }
     result = report.report(options.suite, facts, outcomes, settings)
     page = report.store(result, options.out)
     print(report.markdown(result))

@@ -90,10 +90,11 @@ def markdown(outcome: dict[str, Any]) -> str:
     """The report as a page."""
     rows, data, options = outcome["rows"], outcome["data"], outcome["options"]
     columns = figures_of(rows)
+    predicted = "validation" if options.get("validation") else "test"
     page = [
         f"# {outcome['suite']}, {outcome['date']}",
         "",
-        f"{data['train_rows']:,} training and {data['test_rows']:,} test rows, {data['features']:,} features, "
+        f"{data['train_rows']:,} training and {data['test_rows']:,} {predicted} rows, {data['features']:,} features, "
         f"{data['labels']:,} labels. {outcome['machine']['processor']}, {options['threads']} thread(s), "
         f"best of {options['repeat']}.",
         "",

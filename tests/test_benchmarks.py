@@ -17,7 +17,17 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
 
 from benchmarks import __main__ as command  # noqa: E402
-from benchmarks import accuracy, environments, measure, report, runner, suites, systems, tao_reference  # noqa: E402
+from benchmarks import (  # noqa: E402
+    accuracy,
+    environments,
+    measure,
+    recipes,
+    report,
+    runner,
+    suites,
+    systems,
+    tao_reference,
+)
 
 DRIVER_FUNCTIONS = (
     "load",
@@ -216,8 +226,8 @@ def data(tmp_path):
     folder = tmp_path / "cache" / "toy"
     folder.mkdir(parents=True)
     X = np.arange(45, dtype=np.float32).reshape(15, 3)
-    train = suites.Part(X, [["a"]] * 10 + [["b"]] * 5)
-    test = suites.Part(X[:4], [["a"], ["b"], ["new"], ["a"]])
+    train = recipes.Part(X, [["a"]] * 10 + [["b"]] * 5)
+    test = recipes.Part(X[:4], [["a"], ["b"], ["new"], ["a"]])
     suites.write(train, test, False, folder)
     return folder
 
@@ -289,6 +299,8 @@ def test_an_environment_that_cannot_be_made_is_a_row_too(data, fakes, tmp_path, 
 
 # Data recipes
 
+PARTS = ("train", "test")
+
 
 def zipped(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +324,7 @@ def test_wordnet_keeps_test_rows_of_unseen_classes(tmp_path):
         tmp_path / "wordnet/train.txt.gz", ["__label__a red cat", "__label__b red dog", "__label__a cat dog"]
     )
     zipped(tmp_path / "wordnet/test.txt.gz", ["__label__c cat", "__label__b dog dog"])
-    train, test = suites.wordnet(tmp_path)
+    train, test = recipes.tfidf(*recipes.texts("wordnet")(tmp_path, PARTS))
     assert train.X.shape == (3, 3) and train.texts[0] == "red cat"
     assert test.labels == [["__label__c"], ["__label__b"]]
 
@@ -328,14 +340,14 @@ def test_gcc_splits_by_date_and_drops_rare_labels(tmp_path):
     ]
     rows = [json.dumps({"date": date, "text": "fix the bug", "labels": labels}) for date, labels in entries]
     zipped(tmp_path / "gcc/stream.jsonl.gz", rows)
-    train, test = suites.gcc(tmp_path)
+    train, test = recipes.gcc(tmp_path, PARTS)
     assert train.labels == [["a"], ["a"]] and test.labels == [["a"]]
 
 
 def test_delicious_drops_rows_without_labels_and_scales(tmp_path):
     for part in ("train", "test"):
         zipped(tmp_path / f"delicious/{part}.xmc.gz", ["3 4 2", "0,1 0:3 2:4", " 1:1", "1 3:2"])
-    train, _ = suites.delicious(tmp_path)
+    train, _ = recipes.delicious(tmp_path, PARTS)
     assert train.labels == [[0, 1], [1]]
     np.testing.assert_allclose(train.X.toarray(), [[0.6, 0, 0.8, 0], [0, 0, 0, 1]])
 
@@ -345,18 +357,87 @@ def test_ptb_predicts_frequent_words_from_three_before(tmp_path):
     zipped(tmp_path / "ptb/test.txt.gz", [" b b unknown a rare b "])
     vectors = np.arange(200, dtype=np.float32).reshape(2, 100)
     np.savez(tmp_path / "ptb/glove100.npz", words=np.array(["a", "b"]), vectors=vectors)
-    train, test = suites.ptb(tmp_path)
+    train, test = recipes.ptb(tmp_path, PARTS)
     assert len(train.labels) == 10 and train.X.shape == (10, 300)
     assert test.labels == [["a"], ["b"]]
     np.testing.assert_array_equal(test.X[0], np.concatenate([vectors[1], vectors[1], np.zeros(100)]))
 
 
 def test_a_sample_keeps_rows_together_and_order():
-    part = suites.Part(np.arange(100)[:, None], [[i] for i in range(100)], [str(i) for i in range(100)])
+    part = recipes.Part(np.arange(100)[:, None], [[i] for i in range(100)], [str(i) for i in range(100)])
     drawn = suites.sample(part, 10)
     picked = drawn.X[:, 0].tolist()
     assert len(picked) == 10 and picked == sorted(picked)
     assert drawn.labels == [[i] for i in picked] and drawn.texts == [str(i) for i in picked]
+
+
+def text_file(folder, name, part, rows):
+    zipped(
+        folder / f"{name}/{part}.txt.gz",
+        [f"{' '.join(f'__label__{x}' for x in row)} {text}" for row, text in rows],
+    )
+
+
+@pytest.fixture
+def own_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("TREEMAX_DATA", str(tmp_path))
+    monkeypatch.setattr(suites, "CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+def test_labels_of_a_text_end_at_its_first_word(own_data):
+    text_file(own_data, "kinc", "train", [("ab", "one __label__c two")])
+    (train,) = recipes.texts("kinc")(own_data, ["train"])
+    assert train.labels == [["__label__a", "__label__b"]] and train.texts == ["one __label__c two"]
+
+
+def test_validation_rows_come_from_the_training_rows_alone(own_data):
+    """There is no test file, and words and labels are those of the rows that are left to train on."""
+    text_file(
+        own_data, "kinc", "train", [([f"l{i}", "all"], f"word{i} word{i % 20} common") for i in range(60)]
+    )
+    data = measure.Data(suites.prepared("kinc", validation=True))
+    assert (data.n_rows("train"), data.n_rows("test")) == (54, 6)
+    train, held_out = ({text.split()[0] for text in data.texts(part)} for part in PARTS)
+    assert not train & held_out and len(train | held_out) == 60
+    assert data.n_labels == 55 and [len(row) for row in data.label_lists("test")] == [1] * 6
+    again = suites.raw_parts("kinc", suites.SUITES["kinc"], validation=True)[1]
+    assert again.texts == data.texts("test") and len({text[:6] for text in again.texts}) > 1
+    with pytest.raises(suites.DataMissing, match="kinc/test"):
+        suites.prepared("kinc")
+
+
+def test_tfidf_is_fitted_without_the_validation_rows(own_data):
+    """Each word is in two rows: it is a feature unless one of them is held out."""
+    text_file(own_data, "kinc", "train", [("a", f"word{i // 2}") for i in range(40)])
+    train, _ = suites.raw_parts("kinc", suites.SUITES["kinc"], validation=True)
+    data = measure.Data(suites.prepared("kinc", validation=True))
+    assert data.n_features == len({text for text in train.texts if train.texts.count(text) == 2}) < 20
+
+
+def test_validation_rows_of_a_stream_are_its_last(own_data):
+    rows = [{"date": f"20{i:02}-01-01", "text": f"fix {i}", "labels": ["a"]} for i in range(20)]
+    zipped(
+        own_data / "gcc/stream.jsonl.gz", [*map(json.dumps, rows[:-1]), "the last test row is never parsed"]
+    )
+    data = measure.Data(suites.prepared("gcc", validation=True))
+    assert data.texts("test") == ["fix 16", "fix 17"] and data.texts("train")[-1] == "fix 15"
+
+
+def test_validation_rows_are_at_most_five_thousand_and_means_are_of_the_rest(own_data):
+    images = np.arange(60_000, dtype=np.uint8)[:, None]
+    (own_data / "icons").mkdir()
+    np.savez(own_data / "icons/icons.npz", X_train=images, y_train=np.arange(60_000) % 7)
+    data = measure.Data(suites.prepared("icons", validation=True))
+    assert (data.n_rows("train"), data.n_rows("test")) == (55_000, 5_000)
+    assert abs(data.dense("train").mean(dtype=float)) < 1e-6 < abs(data.dense("test").mean(dtype=float))
+
+
+def test_ptb_has_a_validation_part_of_its_own(own_data):
+    zipped(own_data / "ptb/train.txt.gz", [" a b a b a "] * 5)
+    zipped(own_data / "ptb/valid.txt.gz", [" b b b a "])
+    data = measure.Data(suites.prepared("ptb-words", validation=True))
+    assert (data.n_rows("train"), data.n_rows("test")) == (10, 1)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def prepared(name: str, limit: int | None = None, validation: bool = False) -> P
 
 def raw_parts(name: str, suite: Suite, validation: bool) -> tuple[Part, Part]:
     """The rows to train on and the rows to predict, before features are fitted."""
-    names = ("train", "test")
+    names: tuple[str, ...] = ("train", "test")
     if validation:
         names = ("train", "valid") if suite.validation == "file" else ("train",)
     parts = suite.read(find_files(name, suite, names), names)

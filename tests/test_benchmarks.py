@@ -82,10 +82,16 @@ def predict_batch(model, rows, k):
 
 def labels(answers):
     return answers
+
+def scores(answers):
+    return [0.75 for _ in answers]
+
+def chosen(model, rows):
+    return [[] if i == 0 else [model] for i in range(len(rows))]
 """
 
 
-@pytest.mark.parametrize("module", [systems, report])
+@pytest.mark.parametrize("module", [accuracy, systems, report])
 def test_examples_in_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
 
@@ -160,6 +166,21 @@ def test_repeated_unknown_and_missing_answers_gain_nothing():
     assert found["P@1"] == pytest.approx(1 / 3) and found["P@5"] is None
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 9))
+def test_micro_f1_agrees_with_the_definition(seed, n_rows, n_labels):
+    random = np.random.default_rng(seed)
+    true, chosen = (
+        [random.choice(n_labels, random.integers(0, n_labels + 1), replace=False) for _ in range(n_rows)]
+        for _ in range(2)
+    )
+    both = sum(len(set(a) & set(b)) for a, b in zip(true, chosen))
+    total = sum(map(len, true)) + sum(map(len, chosen))
+    flat = [np.concatenate(chosen).astype(int), recipes.starts_of(chosen)]
+    flat += [np.concatenate(true).astype(int), recipes.starts_of(true)]
+    assert accuracy.micro_f1(*flat, n_labels) == pytest.approx(2 * both / total if total else 0)
+
+
 def test_answers_of_any_form_become_one_table():
     assert measure.as_table([[3, 1], [2]], 2, 3).tolist() == [[3, 1, -1], [2, -1, -1]]
     assert measure.as_table(np.array([[3, 1, 2, 0], [1, 2, 3, 0]]), 2, 3).tolist() == [[3, 1, 2], [1, 2, 3]]
@@ -184,6 +205,32 @@ def test_summary_takes_best_time_mean_accuracy_and_largest_memory():
     row = report.summary(outcome("a", True, [run(0.5, 3.0, 10.0), run(0.7, 2.0, 12.0)]))
     assert row["P@1"] == pytest.approx(0.6) and row["train_seconds"] == 2.0 and row["peak_mb"] == 12.0
     assert row["P@3"] is None
+
+
+def counted(**hits):
+    """A run of which the rows are known: a digit a row."""
+    return {
+        "P@1": 0.5,
+        "train_seconds": 1.0,
+        "hits": {name.replace("_", "@"): row for name, row in hits.items()},
+    }
+
+
+def test_standard_errors_are_over_rows_and_differences_are_paired():
+    runs = [counted(P_1="1100", P_3="3102"), counted(P_1="1000", P_3="3102")]
+    row = report.summary(outcome("tree", True, runs))
+    assert row["standard_errors"]["P@1"] == pytest.approx(np.std([1, 0.5, 0, 0], ddof=1) / 2)
+    assert row["standard_errors"]["P@3"] == pytest.approx(np.std([3, 1, 0, 2], ddof=1) / 3 / 2)
+    found = report.differences([outcome("tree", True, runs), outcome("peer", False, [counted(P_1="1001")])])
+    assert [(line["ours"], line["peer"]) for line in found] == [("tree", "peer")]
+    paired = np.array([0, 0.5, 0, -1])
+    assert found[0]["P@1"] == pytest.approx({"value": paired.mean(), "error": paired.std(ddof=1) / 2})
+    assert "P@3" not in found[0]
+
+
+def test_errors_in_per_cent_have_standard_errors_in_per_cent():
+    row = report.summary(outcome("tree", True, [counted(error_1="1101")]))
+    assert row["standard_errors"]["error@1"] == pytest.approx(100 * np.std([1, 1, 0, 1], ddof=1) / 2)
 
 
 def test_ratios_are_ours_over_peer_and_leave_out_what_failed():
@@ -258,7 +305,20 @@ def test_a_system_is_trained_and_measured_in_fresh_processes(data, fakes):
     assert first["peak_mb"] > 5 and first["model_mb"] > 0 and first["train_seconds"] >= 0
     assert first["batch_microseconds"] > 0 and first["one_microseconds"] > 0
     assert first["one_cpu_microseconds"] >= 0
+    assert first["hits"] == {"error@1": "0110"} and first["ECE"] == pytest.approx(0.5)
+    assert "micro-F1" not in first, "one class a row"
     assert not list(data.parent.glob("run-*")), "models of finished runs are thrown away"
+
+
+def test_the_labels_that_predict_chooses_are_judged(tmp_path, fakes):
+    """Three true labels; of the two that the fake chooses, one is right."""
+    X = np.ones((3, 2), dtype=np.float32)
+    folder = tmp_path / "cache" / "toy"
+    folder.mkdir(parents=True)
+    suites.write(recipes.Part(X, [["a"], ["a"], ["b"]]), recipes.Part(X, [["a"], ["a"], ["b"]]), True, folder)
+    (done,) = runner.run_all(fakes("good"), folder)
+    assert done.error is None
+    assert done.runs[0]["micro-F1"] == pytest.approx(2 / 5) and done.runs[0]["empty"] == pytest.approx(1 / 3)
 
 
 def test_our_models_run_by_their_command_line_names(data, monkeypatch):

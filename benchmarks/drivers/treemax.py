@@ -97,3 +97,12 @@ def labels(answers):
     """The labels are the ids; None, where a model found fewer than k, becomes -1."""
     ranked, _ = answers
     return [[-1 if label is None else label for label in row] for row in ranked.tolist()]
+
+
+def scores(answers):
+    _, probabilities = answers
+    return probabilities[:, 0]
+
+
+def chosen(model, rows):
+    return model.predict(rows)

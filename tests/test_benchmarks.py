@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part
 from benchmarks import __main__ as command  # noqa: E402
 from benchmarks import (  # noqa: E402
     accuracy,
+    compare,
     environments,
     measure,
     recipes,
@@ -262,6 +263,73 @@ def test_report_is_stored_beside_earlier_ones(tmp_path):
     page = report.store(result, tmp_path / "new" / "folder")
     assert page.read_text().startswith("# toy")
     assert json.loads(page.with_suffix(".json").read_text())["rows"][0]["P@1"] == 0.5
+
+
+# Several suites
+
+
+@pytest.fixture
+def suite_runs(tmp_path, monkeypatch):
+    """Runs of two suites made up from what their rows count; says which suites were run."""
+    rows = {"kinc": ("1111", "1000"), "icd": ("0011", "0001"), "icons": ("1100", "1100")}
+    facts = dict.fromkeys(("train_rows", "test_rows", "features", "labels"), 1)
+    ran = []
+
+    def run_suite(name, options):
+        figure, percent = ("error_1", 100) if name == "icons" else ("P_1", 1)
+        chosen = compare.systems_of(name, options)
+        outcomes = [
+            runner.Outcome(system, [counted(**{figure: row})]) for system, row in zip(chosen, rows[name])
+        ]
+        for done, row in zip(outcomes, rows[name]):
+            done.runs[0][figure.replace("_", "@")] = percent * np.mean([int(digit) for digit in row])
+            done.runs[0]["train_seconds"] = 1.0 if done.system.ours else 4.0
+        result = report.report(name, facts, outcomes, compare.settings_of(options))
+        report.store(result, options.out)
+        ran.append(name)
+        return result
+
+    monkeypatch.setattr(compare, "run_suite", run_suite)
+    return lambda *more: (
+        compare.main(["kinc,icd,icons", "--ours", "label-tree", "--peers", *more, "--out", str(tmp_path)]),
+        ran,
+    )
+
+
+def test_suites_are_compared_figure_by_figure(suite_runs, tmp_path, capsys):
+    status, ran = suite_runs("pecos")
+    assert status == 0 and ran == ["kinc", "icd", "icons"]
+    page = capsys.readouterr().out
+    kinc, mean = (
+        next(line for line in page.splitlines() if line.startswith(f"| {name}")) for name in ("kinc", "mean")
+    )
+    assert ".2500 ±.2500" in kinc and "1.0000 ±.0000" in kinc
+    assert mean.startswith("| mean of 2") and ".7500 ±.1443" in mean and ".2500 ±.1768" in mean
+    found = json.loads(next(tmp_path.glob("compare-*.json")).read_text())
+    assert found["behind, within, ahead"]["P@1"] == [
+        {"ours": "label-tree", "peer": "pecos", "found": [1, 1, 0]}
+    ]
+    assert found["behind, within, ahead"]["error@1"][0]["found"] == [0, 1, 0]
+    (times,) = found["train_seconds, ours / peer"]
+    assert times["found"] == {"kinc": 0.25, "icd": 0.25, "icons": 0.25}
+
+
+def test_a_peer_with_the_lower_error_is_ahead():
+    difference = {"ours": "tree", "peer": "peer", "error@1": {"value": 2.0, "error": 1.0}}
+    standings = compare.standings_of([{"differences": [difference]}], "error@1")
+    assert standings == {("tree", "peer"): [0, 0, 1]}
+
+
+def test_a_suite_that_was_run_with_the_same_settings_is_not_run_again(suite_runs):
+    for more, wanted in (
+        (("pecos",), 3),
+        (("pecos",), 3),
+        (("pecos", "--repeat", "2"), 6),
+        (("omikuji",), 9),
+        (("pecos", "--again"), 12),
+    ):
+        _, ran = suite_runs(*more)
+        assert len(ran) == wanted, more
 
 
 # Runner

@@ -65,18 +65,16 @@ def values_of(results: Sequence[Result], figure: str) -> dict[str, dict[str, Row
     return found
 
 
-def means_of(values: dict[str, dict[str, Row]]) -> tuple[int, dict[str, Row]]:
-    """The mean over the suites that every system has a figure for, and how many these are."""
-    everyone = {system for of_suite in values.values() for system in of_suite}
-    complete = [of_suite for of_suite in values.values() if of_suite.keys() == everyone]
-    n = len(complete)
-    return n, {
+def means_of(values: dict[str, dict[str, Row]]) -> dict[str, Row]:
+    """The mean over the suites, for each system that has a figure for all of them."""
+    n = len(values)
+    return {
         system: {
-            "value": sum(of_suite[system]["value"] for of_suite in complete) / n,
-            "error": math.hypot(*(of_suite[system]["error"] for of_suite in complete)) / n,
+            "value": sum(of_suite[system]["value"] for of_suite in values.values()) / n,
+            "error": math.hypot(*(of_suite[system]["error"] for of_suite in values.values())) / n,
         }
-        for system in everyone
-        if n
+        for system in next(iter(values.values()))
+        if all(system in of_suite for of_suite in values.values())
     }
 
 
@@ -118,8 +116,7 @@ def figure_table(results: Sequence[Result], figure: str) -> list[str]:
     columns = [
         system for system in systems_in(results) if any(system in of_suite for of_suite in values.values())
     ]
-    n_complete, means = means_of(values)
-    lines = {**values, f"mean of {n_complete}": means} if n_complete else values
+    lines = {**values, "mean": means_of(values)} if len(values) > 1 else values
     body = [
         [suite, *(with_error(figure, of_suite.get(system), signed=False) for system in columns)]
         for suite, of_suite in lines.items()

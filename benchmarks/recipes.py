@@ -124,6 +124,16 @@ def images(file: str) -> Reader:
     return read
 
 
+def vectors(file: str) -> Reader:
+    """Dense vectors as they are, and the number of the class."""
+
+    def read(folder: Path, parts: Sequence[str]) -> list[Part]:
+        with np.load(folder / file, allow_pickle=False) as arrays:
+            return [Part(arrays[f"X_{part}"], [[int(y)] for y in arrays[f"y_{part}"]]) for part in parts]
+
+    return read
+
+
 def _ptb_contexts(folder: Path, parts: Sequence[str]) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
     """The three words before each word that is a class, within a sentence, and the word."""
     sentences = {

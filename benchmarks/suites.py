@@ -37,6 +37,7 @@ class Suite:
     multi_label: bool = False
     ours: str = ""  # likewise; empty: every model of the library
     validation: str = "random"  # how that part is found: random rows, the last rows, or its own file
+    made: bool = False  # by `python -m benchmarks.make_data`
 
 
 def data_folder() -> Path:
@@ -45,15 +46,24 @@ def data_folder() -> Path:
     return Path(given) if given else HERE.parent.parent / "shared" / "data"
 
 
+def made_folder() -> Path:
+    """Where `python -m benchmarks.make_data` leaves its sets."""
+    return CACHE / "raw"
+
+
 def find_files(name: str, suite: Suite, parts: Sequence[str] = ("train", "test")) -> Path:
     """The data folder, once every file of these parts was seen in it."""
-    folder = data_folder()
+    folder = made_folder() if suite.made else data_folder()
     files = dict.fromkeys(file.format(part=part) for file in suite.files for part in ("train", *parts))
     missing = [file for file in files if not (folder / file).exists()]
     if missing:
+        remedy = (
+            f"Make it with `python -m benchmarks.make_data {name}`."
+            if suite.made
+            else "Set TREEMAX_DATA to the folder that has it."
+        )
         raise DataMissing(
-            f"The suite {name} needs {', '.join(missing)} below {folder}, and that is not there. "
-            "Set TREEMAX_DATA to the folder that has it."
+            f"The suite {name} needs {', '.join(missing)} below {folder}, and that is not there. {remedy}"
         )
     return folder
 
@@ -143,9 +153,18 @@ TEXT_PEERS = "omikuji,omikuji-1,pecos,napkinxc-plt,napkinxc-oplt,fasttext"
 DENSE_PEERS = "sklearn-logistic,vw-recall-tree"
 
 
-def text_suite(name: str, about: str, peers: str = TEXT_PEERS, multi_label: bool = True) -> Suite:
+def text_suite(
+    name: str, about: str, peers: str = TEXT_PEERS, multi_label: bool = True, made: bool = False
+) -> Suite:
     """Text in the format of fastText, as tf-idf."""
-    return Suite(recipes.texts(name), recipes.tfidf, (f"{name}/{{part}}.txt.gz",), about, peers, multi_label)
+    files = (f"{name}/{{part}}.txt.gz",)
+    return Suite(recipes.texts(name), recipes.tfidf, files, about, peers, multi_label, made=made)
+
+
+def vector_suite(name: str, about: str) -> Suite:
+    """Dense vectors that `benchmarks.make_data` made."""
+    file = f"{name}/vectors.npz"
+    return Suite(recipes.vectors(file), recipes.as_they_are, (file,), about, DENSE_PEERS, made=True)
 
 
 def image_suite(file: str, about: str, peers: str) -> Suite:
@@ -209,5 +228,35 @@ SUITES = {
         "three words -> the next word, one of 6,718, three features a row",
         "vw-recall-tree,vw-log-multi",
         validation="file",
+    ),
+    "emoji": text_suite(
+        "emoji",
+        "name of a character in 16 languages -> keywords, 19,084 labels, 4 a row, tf-idf",
+        made=True,
+    ),
+    "icon-tags": text_suite(
+        "icon-tags", "name of an icon -> tags, 7,771 labels, 7 a row, 2 words a row, tf-idf", made=True
+    ),
+    "parameters": text_suite(
+        "parameters",
+        "what a Python function does -> names of its parameters, 8,233 labels, 5 a row, tf-idf",
+        made=True,
+    ),
+    "manuals": text_suite("manuals", "manual page -> pages it refers to, long texts, tf-idf", made=True),
+    "kconfig": text_suite("kconfig", "help of an option of Linux -> options it needs, tf-idf", made=True),
+    "verses": text_suite(
+        "verses",
+        "verse of the Bible -> the verse in other translations, one of 14,306, 3 rows a class, tf-idf",
+        multi_label=False,
+        made=True,
+    ),
+    "wordnet-glove": vector_suite(
+        "wordnet-glove", "mean of word vectors -> hypernym, one of 4,335, dense, 100 numbers"
+    ),
+    "wordnet-minilm": vector_suite(
+        "wordnet-minilm", "embedded text -> hypernym, one of 3,000, dense, 384 numbers"
+    ),
+    "icd-minilm": vector_suite(
+        "icd-minilm", "embedded term of a disease -> its category, dense, 384 numbers"
     ),
 }

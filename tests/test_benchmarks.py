@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import gzip
+import importlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +27,12 @@ from benchmarks import (  # noqa: E402
     recipes,
     report,
     runner,
+    sizes,
     suites,
     systems,
     tao_reference,
 )
+from benchmarks.make_data import kconfig, manuals, parameters, splits, verses  # noqa: E402
 
 DRIVER_FUNCTIONS = (
     "load",
@@ -439,8 +443,8 @@ def zipped(path, lines):
 def test_missing_data_is_said_clearly(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TREEMAX_DATA", str(tmp_path))
     monkeypatch.setattr(suites, "CACHE", tmp_path / "cache")
-    for name in suites.SUITES:
-        with pytest.raises(suites.DataMissing, match="TREEMAX_DATA"):
+    for name, suite in suites.SUITES.items():
+        with pytest.raises(suites.DataMissing, match=f"make_data {name}" if suite.made else "TREEMAX_DATA"):
             suites.prepared(name)
     monkeypatch.setattr(sys, "argv", ["benchmarks", "delicious", "--ours", "none", "--peers", "omikuji"])
     assert command.main() == 2
@@ -579,6 +583,106 @@ def test_real_data_has_the_known_size(name, rows, tmp_path, monkeypatch):
     monkeypatch.setattr(suites, "CACHE", tmp_path)
     facts = json.loads((suites.prepared(name) / "facts.json").read_text())
     assert (facts["train_rows"], facts["test_rows"], facts["labels"]) == rows
+
+
+# Data sets made from packages
+
+
+def test_every_made_suite_has_a_script():
+    for name, suite in suites.SUITES.items():
+        if suite.made:
+            script = importlib.import_module(f"benchmarks.make_data.{name.replace('-', '_')}")
+            assert callable(script.make)
+
+
+def test_made_texts_are_split_and_rare_labels_dropped(tmp_path):
+    """The split does not depend on the order of the rows, and a text twice is one row."""
+    rows = [(["all of them", f"pair{i // 2}", f"once{i}"], f"text number\n{i}") for i in range(40)]
+    splits.write_texts([*rows, *rows[:3]], tmp_path / "one")
+    splits.write_texts(rows[::-1], tmp_path / "two")
+    one, two = (recipes.texts(name)(tmp_path, PARTS) for name in ("one", "two"))
+    assert [part.texts for part in one] == [part.texts for part in two]
+    train, test = one
+    assert (len(train.labels), len(test.labels)) == (36, 4) and not set(train.texts) & set(test.texts)
+    counts = Counter(label for row in train.labels for label in row)
+    assert min(counts.values()) == 2 and counts["__label__all_of_them"] == 36
+    assert {label for row in test.labels for label in row} <= set(counts)
+    assert sorted(train.texts + test.texts)[0] == "text number 0"
+
+
+def test_made_vectors_leave_out_test_rows_of_other_classes(tmp_path):
+    X = {"train": np.eye(3), "test": 2 * np.eye(3)}
+    splits.write_vectors(X, {"train": ["b", "a", "b"], "test": ["a", "new", "b"]}, tmp_path)
+    train, test = recipes.vectors("vectors.npz")(tmp_path, PARTS)
+    assert train.labels == [[1], [0], [1]] and test.labels == [[0], [1]]
+    np.testing.assert_array_equal(test.X, 2 * np.eye(3)[[0, 2]])
+
+
+KCONFIG = """
+config PLAIN
+    bool
+    select OTHER
+
+menuconfig NET_FOO
+    tristate "Foo network card"
+    depends on PCI && \\
+        (!ARM || COMPILE_TEST)
+    select CRC32 if NET
+    default y
+    help
+      Say Y here to use it. This depends on PCI.
+
+if NET_FOO
+config LAST
+"""
+
+MANUAL_PAGE = r"""
+.TH READ 2 "2022" Linux
+.nh
+.SH NAME
+read \- read from a \fIfile\fP
+.SH SEE ALSO
+.BR close (2),
+\fBEVP_read\fR\|(3ossl),
+.Xr mmap 2
+.SH COLOPHON
+see other(7)
+"""
+
+
+def test_options_of_linux_are_parsed():
+    ((labels, text),) = kconfig.rows(KCONFIG)
+    assert labels == ["ARM", "COMPILE_TEST", "CRC32", "NET", "PCI"]
+    assert " ".join(text.split()) == "Foo network card Say Y here to use it. This depends on PCI."
+
+
+def test_manual_pages_are_parsed():
+    text, references = manuals.parsed(MANUAL_PAGE)
+    assert text == "NAME read - read from a file"
+    assert sorted(references) == [("EVP_read", "3"), ("close", "2"), ("mmap", "2")]
+
+
+def test_parameters_of_functions_are_found():
+    source = '''
+def fit_line(self, x, y_values, *, weights=None, _cache=None, **more):
+    """Fit a line.
+
+    And more."""
+def too_few(a, b):
+    "Two."
+def no_docstring(a, b, c): ...
+'''
+    assert list(parameters.functions(source)) == [(["weights", "x", "y_values"], "fit line Fit a line")]
+
+
+def test_verses_are_those_of_all_translations():
+    found = list(verses.rows([{"1": "a", "2": "b"}, {"2": "c", "3": "d"}]))
+    assert found == [(["2"], "b"), (["2"], "c")]
+
+
+def test_sizes_of_a_suite():
+    train = recipes.Part(None, [["a", "b"], ["a"]], ["one two three", "four"])
+    assert sizes.sizes(train, recipes.Part(None, [["a"]], ["one"])) == ["2 / 1", "2", "1.5", "1.5", "2"]
 
 
 # --- scripts of the documentation ----------------------------------------------------------------------

@@ -58,7 +58,8 @@ def taught(tree, rows, targets, how, seen=0, threads=1):
     """The tree after one pass."""
     tree.make_room_for_labels(int(max(targets.ids, default=-1)) + 1)
     order = np.arange(len(rows), dtype=np.uint32)
-    for _ in learn(tree, rows, targets, [order], how, seen, threads):
+    tree.stream.rows = seen
+    for _ in learn(tree, rows, targets, [order], how, 10, threads):
         pass
     return tree
 
@@ -576,7 +577,7 @@ from treemax.learning.online_tree import POLICIES, Settings, empty_tree, learn, 
 
 def use(tree, rows, targets, how):
     tree.make_room_for_labels(int(targets.ids.max()) + 2)
-    for _ in learn(tree, rows, targets, [np.arange(len(rows), dtype=np.uint32)], how):
+    for _ in learn(tree, rows, targets, [np.arange(len(rows), dtype=np.uint32)], how, 10):
         pass
     adopt_labels(tree, how)
     for k in (1, 3, 200):

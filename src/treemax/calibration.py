@@ -144,11 +144,17 @@ def calibrated(
         + targets.ids[targets.indptr[0] : targets.indptr[-1]]
     )
     hits = np.isin(rows[:, None] * n_labels + ids, truth) & (ids >= 0)
+    return calibration_of_answers(scores, hits, np.diff(targets.indptr), multi_label)
+
+
+def calibration_of_answers(
+    scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], multi_label: bool
+) -> Calibration:
+    """The same, from scores, which of the labels are right, and how many labels each row has."""
     found = fit_calibration(scores[:, :FIRST_LABELS], hits[:, :FIRST_LABELS])
     if not multi_label:
         return found
-    own = np.diff(targets.indptr)
-    threshold = best_threshold(found.probabilities(scores), hits, own, always_one=bool(own.all()))
+    threshold = best_threshold(found.probabilities(scores), hits, n_labels, always_one=bool(n_labels.all()))
     return found._replace(threshold=threshold)
 
 

@@ -70,6 +70,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     multi_label_: bool
     calibration_: Calibration
     every_row_labelled_: bool  # no training row was without a label
+    sparse_input_: bool  # the training rows were sparse: a row without entries tells nothing
     model_: Any
     reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
 
@@ -229,8 +230,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self.n_examples_ = len(rows)
         self.multi_label_ = labels.multi_label
         self.every_row_labelled_ = bool((labels.counts > 0).all())
+        self.sparse_input_ = isinstance(rows, SparseRows)
         self._label_form = labels.form
-        self.calibration_ = getattr(model, "calibration", Calibration())
+        self.calibration_ = getattr(model, "calibration", None) or Calibration()
+        self._threshold_was_set = False
         self.model_ = model
         self.reading_ = {}
         self.__dict__.pop("_classes", None)
@@ -284,6 +287,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     def threshold_(self, value: float) -> None:
         check_number("threshold_", value, least=0, most=1)
         self.calibration_ = self.calibration_._replace(threshold=float(value))
+        self._threshold_was_set = True
 
     def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
         """All labels of each row whose probability is at least `threshold`, however many they are.
@@ -310,7 +314,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         rows = self._rows_to_predict(X)
         ids = asked_ids(labels, self.label_index_, len(rows))
         answer = self.calibration_.probabilities(self._probabilities_of(rows, ids))
-        unknown = without_known_features(rows, self.n_features_in_)
+        unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = np.where(ids[unknown] >= 0, self._frequencies()[ids[unknown]], 0.0)
         return answer
@@ -329,7 +333,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
                 f"labels, and {in_words(available)} is available: use predict_topk(X, k), or fewer rows at a time."
             )
         answer = self.calibration_.probabilities(self._probabilities(rows))
-        unknown = without_known_features(rows, self.n_features_in_)
+        unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = self._frequencies()
         if not self.multi_label_ and self.calibration_.changes_scores:
@@ -340,7 +344,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """The ids of the k most probable labels, and their probabilities."""
         ids, scores = self._top(rows, k)
         probabilities = self.calibration_.probabilities(scores)
-        unknown = without_known_features(rows, self.n_features_in_)
+        unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies()
             first = most_frequent(frequencies, k)
@@ -355,7 +359,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         probabilities = self.calibration_.probabilities(scores)
         kept = probabilities >= np.float32(threshold)
         found = row_of[kept], ids[kept], probabilities[kept]
-        unknown = without_known_features(rows, self.n_features_in_)
+        unknown = self._unknown(rows)
         if unknown is None:
             return found
         frequencies = self._frequencies()
@@ -372,6 +376,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         first = self._calibrated_top(chosen_rows(rows, empty), 1)[0][:, 0]
         place = np.searchsorted(row_of, empty)
         return np.insert(row_of, place, empty), np.insert(ids, place, first)
+
+    def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
+        """The rows without any feature of the training, if there are any; in dense data a zero is a value as any."""
+        return without_known_features(rows, self.n_features_in_) if self.sparse_input_ else None
 
     def _frequencies(self) -> NDArray[np.float32]:
         return label_frequencies(self.label_counts_, self.n_examples_, self.multi_label_)
@@ -442,6 +450,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             "n_features": self.n_features_in_,
             "n_examples": self.n_examples_,
             "every_row_labelled": self.every_row_labelled_,
+            "sparse_input": self.sparse_input_,
             "calibration": list(self.calibration_),
             "reading": self.reading_,
             "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
@@ -467,7 +476,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         estimator.n_examples_ = int(header["n_examples"])
         estimator.n_features_in_ = int(header["n_features"])
         estimator.every_row_labelled_ = bool(header["every_row_labelled"])
+        estimator.sparse_input_ = bool(header["sparse_input"])
         estimator.calibration_ = Calibration.checked(header["calibration"])
+        estimator._threshold_was_set = False
         estimator.multi_label_ = header["label_form"] != "vector"
         estimator._label_form = header["label_form"]
         estimator.reading_ = dict(header["reading"])

@@ -100,7 +100,9 @@ class OnlineLabelClassifier(LabelClassifier):
 
     def _calibrate_again(self) -> None:
         """Take over what the model found of its scores while it learned, if it looks."""
-        self.calibration_ = getattr(self.model_, "calibration", self.calibration_)
+        found = getattr(self.model_, "calibration", None) or self.calibration_
+        threshold = self.threshold_ if self._threshold_was_set else found.threshold
+        self.calibration_ = found._replace(threshold=threshold)
 
     def _check_form(self, labels: RaggedLabels) -> None:
         if labels.multi_label and not self.multi_label_:

@@ -17,6 +17,7 @@ from treemax.estimators.hierarchies import WithHierarchy
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference.linear import sparsified
 from treemax.inference.online_tree import OnlineTree
+from treemax.inference.stream_summary import StreamSummary
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.adagrad import row_orders
@@ -33,8 +34,6 @@ from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, build_tree, check_tree, is_hierarchy, named_tree
-
-FEW_LABELS, MANY_LABELS = 2.0, 0.5  # learning rates where rows have few labels, and more than five on average
 
 
 @modelfile.saveable
@@ -67,7 +66,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     sample : float or None
         With `tree`, the share of the rows of `fit` that the first tree is built from; None is all of them.
     learning_rate : "auto" or float
-        "auto" is 2, and 0.5 where rows have more than five labels on average; 1 in the paper.
+        "auto" follows the mean number of labels and features of the rows seen so far: about 2 for short texts with one
+        label, 1 for long texts with several. The paper has 1.
     schedule : "adagrad", "constant" or "inverse-root"
         How the rate falls: for each weight by its own gradients, not at all, or with the root of the rows seen.
     epsilon : float
@@ -91,8 +91,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     Attributes
     ----------
+    learning_rate_ : float
+        The learning rate after the rows seen so far.
+    threshold_ : float
+        The probability from which a multi-label `predict` answers with a label; it may be set.
     settings_ : Settings
-        How the tree grows and learns, also where that was computed from the data.
+        How the tree grows and learns.
 
     Examples
     --------
@@ -177,7 +181,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     # --- learning ---------------------------------------------------------------------------------------
 
     def _train_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
-        settings, sparse = self._settings(targets), sparsified(rows)
+        settings, sparse = self._settings(), sparsified(rows)
         n_first = len(rows) if self.sample is None else max(1, int(self.sample * len(rows)))
         tree = self._first_tree(sparse[:n_first], targets[:n_first], index, multi_label, settings)
         tree.make_room_for_labels(len(index))
@@ -186,7 +190,13 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         with progress_bar(planned, "online-label-tree", "rows", self.verbose) as bar:
             try:
                 for n in learn(
-                    tree, sparse, targets, self._orders(len(rows)), settings, 0, thread_count(self.n_jobs)
+                    tree,
+                    sparse,
+                    targets,
+                    self._orders(len(rows)),
+                    settings,
+                    self.beam,
+                    thread_count(self.n_jobs),
                 ):
                     done += n
                     bar.update(n)
@@ -202,7 +212,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return repeat(np.arange(n_rows, dtype=np.uint32), self.passes)
 
     def _start_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
-        self.settings_ = self._settings(targets)
+        self.settings_ = self._settings()
         tree = self._first_tree(sparsified(rows), targets, index, multi_label, self.settings_)
         tree.make_room_for_labels(len(index))
         return tree
@@ -219,10 +229,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return model
 
     def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> None:
-        seen = self.n_examples_ - len(rows)
         order = np.arange(len(rows), dtype=np.uint32)
         for _ in learn(
-            model, sparsified(rows), targets, [order], self.settings_, seen, thread_count(self.n_jobs)
+            model, sparsified(rows), targets, [order], self.settings_, self.beam, thread_count(self.n_jobs)
         ):
             pass
         adopt_labels(model, self.settings_)
@@ -245,9 +254,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         tree = named_tree(self.tree, rows, compact, len(ids), threads=thread_count(self.n_jobs), **shape)
         return planted_tree(tree, not multi_label, settings, seed, ids)
 
-    def _settings(self, targets: Targets) -> Settings:
-        n_labels = int(targets.indptr[-1] - targets.indptr[0])
-        suggested = MANY_LABELS if n_labels > 5 * len(targets) else FEW_LABELS
+    def _settings(self) -> Settings:
         return Settings(
             policy=self.policy,
             arity=self.arity,
@@ -255,7 +262,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             alpha=self.alpha,
             together=self.together,
             schedule=self.schedule,
-            rate=suggested if self.learning_rate == "auto" else float(self.learning_rate),
+            rate=None if self.learning_rate == "auto" else float(self.learning_rate),
             epsilon=self.epsilon,
             least_gradient=self.least_gradient,
         )
@@ -267,6 +274,13 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             return self.model_.exact(rows, k, thread_count(self.n_jobs))
         return self.model_.beam(rows, k, min(self.beam, self.model_.n_nodes), thread_count(self.n_jobs))
 
+    @property
+    def learning_rate_(self) -> float:
+        """The learning rate after the rows seen so far."""
+        if "model_" not in self.__dict__:
+            raise AttributeError("OnlineLabelTree has no learning_rate_ before it is fitted")
+        return self.settings_.rate_after(self.model_.stream)
+
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""
         return Tree.from_parents(*self.model_.shape())
@@ -276,7 +290,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return {
             **super().describe(),
             "policy": self.settings_.policy,
-            "learning_rate": self.settings_.rate,
+            "learning_rate": round(self.learning_rate_, 3),
             "depth": self.model_.depth,
             "nodes": self.model_.n_nodes,
             "memory_mb": round(self.model_.nbytes / 2**20, 1),
@@ -285,15 +299,27 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        state = {"random_state": self.model_.random_state, "settings": vars(self.settings_)}
-        return state, self.model_.arrays(resume)
+        stream = self.model_.stream
+        state = {
+            "random_state": self.model_.random_state,
+            "settings": vars(self.settings_),
+            "stream": stream.counts(),
+        }
+        answers = modelfile.prefixed("stream", stream.arrays()) if resume else {}
+        return state, {**modelfile.prefixed("tree", self.model_.arrays(resume)), **answers}
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
         self.settings_ = settings = Settings(**header["settings"])
-        parameters = {**vars(settings), "learning_rate": settings.rate}
+        parameters = {**vars(settings), "learning_rate": "auto" if settings.rate is None else settings.rate}
         del parameters["rate"]
         type(self)(**parameters)._check_parameters()
         seed = int(header["random_state"])
-        return OnlineTree.from_arrays(
-            arrays, not self.multi_label_, len(self.label_index_), seed, settings.growth
+        tree = OnlineTree.from_arrays(
+            modelfile.part("tree", arrays),
+            not self.multi_label_,
+            len(self.label_index_),
+            seed,
+            settings.growth,
         )
+        tree.stream = StreamSummary.from_parts(header["stream"], modelfile.part("stream", arrays))
+        return tree

@@ -13,9 +13,10 @@ Number = TypeVar("Number", np.int64, np.float32)
 
 
 def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | None:
-    """The rows that have no feature of the training; None if all have one. Dense rows always have."""
+    """The rows that have no feature of the training; None if all have one."""
     if not isinstance(rows, SparseRows):
-        return None
+        empty = np.flatnonzero(~rows.any(axis=1))
+        return empty if len(empty) else None
     counts = rows.indptr[1:] - rows.indptr[:-1]
     if len(rows.indices) and rows.indices.max() >= n_features:
         known = np.concatenate([[0], np.cumsum(rows.indices < n_features)])

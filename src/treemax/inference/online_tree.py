@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.calibration import Calibration
 from treemax.inference.searching import Arguments, Found, room_for_best, search_above, search_rows
+from treemax.inference.stream_summary import StreamSummary
 from treemax.inputs import Rows, read_only
 from treemax.kernels import online_tree as kernels
 from treemax.kernels.online_tree import LANES, Blocks, Nodes, Scratch, Store
@@ -44,6 +46,7 @@ class OnlineTree:
         self.counts = np.zeros(kernels.N_COUNTS, dtype=np.int64)
         self.counts[kernels.SELECTED] = -1
         self.counts[kernels.RANDOM_STATE] = seed
+        self.stream = StreamSummary()
         self.make_room(nodes=ROOM, blocks=ROOM, records=1, slots=1024)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,6 +169,11 @@ class OnlineTree:
         if resume:
             own["bias_squares"] = self.blocks.bias_squares[: n_blocks * LANES]
         return {**own, **self._packed_records(resume)}
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What the scores are worth, by answers that were given before their rows were learned."""
+        return self.stream.calibration(not self.one_label)
 
     def _stored_lanes(self) -> NDArray[np.int64]:
         used, lanes = self.blocks.used[: self.n_blocks], self.blocks.lanes[: self.n_blocks]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.online_tree import CHUNK_RECORDS, OnlineTree
+from treemax.inference.stream_summary import LABELS, StreamSummary
 from treemax.inputs import SparseRows
 from treemax.kernels import online_tree as kernels
 from treemax.kernels.online_tree import LANES, Scratch
@@ -28,6 +29,15 @@ POLICIES = {
 }
 SCHEDULES = ("adagrad", "constant", "inverse-root")
 ROWS_AT_ONCE = 2048
+RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
+
+
+def automatic_rate(labels: NDArray[np.float64], entries: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rate for rows with so many labels and entries on average, found by `benchmarks.defaults`.
+
+    Longer rows have smaller entries, which AdaGrad takes longer steps on; labels of a row are noise to one another.
+    """
+    return RATE * np.maximum(labels, 1.0) ** LABEL_POWER * np.maximum(entries, 1.0) ** ENTRY_POWER
 
 
 @dataclass(frozen=True)
@@ -40,16 +50,30 @@ class Settings:
     alpha: float  # of the best-greedy policy: 1 looks at balance only
     together: bool  # all new labels of a row go to one place, however deep the tree becomes there
     schedule: str
-    rate: float
+    rate: float | None  # None: it follows the rows seen so far
     epsilon: float
     least_gradient: float
 
-    def rates(self, first: int, n_rows: int) -> NDArray[np.float32]:
-        """The learning rate for each of the rows that come after `first` others."""
-        rates = np.full(n_rows, self.rate, dtype=np.float32)
+    def rates(
+        self, stream: StreamSummary, labels: NDArray[np.int64], entries: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """The learning rate for each of the rows that come next, which have so many labels and entries."""
+        rows = stream.rows + np.arange(1, len(labels) + 1)
+        if self.rate is None:
+            mean_labels = (stream.labels + np.cumsum(labels)) / rows
+            rates = automatic_rate(mean_labels, (stream.entries + np.cumsum(entries)) / rows)
+        else:
+            rates = np.full(len(rows), self.rate)
         if self.schedule == "inverse-root":
-            rates /= np.sqrt(1.0 + np.arange(first, first + n_rows), dtype=np.float32)
-        return rates
+            rates /= np.sqrt(rows)
+        return rates.astype(np.float32)
+
+    def rate_after(self, stream: StreamSummary) -> float:
+        """The rate, before the schedule, after the rows seen so far."""
+        if self.rate is not None:
+            return self.rate
+        rows = max(1, stream.rows)
+        return float(automatic_rate(np.array(stream.labels / rows), np.array(stream.entries / rows)))
 
     @property
     def constants(self) -> tuple[np.float32, np.float32, np.float32]:
@@ -119,25 +143,46 @@ def learn(
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
     settings: Settings,
-    seen: int = 0,
+    width: int,
     threads: int = 1,
 ) -> Iterator[int]:
-    """Algorithm 3, OPLT.Train: learn the rows in the given orders, in place, after `seen` others; yields the
-    rows done after each piece.
+    """Algorithm 3, OPLT.Train: learn the rows in the given orders, in place; yields the rows done after each piece.
 
-    With several threads, labels that are new in a piece get their leaves first, then the threads race for
-    the weights without locks: results within noise.
+    Some rows of the first order are answered first, by a beam of this `width`, to calibrate the probabilities. With
+    several threads, labels that are new in a piece get their leaves first, then the threads race for the weights
+    without locks: results within noise.
     """
-    for order in orders:
-        for start in range(0, len(order), ROWS_AT_ONCE):
-            piece = order[start : start + ROWS_AT_ONCE]
-            rates = settings.rates(seen, len(piece))
+    n_entries, n_labels = np.diff(rows.indptr), np.diff(targets.indptr)
+    for number, order in enumerate(orders):
+        start = 0
+        while start < len(order):
+            stop = start + ROWS_AT_ONCE
+            if number == 0:
+                stop = min(stop, start + _answered_first(tree, rows, targets, order[start:], width))
+            piece = order[start:stop]
+            rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
             with tree.lock.alone():
                 if threads > 1:
                     _grow(tree, rows, targets, piece, settings)
                 _learn_piece(tree, rows, targets, piece, rates, settings, threads)
-            seen += len(piece)
+            tree.stream.rows += len(piece)
+            tree.stream.labels += int(n_labels[piece].sum())
+            tree.stream.entries += int(n_entries[piece].sum())
+            start += len(piece)
             yield len(piece)
+
+
+def _answered_first(
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int
+) -> int:
+    """Answer the first of the rows to come, if it is its turn; gives the number of rows until the next turn."""
+    seen = tree.stream.rows
+    if tree.stream.next_question(seen) == seen and tree.nodes.n_leaves[0] > 0:
+        row = int(order[0])
+        ids, scores = tree.beam(rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes))
+        truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
+        tree.stream.add_answer(seen, scores[0], ids[0], truth)
+    return tree.stream.next_question(seen + 1) - seen
 
 
 def _grow(

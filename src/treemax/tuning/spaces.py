@@ -1,0 +1,235 @@
+"""What is searched: the models, their parameters and the values of each."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sklearn.base import BaseEstimator
+
+from treemax.estimators import MODELS
+from treemax.inputs import Rows, SparseRows
+from treemax.text import HashingText, TfidfText
+
+Space = dict[str, tuple[Any, ...]]
+
+# The values to try of each parameter. The default is always among them and need not be written.
+SPACES: dict[str, Space] = {
+    "label-tree": {
+        "n_trees": (1, 2, 3, 5, 8),
+        "loss": ("squared_hinge", "logistic"),
+        "cost": (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0),
+        "max_leaf": (15, 50, 150, 400, 1000),
+        "arity": (2, 8, 16, 64),
+        "penalty": ("l2", "l1"),
+        "temperature": (1.0, 1.25, 1.5, 2.0),
+        "threshold": (0.03, 0.1, 0.2, 0.3),
+        "passes": (5, 10, 20),
+        "beam": (10, 20, 40),
+        "precision": ("bfloat16", "int8"),
+    },
+    "one-vs-all": {
+        "loss": ("softmax", "logistic", "squared_hinge"),
+        "passes": (3, 6, 12, 25),
+        "learning_rate": (0.1, 0.3, 1.0, 3.0, 10.0),
+        "final_rate": (0.0, 0.1, 0.3),
+    },
+    "online-label-tree": {
+        "learning_rate": (0.25, 0.5, 1.0, 2.0, 4.0),
+        "arity": (4, 16, 64),
+        "max_leaf": (15, 31, 63),
+        "passes": (1, 3, 6),
+        "shuffle": (False, True),
+        "tree": (None, "kmeans"),
+        "epsilon": (0.001, 0.01, 0.1),
+    },
+    "learned-tree": {
+        "dimension": (50, 100, 200, 300),
+        "passes": (5, 10, 20, 40),
+        "learning_rate": (0.5, 1.0, 2.0, 4.0),
+        "dropout": (0.0, 0.1, 0.3, 0.5),
+        "arity": (10, 20, 50, 100),
+    },
+    "recall-tree": {
+        "passes": (3, 6, 12, 25),
+        "n_candidates": (50, 100, 200, 400),
+        "beam": (16, 32, 64),
+        "learning_rate": (0.1, 0.3, 1.0, 3.0),
+        "prior": (0.1, 0.3, 1.0),
+    },
+    "softmax-tree": {
+        "alpha": (0.001, 0.003, 0.01, 0.03, 0.1),
+        "iterations": (3, 6, 12),
+        "plane_penalty": (3.0, 10.0, 30.0),
+        "spill": (0.2, 0.4, 0.8),
+    },
+    "softmax-forest": {
+        "n_trees": (2, 4, 8),
+        "alpha": (0.001, 0.003, 0.01, 0.03, 0.1),
+        "iterations": (3, 5, 10),
+        "spill": (0.2, 0.4, 0.8),
+    },
+}
+
+TEXT_SPACES: dict[str, Space] = {
+    "tfidf": {
+        "ngram_range": ((1, 1), (1, 2)),
+        "min_df": (1, 2, 3, 5),
+        "sublinear_tf": (True, False),
+    },
+    "hashing": {
+        "bits": (18, 20, 22),
+        "ngram_range": ((1, 1), (1, 2)),
+        "char_ngram_range": (None, (3, 3), (4, 4), (3, 5)),
+    },
+}
+
+# Changes to the defaults that often help: tried before the search proper, for the models with the best defaults.
+FIRST_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
+    "label-tree": ({"n_trees": 3}, {"n_trees": 3, "threshold": 0.03}),
+    "one-vs-all": ({"passes": 12},),
+    "online-label-tree": ({"passes": 3, "shuffle": True},),
+    "learned-tree": ({"dimension": 200},),
+    "recall-tree": ({"passes": 12},),
+    "softmax-forest": ({"alpha": 0.003},),
+}
+FIRST_TEXT_IDEAS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("tfidf", {"ngram_range": (1, 2)}),
+    ("tfidf", {"min_df": 1}),
+    ("hashing", {"char_ngram_range": (4, 4), "bits": 20}),
+)
+
+VECTORIZERS: dict[str, type[BaseEstimator]] = {"tfidf": TfidfText, "hashing": HashingText}
+DENSE_ONLY = ("softmax-tree", "softmax-forest")  # over sparse rows they take far longer than the others
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of the search: a model, for texts a vectoriser, and what differs from their defaults."""
+
+    model: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    text: str | None = None
+    text_parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The same for equal settings, also after a way through JSON."""
+        parts = (self.model, self.parameters, self.text, self.text_parameters)
+        return json.dumps(parts, sort_keys=True)
+
+    @property
+    def is_default(self) -> bool:
+        return not self.parameters and not self.text_parameters and self.text in (None, "tfidf")
+
+    def __str__(self) -> str:
+        words = [self.model, *_assignments(self.parameters)]
+        if self.text is not None:
+            words += [f"text={self.text}", *_assignments(self.text_parameters)]
+        return " ".join(words)
+
+    def estimator(self, n_jobs: int | None, random_state: Any, verbose: int) -> Any:
+        """The untrained model."""
+        made = MODELS[self.model](**self.parameters)
+        common = {"n_jobs": n_jobs, "random_state": random_state, "verbose": verbose}
+        return made.set_params(**{name: common[name] for name in common if name in made.get_params()})
+
+    def vectorizer(self) -> Any:
+        """The unfitted vectoriser of texts."""
+        assert self.text is not None
+        return VECTORIZERS[self.text](**self.text_parameters)
+
+
+def _assignments(parameters: Mapping[str, Any]) -> Iterable[str]:
+    return (f"{name}={value}".replace(" ", "") for name, value in parameters.items())
+
+
+def applicable(names: Iterable[str] | None, rows: Rows | None, multi_label: bool) -> list[str]:
+    """The models to search: those named, or all that suit the data; `rows` is None for texts."""
+    if names is not None:
+        chosen = list(dict.fromkeys(names))
+        unknown = [name for name in chosen if name not in MODELS]
+        if unknown or not chosen:
+            raise ValueError(
+                f"models: there is no {', '.join(unknown) or 'name'}; known are {', '.join(MODELS)}."
+            )
+        unfit = [name for name in chosen if multi_label and MODELS[name].ONE_LABEL_ONLY]
+        if unfit:
+            raise ValueError(
+                f"models: {', '.join(unfit)} take one label a row, and y is multi-label; leave them out."
+            )
+        return chosen
+    sparse = rows is None or isinstance(rows, SparseRows)
+    return [
+        name
+        for name in SPACES
+        if not (multi_label and MODELS[name].ONE_LABEL_ONLY) and not (sparse and name in DENSE_ONLY)
+    ]
+
+
+def choices(kind: type, space: Space) -> Space:
+    """A space with the default of each parameter first."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
+    return {
+        name: (defaults[name], *(value for value in values if value != defaults[name]))
+        for name, values in space.items()
+    }
+
+
+def suggest(trial: Any, models: list[str], texts: bool) -> Setting:
+    """The setting of an optuna trial."""
+    model = trial.suggest_categorical("model", models)
+    parameters = _suggest(trial, model, choices(MODELS[model], SPACES.get(model, {})))
+    if not texts:
+        return Setting(model, parameters)
+    text = trial.suggest_categorical("text", list(TEXT_SPACES))
+    return Setting(
+        model, parameters, text, _suggest(trial, text, choices(VECTORIZERS[text], TEXT_SPACES[text]))
+    )
+
+
+def _suggest(trial: Any, prefix: str, space: Space) -> dict[str, Any]:
+    """What differs from the defaults among the suggested values."""
+    found = {}
+    for name, values in space.items():
+        stored = {_stored(value): value for value in values}
+        value = stored[trial.suggest_categorical(f"{prefix}.{name}", list(stored))]
+        if value != values[0]:
+            found[name] = value
+    return found
+
+
+def as_trial(setting: Setting) -> dict[str, Any]:
+    """The values of an optuna trial that `suggest` makes this setting of."""
+    values: dict[str, Any] = {"model": setting.model}
+    parts = [(setting.model, MODELS[setting.model], SPACES.get(setting.model, {}), setting.parameters)]
+    if setting.text is not None:
+        values["text"] = setting.text
+        text_parts = (
+            setting.text,
+            VECTORIZERS[setting.text],
+            TEXT_SPACES[setting.text],
+            setting.text_parameters,
+        )
+        parts.append(text_parts)
+    for prefix, kind, space, changed in parts:
+        for name, known in choices(kind, space).items():
+            values[f"{prefix}.{name}"] = _stored(changed.get(name, known[0]))
+    return values
+
+
+def _stored(value: Any) -> Any:
+    """A value as optuna stores it, which has no tuples."""
+    return str(value) if isinstance(value, tuple) else value
+
+
+def first_ideas(models: list[str], texts: bool) -> list[Setting]:
+    """Settings to try after the defaults; `models` are the best first."""
+    text = "tfidf" if texts else None
+    ideas = [Setting(model, change, text) for model in models[:2] for change in FIRST_IDEAS.get(model, ())]
+    if texts:
+        ideas += [Setting(models[0], {}, kind, change) for kind, change in FIRST_TEXT_IDEAS]
+    return ideas

@@ -1,31 +1,33 @@
-"""The search: defaults first, then a few ideas, then what a sampler proposes, on growing samples of rows."""
+"""The search: defaults first, then a few ideas, then proposals, all on growing samples of the rows."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import median
+from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from treemax.modelfile import AnyPath, saved_bytes
 from treemax.parameters import check_number
-from treemax.text import TextModel
 from treemax.tuning.data import TuningData
-from treemax.tuning.metric import Metric, Objective, default_metric, parse_metric
+from treemax.tuning.metric import Objective, default_metric, parse_metric
 from treemax.tuning.result import DONE, Record, TuneResult
-from treemax.tuning.spaces import Setting, applicable, first_ideas
+from treemax.tuning.spaces import Setting, applicable, distance, first_ideas, neighbour
 from treemax.tuning.study import Study, load_optuna
+from treemax.tuning.training import Trainer
 from treemax.tuning.watch import OutOfTime, Stopped, Watch
 
 REFIT = 1.2  # how much longer than expected training on all rows may take
 MOST_OF_BUDGET = 0.25  # for one training, once there is a model
-FIRST_SAMPLE_OF_BUDGET = 0.1  # for the first sample of a default
+CHEAP = 0.015  # of the budget: smaller samples are left out while a training takes less than this
+SLACK = 1.0  # second that any sample may take
 FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
+BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
 MOST_REPEATS = 20  # proposals in a row that were tried already, or do not fit, until the search ends
 WARM_UP_ROWS = 300
-TIMED_SECONDS = 0.3  # how long answers are timed
 
 
 class Limits(NamedTuple):
@@ -42,18 +44,8 @@ class Candidate:
     trial: Any
     record: Record
     runs: list[tuple[int, float]] = field(default_factory=list)  # rows and seconds of each sample
-    excess: float = 0.0
+    excess: float = 0.0  # above the limits
     open: bool = True
-
-
-class Fitted(NamedTuple):
-    """A trained model, and what it took and reached."""
-
-    model: Any
-    seconds: float
-    value: float
-    mb: float
-    us: float
 
 
 def tune(
@@ -141,8 +133,10 @@ def tune(
             "data": data.fingerprint(), "metric": str(goal), "models": names, "random state": random_state,
         }  # fmt: skip
         kept = Study(study, facts, names, data.texts is not None, random_state)
-        search = Search(data, goal, kept, watch, names, Limits(max_mb, max_us), n_jobs, random_state)
-        search.report, search.verbose = report or print, verbose
+        index, counts = data.index()
+        objective = Objective(goal, index, data.held_labels, counts, data.n_rows)
+        trainer = Trainer(data, objective, n_jobs, random_state)
+        search = Search(trainer, kept, watch, names, Limits(max_mb, max_us), report or print, verbose)
         search.run(max_trials)
         return search.result()
 
@@ -150,107 +144,113 @@ def tune(
 class Search:
     """One search: what it works on, and how it stands."""
 
-    report: Callable[[str], object] = print
-    verbose = 1
-
     def __init__(
-        self, data: TuningData, metric: Metric, study: Study, watch: Watch, models: list[str], limits: Limits,
-        n_jobs: int | None, random_state: int,
+        self, trainer: Trainer, study: Study, watch: Watch, models: list[str], limits: Limits,
+        report: Callable[[str], object], verbose: int,
     ) -> None:  # fmt: skip
-        self.data, self.metric, self.study, self.watch = data, metric, study, watch
-        self.models, self.limits = models, limits
-        self.n_jobs, self.random_state = n_jobs, random_state
-        index, counts = data.index()
-        self.objective = Objective(metric, index, data.held_labels, counts, data.n_rows)
+        self.trainer, self.data, self.metric = trainer, trainer.data, trainer.objective.metric
+        self.study, self.watch, self.models, self.limits = study, watch, models, limits
+        self.report, self.verbose = report, verbose
         self.tried = {record.setting.key for record in study.records}
-        self.kept: tuple[Record, Any] | None = None  # the best of this call, and its model
+        self.kept: tuple[Record, Any] | None = None  # the best so far and its model, if it is of this call
         self._trials_left: float = float("inf")
 
-    # --- the search -------------------------------------------------------------------------------------
+    # --- what is tried ----------------------------------------------------------------------------------
 
     def run(self, max_trials: int | None) -> None:
         """Try settings until the time, the trials or the settings are used up, or Ctrl-C."""
         self._trials_left = float("inf") if max_trials is None else max_trials
-        try:
+        with suppress(Stopped):
             self._try_defaults()
-            for setting in first_ideas(self._models_by_default(), self.data.texts is not None):
-                self._try(setting)
+            self._try_ideas()
             self._try_proposals()
-        except Stopped:
-            pass
 
     def _try_defaults(self) -> None:
-        """All defaults on the first sample; then the others, best first."""
-        text = None if self.data.texts is None else "tfidf"
+        """All defaults on the first sample; then on the others, the fastest first."""
         begun = []
         for model in self.models:
-            candidate = self._begin(Setting(model, {}, text))
+            candidate = self._begin(Setting(model, {}, None if self.data.texts is None else "tfidf"))
             if candidate is not None:
                 begun.append(candidate)
                 self._compile(candidate.record.setting)
-                limit = FIRST_SAMPLE_OF_BUDGET * self.watch.seconds
-                self._train(
-                    candidate, 0, limit if len(self.data.sizes) > 1 else self._time_for(self.data.n_train)
-                )
+                self._train(candidate, 0, stop_early=False)
         begun = [candidate for candidate in begun if candidate.open]
-        begun.sort(key=lambda candidate: candidate.record.value or 0.0, reverse=True)
-        for candidate in begun:
-            if (candidate.record.value or 0.0) < FAR_BEHIND * (begun[0].record.value or 0.0):
+        best = max((candidate.record.value or 0.0 for candidate in begun), default=0.0)
+        for candidate in sorted(begun, key=lambda candidate: candidate.record.seconds):
+            if (candidate.record.value or 0.0) < FAR_BEHIND * best:
                 self._close(candidate, "far behind")
             else:
                 self._climb(candidate, 1, stop_early=False)
 
-    def _models_by_default(self) -> list[str]:
-        """The models by how good their defaults were."""
-        defaults = [record for record in self.study.records if record.setting.is_default]
-        defaults = [record for record in defaults if record.value is not None]
-        ordered = [record.setting.model for record in sorted(defaults, key=_rank, reverse=True)]
-        return ordered or self.models
+    def _try_ideas(self) -> None:
+        """Changes that often help, to the best settings of the two models with the best defaults."""
+        defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
+        for default in sorted(defaults, key=_rank, reverse=True)[:2]:
+            for change in first_ideas(default.setting):
+                same = [r for r in self.study.records if r.setting.model == default.setting.model]
+                self._try(change(max(same, key=_rank).setting))
 
     def _try_proposals(self) -> None:
-        repeats = 0
+        """Neighbours of the best settings and proposals of the sampler, in turns."""
+        repeats, number = 0, len(self.study.records)
         while repeats < MOST_REPEATS and self._trials_left > 0 and self._time_left():
-            repeats = 0 if self._try(None) else repeats + 1
+            number += 1
+            random = np.random.default_rng((self.trainer.random_state, number))
+            best = sorted(self._counting(), key=_rank, reverse=True)[:BEST_TO_CHANGE]
+            changed = None
+            if best and number % 2:
+                changed = neighbour(best[random.integers(len(best))].setting, random)
+            repeats = 0 if self._try(changed) else repeats + 1
 
     def _try(self, setting: Setting | None) -> bool:
-        """Try a setting, or one that is proposed; False if it was tried before, or does not fit."""
+        """Try a setting, or one that the sampler proposes; False if it was tried before, or does not fit."""
         candidate = self._begin(setting)
         if candidate is None:
             return False
-        self._climb(candidate, 0, stop_early=True)
-        return bool(candidate.runs)
+        self._climb(candidate, self._first_sample(candidate), stop_early=True)
+        return True
 
     def _begin(self, setting: Setting | None) -> Candidate | None:
         if self._trials_left < 1 or not self._time_left() or (setting and setting.key in self.tried):
             return None
         trial, proposed = self.study.propose(setting)
-        if proposed.key in self.tried:
-            self.study.drop(trial)
-            return None
         candidate = Candidate(trial, Record(proposed))
-        if self._expected(candidate, self.data.sizes[0]) > self._time_for(self.data.sizes[0]):
+        size = self.data.sizes[0]
+        if proposed.key in self.tried or self._expected(candidate, size) > self._time_for(size):
             self.study.drop(trial)
             return None
         self.tried.add(proposed.key)
         self._trials_left -= 1
         return candidate
 
-    def _climb(self, candidate: Candidate, sample: int, stop_early: bool) -> None:
+    # --- one setting ------------------------------------------------------------------------------------
+
+    def _climb(self, candidate: Candidate, first: int, stop_early: bool) -> None:
         """Train on one sample after the other while the candidate is good enough and there is time."""
-        for number in range(sample, len(self.data.sizes)):
-            size = self.data.sizes[number]
+        for sample in range(first, len(self.data.sizes)):
+            size = self.data.sizes[sample]
             if candidate.open and self._expected(candidate, size) > self._time_for(size):
                 self._close(candidate, "too slow")
             if candidate.open:
-                self._train(candidate, number, self._time_for(size), stop_early)
+                self._train(candidate, sample, stop_early)
 
-    def _train(
-        self, candidate: Candidate, sample: int, limit: float | None, stop_early: bool = False
-    ) -> None:
+    def _first_sample(self, candidate: Candidate) -> int:
+        """The largest sample that is cheap, since samples say less than all rows."""
+        expected = [self._expected(candidate, size) for size in self.data.sizes]
+        cheap = [i for i, seconds in enumerate(expected) if 0 < seconds <= CHEAP * self.watch.seconds]
+        return max(cheap, default=0)
+
+    def _compile(self, setting: Setting) -> None:
+        """Train on a few rows: kernels that a machine has not compiled yet must not count as time of training."""
+        with suppress(OutOfTime, ValueError, MemoryError):
+            rows = min(WARM_UP_ROWS, self.data.n_train)
+            self.watch.run(lambda: self.trainer.fitted(setting, rows), self.watch.remaining)
+
+    def _train(self, candidate: Candidate, sample: int, stop_early: bool) -> None:
         """Train and measure on one sample, and close the candidate if it goes no further."""
         size, record = self.data.sizes[sample], candidate.record
         try:
-            fitted = self.watch.run(lambda: self._fitted(record.setting, size), limit)
+            fitted = self.watch.run(lambda: self.trainer.fitted(record.setting, size), self._time_for(size))
         except OutOfTime:
             self._close(candidate, "too slow")
             return
@@ -263,17 +263,15 @@ class Search:
         candidate.runs.append((size, fitted.seconds))
         record.rows, record.seconds, record.value = size, fitted.seconds, fitted.value
         record.mb, record.us = fitted.mb, fitted.us
-        candidate.excess = self._excess(record)
         behind = self.study.falls_behind(candidate.trial, fitted.value, sample)
-        last = sample == len(self.data.sizes) - 1
+        candidate.excess = self._excess(record)
         if candidate.excess > 0:
-            self._close(candidate, self._above_limits(record))
+            self._close(candidate, "above the limits")
             return
-        if last:
-            self._close(candidate, DONE)
+        last = size == self.data.n_train
+        if last or (behind and stop_early):
+            self._close(candidate, DONE if last else "stopped early")
         self._keep_if_best(record, fitted.model)
-        if not last and behind and stop_early:
-            self._close(candidate, "stopped early")
 
     def _close(self, candidate: Candidate, status: str) -> None:
         candidate.record.status, candidate.open = status, False
@@ -282,103 +280,59 @@ class Search:
             self.report(f"{self._described(candidate.record)}  ({status})")
 
     def _keep_if_best(self, record: Record, model: Any) -> None:
-        best = (
-            max(map(_rank, self._within_limits()), default=None) if self.kept is None else self.kept[0].rank
-        )
-        if best is not None and (record.rank <= best if self.kept else record.rank < best):
-            return
-        self.kept = record, model
-        if self.verbose == 1:
-            self.report(self._described(record))
+        if self.kept is None:
+            known = [other for other in self._counting() if other is not record]
+            better = all(record.rank >= other.rank for other in known)
+        else:
+            better = record.rank > self.kept[0].rank
+        if better:
+            self.kept = record, model
+            if self.verbose == 1:
+                self.report(self._described(record))
 
     def _described(self, record: Record) -> str:
-        value = "   -  " if record.value is None else f"{record.value:.4f}"
+        value = "-" if record.value is None else f"{record.value:.4f}"
         rows = (
             "" if record.rows == self.data.n_train else f" on {record.rows:,} of {self.data.n_train:,} rows"
         )
         return f"{self.watch.elapsed:6.0f} s  {self.metric} {value}{rows}  {record.setting}"
 
-    # --- one training -----------------------------------------------------------------------------------
-
-    def _fitted(self, setting: Setting, size: int) -> Fitted:
-        """A model trained on a sample, and what the rows held out say of it."""
-        estimator = setting.estimator(self.n_jobs, self.random_state, verbose=0)
-        seconds = 0.0
-        X, labels = self.data.sample(size)
-        if self.data.texts is not None:
-            vectorised = self.data.vectorised(setting, size)
-            X, seconds = vectorised.X, vectorised.seconds
-        start = time.perf_counter()
-        estimator.fit(X, labels)
-        seconds += time.perf_counter() - start
-        model = estimator if self.data.texts is None else TextModel(vectorised.vectorizer, estimator)
-        top, us = self._timed(model)
-        value = self.objective.value(model, self.data.held_X, top)
-        return Fitted(model, seconds, value, saved_bytes(model) / 1e6, us)
-
-    def _compile(self, setting: Setting) -> None:
-        """Train on a few rows: kernels that a machine has not compiled yet must not count as time of training."""
-        with suppress(OutOfTime, ValueError, MemoryError):
-            self.watch.run(
-                lambda: self._fitted(setting, min(WARM_UP_ROWS, self.data.n_train)), self.watch.remaining
-            )
-
-    def _timed(self, model: Any) -> tuple[Any, float]:
-        """The best labels of the rows held out, and the microseconds a row; the best of a few times."""
-        X, k = self.data.held_X, self.objective.top
-        model.predict_topk(X[:1], k)  # compiles what is not compiled yet
-        begun, least = time.perf_counter(), float("inf")
-        while True:
-            start = time.perf_counter()
-            top = model.predict_topk(X, k)
-            now = time.perf_counter()
-            least = min(least, now - start)
-            if now - begun > TIMED_SECONDS:
-                return top, 1e6 * least / len(self.data.held)
-
-    # --- limits -----------------------------------------------------------------------------------------
+    # --- limits and time --------------------------------------------------------------------------------
 
     def _excess(self, record: Record) -> float:
-        """How far a record is above the limits, relative to them; at most 0 if it is within."""
+        """How far a record is above the limits, relative to them; 0 if it is within."""
         grows = self.data.n_rows / self.data.n_train if record.rows == self.data.n_train else 1.0
         pairs = ((record.mb, self.limits.mb, grows), (record.us, self.limits.us, 1.0))
         return max([0.0, *(have * more / limit - 1 for have, limit, more in pairs if have and limit)])
 
-    def _above_limits(self, record: Record) -> str:
-        over_mb = (
-            self.limits.mb is not None
-            and (record.mb or 0) * self.data.n_rows > self.limits.mb * self.data.n_train
-        )
-        return "too large" if over_mb else "answers too slowly"
-
-    def _within_limits(self) -> list[Record]:
-        """Records that count: trained on all training rows, and within the limits of this call."""
+    def _counting(self) -> list[Record]:
+        """Records that may win: trained on all training rows, and within the limits of this call."""
         records = (r for r in self.study.records if r.value is not None and r.rows == self.data.n_train)
         return [record for record in records if self._excess(record) <= 0]
 
-    # --- time -------------------------------------------------------------------------------------------
-
     def _reserve(self) -> float:
         """Seconds to leave for training the best on all rows."""
-        best = max(self._within_limits(), key=_rank, default=None)
-        if best is None:
-            return 0.0
-        return REFIT * best.seconds * self.data.n_rows / self.data.n_train
+        best = max(self._counting(), key=_rank, default=None)
+        return 0.0 if best is None else REFIT * best.seconds * self.data.n_rows / self.data.n_train
 
     def _time_for(self, size: int) -> float:
-        """Seconds that training on a sample may take. What is trained on all rows may have to be trained again."""
+        """Seconds that training on a sample may take: its share of what training on all rows may take."""
         remaining = self.watch.remaining
-        limit = remaining - self._reserve()
-        if size == self.data.n_train:
-            limit = min(limit, remaining / (1 + REFIT * self.data.n_rows / self.data.n_train))
-        return limit if self.kept is None else min(limit, MOST_OF_BUDGET * self.watch.seconds)
+        most = remaining / (1 + REFIT * self.data.n_rows / self.data.n_train)  # the best is trained once more
+        if self._counting():
+            most = min(most, MOST_OF_BUDGET * self.watch.seconds)
+        share = most if size == self.data.n_train else most * size / self.data.n_train + SLACK
+        return min(remaining - self._reserve(), share)
 
     def _expected(self, candidate: Candidate, size: int) -> float:
-        """Seconds that training on a sample is expected to take."""
+        """Seconds that training on a sample is expected to take; 0 if nothing is known."""
         if not candidate.runs:
-            model = candidate.record.setting.model
-            same = [r for r in self.study.records if r.setting.model == model and r.rows]
-            return median(r.seconds * size / r.rows for r in same) if same else 0.0
+            setting = candidate.record.setting
+            same = [r for r in self.study.records if r.setting.model == setting.model and r.rows]
+            if not same:
+                return 0.0
+            nearest = min(reversed(same), key=lambda record: distance(record.setting, setting))
+            return nearest.seconds * size / nearest.rows
         rows, seconds = candidate.runs[-1]
         growth = size / rows
         if len(candidate.runs) > 1:
@@ -393,48 +347,43 @@ class Search:
     def result(self) -> TuneResult:
         """The best setting, trained on all rows unless Ctrl-C came before."""
         interrupted = self.watch.stopped
-        best = sorted(self._within_limits(), key=_rank, reverse=True)
+        best = sorted(self._counting(), key=_rank, reverse=True)
         if not best and self.kept is None:
             self._refuse()
-        in_memory = self.kept is not None and (not best or self.kept[0].rank >= best[0].rank)
-        refitted = None
-        if best and not (interrupted and in_memory):
-            self.watch.stopped = False  # a second Ctrl-C ends this, too
-            refitted = self._refitted(best)
+        found = None
+        if best and (self.kept is None or not interrupted):
+            self.watch.stopped = False  # another Ctrl-C ends this, too
+            found = self._refitted(best)
             interrupted = interrupted or self.watch.stopped
-        if refitted is None and self.kept is None:
-            raise KeyboardInterrupt("interrupted before there was a model; what was tried is in the study")
-        record, model = refitted or self.kept  # type: ignore[misc]
-        table = [record.line(number) for number, record in enumerate(self.study.records)]
+        refitted = found is not None
+        found = found or self.kept
+        if found is None:
+            raise KeyboardInterrupt("interrupted before the best model was trained")
+        record, model = found
         if self.verbose:
-            self._report_end(record, refitted is not None)
-        line = next(
-            (line for line, other in zip(table, self.study.records) if other is record), record.line(-1)
-        )
-        return TuneResult(model, line, table, str(self.metric), refitted is not None, interrupted)
+            rows = (
+                f"all {self.data.n_rows:,} rows"
+                if refitted
+                else f"{record.rows:,} of {self.data.n_rows:,} rows"
+            )
+            self.report(f"The model was trained on {rows}: {record.setting}")
+        table = [record.line(number) for number, record in enumerate(self.study.records)]
+        known = [line for line, other in zip(table, self.study.records) if other is record]
+        line = known[0] if known else record.line(len(table))
+        return TuneResult(model, line, table, str(self.metric), refitted, interrupted)
 
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
         """The best setting whose model of all rows is within the limits; None if Ctrl-C or an error came."""
         for record in best:
-            setting = record.setting
-            model = setting.estimator(self.n_jobs, self.random_state, verbose=min(self.verbose, 1))
-            if setting.text is not None:
-                model = TextModel(setting.vectorizer(), model)
             try:
-                self.watch.run(lambda model=model: model.fit(self.data.X, self.data.y))  # type: ignore[misc]
+                model = self.watch.run(
+                    partial(self.trainer.fitted_on_all, record.setting, min(self.verbose, 1))
+                )
             except (Stopped, MemoryError):
                 return None
             if self.limits.mb is None or saved_bytes(model) <= 1e6 * self.limits.mb:
                 return record, model
         return None
-
-    def _report_end(self, record: Record, refitted: bool) -> None:
-        if refitted:
-            self.report(f"Trained on all {self.data.n_rows:,} rows: {record.setting}")
-        else:
-            self.report(
-                f"Not trained on all rows; the model is that of {record.rows:,} rows: {record.setting}"
-            )
 
     def _refuse(self) -> None:
         """Say why there is no model."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from treemax.estimators import MODELS
@@ -87,14 +89,14 @@ TEXT_SPACES: dict[str, Space] = {
     },
 }
 
-# Changes to the defaults that often help: tried before the search proper, for the models with the best defaults.
+# Changes that often help. They are tried before the search proper, each together with those that helped before.
 FIRST_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
-    "label-tree": ({"n_trees": 3}, {"n_trees": 3, "threshold": 0.03}),
+    "label-tree": ({"n_trees": 3}, {"n_trees": 8}),
     "one-vs-all": ({"passes": 12},),
     "online-label-tree": ({"passes": 3, "shuffle": True},),
     "learned-tree": ({"dimension": 200},),
     "recall-tree": ({"passes": 12},),
-    "softmax-forest": ({"alpha": 0.003},),
+    "softmax-forest": ({"alpha": 0.003}, {"n_trees": 8}),
 }
 FIRST_TEXT_IDEAS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tfidf", {"ngram_range": (1, 2)}),
@@ -226,10 +228,46 @@ def _stored(value: Any) -> Any:
     return str(value) if isinstance(value, tuple) else value
 
 
-def first_ideas(models: list[str], texts: bool) -> list[Setting]:
-    """Settings to try after the defaults; `models` are the best first."""
-    text = "tfidf" if texts else None
-    ideas = [Setting(model, change, text) for model in models[:2] for change in FIRST_IDEAS.get(model, ())]
-    if texts:
-        ideas += [Setting(models[0], {}, kind, change) for kind, change in FIRST_TEXT_IDEAS]
-    return ideas
+def first_ideas(setting: Setting) -> list[Callable[[Setting], Setting]]:
+    """Changes to try on the model of this setting, each to be made to the best setting there is by then."""
+    of_model = [partial(_with_parameters, change=change) for change in FIRST_IDEAS.get(setting.model, ())]
+    if setting.text is None:
+        return [*of_model]
+    of_text = [partial(_with_text, kind=kind, change=change) for kind, change in FIRST_TEXT_IDEAS]
+    return [*of_model[:1], *of_text, *of_model[1:]]  # the others take longer
+
+
+def _with_parameters(setting: Setting, change: dict[str, Any]) -> Setting:
+    return replace(setting, parameters={**setting.parameters, **change})
+
+
+def _with_text(setting: Setting, kind: str, change: dict[str, Any]) -> Setting:
+    kept = setting.text_parameters if kind == setting.text else {}
+    return replace(setting, text=kind, text_parameters={**kept, **change})
+
+
+def neighbour(setting: Setting, random: np.random.Generator) -> Setting:
+    """The setting with one or two parameters changed at random, of the model or of the vectoriser."""
+    for _ in range(random.integers(1, 3)):
+        places = [(name, values, False) for name, values in SPACES.get(setting.model, {}).items()]
+        if setting.text is not None:
+            places += [(name, values, True) for name, values in TEXT_SPACES[setting.text].items()]
+            places.append(("text", tuple(TEXT_SPACES), True))
+        if not places:
+            return setting
+        name, values, of_text = places[random.integers(len(places))]
+        value = values[random.integers(len(values))]
+        if name == "text" and of_text:
+            setting = _with_text(setting, value, {})
+        elif of_text:
+            setting = _with_text(setting, setting.text or "", {name: value})
+        else:
+            setting = _with_parameters(setting, {name: value})
+    return setting
+
+
+def distance(one: Setting, other: Setting) -> int:
+    """How many parameters differ."""
+    pairs = ((one.parameters, other.parameters), (one.text_parameters, other.text_parameters))
+    differ = sum(a.get(name) != b.get(name) for a, b in pairs for name in {*a, *b})
+    return differ + (one.text != other.text)

@@ -16,7 +16,7 @@ from treemax.tuning.result import DONE, Record
 from treemax.tuning.spaces import Setting, as_trial, suggest
 
 NAME = "treemax"
-RANDOM_TRIALS = 10  # before the sampler learns from what was tried
+RANDOM_TRIALS = 5  # before the sampler learns from what was tried
 
 
 def load_optuna() -> Any:
@@ -25,7 +25,7 @@ def load_optuna() -> Any:
 
 
 class Study:
-    """Proposes settings by a tree-structured Parzen estimator, and compares samples by successive halving."""
+    """Proposes settings by optuna's tree-structured Parzen estimator, and stops them by successive halving."""
 
     def __init__(
         self, path: AnyPath | None, facts: dict[str, Any], models: list[str], texts: bool, random_state: int
@@ -46,10 +46,14 @@ class Study:
             return trial, suggest(trial, self._models, self._texts)
 
     def falls_behind(self, trial: Any, value: float, sample: int) -> bool:
-        """Whether the value on a sample (0 is the smallest) is not among the best third of those on this sample."""
+        """Whether a value on a sample (0 is the smallest) is not among the best third of those on this sample."""
         with self._quiet():
-            trial.report(value, STEP**sample)
-            return bool(trial.should_prune())
+            trial.report(value, sample)
+            trials = self._study.get_trials(deepcopy=False)
+        values = [
+            trial.intermediate_values[sample] for trial in trials if sample in trial.intermediate_values
+        ]
+        return value < sorted(values, reverse=True)[max(len(values) // STEP, 1) - 1]
 
     def close(self, trial: Any, record: Record, excess: float) -> None:
         """Enter what came out; `excess` is how far it is above the limits, relative to them."""
@@ -70,24 +74,17 @@ class Study:
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
     def _opened(self, path: AnyPath | None, random_state: int) -> Any:
-        optuna = self._optuna
-        storage = None
-        if path is not None:
-            journal = optuna.storages.journal
-            try:
-                backend = journal.JournalFileBackend(
-                    str(path), lock_obj=journal.JournalFileOpenLock(str(path))
-                )
-                storage = journal.JournalStorage(backend)
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path} is not the study of a search ({error}).") from None
-        study = optuna.create_study(
-            storage=storage,
-            study_name=NAME,
-            direction="maximize",
-            load_if_exists=True,
-            pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=STEP),
-        )
+        optuna, storage = self._optuna, None
+        try:
+            if path is not None:
+                journal = optuna.storages.journal
+                lock = journal.JournalFileOpenLock(str(path))
+                storage = journal.JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
+            study = optuna.create_study(
+                storage=storage, study_name=NAME, direction="maximize", load_if_exists=True
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not the study of a search ({error}).") from None
         unfinished = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING
         for trial in study.get_trials(deepcopy=False, states=unfinished):  # of a process that was killed
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)

@@ -9,6 +9,7 @@ from typing import Any
 from treemax.tuning.spaces import Setting
 
 DONE = "done"  # trained on all training rows, and within the limits
+INTERRUPTED = "interrupted"
 
 
 @dataclass

@@ -14,7 +14,7 @@ from treemax.modelfile import AnyPath, saved_bytes
 from treemax.parameters import check_number
 from treemax.tuning.data import TuningData
 from treemax.tuning.metric import Objective, default_metric, parse_metric
-from treemax.tuning.result import DONE, Record, TuneResult
+from treemax.tuning.result import DONE, INTERRUPTED, Record, TuneResult
 from treemax.tuning.spaces import Setting, applicable, distance, first_ideas, neighbour
 from treemax.tuning.study import Study, load_optuna
 from treemax.tuning.training import Trainer
@@ -255,7 +255,7 @@ class Search:
             self._close(candidate, "too slow")
             return
         except Stopped:
-            self._close(candidate, "interrupted")
+            self._close(candidate, INTERRUPTED)
             raise
         except Exception as error:  # whatever is wrong with one setting must not end the search
             self._close(candidate, f"failed: {type(error).__name__}: {error}"[:300])

@@ -83,7 +83,7 @@ TEXT_SPACES: dict[str, Space] = {
         "sublinear_tf": (True, False),
     },
     "hashing": {
-        "bits": (18, 20, 22),
+        "bits": (18, 20),
         "ngram_range": ((1, 1), (1, 2)),
         "char_ngram_range": (None, (3, 3), (4, 4), (3, 5)),
     },
@@ -133,11 +133,10 @@ class Setting:
             words += [f"text={self.text}", *_assignments(self.text_parameters)]
         return " ".join(words)
 
-    def estimator(self, n_jobs: int | None, random_state: Any, verbose: int) -> Any:
-        """The untrained model."""
+    def estimator(self, **common: Any) -> Any:
+        """The untrained model; of the `common` parameters it gets those that it has."""
         made = MODELS[self.model](**self.parameters)
-        common = {"n_jobs": n_jobs, "random_state": random_state, "verbose": verbose}
-        return made.set_params(**{name: common[name] for name in common if name in made.get_params()})
+        return made.set_params(**{name: common[name] for name in common.keys() & made.get_params().keys()})
 
     def vectorizer(self) -> Any:
         """The unfitted vectoriser of texts."""

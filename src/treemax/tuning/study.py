@@ -12,7 +12,7 @@ from typing import Any
 from treemax.extras import imported
 from treemax.modelfile import AnyPath
 from treemax.tuning.data import STEP
-from treemax.tuning.result import DONE, Record
+from treemax.tuning.result import DONE, INTERRUPTED, Record
 from treemax.tuning.spaces import Setting, as_trial, suggest
 
 NAME = "treemax"
@@ -64,8 +64,8 @@ class Study:
             trial.set_constraint("excess", excess)
             if record.status == DONE:
                 self._study.tell(trial, record.value)
-            else:
-                self._study.tell(trial, state=states.FAIL if record.value is None else states.PRUNED)
+            else:  # what failed is PRUNED, too: the sampler learns from it, and not from what has the state FAIL
+                self._study.tell(trial, state=states.FAIL if record.status == INTERRUPTED else states.PRUNED)
         self.records.append(record)
 
     def drop(self, trial: Any) -> None:

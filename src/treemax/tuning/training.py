@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from treemax.memory import available_bytes
 from treemax.modelfile import saved_bytes
 from treemax.text import TextModel
 from treemax.tuning.data import TuningData
@@ -13,6 +14,9 @@ from treemax.tuning.spaces import Setting
 
 TIMED = 3  # times that answers are timed,
 TIMED_SECONDS = 0.3  # or fewer if they take longer than this
+
+
+MOST_MEMORY = 0.5  # of what is available, for one training
 
 
 class Fitted(NamedTuple):
@@ -34,7 +38,12 @@ class Trainer:
 
     def fitted(self, setting: Setting, size: int) -> Fitted:
         """A model trained on a sample of this size."""
-        estimator = setting.estimator(self.n_jobs, self.random_state, verbose=0)
+        estimator = setting.estimator(
+            n_jobs=self.n_jobs,
+            random_state=self.random_state,
+            verbose=0,
+            max_memory=MOST_MEMORY * available_bytes() / 1e9,
+        )
         X, labels, vectorizer, seconds = *self.data.sample(size), None, 0.0
         if setting.text is not None:
             vectorizer, X, seconds = self.data.vectorised(setting, size)
@@ -48,7 +57,7 @@ class Trainer:
 
     def fitted_on_all(self, setting: Setting, verbose: int) -> Any:
         """The model of a setting trained on all rows, as a caller would train it."""
-        model = setting.estimator(self.n_jobs, self.random_state, verbose)
+        model = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=verbose)
         if setting.text is not None:
             model = TextModel(setting.vectorizer(), model)
         return model.fit(self.data.X, self.data.y)

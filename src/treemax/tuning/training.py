@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from treemax.memory import available_bytes
@@ -38,17 +40,13 @@ class Trainer:
 
     def fitted(self, setting: Setting, size: int) -> Fitted:
         """A model trained on a sample of this size."""
-        estimator = setting.estimator(
-            n_jobs=self.n_jobs,
-            random_state=self.random_state,
-            verbose=0,
-            max_memory=MOST_MEMORY * available_bytes() / 1e9,
-        )
+        estimator = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=0)
         X, labels, vectorizer, seconds = *self.data.sample(size), None, 0.0
         if setting.text is not None:
             vectorizer, X, seconds = self.data.vectorised(setting, size)
         start = time.perf_counter()
-        estimator.fit(X, labels)
+        with _limited_memory(estimator):
+            estimator.fit(X, labels)
         seconds += time.perf_counter() - start
         model = estimator if vectorizer is None else TextModel(vectorizer, estimator)
         top, us = self._timed(model)
@@ -73,3 +71,17 @@ class Trainer:
             top = model.predict_topk(X, k)
             times.append(time.perf_counter() - start)
         return top, 1e6 * min(times) / len(self.data.held)
+
+
+@contextmanager
+def _limited_memory(estimator: Any) -> Iterator[None]:
+    """Half of the memory for models that have a limit: filling all of it takes longer than it is worth."""
+    if not hasattr(estimator, "max_memory"):
+        yield
+        return
+    before = estimator.max_memory
+    estimator.max_memory = MOST_MEMORY * available_bytes() / 1e9
+    try:
+        yield
+    finally:
+        estimator.max_memory = before

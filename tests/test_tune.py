@@ -363,6 +363,21 @@ def test_interrupt_keeps_the_best_so_far(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_interrupt_among_the_defaults_records_them_all_and_they_are_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("treemax.tuning.data.LEAST_SAMPLE", 10)
+    X, y = some_rows()
+    options = {"models": ["label-tree", "one-vs-all"], "study": tmp_path / "a.study", "max_trials": 2}
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 3)  # each model once to compile, and once on the first sample
+        first = quick(X, y, **options)
+    assert first.interrupted and [line["status"] for line in first.table] == ["interrupted"] * 2
+    assert first.best == first.table[0] and first.model.n_examples_ == first.best["rows"] < 120
+    second = quick(X, y, **options)
+    assert [(line["model"], line["status"]) for line in second.table[2:]] == [
+        ("label-tree", "done"), ("one-vs-all", "done"),
+    ]  # fmt: skip
+
+
 def test_interrupt_before_there_is_a_model_is_an_interrupt(monkeypatch):
     interrupt_at(monkeypatch, 0)
     with pytest.raises(KeyboardInterrupt, match="before there was a model"):

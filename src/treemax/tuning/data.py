@@ -19,7 +19,7 @@ from treemax.text import read_texts
 from treemax.tuning.spaces import Setting
 
 LEAST_ROWS = 20
-HELD_SHARE, HELD_OF_FEW, MOST_HELD = 0.1, 1000, 5000  # of few rows up to a fifth, so that 1,000 are held out
+HELD_SHARE, HELD_OF_FEW, MOST_HELD = 0.1, 2000, 5000  # of few rows up to a fifth, so that 2,000 are held out
 STEP = 3  # each sample has so many times the rows of the one before
 LEAST_SAMPLE = 1000  # rows: a smaller sample says little
 FIRST_SAMPLE = 20_000  # the first one has at most about so many

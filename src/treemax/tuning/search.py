@@ -14,7 +14,7 @@ from treemax.modelfile import AnyPath, saved_bytes
 from treemax.parameters import check_number
 from treemax.tuning.data import TuningData
 from treemax.tuning.metric import Objective, default_metric, parse_metric
-from treemax.tuning.result import DONE, INTERRUPTED, Record, TuneResult
+from treemax.tuning.result import DONE, INTERRUPTED, TOO_SLOW, Record, TuneResult
 from treemax.tuning.spaces import Setting, applicable, distance, first_ideas, neighbour
 from treemax.tuning.study import Study, load_optuna
 from treemax.tuning.training import Trainer
@@ -37,7 +37,7 @@ class Limits(NamedTuple):
     us: float | None
 
 
-@dataclass
+@dataclass(eq=False)
 class Candidate:
     """A setting under trial."""
 
@@ -45,7 +45,6 @@ class Candidate:
     record: Record
     runs: list[tuple[int, float]] = field(default_factory=list)  # rows and seconds of each sample
     excess: float = 0.0  # above the limits
-    open: bool = True
 
 
 def tune(
@@ -151,8 +150,9 @@ class Search:
         self.trainer, self.data, self.metric = trainer, trainer.data, trainer.objective.metric
         self.study, self.watch, self.models, self.limits = study, watch, models, limits
         self.report, self.verbose = report, verbose
-        self.tried = {record.setting.key for record in study.records}
+        self.tried = {r.setting.key for r in study.records if r.status not in (INTERRUPTED, TOO_SLOW)}
         self.kept: tuple[Record, Any] | None = None  # the best so far and its model, if it is of this call
+        self._open: list[Candidate] = []
         self._trials_left: float = float("inf")
 
     # --- what is tried ----------------------------------------------------------------------------------
@@ -164,19 +164,18 @@ class Search:
             self._try_defaults()
             self._try_ideas()
             self._try_proposals()
+        for candidate in [*self._open]:  # more than one is open when Ctrl-C comes among the defaults
+            self._close(candidate, INTERRUPTED)
 
     def _try_defaults(self) -> None:
         """All defaults on the first sample; then on the others, the fastest first."""
-        begun = []
         for model in self.models:
             candidate = self._begin(Setting(model, {}, None if self.data.texts is None else "tfidf"))
             if candidate is not None:
-                begun.append(candidate)
                 self._compile(candidate.record.setting)
                 self._train(candidate, 0, stop_early=False)
-        begun = [candidate for candidate in begun if candidate.open]
-        best = max((candidate.record.value or 0.0 for candidate in begun), default=0.0)
-        for candidate in sorted(begun, key=lambda candidate: candidate.record.seconds):
+        best = max((candidate.record.value or 0.0 for candidate in self._open), default=0.0)
+        for candidate in sorted(self._open, key=lambda candidate: candidate.record.seconds):
             if (candidate.record.value or 0.0) < FAR_BEHIND * best:
                 self._close(candidate, "far behind")
             else:
@@ -187,8 +186,8 @@ class Search:
         defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
         for default in sorted(defaults, key=_rank, reverse=True)[:2]:
             for change in first_ideas(default.setting):
-                same = [r for r in self.study.records if r.setting.model == default.setting.model]
-                self._try(change(max(same, key=_rank).setting))
+                same = [r for r in self._counting() if r.setting.model == default.setting.model]
+                self._try(change(max(same, key=_rank, default=default).setting))
 
     def _try_proposals(self) -> None:
         """Neighbours of the best settings and proposals of the sampler, in turns."""
@@ -220,6 +219,7 @@ class Search:
             self.study.drop(trial)
             return None
         self.tried.add(proposed.key)
+        self._open.append(candidate)
         self._trials_left -= 1
         return candidate
 
@@ -229,9 +229,9 @@ class Search:
         """Train on one sample after the other while the candidate is good enough and there is time."""
         for sample in range(first, len(self.data.sizes)):
             size = self.data.sizes[sample]
-            if candidate.open and self._expected(candidate, size) > self._time_for(size):
-                self._close(candidate, "too slow")
-            if candidate.open:
+            if candidate in self._open and self._expected(candidate, size) > self._time_for(size):
+                self._close(candidate, TOO_SLOW)
+            if candidate in self._open:
                 self._train(candidate, sample, stop_early)
 
     def _first_sample(self, candidate: Candidate) -> int:
@@ -252,11 +252,8 @@ class Search:
         try:
             fitted = self.watch.run(lambda: self.trainer.fitted(record.setting, size), self._time_for(size))
         except OutOfTime:
-            self._close(candidate, "too slow")
+            self._close(candidate, TOO_SLOW)
             return
-        except Stopped:
-            self._close(candidate, INTERRUPTED)
-            raise
         except Exception as error:  # whatever is wrong with one setting must not end the search
             self._close(candidate, f"failed: {type(error).__name__}: {error}"[:300])
             return
@@ -274,7 +271,8 @@ class Search:
         self._keep_if_best(record, fitted.model)
 
     def _close(self, candidate: Candidate, status: str) -> None:
-        candidate.record.status, candidate.open = status, False
+        self._open.remove(candidate)
+        candidate.record.status = status
         self.study.close(candidate.trial, candidate.record, candidate.excess)
         if self.verbose > 1:
             self.report(f"{self._described(candidate.record)}  ({status})")

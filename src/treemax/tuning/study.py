@@ -35,7 +35,16 @@ class Study:
         with self._quiet():
             self._study = self._opened(path, random_state)
             self._check(path, facts)
-        self.records = [Record.from_line(json.loads(line)) for line in self._lines()]
+        self._records = {
+            trial.number: Record.from_line(json.loads(trial.user_attrs["record"]))
+            for trial in self._study.trials
+            if "record" in trial.user_attrs
+        }
+
+    @property
+    def records(self) -> list[Record]:
+        """What was tried, in the order in which it was begun."""
+        return [record for _, record in sorted(self._records.items(), key=lambda item: item[0])]
 
     def propose(self, setting: Setting | None = None) -> tuple[Any, Setting]:
         """A trial and its setting: the one given, or one that what was tried so far suggests."""
@@ -59,14 +68,13 @@ class Study:
         """Enter what came out; `excess` is how far it is above the limits, relative to them."""
         states = self._optuna.trial.TrialState
         with self._quiet():
-            line = json.dumps(record.line(len(self.records)))
-            trial.set_user_attr("record", line)
+            trial.set_user_attr("record", json.dumps(record.line(trial.number)))
             trial.set_constraint("excess", excess)
             if record.status == DONE:
                 self._study.tell(trial, record.value)
             else:  # what failed is PRUNED, too: the sampler learns from it, and not from what has the state FAIL
                 self._study.tell(trial, state=states.FAIL if record.status == INTERRUPTED else states.PRUNED)
-        self.records.append(record)
+        self._records[trial.number] = record
 
     def drop(self, trial: Any) -> None:
         """Forget a proposal that was not tried."""
@@ -104,9 +112,6 @@ class Study:
                 )
             if name not in known:
                 self._study.set_user_attr(name, value)
-
-    def _lines(self) -> Iterator[str]:
-        return (trial.user_attrs["record"] for trial in self._study.trials if "record" in trial.user_attrs)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:

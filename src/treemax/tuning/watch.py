@@ -20,8 +20,8 @@ class OutOfTime(Exception):
     """A trial was ended because its time was over."""
 
 
-class Stopped(Exception):
-    """Ctrl-C: the search is to end."""
+class Stopped(BaseException):
+    """Ctrl-C: the search is to end. Not an error, as `KeyboardInterrupt` is none."""
 
 
 class Watch:
@@ -49,7 +49,7 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._in_main:
+        if self._handler is not None:
             signal.signal(signal.SIGINT, self._handler)
 
     @property

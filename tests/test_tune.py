@@ -260,6 +260,19 @@ def test_size_in_the_table_is_that_of_the_file(tmp_path):
     assert 1e6 * result.table[0]["mb"] == (tmp_path / "model.treemax").stat().st_size
 
 
+def test_a_model_that_is_too_large_after_all_is_not_given(monkeypatch):
+    """The size of models of all rows is made up: the best one is too large, the next is not."""
+    sizes = iter([10**9, 10])
+    X, y = some_rows()
+    monkeypatch.setattr(search_module, "saved_bytes", lambda model: next(sizes))
+    result = quick(X, y, max_mb=1.0)
+    values = sorted((line["value"] for line in result.table), reverse=True)
+    assert result.refitted and result.best["value"] == values[1]
+    monkeypatch.setattr(search_module, "saved_bytes", lambda model: 10**9)
+    kept = quick(X, y, max_mb=1.0)
+    assert not kept.refitted and kept.best["value"] == values[0] and kept.model.n_examples_ == 120
+
+
 def test_limits_that_nothing_keeps_are_an_error_with_figures():
     X, y = some_rows()
     with pytest.raises(

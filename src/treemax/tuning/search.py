@@ -27,6 +27,7 @@ SLACK = 1.0  # second that any sample may take
 FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
 BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
 MOST_REPEATS = 20  # proposals in a row that were tried already, or do not fit, until the search ends
+MOST_REFITS = 3  # models trained on all rows, if they turn out too large
 WARM_UP_ROWS = 300
 
 
@@ -358,29 +359,30 @@ class Search:
         if found is None:
             raise KeyboardInterrupt("interrupted before the best model was trained")
         record, model = found
+        rows = f"all {self.data.n_rows:,}" if refitted else f"{record.rows:,} of {self.data.n_rows:,}"
         if self.verbose:
-            rows = (
-                f"all {self.data.n_rows:,} rows"
-                if refitted
-                else f"{record.rows:,} of {self.data.n_rows:,} rows"
-            )
-            self.report(f"The model was trained on {rows}: {record.setting}")
-        table = [record.line(number) for number, record in enumerate(self.study.records)]
-        known = [line for line, other in zip(table, self.study.records) if other is record]
-        line = known[0] if known else record.line(len(table))
+            self.report(f"The model was trained on {rows} rows: {record.setting}")
+        records = self.study.records
+        table = [record.line(number) for number, record in enumerate(records)]
+        line = next(line for line, other in zip(table, records) if other is record)
         return TuneResult(model, line, table, str(self.metric), refitted, interrupted)
 
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
-        """The best setting whose model of all rows is within the limits; None if Ctrl-C or an error came."""
-        for record in best:
+        """The best setting with a model of all rows within the limits; None if the one that is kept has to do."""
+        for record in best[:MOST_REFITS]:
             try:
-                model = self.watch.run(
-                    partial(self.trainer.fitted_on_all, record.setting, min(self.verbose, 1))
-                )
-            except (Stopped, MemoryError):
+                train = partial(self.trainer.fitted_on_all, record.setting, min(self.verbose, 1))
+                model = self.watch.run(train)
+            except Stopped:
+                return None
+            except MemoryError:
+                if self.kept is None:
+                    raise
                 return None
             if self.limits.mb is None or saved_bytes(model) <= 1e6 * self.limits.mb:
                 return record, model
+        if self.kept is None:
+            raise ValueError(f"Trained on all rows, the best models are above max_mb={self.limits.mb}.")
         return None
 
     def _refuse(self) -> None:

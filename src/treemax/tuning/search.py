@@ -25,6 +25,7 @@ MOST_OF_BUDGET = 0.25  # for one training, once there is a model
 CHEAP = 0.015  # of the budget: smaller samples are left out while a training takes less than this
 SLACK = 1.0  # second that any sample may take
 FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
+PROMISING = 0.9  # a model whose default has less than this share of the best default is not searched further
 BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
 MOST_REPEATS = 20  # proposals in a row that were tried already, or do not fit, until the search ends
 MOST_REFITS = 3  # models trained on all rows, if they turn out too large
@@ -216,13 +217,20 @@ class Search:
         trial, proposed = self.study.propose(setting)
         candidate = Candidate(trial, Record(proposed))
         size = self.data.sizes[0]
-        if proposed.key in self.tried or self._expected(candidate, size) > self._time_for(size):
+        hopeless = setting is None and not self._is_promising(proposed.model)
+        if hopeless or proposed.key in self.tried or self._expected(candidate, size) > self._time_for(size):
             self.study.drop(trial)
             return None
         self.tried.add(proposed.key)
         self._open.append(candidate)
         self._trials_left -= 1
         return candidate
+
+    def _is_promising(self, model: str) -> bool:
+        """Whether the default of a model is near the best default, so that other settings may win."""
+        defaults = {r.setting.model: r for r in self._counting() if r.setting.is_default}
+        best = max((r.value or 0.0 for r in defaults.values()), default=0.0)
+        return not defaults or (model in defaults and (defaults[model].value or 0.0) >= PROMISING * best)
 
     # --- one setting ------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 from treemax.tuning.spaces import Setting
 
 DONE = "done"  # trained on all training rows, and within the limits
+ABOVE_LIMITS = "above the limits"
 INTERRUPTED, TOO_SLOW = "interrupted", "too slow"  # tried again when a search goes on
 
 

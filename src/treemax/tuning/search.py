@@ -14,7 +14,7 @@ from treemax.modelfile import AnyPath, saved_bytes
 from treemax.parameters import check_number
 from treemax.tuning.data import TuningData
 from treemax.tuning.metric import Objective, default_metric, parse_metric
-from treemax.tuning.result import DONE, INTERRUPTED, TOO_SLOW, Record, TuneResult
+from treemax.tuning.result import ABOVE_LIMITS, DONE, INTERRUPTED, TOO_SLOW, Record, TuneResult
 from treemax.tuning.spaces import Setting, applicable, distance, first_ideas, neighbour
 from treemax.tuning.study import Study, load_optuna
 from treemax.tuning.training import Trainer
@@ -22,7 +22,8 @@ from treemax.tuning.watch import OutOfTime, Stopped, Watch
 
 REFIT = 1.2  # how much longer than expected training on all rows may take
 MOST_OF_BUDGET = 0.25  # for one training, once there is a model
-CHEAP = 0.015  # of the budget: smaller samples are left out while a training takes less than this
+CHEAP = 0.015  # of the budget: smaller samples are left out while a training takes less than this,
+CHEAP_IDEA = 0.08  # and for an idea, less than this
 SLACK = 1.0  # second that any sample may take
 FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
 PROMISING = 0.9  # a model whose default has less than this share of the best default is not searched further
@@ -184,12 +185,13 @@ class Search:
                 self._climb(candidate, 1, stop_early=False)
 
     def _try_ideas(self) -> None:
-        """Changes that often help, to the best settings of the two models with the best defaults."""
+        """Changes that often help, to the best settings of the models with the best defaults."""
         defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
         for default in sorted(defaults, key=_rank, reverse=True)[:2]:
-            for change in first_ideas(default.setting):
-                same = [r for r in self._counting() if r.setting.model == default.setting.model]
-                self._try(change(max(same, key=_rank, default=default).setting))
+            model = default.setting.model
+            for change in first_ideas(default.setting) if self._is_promising(model) else ():
+                same = [r for r in self._counting() if r.setting.model == model]
+                self._try(change(max(same, key=_rank, default=default).setting), idea=True)
 
     def _try_proposals(self) -> None:
         """Neighbours of the best settings and proposals of the sampler, in turns."""
@@ -203,12 +205,16 @@ class Search:
                 changed = neighbour(best[random.integers(len(best))].setting, random)
             repeats = 0 if self._try(changed) else repeats + 1
 
-    def _try(self, setting: Setting | None) -> bool:
-        """Try a setting, or one that the sampler proposes; False if it was tried before, or does not fit."""
+    def _try(self, setting: Setting | None, idea: bool = False) -> bool:
+        """Try a setting, or one that the sampler proposes; False if it was tried before, or does not fit.
+
+        Ideas are not stopped early: bigrams, for one, may need more rows than a sample has.
+        """
         candidate = self._begin(setting)
         if candidate is None:
             return False
-        self._climb(candidate, self._first_sample(candidate), stop_early=True)
+        first = self._first_sample(candidate, CHEAP_IDEA if idea else CHEAP)
+        self._climb(candidate, first, stop_early=not idea)
         return True
 
     def _begin(self, setting: Setting | None) -> Candidate | None:
@@ -227,10 +233,13 @@ class Search:
         return candidate
 
     def _is_promising(self, model: str) -> bool:
-        """Whether the default of a model is near the best default, so that other settings may win."""
-        defaults = {r.setting.model: r for r in self._counting() if r.setting.is_default}
-        best = max((r.value or 0.0 for r in defaults.values()), default=0.0)
-        return not defaults or (model in defaults and (defaults[model].value or 0.0) >= PROMISING * best)
+        """Whether the default of a model is near the best default, or above a limit, so that other settings may win."""
+        defaults = {r.setting.model: r for r in self.study.records if r.setting.is_default}
+        best = max((r.value or 0.0 for r in defaults.values() if r.status == DONE), default=0.0)
+        own = defaults.get(model)
+        if own is None or own.status != DONE:
+            return own is None or own.status == ABOVE_LIMITS
+        return (own.value or 0.0) >= PROMISING * best
 
     # --- one setting ------------------------------------------------------------------------------------
 
@@ -243,10 +252,10 @@ class Search:
             if candidate in self._open:
                 self._train(candidate, sample, stop_early)
 
-    def _first_sample(self, candidate: Candidate) -> int:
-        """The largest sample that is cheap, since samples say less than all rows."""
+    def _first_sample(self, candidate: Candidate, share: float) -> int:
+        """The largest sample that takes no more than a share of the budget, since samples say less than all rows."""
         expected = [self._expected(candidate, size) for size in self.data.sizes]
-        cheap = [i for i, seconds in enumerate(expected) if 0 < seconds <= CHEAP * self.watch.seconds]
+        cheap = [i for i, seconds in enumerate(expected) if 0 < seconds <= share * self.watch.seconds]
         return max(cheap, default=0)
 
     def _compile(self, setting: Setting) -> None:
@@ -272,7 +281,7 @@ class Search:
         behind = self.study.falls_behind(candidate.trial, fitted.value, sample)
         candidate.excess = self._excess(record)
         if candidate.excess > 0:
-            self._close(candidate, "above the limits")
+            self._close(candidate, ABOVE_LIMITS)
             return
         last = size == self.data.n_train
         if last or (behind and stop_early):

@@ -24,6 +24,7 @@ from treemax.tuning.result import Record, table_lines
 from treemax.tuning.spaces import (
     FIRST_IDEAS,
     FIRST_TEXT_IDEAS,
+    SMALLER_IDEAS,
     SPACES,
     TEXT_SPACES,
     VECTORIZERS,
@@ -206,7 +207,8 @@ def test_spaces_name_parameters_and_values_that_models_take():
         for parameter, values in space.items():
             for value in values:
                 VECTORIZERS[name](**{parameter: value}).fit(["a text of words"] * 9)
-    ideas = [(SPACES[name], idea) for name, known in FIRST_IDEAS.items() for idea in known]
+    known = [*FIRST_IDEAS.items(), *SMALLER_IDEAS.items()]
+    ideas = [(SPACES[name], idea) for name, changes in known for idea in changes]
     ideas += [(TEXT_SPACES[kind], idea) for kind, idea in FIRST_TEXT_IDEAS]
     assert all(value in space[name] for space, idea in ideas for name, value in idea.items())
 
@@ -248,6 +250,16 @@ def test_limit_on_the_file_is_kept(tmp_path):
     assert (tmp_path / "model.treemax").stat().st_size <= 1e6 * limit
     assert any(line["status"] == "above the limits" for line in small.table)
     assert small.best["status"] == "done"
+
+
+def test_a_limit_below_the_defaults_is_met_by_smaller_models():
+    random = np.random.default_rng(0)
+    X = sp.random(300, 2000, 0.05, format="csr", dtype=np.float32, random_state=0)
+    y = random.integers(20, size=300)
+    default = quick(X, y, max_trials=1).best["mb"]
+    result = quick(X, y, max_trials=6, max_mb=default)  # and the model of all rows would be larger
+    assert result.table[0]["status"] == "above the limits"
+    assert result.best["parameters"] and result.best["mb"] < default and result.best["status"] == "done"
 
 
 def test_size_in_the_table_is_that_of_the_file(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -189,7 +189,8 @@ class Search:
         defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
         for default in sorted(defaults, key=_rank, reverse=True)[:2]:
             model = default.setting.model
-            for change in first_ideas(default.setting) if self._is_promising(model) else ():
+            ideas = first_ideas(default.setting, smaller=default.status == ABOVE_LIMITS)
+            for change in ideas if self._is_promising(model) else ():
                 same = [r for r in self._counting() if r.setting.model == model]
                 self._try(change(max(same, key=_rank, default=default).setting), idea=True)
 
@@ -200,6 +201,9 @@ class Search:
             number += 1
             random = np.random.default_rng((self.trainer.random_state, number))
             best = sorted(self._counting(), key=_rank, reverse=True)[:BEST_TO_CHANGE]
+            if not best:  # none is within the limits: those nearest to them
+                measured = (record for record in self.study.records if record.mb is not None)
+                best = sorted(measured, key=self._excess)[:BEST_TO_CHANGE]
             changed = None
             if best and number % 2:
                 changed = neighbour(best[random.integers(len(best))].setting, random)
@@ -302,7 +306,7 @@ class Search:
         else:
             better = record.rank > self.kept[0].rank
         if better:
-            self.kept = record, model
+            self.kept = replace(record), model  # as it stands now: the next sample changes the record
             if self.verbose == 1:
                 self.report(self._described(record))
 
@@ -379,9 +383,10 @@ class Search:
         rows = f"all {self.data.n_rows:,}" if refitted else f"{record.rows:,} of {self.data.n_rows:,}"
         if self.verbose:
             self.report(f"The model was trained on {rows} rows: {record.setting}")
-        records = self.study.records
-        table = [record.line(number) for number, record in enumerate(records)]
-        line = next(line for line, other in zip(table, records) if other is record)
+        table = [other.line(number) for number, other in enumerate(self.study.records)]
+        keys = [other.setting.key for other in self.study.records]
+        own = max(number for number, key in enumerate(keys) if key == record.setting.key)
+        line = {**record.line(own), "status": table[own]["status"]}
         return TuneResult(model, line, table, str(self.metric), refitted, interrupted)
 
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:

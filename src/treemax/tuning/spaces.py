@@ -30,7 +30,7 @@ SPACES: dict[str, Space] = {
         "temperature": (1.0, 1.25, 1.5, 2.0),
         "threshold": (0.03, 0.1, 0.2, 0.3),
         "passes": (5, 10, 20),
-        "beam": (10, 20, 40),
+        "beam": (5, 10, 20, 40),
         "precision": ("bfloat16", "int8"),
     },
     "one-vs-all": {
@@ -49,7 +49,7 @@ SPACES: dict[str, Space] = {
         "epsilon": (0.001, 0.01, 0.1),
     },
     "learned-tree": {
-        "dimension": (50, 100, 200, 300),
+        "dimension": (20, 50, 100, 200, 300),
         "passes": (5, 10, 20, 40),
         "learning_rate": (0.5, 1.0, 2.0, 4.0),
         "dropout": (0.0, 0.1, 0.3, 0.5),
@@ -58,7 +58,7 @@ SPACES: dict[str, Space] = {
     "recall-tree": {
         "passes": (3, 6, 12, 25),
         "n_candidates": (50, 100, 200, 400),
-        "beam": (16, 32, 64),
+        "beam": (8, 16, 32, 64),
         "learning_rate": (0.1, 0.3, 1.0, 3.0),
         "prior": (0.1, 0.3, 1.0),
     },
@@ -103,6 +103,18 @@ FIRST_TEXT_IDEAS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tfidf", {"min_df": 1}),
     ("hashing", {"char_ngram_range": (4, 4), "bits": 20}),
 )
+
+# The same where the default is above a limit.
+SMALLER_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
+    "label-tree": (
+        {"precision": "int8"},
+        {"precision": "int8", "threshold": 0.2, "beam": 5},
+        {"precision": "int8", "penalty": "l1", "beam": 5},
+        {"precision": "int8", "penalty": "l1", "threshold": 0.3, "beam": 5},
+    ),
+    "learned-tree": ({"dimension": 50}, {"dimension": 20}),
+    "recall-tree": ({"n_candidates": 50, "beam": 8},),
+}
 
 VECTORIZERS: dict[str, type[BaseEstimator]] = {"tfidf": TfidfText, "hashing": HashingText}
 DENSE_ONLY = ("softmax-tree", "softmax-forest")  # over sparse rows they take far longer than the others
@@ -227,13 +239,16 @@ def _stored(value: Any) -> Any:
     return str(value) if isinstance(value, tuple) else value
 
 
-def first_ideas(setting: Setting) -> list[Callable[[Setting], Setting]]:
+def first_ideas(setting: Setting, smaller: bool) -> list[Callable[[Setting], Setting]]:
     """Changes to try on the model of this setting, each to be made to the best setting there is by then."""
-    of_model = [partial(_with_parameters, change=change) for change in FIRST_IDEAS.get(setting.model, ())]
-    if setting.text is None:
-        return [*of_model]
-    of_text = [partial(_with_text, kind=kind, change=change) for kind, change in FIRST_TEXT_IDEAS]
-    return [*of_model[:1], *of_text, *of_model[1:]]  # the others take longer
+    shrinking = SMALLER_IDEAS.get(setting.model, ()) if smaller else ()
+    of_model = FIRST_IDEAS.get(setting.model, ())
+    of_text = FIRST_TEXT_IDEAS if setting.text is not None else ()
+    return [
+        *(partial(_with_parameters, change=change) for change in (*shrinking, *of_model[:1])),
+        *(partial(_with_text, kind=kind, change=change) for kind, change in of_text),
+        *(partial(_with_parameters, change=change) for change in of_model[1:]),  # they take longer
+    ]
 
 
 def _with_parameters(setting: Setting, change: dict[str, Any]) -> Setting:

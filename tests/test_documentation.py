@@ -28,6 +28,7 @@ IN_PYTHON = (
     "tutorial",
     "inputs",
     "text",
+    "tune",
     "metrics",
     "reproducibility",
     "adding-a-model",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from treemax.ray_cluster import cluster
     from treemax.ray_data import predict_dataset
     from treemax.text import HashingText, TextModel, TfidfText
+    from treemax.tuning import TuneResult, tune
 
 # Names are imported when first used: the command line answers `--help` without waiting for Numba.
 _HOMES = {
@@ -55,6 +56,8 @@ _HOMES = {
     "HashingText": "treemax.text",
     "TextModel": "treemax.text",
     "TfidfText": "treemax.text",
+    "TuneResult": "treemax.tuning",
+    "tune": "treemax.tuning",
 }
 
 __all__ = [
@@ -74,6 +77,7 @@ __all__ = [
     "TopK",
     "TrainingInterrupted",
     "TreeLanguageModel",
+    "TuneResult",
     "__version__",
     "checkpoint",
     "cluster",
@@ -83,6 +87,7 @@ __all__ = [
     "predict_dataset",
     "progressive_validation",
     "show_tree",
+    "tune",
 ]
 
 

@@ -181,14 +181,7 @@ def write_model(path: AnyPath, header: Mapping[str, Any], arrays: Mapping[str, A
     >>> header, arrays["node/weights"].tolist()
     ({'depth': 3}, [0.0, 1.0, 2.0, 3.0])
     """
-    content = _plain(dict(header), "header")
-    stored = {name: np.asarray(array) for name, array in arrays.items()}
-    specs = [_spec(name, array) for name, array in stored.items()]
-    header_size = len(_header_text(content, specs, [10**19] * len(specs)))
-    if header_size > MAX_HEADER_BYTES:
-        raise ModelFileError(
-            f"The header takes {header_size:,} bytes, more than {MAX_HEADER_BYTES:,}: put large data into arrays."
-        )
+    content, stored, specs, header_size = _planned(header, arrays)
     offsets = _Layout(header_size, 0, specs).offsets
     with _replacing(path) as file:
         specs = [
@@ -199,6 +192,21 @@ def write_model(path: AnyPath, header: Mapping[str, Any], arrays: Mapping[str, A
         _write_at(file, HEADER_START, text)
         for position, piece in _Layout(header_size, zlib.crc32(text), specs).structure():
             _write_at(file, position, piece)
+
+
+def _planned(
+    header: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> tuple[Any, Arrays, list[_ArraySpec], int]:
+    """The header made plain, the arrays, their specifications, and the bytes that the header takes."""
+    content = _plain(dict(header), "header")
+    stored = {name: np.asarray(array) for name, array in arrays.items()}
+    specs = [_spec(name, array) for name, array in stored.items()]
+    header_size = len(_header_text(content, specs, [10**19] * len(specs)))
+    if header_size > MAX_HEADER_BYTES:
+        raise ModelFileError(
+            f"The header takes {header_size:,} bytes, more than {MAX_HEADER_BYTES:,}: put large data into arrays."
+        )
+    return content, stored, specs, header_size
 
 
 def _spec(name: str, array: NDArray[Any]) -> _ArraySpec:
@@ -581,6 +589,13 @@ def save(thing: Saveable, path: AnyPath, **options: Any) -> None:
     """
     header, arrays = object_parts(thing, **options)
     write_model(path, header, arrays)
+
+
+def saved_bytes(thing: Saveable, **options: Any) -> int:
+    """The size of the file that `save` would write, without writing it."""
+    header, arrays = object_parts(thing, **options)
+    _, _, specs, header_size = _planned(header, arrays)
+    return _Layout(header_size, 0, specs).file_size
 
 
 def load(path: AnyPath, verify: bool | None = None) -> Any:

@@ -18,6 +18,7 @@ from treemax.cli.answer import evaluate, predict
 from treemax.cli.files import convert, info
 from treemax.cli.learn import fit, stream
 from treemax.cli.show import demo
+from treemax.cli.tune import tune
 from treemax.extras import MissingExtra
 
 
@@ -68,7 +69,7 @@ def completion(shell: str) -> None:
     click.echo(complete(commands, {}, "treemax", "_TREEMAX_COMPLETE").source())
 
 
-for command in (fit, predict, evaluate, stream, info, convert, demo, completion):
+for command in (fit, tune, predict, evaluate, stream, info, convert, demo, completion):
     commands.add_command(command)
 
 

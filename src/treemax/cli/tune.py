@@ -1,0 +1,110 @@
+"""The tune command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from treemax.cli.options import check_output, data_options
+
+
+@click.command(short_help="Search over models and settings by validation.")
+@click.argument("data", is_eager=True)  # known when MODEL is checked
+@click.option(
+    "-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model."
+)
+@click.option(
+    "--minutes",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Time for all of it, the training of the best model on all rows included.",
+)
+@click.option(
+    "--metric",
+    help="What is maximised: P@k, PSP@k, nDCG@k, macro-F1 or micro-F1; P@1, or P@5 for several labels a row.",
+)
+@click.option(
+    "--models", help="Names of models, with commas between them; all that suit the data by default."
+)
+@click.option(
+    "--max-mb", type=click.FloatRange(min=0, min_open=True), help="Largest model file, in megabytes."
+)
+@click.option(
+    "--max-us",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Longest time to answer a row, in microseconds, in a batch.",
+)
+@click.option("--max-trials", type=click.IntRange(min=1), help="Settings to try at most.")
+@click.option("--resume", is_flag=True, help="Go on with the search that is kept in MODEL.study.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the search.")
+@click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
+@click.option("--json", "as_json", is_flag=True, help="Print all that was tried as JSON.")
+@data_options
+def tune(
+    data: str, output: str, minutes: float, metric: str | None, models: str | None, max_mb: float | None,
+    max_us: float | None, max_trials: int | None, resume: bool, seed: int, jobs: int, as_json: bool,
+    format_: str, skip_bad: bool, bits: int | None,
+) -> None:  # fmt: skip
+    """Search over models and their settings on DATA, and write the best, trained on all rows, to MODEL.
+
+    Prints a line whenever a better setting is found. Ctrl-C ends the search and keeps the best so far. What was tried
+    is kept in MODEL.study, and --resume goes on from there.
+    """
+    from treemax.cli.data import TrainingRows, opened, read_whole, remember_reading
+    from treemax.tuning import parse_metric
+    from treemax.tuning import tune as search
+    from treemax.tuning.study import load_optuna, study_exists
+
+    load_optuna()
+    study = f"{output}.study"
+    if metric is not None:
+        parse_metric(metric)
+    if resume != study_exists(study):
+        raise click.UsageError(
+            f"There is no {study} to go on with."
+            if resume
+            else f"{study} is there from an earlier search: --resume goes on with it; delete it to begin anew."
+        )
+    with opened(data, format_, skip_bad, bits) as reader:
+        learnable = TrainingRows(reader.name)
+        examples = learnable.part(read_whole(reader))
+    learnable.finish()
+    result = search(
+        examples.X,
+        examples.y,
+        minutes=minutes,
+        metric=metric,
+        models=None if models is None else [name.strip() for name in models.split(",")],
+        max_mb=max_mb,
+        max_us=max_us,
+        max_trials=max_trials,
+        n_jobs=jobs,
+        random_state=seed,
+        study=study,
+        report=lambda line: click.echo(line, err=True),
+    )
+    remember_reading(result.model, bits)
+    result.model.save(output)
+    _print(result, as_json)
+    if result.interrupted:
+        rows = "all rows" if result.refitted else f"{result.best['rows']:,} rows"
+        raise KeyboardInterrupt(f"interrupted; {output} is the best so far, trained on {rows}")
+
+
+def _print(result: Any, as_json: bool) -> None:
+    from treemax.tuning.result import table_lines
+
+    if as_json:
+        facts = {
+            "metric": result.metric,
+            "refitted": result.refitted,
+            "best": result.best,
+            "table": result.table,
+        }
+        click.echo(json.dumps(facts))
+        return
+    for line in table_lines(result.table, result.metric):
+        click.echo(line)

@@ -1,0 +1,156 @@
+"""The data of a search: rows held out for validation, and growing samples of the others to train on."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from treemax.formats.examples import keep_labels
+from treemax.inputs import Rows, SparseRows, as_rows, chosen_rows, is_arrow
+from treemax.labels import LabelIndex, RaggedLabels, read_labels
+from treemax.memory import available_bytes
+from treemax.text import read_texts
+from treemax.tuning.spaces import Setting
+
+LEAST_ROWS = 20
+HELD_SHARE, HELD_OF_FEW, MOST_HELD = 0.1, 2000, 5000  # of few rows up to a fifth, so that 2,000 are held out
+STEP = 3  # each sample has so many times the rows of the one before
+LEAST_SAMPLE = 1000  # rows: a smaller sample says little
+FIRST_SAMPLE = 20_000  # the first one has at most about so many
+CACHE_SHARE = 0.25  # of the available memory, for texts that are vectorised already
+
+
+class Vectorised(NamedTuple):
+    """The texts of a sample as rows, and what it took."""
+
+    vectorizer: Any
+    X: Any
+    seconds: float
+
+
+def holds_texts(X: Any) -> bool:
+    """Whether X is a list of texts, and not a table of numbers."""
+    if sp.issparse(X) or isinstance(X, SparseRows | str | bytes) or hasattr(X, "columns"):
+        return False
+    if isinstance(X, np.ndarray) or is_arrow(X):
+        X = X.tolist() if hasattr(X, "tolist") else X.to_pylist()
+    first = next(iter(X), None) if hasattr(X, "__iter__") else None
+    return isinstance(first, str)
+
+
+class TuningData:
+    """X and y, split once: the same rows are held out for every setting, and samples are nested."""
+
+    def __init__(self, X: Any, y: Any, random_state: int) -> None:
+        self.X, self.y = X, y
+        self.texts: list[str] | None = read_texts(X) if holds_texts(X) else None
+        self.rows: Rows | None = None if self.texts is not None else as_rows(X)
+        self.labels = read_labels(y)
+        self.n_rows = len(self.labels)
+        found = len(self.rows) if self.texts is None else len(self.texts)  # type: ignore[arg-type]
+        if found != self.n_rows:
+            raise ValueError(
+                "Found input variables with inconsistent numbers of samples: "
+                f"X has {found} rows, y has {self.n_rows}."
+            )
+        if self.n_rows < LEAST_ROWS:
+            raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
+        if not len(self.labels.values):
+            raise ValueError("y has no labels at all: every row's label list is empty.")
+        order = np.random.default_rng(random_state).permutation(self.n_rows)
+        n_held = min(max(int(HELD_SHARE * self.n_rows), min(self.n_rows // 5, HELD_OF_FEW)), MOST_HELD)
+        self.held, self._others = np.sort(order[:n_held]), order[n_held:]
+        self.held_X, self.held_labels = self._chosen(self.held)
+        self.sizes = sample_sizes(len(self._others))
+        self._vectorised: OrderedDict[tuple[str, int], Vectorised] = OrderedDict()
+
+    @property
+    def n_train(self) -> int:
+        """Rows to train on, without those held out."""
+        return len(self._others)
+
+    @property
+    def multi_label(self) -> bool:
+        return self.labels.multi_label
+
+    def index(self) -> tuple[LabelIndex, NDArray[np.int64]]:
+        """All labels, and how many rows have each."""
+        index = LabelIndex()
+        first, last = self.labels.indptr[0], self.labels.indptr[-1]
+        dtype = None if self.labels.values.dtype == object else self.labels.values.dtype
+        ids = index.add(self.labels.values[first:last], dtype)
+        return index, np.bincount(ids, minlength=len(index)).astype(np.int64)
+
+    def sample(self, size: int) -> tuple[Any, RaggedLabels]:
+        """The first `size` training rows, or texts, of the shuffled order, in the order in which they came."""
+        return self._chosen(np.sort(self._others[:size]))
+
+    def vectorised(self, setting: Setting, size: int) -> Vectorised:
+        """The texts of a sample as rows. Kept while there is memory, since many settings share a vectoriser."""
+        key = (Setting("", {}, setting.text, setting.text_parameters).key, size)
+        if key not in self._vectorised:
+            start = time.perf_counter()
+            vectorizer = setting.vectorizer()
+            X = vectorizer.fit_transform(self.sample(size)[0])
+            self._vectorised[key] = Vectorised(vectorizer, X, time.perf_counter() - start)
+            self._make_room()
+        self._vectorised.move_to_end(key)
+        return self._vectorised[key]
+
+    def _make_room(self) -> None:
+        limit = CACHE_SHARE * available_bytes()
+        while len(self._vectorised) > 1 and sum(_size(kept.X) for kept in self._vectorised.values()) > limit:
+            self._vectorised.popitem(last=False)
+
+    def fingerprint(self) -> str:
+        """A hash of all rows and labels: a study goes on with the same data only."""
+        digest = hashlib.blake2b(digest_size=16)
+        if self.texts is not None:
+            for text in self.texts:
+                digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        elif isinstance(self.rows, SparseRows):
+            first, last = self.rows.indptr[0], self.rows.indptr[-1]
+            for part in (
+                self.rows.indptr - first,
+                self.rows.indices[first:last],
+                self.rows.values[first:last],
+            ):
+                digest.update(np.ascontiguousarray(part).tobytes())
+        else:
+            digest.update(np.ascontiguousarray(self.rows).tobytes())
+        values = self.labels.values[self.labels.indptr[0] : self.labels.indptr[-1]]
+        digest.update(np.ascontiguousarray(self.labels.counts).tobytes())
+        digest.update("\0".join(map(str, values.tolist())).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    def _chosen(self, rows: NDArray[np.int64]) -> tuple[Any, RaggedLabels]:
+        """Rows, or texts, by their numbers in ascending order, and their labels."""
+        keep = np.zeros(self.n_rows, dtype=bool)
+        keep[rows] = True
+        labels = keep_labels(self.labels, keep)
+        if self.texts is not None:
+            return [self.texts[row] for row in rows.tolist()], labels
+        assert self.rows is not None
+        return chosen_rows(self.rows, rows), labels
+
+
+def sample_sizes(n_rows: int) -> list[int]:
+    """The rows of each sample, smallest first: a ninth, a third and all; of many rows smaller shares before.
+
+    >>> sample_sizes(90_000), sample_sizes(6_000), sample_sizes(1_000)
+    ([10000, 30000, 90000], [2000, 6000], [1000])
+    """
+    sizes = [n_rows]
+    while sizes[-1] >= STEP * LEAST_SAMPLE and (len(sizes) < 3 or sizes[-1] > FIRST_SAMPLE):
+        sizes.append(sizes[-1] // STEP)
+    return sizes[::-1]
+
+
+def _size(X: Any) -> int:
+    return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes

@@ -1,0 +1,111 @@
+"""What a search gives: the model, and the table of what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from treemax.tuning.spaces import Setting
+
+DONE = "done"  # trained on all training rows, and within the limits
+ABOVE_LIMITS = "above the limits"
+INTERRUPTED, TOO_SLOW = "interrupted", "too slow"  # tried again when a search goes on
+
+
+@dataclass
+class Record:
+    """A line of the table: what was tried, on how many rows, and what came out."""
+
+    setting: Setting
+    status: str = "begun"
+    value: float | None = None
+    rows: int = 0
+    seconds: float = 0.0  # of the training on `rows`, vectorising included
+    mb: float | None = None
+    us: float | None = None
+
+    def line(self, number: int) -> dict[str, Any]:
+        """Plain values, for JSON and data frames."""
+        setting = self.setting
+        return {
+            "number": number,
+            "model": setting.model,
+            "parameters": _plain(setting.parameters),
+            "text": setting.text,
+            "text_parameters": _plain(setting.text_parameters),
+            "status": self.status,
+            "value": self.value,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+            "mb": self.mb,
+            "us": self.us,
+        }
+
+    @classmethod
+    def from_line(cls, line: dict[str, Any]) -> Record:
+        """The record back from its line."""
+        setting = Setting(
+            line["model"],
+            _with_tuples(line["parameters"]),
+            line["text"],
+            _with_tuples(line["text_parameters"]),
+        )
+        rest = {name: line[name] for name in ("status", "value", "rows", "seconds", "mb", "us")}
+        return cls(setting, **rest)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Orders records: by the rows they were trained on, then by the metric."""
+        return self.rows, float("-inf") if self.value is None else self.value
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The outcome of `treemax.tune`.
+
+    Attributes
+    ----------
+    model
+        The best model, ready to predict and to be saved.
+    best : dict
+        The line of `table` that it comes from.
+    table : list of dict
+        What was tried, in order: `number`, `model`, `parameters` and `text_parameters` (what differs from the
+        defaults), `text` (the vectoriser), `status`, `value` (of the metric, on the rows held out), `rows` (trained
+        on), `seconds`, `mb` (of the file) and `us` (microseconds to answer a row). `pandas.DataFrame(table)` shows it.
+    metric : str
+        What was maximised.
+    refitted : bool
+        Whether `model` was trained on all rows; if not, on `best["rows"]` of them.
+    interrupted : bool
+        Whether Ctrl-C ended the search.
+    """
+
+    model: Any
+    best: dict[str, Any]
+    table: list[dict[str, Any]]
+    metric: str
+    refitted: bool
+    interrupted: bool
+
+
+def table_lines(table: list[dict[str, Any]], metric: str, most: int = 10) -> Iterator[str]:
+    """The best of what was tried as lines of text, best first."""
+    records = map(Record.from_line, table)
+    ordered = sorted(records, key=lambda record: (record.status == DONE, record.rank), reverse=True)
+    yield f"{metric:>9} {'rows':>9} {'seconds':>8} {'MB':>8} {'us/row':>8}  setting"
+    for record in ordered[:most]:
+        value = "-" if record.value is None else f"{record.value:.4f}"
+        mb = "-" if record.mb is None else f"{record.mb:.1f}"
+        us = "-" if record.us is None else f"{record.us:.1f}"
+        note = "" if record.status == DONE else f"  ({record.status})"
+        yield f"{value:>9} {record.rows:>9,} {record.seconds:>8.1f} {mb:>8} {us:>8}  {record.setting}{note}"
+
+
+def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
+
+
+def _with_tuples(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in parameters.items()}

@@ -1,0 +1,429 @@
+"""The search: defaults first, then a few ideas, then proposals, all on growing samples of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treemax.modelfile import AnyPath, saved_bytes
+from treemax.parameters import check_number
+from treemax.tuning.data import TuningData
+from treemax.tuning.metric import Objective, default_metric, parse_metric
+from treemax.tuning.result import ABOVE_LIMITS, DONE, INTERRUPTED, TOO_SLOW, Record, TuneResult
+from treemax.tuning.spaces import Setting, applicable, distance, first_ideas, neighbour
+from treemax.tuning.study import Study, load_optuna
+from treemax.tuning.training import Trainer
+from treemax.tuning.watch import OutOfTime, Stopped, Watch
+
+REFIT = 1.2  # how much longer than expected training on all rows may take
+MOST_OF_BUDGET = 0.25  # for one training, once there is a model
+CHEAP = 0.015  # of the budget: smaller samples are left out while a training takes less than this,
+CHEAP_IDEA = 0.08  # and for an idea, less than this
+SLACK = 1.0  # second that any sample may take
+FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
+PROMISING = 0.9  # a model whose default has less than this share of the best default is not searched further
+BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
+MOST_REPEATS = 20  # proposals in a row that were tried already, or do not fit, until the search ends
+MOST_REFITS = 3  # models trained on all rows, if they turn out too large
+WARM_UP_ROWS = 300
+
+
+class Limits(NamedTuple):
+    """What a model may take at most: megabytes of its file, microseconds to answer a row."""
+
+    mb: float | None
+    us: float | None
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A setting under trial."""
+
+    trial: Any
+    record: Record
+    runs: list[tuple[int, float]] = field(default_factory=list)  # rows and seconds of each sample
+    excess: float = 0.0  # above the limits
+
+
+def tune(
+    X: Any,
+    y: Any,
+    *,
+    minutes: float = 10,
+    metric: str | None = None,
+    models: Iterable[str] | None = None,
+    max_mb: float | None = None,
+    max_us: float | None = None,
+    max_trials: int | None = None,
+    n_jobs: int | None = None,
+    random_state: int = 0,
+    study: AnyPath | None = None,
+    verbose: int = 1,
+    report: Callable[[str], object] | None = None,
+) -> TuneResult:
+    """Search over models and their settings by validation, and train the best on all rows.
+
+    The defaults of all models that suit the data are tried first, then a few changes that often help, then what
+    optuna's sampler proposes from what was tried. Settings are compared on growing samples of the rows, and only the best
+    third goes on to the next. A tenth of the rows, 5,000 at most, is held out for the comparison. Ctrl-C ends the search
+    and gives the best so far. Needs the extra `tune`.
+
+    Parameters
+    ----------
+    X : matrix, data frame, any SciPy sparse format, or list of texts
+        With texts the vectoriser is part of the search, and the result is a `TextModel`.
+    y : vector, list of label lists, or indicator matrix
+        As in `fit`.
+    minutes : float
+        For all of it: the search, and the training on all rows at the end.
+    metric : str or None
+        What is maximised: "P@k", "PSP@k", "nDCG@k" with a number for k, "macro-F1" or "micro-F1" (of what `predict`
+        answers; with @k, of the k best labels). None is "P@1", and "P@5" where rows have several labels.
+    models : list of str or None
+        Names as in `treemax.MODELS`. None is all that suit the data, without baselines.
+    max_mb : float or None
+        Limit on the size of the model file, in megabytes.
+    max_us : float or None
+        Limit on the time to answer a row, in microseconds, when many are asked for at once; with texts that
+        includes the vectoriser.
+    max_trials : int or None
+        Settings to try at most in this call.
+    n_jobs : int or None
+        Threads of each model, -1 for all cores.
+    random_state : int
+        Seed of the split, of the models and of the proposals.
+    study : path or None
+        A file that keeps what was tried. If it is there, the search goes on from it; one of other data is refused.
+    verbose : int
+        0 for silence, 1 for a line whenever a better setting is found, 2 for a line about every setting.
+    report : callable or None
+        Gets the lines in place of `print`.
+
+    Returns
+    -------
+    TuneResult
+        `model`, `best` and `table`.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> texts = ["red apple", "green apple", "fast car", "red car"] * 25
+    >>> y = ["fruit", "fruit", "vehicle", "vehicle"] * 25
+    >>> result = treemax.tune(texts, y, models=["one-vs-all"], max_trials=2, verbose=0)
+    >>> result.model.predict(["an apple"]).tolist(), result.best["value"], len(result.table)
+    (['fruit'], 1.0, 2)
+    """
+    load_optuna()
+    chosen = None if metric is None else parse_metric(metric)
+    check_number("minutes", minutes, above=0)
+    check_number("random_state", random_state, whole=True, least=0)
+    for name, limit in (("max_mb", max_mb), ("max_us", max_us)):
+        if limit is not None:
+            check_number(name, limit, above=0)
+    if max_trials is not None:
+        check_number("max_trials", max_trials, whole=True, least=1)
+    with Watch(60 * minutes) as watch:
+        data = TuningData(X, y, random_state)
+        names = applicable(models, data.rows, data.multi_label)
+        goal = chosen or default_metric(data.multi_label)
+        facts = {
+            "data": data.fingerprint(), "metric": str(goal), "models": names, "random state": random_state,
+        }  # fmt: skip
+        kept = Study(study, facts, names, data.texts is not None, random_state)
+        index, counts = data.index()
+        objective = Objective(goal, index, data.held_labels, counts, data.n_rows)
+        trainer = Trainer(data, objective, n_jobs, random_state)
+        search = Search(trainer, kept, watch, names, Limits(max_mb, max_us), report or print, verbose)
+        search.run(max_trials)
+        return search.result()
+
+
+class Search:
+    """One search: what it works on, and how it stands."""
+
+    def __init__(
+        self, trainer: Trainer, study: Study, watch: Watch, models: list[str], limits: Limits,
+        report: Callable[[str], object], verbose: int,
+    ) -> None:  # fmt: skip
+        self.trainer, self.data, self.metric = trainer, trainer.data, trainer.objective.metric
+        self.study, self.watch, self.models, self.limits = study, watch, models, limits
+        self.report, self.verbose = report, verbose
+        self.tried = {r.setting.key for r in study.records if r.status not in (INTERRUPTED, TOO_SLOW)}
+        self.kept: tuple[Record, Any] | None = None  # the best so far and its model, if it is of this call
+        self._open: list[Candidate] = []
+        self._trials_left: float = float("inf")
+
+    # --- what is tried ----------------------------------------------------------------------------------
+
+    def run(self, max_trials: int | None) -> None:
+        """Try settings until the time, the trials or the settings are used up, or Ctrl-C."""
+        self._trials_left = float("inf") if max_trials is None else max_trials
+        with suppress(Stopped):
+            self._try_defaults()
+            self._try_ideas()
+            self._try_proposals()
+        for candidate in [*self._open]:  # more than one is open when Ctrl-C comes among the defaults
+            self._close(candidate, INTERRUPTED)
+
+    def _try_defaults(self) -> None:
+        """All defaults on the first sample; then on the others, the fastest first."""
+        for model in self.models:
+            candidate = self._begin(Setting(model, {}, None if self.data.texts is None else "tfidf"))
+            if candidate is not None:
+                self._compile(candidate.record.setting)
+                self._train(candidate, 0, stop_early=False)
+        best = max((candidate.record.value or 0.0 for candidate in self._open), default=0.0)
+        for candidate in sorted(self._open, key=lambda candidate: candidate.record.seconds):
+            if (candidate.record.value or 0.0) < FAR_BEHIND * best:
+                self._close(candidate, "far behind")
+            else:
+                self._climb(candidate, 1, stop_early=False)
+
+    def _try_ideas(self) -> None:
+        """Changes that often help, to the best settings of the models with the best defaults."""
+        defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
+        for default in sorted(defaults, key=_rank, reverse=True)[:2]:
+            model = default.setting.model
+            ideas = first_ideas(default.setting, smaller=default.status == ABOVE_LIMITS)
+            for change in ideas if self._is_promising(model) else ():
+                same = [r for r in self._counting() if r.setting.model == model]
+                self._try(change(max(same, key=_rank, default=default).setting), idea=True)
+
+    def _try_proposals(self) -> None:
+        """Neighbours of the best settings and proposals of the sampler, in turns."""
+        repeats, number = 0, len(self.study.records)
+        while repeats < MOST_REPEATS and self._trials_left > 0 and self._time_left():
+            number += 1
+            random = np.random.default_rng((self.trainer.random_state, number))
+            best = sorted(self._counting(), key=_rank, reverse=True)[:BEST_TO_CHANGE]
+            if not best:  # none is within the limits: those nearest to them
+                measured = (record for record in self.study.records if record.mb is not None)
+                best = sorted(measured, key=self._excess)[:BEST_TO_CHANGE]
+            changed = None
+            if best and number % 2:
+                changed = neighbour(best[random.integers(len(best))].setting, random)
+            repeats = 0 if self._try(changed) else repeats + 1
+
+    def _try(self, setting: Setting | None, idea: bool = False) -> bool:
+        """Try a setting, or one that the sampler proposes; False if it was tried before, or does not fit.
+
+        Ideas are not stopped early: bigrams, for one, may need more rows than a sample has.
+        """
+        candidate = self._begin(setting)
+        if candidate is None:
+            return False
+        first = self._first_sample(candidate, CHEAP_IDEA if idea else CHEAP)
+        self._climb(candidate, first, stop_early=not idea)
+        return True
+
+    def _begin(self, setting: Setting | None) -> Candidate | None:
+        if self._trials_left < 1 or not self._time_left() or (setting and setting.key in self.tried):
+            return None
+        trial, proposed = self.study.propose(setting)
+        candidate = Candidate(trial, Record(proposed))
+        size = self.data.sizes[0]
+        hopeless = setting is None and not self._is_promising(proposed.model)
+        if hopeless or proposed.key in self.tried or self._expected(candidate, size) > self._time_for(size):
+            self.study.drop(trial)
+            return None
+        self.tried.add(proposed.key)
+        self._open.append(candidate)
+        self._trials_left -= 1
+        return candidate
+
+    def _is_promising(self, model: str) -> bool:
+        """Whether the default of a model is near the best default, or above a limit, so that other settings may win."""
+        defaults = {r.setting.model: r for r in self.study.records if r.setting.is_default}
+        best = max((r.value or 0.0 for r in defaults.values() if r.status == DONE), default=0.0)
+        own = defaults.get(model)
+        if own is None or own.status != DONE:
+            return own is None or own.status == ABOVE_LIMITS
+        return (own.value or 0.0) >= PROMISING * best
+
+    # --- one setting ------------------------------------------------------------------------------------
+
+    def _climb(self, candidate: Candidate, first: int, stop_early: bool) -> None:
+        """Train on one sample after the other while the candidate is good enough and there is time."""
+        for sample in range(first, len(self.data.sizes)):
+            size = self.data.sizes[sample]
+            if candidate in self._open and self._expected(candidate, size) > self._time_for(size):
+                self._close(candidate, TOO_SLOW)
+            if candidate in self._open:
+                self._train(candidate, sample, stop_early)
+
+    def _first_sample(self, candidate: Candidate, share: float) -> int:
+        """The largest sample that takes no more than a share of the budget, since samples say less than all rows."""
+        expected = [self._expected(candidate, size) for size in self.data.sizes]
+        cheap = [i for i, seconds in enumerate(expected) if 0 < seconds <= share * self.watch.seconds]
+        return max(cheap, default=0)
+
+    def _compile(self, setting: Setting) -> None:
+        """Train on a few rows: kernels that a machine has not compiled yet must not count as time of training."""
+        with suppress(OutOfTime, ValueError, MemoryError):
+            rows = min(WARM_UP_ROWS, self.data.n_train)
+            self.watch.run(lambda: self.trainer.fitted(setting, rows), self.watch.remaining)
+
+    def _train(self, candidate: Candidate, sample: int, stop_early: bool) -> None:
+        """Train and measure on one sample, and close the candidate if it goes no further."""
+        size, record = self.data.sizes[sample], candidate.record
+        try:
+            fitted = self.watch.run(lambda: self.trainer.fitted(record.setting, size), self._time_for(size))
+        except OutOfTime:
+            self._close(candidate, TOO_SLOW)
+            return
+        except Exception as error:  # whatever is wrong with one setting must not end the search
+            self._close(candidate, f"failed: {type(error).__name__}: {error}"[:300])
+            return
+        candidate.runs.append((size, fitted.seconds))
+        record.rows, record.seconds, record.value = size, fitted.seconds, fitted.value
+        record.mb, record.us = fitted.mb, fitted.us
+        behind = self.study.falls_behind(candidate.trial, fitted.value, sample)
+        candidate.excess = self._excess(record)
+        if candidate.excess > 0:
+            self._close(candidate, ABOVE_LIMITS)
+            return
+        last = size == self.data.n_train
+        if last or (behind and stop_early):
+            self._close(candidate, DONE if last else "stopped early")
+        self._keep_if_best(record, fitted.model)
+
+    def _close(self, candidate: Candidate, status: str) -> None:
+        self._open.remove(candidate)
+        candidate.record.status = status
+        self.study.close(candidate.trial, candidate.record, candidate.excess)
+        if self.verbose > 1:
+            self.report(f"{self._described(candidate.record)}  ({status})")
+
+    def _keep_if_best(self, record: Record, model: Any) -> None:
+        if self.kept is None:
+            known = [other for other in self._counting() if other is not record]
+            better = all(record.rank >= other.rank for other in known)
+        else:
+            better = record.rank > self.kept[0].rank
+        if better:
+            self.kept = replace(record), model  # as it stands now: the next sample changes the record
+            if self.verbose == 1:
+                self.report(self._described(record))
+
+    def _described(self, record: Record) -> str:
+        value = "-" if record.value is None else f"{record.value:.4f}"
+        rows = (
+            "" if record.rows == self.data.n_train else f" on {record.rows:,} of {self.data.n_train:,} rows"
+        )
+        return f"{self.watch.elapsed:6.0f} s  {self.metric} {value}{rows}  {record.setting}"
+
+    # --- limits and time --------------------------------------------------------------------------------
+
+    def _excess(self, record: Record) -> float:
+        """How far a record is above the limits, relative to them; 0 if it is within."""
+        grows = self.data.n_rows / self.data.n_train if record.rows == self.data.n_train else 1.0
+        pairs = ((record.mb, self.limits.mb, grows), (record.us, self.limits.us, 1.0))
+        return max([0.0, *(have * more / limit - 1 for have, limit, more in pairs if have and limit)])
+
+    def _counting(self) -> list[Record]:
+        """Records that may win: trained on all training rows, and within the limits of this call."""
+        records = (r for r in self.study.records if r.value is not None and r.rows == self.data.n_train)
+        return [record for record in records if self._excess(record) <= 0]
+
+    def _reserve(self) -> float:
+        """Seconds to leave for training the best on all rows."""
+        best = max(self._counting(), key=_rank, default=None)
+        return 0.0 if best is None else REFIT * best.seconds * self.data.n_rows / self.data.n_train
+
+    def _time_for(self, size: int) -> float:
+        """Seconds that training on a sample may take: its share of what training on all rows may take."""
+        remaining = self.watch.remaining
+        most = remaining / (1 + REFIT * self.data.n_rows / self.data.n_train)  # the best is trained once more
+        if self._counting():
+            most = min(most, MOST_OF_BUDGET * self.watch.seconds)
+        share = most if size == self.data.n_train else most * size / self.data.n_train + SLACK
+        return min(remaining - self._reserve(), share)
+
+    def _expected(self, candidate: Candidate, size: int) -> float:
+        """Seconds that training on a sample is expected to take; 0 if nothing is known."""
+        if not candidate.runs:
+            setting = candidate.record.setting
+            same = [r for r in self.study.records if r.setting.model == setting.model and r.rows]
+            if not same:
+                return 0.0
+            nearest = min(reversed(same), key=lambda record: distance(record.setting, setting))
+            return nearest.seconds * size / nearest.rows
+        rows, seconds = candidate.runs[-1]
+        growth = size / rows
+        if len(candidate.runs) > 1:
+            growth = max(growth, seconds / max(candidate.runs[-2][1], 1e-9))
+        return seconds * growth
+
+    def _time_left(self) -> bool:
+        return self._time_for(self.data.sizes[0]) > 0
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def result(self) -> TuneResult:
+        """The best setting, trained on all rows unless Ctrl-C came before."""
+        interrupted = self.watch.stopped
+        best = sorted(self._counting(), key=_rank, reverse=True)
+        if not best and self.kept is None:
+            self._refuse()
+        found = None
+        if best and (self.kept is None or not interrupted):
+            self.watch.stopped = False  # another Ctrl-C ends this, too
+            found = self._refitted(best)
+            interrupted = interrupted or self.watch.stopped
+        refitted = found is not None
+        found = found or self.kept
+        if found is None:
+            raise KeyboardInterrupt("interrupted before the best model was trained")
+        record, model = found
+        rows = f"all {self.data.n_rows:,}" if refitted else f"{record.rows:,} of {self.data.n_rows:,}"
+        if self.verbose:
+            self.report(f"The model was trained on {rows} rows: {record.setting}")
+        table = [other.line(number) for number, other in enumerate(self.study.records)]
+        keys = [other.setting.key for other in self.study.records]
+        own = max(number for number, key in enumerate(keys) if key == record.setting.key)
+        line = {**record.line(own), "status": table[own]["status"]}
+        return TuneResult(model, line, table, str(self.metric), refitted, interrupted)
+
+    def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
+        """The best setting with a model of all rows within the limits; None if the one that is kept has to do."""
+        for record in best[:MOST_REFITS]:
+            try:
+                train = partial(self.trainer.fitted_on_all, record.setting, min(self.verbose, 1))
+                model = self.watch.run(train)
+            except Stopped:
+                return None
+            except MemoryError:
+                if self.kept is None:
+                    raise
+                return None
+            if self.limits.mb is None or saved_bytes(model) <= 1e6 * self.limits.mb:
+                return record, model
+        if self.kept is None:
+            raise ValueError(f"Trained on all rows, the best models are above max_mb={self.limits.mb}.")
+        return None
+
+    def _refuse(self) -> None:
+        """Say why there is no model."""
+        if self.watch.stopped:
+            raise KeyboardInterrupt("interrupted before there was a model")
+        records = self.study.records
+        measured = [record for record in records if record.mb is not None]
+        if measured:
+            mb, us = min(r.mb or 0.0 for r in measured), min(r.us or 0.0 for r in measured)
+            raise ValueError(
+                f"No setting was within the limits (max_mb={self.limits.mb}, max_us={self.limits.us}): the smallest "
+                f"file had {mb:.2f} MB, the fastest answers took {us:.1f} us a row."
+            )
+        failed = [record for record in records if record.status.startswith("failed")]
+        if failed:
+            raise ValueError(f"All settings failed; the first, {failed[0].setting}: {failed[0].status}.")
+        raise ValueError(f"No setting could be trained in {self.watch.seconds / 60:g} minutes: give it more.")
+
+
+def _rank(record: Record) -> tuple[int, float]:
+    return record.rank

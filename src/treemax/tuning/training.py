@@ -1,0 +1,87 @@
+"""One training of a search: a model on a sample of the rows, measured on the rows held out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from treemax.memory import available_bytes
+from treemax.modelfile import saved_bytes
+from treemax.text import TextModel
+from treemax.tuning.data import TuningData
+from treemax.tuning.metric import Objective
+from treemax.tuning.spaces import Setting
+
+TIMED = 3  # times that answers are timed,
+TIMED_SECONDS = 0.3  # or fewer if they take longer than this
+
+
+MOST_MEMORY = 0.5  # of what is available, for one training
+
+
+class Fitted(NamedTuple):
+    """A trained model, and what it took and reached."""
+
+    model: Any
+    seconds: float  # of training, vectorising included
+    value: float
+    mb: float
+    us: float  # microseconds to answer a row
+
+
+class Trainer:
+    """Trains settings on the data of a search, and measures them."""
+
+    def __init__(self, data: TuningData, objective: Objective, n_jobs: int | None, random_state: int) -> None:
+        self.data, self.objective = data, objective
+        self.n_jobs, self.random_state = n_jobs, random_state
+
+    def fitted(self, setting: Setting, size: int) -> Fitted:
+        """A model trained on a sample of this size."""
+        estimator = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=0)
+        X, labels, vectorizer, seconds = *self.data.sample(size), None, 0.0
+        if setting.text is not None:
+            vectorizer, X, seconds = self.data.vectorised(setting, size)
+        start = time.perf_counter()
+        with _limited_memory(estimator):
+            estimator.fit(X, labels)
+        seconds += time.perf_counter() - start
+        model = estimator if vectorizer is None else TextModel(vectorizer, estimator)
+        top, us = self._timed(model)
+        value = self.objective.value(model, self.data.held_X, top)
+        return Fitted(model, seconds, value, saved_bytes(model) / 1e6, us)
+
+    def fitted_on_all(self, setting: Setting, verbose: int) -> Any:
+        """The model of a setting trained on all rows, as a caller would train it."""
+        model = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=verbose)
+        if setting.text is not None:
+            model = TextModel(setting.vectorizer(), model)
+        return model.fit(self.data.X, self.data.y)
+
+    def _timed(self, model: Any) -> tuple[Any, float]:
+        """The best labels of the rows held out, and the microseconds a row; the best of a few times."""
+        X, k = self.data.held_X, self.objective.top
+        model.predict_topk(X[:1], k)  # compiles what is not compiled yet
+        times: list[float] = []
+        begun = time.perf_counter()
+        while len(times) < TIMED and time.perf_counter() - begun < TIMED_SECONDS:
+            start = time.perf_counter()
+            top = model.predict_topk(X, k)
+            times.append(time.perf_counter() - start)
+        return top, 1e6 * min(times) / len(self.data.held)
+
+
+@contextmanager
+def _limited_memory(estimator: Any) -> Iterator[None]:
+    """Half of the memory for models that have a limit: filling all of it takes longer than it is worth."""
+    if not hasattr(estimator, "max_memory"):
+        yield
+        return
+    before = estimator.max_memory
+    estimator.max_memory = MOST_MEMORY * available_bytes() / 1e9
+    try:
+        yield
+    finally:
+        estimator.max_memory = before

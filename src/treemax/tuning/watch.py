@@ -1,0 +1,106 @@
+"""Time and Ctrl-C during a search: a trial that takes too long is ended, and Ctrl-C ends the search."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+from treemax.threads import interruptible
+
+Answer = TypeVar("Answer")
+AGAIN = 1.0  # seconds after which a trial that did not hear is interrupted again
+
+
+class OutOfTime(Exception):
+    """A trial was ended because its time was over."""
+
+
+class Stopped(BaseException):
+    """Ctrl-C: the search is to end. Not an error, as `KeyboardInterrupt` is none."""
+
+
+class Watch:
+    """The clock of a search, used as a context manager.
+
+    `run` does a piece of work that a timer or Ctrl-C may end. Outside of it Ctrl-C is only noted, so that nothing is
+    left half written, and `stopped` says so; a second Ctrl-C ends everything at once. Only the main thread hears of
+    Ctrl-C and can be interrupted; elsewhere work goes on to its end.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.stopped = False
+        self._start = time.monotonic()
+        self._lock = threading.Lock()
+        self._working = False
+        self._alarm_rang = False  # and the handler has not been called yet
+        self._over_time = False
+        self._in_main = threading.current_thread() is threading.main_thread()
+        self._handler: Any = None
+
+    def __enter__(self) -> Watch:
+        if self._in_main:
+            self._handler = signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    @property
+    def remaining(self) -> float:
+        return self.seconds - self.elapsed
+
+    def run(self, work: Callable[[], Answer], limit: float | None = None) -> Answer:
+        """What `work` gives; raises `OutOfTime` after `limit` seconds, and `Stopped` after Ctrl-C."""
+        if self.stopped:
+            raise Stopped
+        done = threading.Event()
+        self._over_time = False
+        if limit is not None and self._in_main:
+            threading.Thread(target=self._alarm, args=(limit, done), daemon=True).start()
+        try:
+            self._working = True
+            with interruptible():
+                return work()
+        except KeyboardInterrupt:
+            self._working = False
+            if self._over_time:
+                raise OutOfTime from None
+            self.stopped = True
+            raise Stopped from None
+        finally:
+            self._working = False
+            with self._lock:
+                done.set()
+
+    def _alarm(self, limit: float, done: threading.Event) -> None:
+        """Interrupt the main thread after `limit` seconds, and again where an exception was lost in a callback."""
+        wait = max(limit, 0.0)
+        while not done.wait(wait):
+            with self._lock:
+                if not done.is_set():
+                    self._alarm_rang = True
+                    _thread.interrupt_main()
+            wait = AGAIN
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        """The handler of both; Python calls it in the main thread, between two of its instructions."""
+        if self._alarm_rang:
+            self._alarm_rang = False
+            if self._working:
+                self._over_time = True
+                raise KeyboardInterrupt
+            return
+        second, self.stopped = self.stopped, True
+        if second or self._working:
+            raise KeyboardInterrupt

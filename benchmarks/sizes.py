@@ -17,7 +17,7 @@ def sizes(train: Part, test: Part) -> list[str]:
     """The cells of a suite; for dense data, the number of features in place of words."""
     counts = Counter(label for row in train.labels for label in row)
     uses, n_rows = sum(counts.values()), len(train.labels)
-    words = "" if train.X is None else f"{train.X.shape[1]} features"
+    words = "" if train.X is None else f"{train.X.shape[1]:,} features"
     if train.texts is not None:
         words = number(sum(len(text.split()) for text in train.texts) / n_rows)
     rows = f"{n_rows:,} / {len(test.labels):,}"

@@ -11,15 +11,17 @@ from benchmarks.make_data.packages import debian
 from benchmarks.make_data.splits import TextRow, write_texts
 
 PACKAGES = """
-allegro4-doc apt btrfs-progs coreutils courier-mta devscripts dpkg dpkg-dev emboss erlang-manpages exim4-base
-freebsd-manpages git-man gnutls-doc gromacs-data inn2 iproute2 krb5-user ldap-utils libarchive-dev
-libbio-perl-perl libbsd-dev libcurl4-doc libdbix-class-perl libmojolicious-perl libmoose-perl
-libperl-critic-perl libssl-doc libsystemd-dev libtiff-dev libxext-dev libxt-dev lvm2 manpages manpages-dev
-ncurses-doc netpbm nfs-common openmpi-doc passwd pdl perl-doc postfix procps samba slapd slurm-client systemd
-tcl8.6-doc tcllib tk8.6-doc util-linux xfsprogs
+allegro4-doc apt btrfs-progs coreutils corosync-doc courier-mta cups-client devscripts dovecot-core dpkg
+dpkg-dev erlang-manpages exim4-base freebsd-manpages ghostscript git-man gnutls-doc groff gromacs-data inn2
+iproute2 krb5-user ldap-utils libarchive-dev libaudit-dev libbio-perl-perl libbsd-dev libcap-dev
+libcatalyst-modules-perl libcurl4-doc libdbix-class-perl libibverbs-dev libmojolicious-perl libmoose-perl
+libnet-dns-perl libowfat-dev libperl-critic-perl libpoe-perl libppi-perl librdmacm-dev libselinux1-dev
+libssl-doc libsystemd-dev libtest-simple-perl libtiff-dev libwww-perl libxext-dev libxt-dev lvm2 manpages
+manpages-dev ncurses-doc netpbm nfs-common openmpi-doc passwd pdl perl-doc postfix procps publib-dev samba
+slapd slurm-client systemd tcl8.6-doc tcllib tk8.6-doc util-linux x11-utils x11-xserver-utils xfsprogs
 """
 LEAST_WORDS = 50
-ESCAPE = re.compile(r"\\(f\(?\w|f\[\w*\]|s[-+]?\d|[&|^/,%:]|\*\(..|\*.|\((\w\w))|\\e")
+ESCAPE = re.compile(r"\\(f\(?\w|f\[\w*\]|s[-+]?\d|[&|^/,%:]|\*\(..|\*.|\((\w\w)|w'[^']*'u?)|\\e")
 MACRO = re.compile(r"^[.'][A-Za-z]{1,2}\b\s*")
 SECTION = re.compile(r"^[.']\s*S[Hh]\s*")
 REFERENCE = re.compile(r"([A-Za-z_][\w.:+-]*)\s*\(\s*(\d)\w*\s*\)")
@@ -55,5 +57,5 @@ def parsed(page: str) -> tuple[str, list[tuple[str, str]]]:
         target.append(line)
     seen = "\n".join(see_also)
     found = REFERENCE.findall(MARKUP.sub("", seen)) + CROSS_REFERENCE.findall(seen)
-    words = (MACRO.sub("", ESCAPE.sub("", line.replace("\\-", "-"))) for line in text)
+    words = (MACRO.sub("", ESCAPE.sub("", line.replace("\\-", "-").replace("\\ ", " "))) for line in text)
     return " ".join(" ".join(words).replace('"', " ").split()), found

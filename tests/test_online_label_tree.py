@@ -105,7 +105,9 @@ def test_dense_and_sparse_rows_are_learned_alike(one_label):
     X, y = data(2, one_label=one_label)
     sparse, dense = estimator("best-greedy").partial_fit(X, y), estimator("best-greedy")
     dense.partial_fit(X[:50].toarray(), y[:50]).partial_fit(X[50:].toarray(), y[50:])
-    filled = X[np.diff(X.indptr) > 0]  # where there is nothing, a model of sparse rows answers with frequencies
+    filled = X[
+        np.diff(X.indptr) > 0
+    ]  # where there is nothing, a model of sparse rows answers with frequencies
     assert_same_model(sparse, dense, filled)
     np.testing.assert_array_equal(dense.predict_proba(X), dense.predict_proba(X.toarray()))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from treemax.labels import Targets
 
-PRIOR = 5.0  # weight of "the scores are right already", in nats: it matters while rows are few
+PRIOR = 0.5  # weight of "the scores are right already", in nats: it matters while rows are few
 PRIOR_ROWS = 30  # the same for the threshold, in rows
 LEAST_SLOPE = 0.05
 FIRST_LABELS = 5  # of a row, on which probabilities are fitted

@@ -21,7 +21,13 @@ from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, RaggedLabels, Targets, picked_targets
 from treemax.learning.label_tree import LOSSES, PENALTIES, Common, RowsInMemory, Settings, TreeTraining
-from treemax.learning.label_tree_choices import calibrate, calibration_rows, choose_cost, middle_cost
+from treemax.learning.label_tree_choices import (
+    calibrate,
+    calibration_rows,
+    choose_cost,
+    held_share_of,
+    middle_cost,
+)
 from treemax.learning.out_of_core import RowsOnDisk, StoredTraining, room_for_rows
 from treemax.learning.stored_rows import StoredRows
 from treemax.memory import as_bytes
@@ -30,8 +36,6 @@ from treemax.pools import cluster_in_use
 from treemax.progress import progress_bar
 from treemax.threads import interruptible, thread_count
 from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
-
-HELD_SHARE = 20  # one row in so many calibrates the probabilities before it joins the training
 
 
 @modelfile.saveable
@@ -247,7 +251,7 @@ class LabelTree(WithHierarchy):
         vectors = self._given_vectors(label_features, index)
         if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
             vectors = source.label_vectors(len(index))
-        settings = self._settings()
+        settings = self._settings(len(source.targets))
         judging = calibration_rows(len(source.targets), settings.held_share)
         held = source.load(judging)
         early_features = np.zeros(held.n_features, dtype=bool)
@@ -308,9 +312,9 @@ class LabelTree(WithHierarchy):
         """Whether rows held out choose the cost: not with an L1 penalty, for which no suite asked for another."""
         return _is_auto(self.cost) and self.penalty == "l2"
 
-    def _settings(self) -> Settings:
+    def _settings(self, n_rows: int) -> Settings:
         cost = middle_cost(self.loss) if _is_auto(self.cost) else float(self.cost)
-        held_share = HELD_SHARE if self.passes > 1 else 0
+        held_share = held_share_of(n_rows) if self.passes > 1 else 0
         return Settings(
             self.loss, cost, cost, self.passes, self.threshold, held_share, self.penalty, self.precision
         )

@@ -150,6 +150,11 @@ def _cost_problem(
     return CostProblem(node, len(chosen), rows, starts.astype(np.int64), child[order].astype(np.uint32))
 
 
+def held_share_of(n_rows: int) -> int:
+    """One row in so many calibrates the probabilities before it joins: 2,000 rows, but an eighth to a twentieth of all."""
+    return min(max(n_rows // CALIBRATION_ROWS, 8), 20)
+
+
 def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
     """The rows on which the scores of the whole tree are judged: some of those held out, in ascending order."""
     held = kernels.held_rows(n_rows, held_share)

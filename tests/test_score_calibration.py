@@ -1,0 +1,219 @@
+"""From scores to probabilities and decisions: the maps themselves, and what models make of them."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import treemax
+from treemax.calibration import Calibration, best_threshold, calibration_of_answers, fit_calibration
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def answers(n_rows, slope, shift, k=5, seed=0):
+    """Scores of the best labels, and hits that are as frequent as a known curve says."""
+    random = np.random.RandomState(seed)
+    scores = -np.sort(-random.uniform(0.01, 0.99, size=(n_rows, k)), axis=1)
+    chance = sigmoid(slope * np.log(scores / (1 - scores)) + shift)
+    return scores.astype(np.float32), random.uniform(size=scores.shape) < chance
+
+
+@pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (0.5, -1.0), (2.0, 0.7)])
+def test_a_known_curve_is_found(slope, shift):
+    found = fit_calibration(*answers(20_000, slope, shift))
+    assert abs(found.slope - slope) < 0.1 and abs(found.shift - shift) < 0.1
+
+
+def test_few_rows_change_little_and_none_nothing():
+    scores, hits = answers(3, 1.0, 3.0)
+    few = fit_calibration(scores, hits)
+    assert abs(few.slope - 1) < 0.7 and abs(few.shift) < 1.5
+    assert fit_calibration(scores[:0], hits[:0]) == Calibration()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 50), st.booleans())
+def test_the_ranking_stays_and_probabilities_are_probabilities(seed, n_rows, all_right):
+    random = np.random.RandomState(seed)
+    scores = -np.sort(-random.choice([0.0, 1e-30, 0.2, 0.5, 1.0], size=(n_rows, 4)), axis=1).astype(
+        np.float32
+    )
+    hits = np.ones(scores.shape, bool) if all_right else random.uniform(size=scores.shape) < 0.3
+    found = calibration_of_answers(scores, hits, hits.sum(axis=1), multi_label=True)
+    probabilities = found.probabilities(scores)
+    assert np.isfinite(found).all() and found.slope > 0 and 0 <= found.threshold <= 1
+    assert (np.diff(probabilities, axis=1) <= 0).all()
+    assert ((probabilities >= 0) & (probabilities <= 1)).all()
+    assert (probabilities[scores == 0] == 0).all() and (probabilities[scores == 1] == 1).all()
+
+
+@given(st.floats(0.001, 0.999), st.floats(0.1, 5), st.floats(-4, 4))
+def test_there_is_a_way_back(probability, slope, shift):
+    calibration = Calibration(slope, shift)
+    score = np.array([calibration.score(probability)], dtype=np.float32)
+    assert 0 <= score[0] <= 1
+    if 1e-4 < score[0] < 1 - 1e-4:
+        assert abs(calibration.probabilities(score)[0] - probability) < 1e-3 * (1 + slope)
+
+
+def f1_of(ranked, hits, n_labels, threshold, always_one):
+    """Micro-averaged F1, row by row."""
+    right = answered = 0
+    for row, hit in zip(ranked, hits):
+        chosen = row >= threshold
+        if always_one:
+            chosen[0] = True
+        right, answered = right + (chosen & hit).sum(), answered + chosen.sum()
+    return 2 * right / (answered + n_labels.sum())
+
+
+@pytest.mark.parametrize("always_one", [False, True])
+def test_no_other_threshold_has_a_larger_f1(always_one):
+    ranked, hits = answers(4000, 1.3, -0.5)
+    n_labels = hits.sum(axis=1) + 1  # one label of each row is never found
+    chosen = best_threshold(ranked, hits, n_labels, always_one)
+    best = max(f1_of(ranked, hits, n_labels, t, always_one) for t in np.linspace(0, 1, 101))
+    assert f1_of(ranked, hits, n_labels, chosen, always_one) > best - 0.003
+
+
+def test_without_rows_or_labels_the_threshold_is_one_half():
+    nothing = np.zeros((0, 3), np.float32)
+    assert best_threshold(nothing, nothing > 0, np.zeros(0, np.int64), True) == 0.5
+    assert best_threshold(*answers(5, 1, 0), np.zeros(5, np.int64), False) == 0.5
+
+
+@pytest.mark.parametrize(
+    "numbers", [[0.0, 0, 0.5], [1, float("nan"), 0.5], [1, 0, 1.5], [1, float("inf"), 0]]
+)
+def test_unsound_numbers_of_a_file_are_refused(numbers):
+    with pytest.raises(ValueError, match="calibration"):
+        Calibration.checked(numbers)
+
+
+# --- models --------------------------------------------------------------------------------------------
+
+
+def noisy_texts(n_rows, n_labels=60, seed=0, several=True):
+    """Sparse rows whose words point at their labels, often wrongly, so that certainty would be a mistake."""
+    random = np.random.RandomState(seed)
+    y = [
+        sorted(set(random.randint(n_labels, size=random.randint(1, 4 if several else 2)).tolist()))
+        for _ in range(n_rows)
+    ]
+    columns = [
+        [5 * label + random.randint(5) for label in row] + random.randint(300, size=4).tolist() for row in y
+    ]
+    rows = np.repeat(np.arange(n_rows), [len(row) for row in columns])
+    X = sp.csr_matrix((np.ones(len(rows)), (rows, np.concatenate(columns))), shape=(n_rows, 300))
+    return X, y if several else [row[0] for row in y]
+
+
+MODELS = [treemax.LabelTree, treemax.OnlineLabelTree]
+
+
+def calibration_error(scores, right):
+    order = np.array_split(np.argsort(scores), 10)
+    return sum(abs(scores[part].mean() - right[part].mean()) * len(part) for part in order) / len(scores)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("kind", MODELS)
+def test_first_answers_are_right_as_often_as_they_say(kind, several):
+    X, y = noisy_texts(12_000, several=several)
+    model = kind(verbose=0).fit(X[:8000], y[:8000])
+    labels, scores = model.predict_topk(X[8000:], 1)
+    right = np.array([label in (row if several else [row]) for label, row in zip(labels[:, 0], y[8000:])])
+    model.calibration_ = Calibration()
+    raw = model.predict_topk(X[8000:], 1)
+    assert raw.labels.tolist() == labels.tolist(), "the ranking stays"
+    error = calibration_error(scores[:, 0], right)
+    assert error < 0.08 and error < calibration_error(raw.scores[:, 0], right)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_multi_label_answer_has_a_good_f1_and_no_row_without_a_label(kind):
+    X, y = noisy_texts(9000)
+    model = kind(verbose=0).fit(X[:6000], y[:6000])
+
+    def f1():
+        found = model.predict(X[6000:])
+        assert all(found)
+        right = sum(len(set(a) & set(b)) for a, b in zip(found, y[6000:]))
+        return 2 * right / (sum(map(len, found)) + sum(map(len, y[6000:])))
+
+    chosen, threshold = f1(), model.threshold_
+    others = []
+    for other in np.linspace(0.05, 0.95, 10):
+        model.threshold_ = other
+        others.append(f1())
+    assert chosen > max(others) - 0.02
+    assert 0 < threshold < 1
+
+
+def test_the_threshold_is_saved_and_stays_when_it_was_set(tmp_path):
+    X, y = noisy_texts(600)
+    model = treemax.OnlineLabelTree(verbose=0).partial_fit(X[:500], y[:500])
+    model.threshold_ = 0.77
+    model.partial_fit(X[500:], y[500:])
+    assert model.threshold_ == 0.77
+    model.save(tmp_path / "model.treemax")
+    again = treemax.load(tmp_path / "model.treemax")
+    assert again.calibration_ == model.calibration_ and again.predict(X) == model.predict(X)
+    for wrong in (-0.1, 1.1, "half", None):
+        with pytest.raises(ValueError, match="threshold_"):
+            model.threshold_ = wrong
+    with pytest.raises(AttributeError, match="before it is fitted"):
+        _ = treemax.LabelTree().threshold_
+
+
+def test_a_text_of_new_words_gets_the_frequencies():
+    texts = ["red apple", "green apple", "ripe pear", "fast car"] * 5
+    model = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(verbose=0))
+    model.fit(texts, ["fruit", "fruit", "fruit", "vehicle"] * 5)
+    labels, scores = model.predict_topk(["zzz qqq"], 2)
+    assert labels[0].tolist() == ["fruit", "vehicle"]
+    np.testing.assert_allclose(scores[0], [0.75, 0.25])
+
+
+@pytest.mark.parametrize("cut", [1, 37, 5000])
+def test_the_calibration_of_a_stream_does_not_depend_on_how_it_is_cut(cut, tmp_path):
+    X, y = noisy_texts(1500)
+    whole = treemax.OnlineLabelTree(verbose=0).partial_fit(X, y)
+    pieces = treemax.OnlineLabelTree(verbose=0)
+    for start in range(0, 300, cut):
+        pieces.partial_fit(X[start : min(300, start + cut)], y[start : min(300, start + cut)])
+    pieces.save(tmp_path / "stream.treemax", resume=True)
+    pieces = treemax.load(tmp_path / "stream.treemax").partial_fit(X[300:], y[300:])
+    assert pieces.calibration_ == whole.calibration_ != Calibration()
+    assert pieces.learning_rate_ == whole.learning_rate_
+
+
+# --- the cost ------------------------------------------------------------------------------------------
+
+
+def test_the_cost_is_larger_where_labels_are_clear():
+    X, y = noisy_texts(6000, several=False)
+    noisy = treemax.LabelTree(verbose=0, max_leaf=30).fit(X, y)
+    label = np.array(y)
+    clear = sp.csr_matrix((np.ones(6000), (np.arange(6000), 5 * label)), shape=(6000, 300))
+    assert treemax.LabelTree(verbose=0, max_leaf=30).fit(clear, y).cost_ > noisy.cost_
+
+
+def test_the_cost_is_the_same_every_time_and_in_threads():
+    X, y = noisy_texts(3000)
+    models = [treemax.LabelTree(verbose=0, n_jobs=jobs).fit(X, y) for jobs in (1, 1, 2)]
+    assert len({model.cost_ for model in models}) == 1
+    assert len({model.calibration_ for model in models}) == 1
+    fixed = treemax.LabelTree(verbose=0, cost=models[0].cost_).fit(X, y)
+    assert fixed.cost_ == models[0].cost_
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 7, 40])
+def test_hardly_any_rows(n_rows):
+    X, y = noisy_texts(n_rows)
+    model = treemax.LabelTree(verbose=0).fit(X, y)
+    assert 0.25 <= model.cost_ <= 4 and np.isfinite(model.predict_topk(X, 3).scores).all()

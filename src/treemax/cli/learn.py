@@ -21,6 +21,8 @@ from treemax.cli.options import (
     read_size,
 )
 
+CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # what a model may find from the data
+
 
 @click.command(short_help="Train a model on a file.")
 @click.argument("data", is_eager=True)  # known when MODEL is checked
@@ -94,7 +96,7 @@ def fit(
         remember_reading(model, bits)
         model.save(output, resume=resume)
     facts = model.describe()
-    chosen = f"loss {facts['loss']}, " if "loss" in facts else ""
+    chosen = "".join(f"{name.replace('_', ' ')} {facts[name]}, " for name in CHOSEN if name in facts)
     click.echo(
         f"{output}: {facts['model']}, labels {facts['labels']:,}, features {facts['features']:,}, "
         f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s",

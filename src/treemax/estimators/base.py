@@ -151,13 +151,14 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures: labels, features, weights and whatever a system adds."""
         check_is_fitted(self, "model_")
-        return {
+        facts = {
             "model": type(self).__name__,
             "labels": len(self.label_index_),
             "features": self.n_features_in_,
             "examples": self.n_examples_,
             "multi_label": self.multi_label_,
         }
+        return {**facts, "threshold": round(self.threshold_, 3)} if self.multi_label_ else facts
 
     # --- learning ---------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,12 +64,22 @@ class TuningData:
             raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
         if not len(self.labels.values):
             raise ValueError("y has no labels at all: every row's label list is empty.")
-        order = np.random.default_rng(random_state).permutation(self.n_rows)
+        self._order = np.random.default_rng(random_state).permutation(self.n_rows)
+        self._hold_out(0)
+
+    def _hold_out(self, fold: int) -> None:
         n_held = min(max(int(HELD_SHARE * self.n_rows), min(self.n_rows // 5, HELD_OF_FEW)), MOST_HELD)
-        self.held, self._others = np.sort(order[:n_held]), order[n_held:]
+        place = slice(fold * n_held, (fold + 1) * n_held)
+        self.held, self._others = np.sort(self._order[place]), np.delete(self._order, place)
         self.held_X, self.held_labels = self._chosen(self.held)
         self.sizes = sample_sizes(len(self._others))
         self._vectorised: OrderedDict[tuple[str, int], Vectorised] = OrderedDict()
+
+    def fold(self, number: int) -> TuningData:
+        """The same data with other rows held out: fold 0 is that of the search, 1 to 4 share no row with it."""
+        twin = copy(self)
+        twin._hold_out(number)
+        return twin
 
     @property
     def n_train(self) -> int:

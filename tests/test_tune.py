@@ -19,7 +19,7 @@ from treemax.estimators import MODELS
 from treemax.extras import MissingExtra
 from treemax.tuning import parse_metric
 from treemax.tuning import search as search_module
-from treemax.tuning.data import TuningData, sample_sizes
+from treemax.tuning.data import TuningData, holds_texts, sample_sizes
 from treemax.tuning.result import Record, table_lines
 from treemax.tuning.spaces import (
     FIRST_IDEAS,
@@ -130,6 +130,23 @@ def test_texts_give_a_model_of_texts_and_search_the_vectoriser(tmp_path):
     result.model.save(tmp_path / "model.treemax")
     loaded = treemax.load(tmp_path / "model.treemax")
     assert loaded.predict(texts[:5]).tolist() == result.model.predict(texts[:5]).tolist()
+
+
+@pytest.mark.parametrize("kind", ["list", "array", "objects", "pandas", "polars", "pyarrow"])
+def test_texts_come_in_many_forms(kind):
+    texts, _ = some_texts()
+    if kind in ("pandas", "polars"):
+        module = pytest.importorskip(kind)
+        forms = {kind: module.Series(texts)}
+        assert not holds_texts(module.DataFrame({"number": [1.0, 2.0]}))
+    elif kind == "pyarrow":
+        module = pytest.importorskip(kind)
+        forms = {kind: module.array(texts)}
+        assert not holds_texts(module.table({"number": [1.0, 2.0]}))
+    else:
+        forms = {"list": texts, "array": np.array(texts), "objects": np.array(texts, dtype=object)}
+    assert holds_texts(forms[kind])
+    assert TuningData(forms[kind], some_texts()[1], 0).texts == texts
 
 
 @pytest.mark.parametrize("kind", ["lists", "indicator", "sparse rows"])
@@ -376,6 +393,11 @@ def test_the_search_ends_in_time_with_a_model(monkeypatch):
     result = quick(X, y, max_trials=None, minutes=10)
     # Each of at most (10 - 1.5) trainings leaves room to train the best once more.
     assert 4 <= len(result.table) <= 9 and result.refitted
+
+
+def test_tables_of_numbers_are_no_texts():
+    for X in ([[1.0]], np.ones((2, 2)), sp.eye(3), np.array([]), "text", 3):
+        assert not holds_texts(X)
 
 
 def test_too_little_data_is_refused():

@@ -37,12 +37,11 @@ class Vectorised(NamedTuple):
 
 def holds_texts(X: Any) -> bool:
     """Whether X is a list of texts, and not a table of numbers."""
-    if sp.issparse(X) or isinstance(X, SparseRows | str | bytes) or hasattr(X, "columns"):
+    table = sp.issparse(X) or isinstance(X, SparseRows) or getattr(X, "ndim", 1) != 1
+    if table or isinstance(X, str | bytes) or hasattr(X, "columns") or not hasattr(X, "__iter__"):
         return False
-    if isinstance(X, np.ndarray) or is_arrow(X):
-        X = X.tolist() if hasattr(X, "tolist") else X.to_pylist()
-    first = next(iter(X), None) if hasattr(X, "__iter__") else None
-    return isinstance(first, str)
+    first: Any = next(iter(X), None)
+    return isinstance(first.as_py() if is_arrow(first) else first, str)
 
 
 class TuningData:

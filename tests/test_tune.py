@@ -19,7 +19,7 @@ from treemax.estimators import MODELS
 from treemax.extras import MissingExtra
 from treemax.tuning import parse_metric
 from treemax.tuning import search as search_module
-from treemax.tuning.data import TuningData, sample_sizes
+from treemax.tuning.data import TuningData, holds_texts, sample_sizes
 from treemax.tuning.result import Record, table_lines
 from treemax.tuning.spaces import (
     FIRST_IDEAS,
@@ -61,6 +61,13 @@ def some_rows(n_rows: int = 150) -> tuple[np.ndarray, np.ndarray]:
     return (np.eye(4)[y] + 0.5 * random.normal(size=(n_rows, 4))).astype(np.float32), y
 
 
+@pytest.fixture(autouse=True)
+def one_comparison(request, monkeypatch):
+    """What wins on the first rows held out wins, but for the tests of the comparison at the end."""
+    if "confirm" not in request.node.name:
+        monkeypatch.setattr(search_module, "FOLDS", 0)
+
+
 def quick(X, y, **options):
     """A search of few trials that ends for no other reason."""
     return treemax.tune(X, y, **{"max_trials": 3, "models": ["label-tree"], "verbose": 0, **options})
@@ -84,6 +91,36 @@ def test_defaults_come_first_and_nothing_below_the_best_of_them_wins():
         assert result.model.get_params()[name] == value
 
 
+def test_the_best_are_confirmed_on_other_rows_together_with_the_best_default(monkeypatch):
+    """Results on other rows are made up: there, the best default is better than what won in the search."""
+    fitted = Trainer.fitted
+    searched = TuningData(*some_rows(), 0).held.tolist()
+
+    def made_up(self, setting, size):
+        found = fitted(self, setting, size)
+        if self.data.held.tolist() == searched:
+            return found._replace(value=len(str(setting)) / 1000)
+        assert not set(self.data.held) & set(searched)
+        return found._replace(value=0.5 if setting.is_default else 0.25)
+
+    monkeypatch.setattr(Trainer, "fitted", made_up)
+    result = quick(*some_rows(), max_trials=7)
+    assert result.best["parameters"] == {} and result.best["confirmed"] == 0.5 and result.refitted
+    by_value = sorted(result.table, key=lambda line: line["value"], reverse=True)
+    compared = [line for line in result.table if line["confirmed"] is not None]
+    assert [line["number"] for line in by_value[:3]] + [0] == sorted(
+        (line["number"] for line in compared), key=lambda number: -result.table[number]["value"]
+    )
+    assert "0.5000" in list(table_lines(result.table, result.metric))[1]
+
+
+def test_interrupt_while_the_best_are_confirmed_keeps_the_best_so_far(monkeypatch):
+    interrupt_at(monkeypatch, 5)  # one to compile, and four settings
+    result = quick(*some_rows(), max_trials=4)
+    assert result.interrupted and not result.refitted
+    assert result.best["value"] == max(line["value"] for line in result.table)
+
+
 def test_texts_give_a_model_of_texts_and_search_the_vectoriser(tmp_path):
     texts, y = some_texts()
     result = quick(texts, y, max_trials=8)
@@ -93,6 +130,23 @@ def test_texts_give_a_model_of_texts_and_search_the_vectoriser(tmp_path):
     result.model.save(tmp_path / "model.treemax")
     loaded = treemax.load(tmp_path / "model.treemax")
     assert loaded.predict(texts[:5]).tolist() == result.model.predict(texts[:5]).tolist()
+
+
+@pytest.mark.parametrize("kind", ["list", "array", "objects", "pandas", "polars", "pyarrow"])
+def test_texts_come_in_many_forms(kind):
+    texts, _ = some_texts()
+    if kind in ("pandas", "polars"):
+        module = pytest.importorskip(kind)
+        forms = {kind: module.Series(texts)}
+        assert not holds_texts(module.DataFrame({"number": [1.0, 2.0]}))
+    elif kind == "pyarrow":
+        module = pytest.importorskip(kind)
+        forms = {kind: module.array(texts)}
+        assert not holds_texts(module.table({"number": [1.0, 2.0]}))
+    else:
+        forms = {"list": texts, "array": np.array(texts), "objects": np.array(texts, dtype=object)}
+    assert holds_texts(forms[kind])
+    assert TuningData(forms[kind], some_texts()[1], 0).texts == texts
 
 
 @pytest.mark.parametrize("kind", ["lists", "indicator", "sparse rows"])
@@ -341,6 +395,11 @@ def test_the_search_ends_in_time_with_a_model(monkeypatch):
     assert 4 <= len(result.table) <= 9 and result.refitted
 
 
+def test_tables_of_numbers_are_no_texts():
+    for X in ([[1.0]], np.ones((2, 2)), sp.eye(3), np.array([]), "text", 3):
+        assert not holds_texts(X)
+
+
 def test_too_little_data_is_refused():
     with pytest.raises(ValueError, match="tune needs at least 20 rows, got 3"):
         quick([[1.0], [2.0], [3.0]], [0, 1, 0])
@@ -471,7 +530,7 @@ def test_interrupt_of_a_search_that_goes_on_trains_the_best_of_before(tmp_path, 
     interrupt_at(monkeypatch, 0)
     second = quick(X, y, study=path)
     assert second.interrupted and second.refitted
-    assert second.best["parameters"] == first.best["parameters"] and second.model.n_examples_ == len(X)
+    assert second.best == first.best and second.model.n_examples_ == len(X)
 
 
 def test_missing_optuna_is_said_before_anything_else(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +37,11 @@ class Vectorised(NamedTuple):
 
 def holds_texts(X: Any) -> bool:
     """Whether X is a list of texts, and not a table of numbers."""
-    if sp.issparse(X) or isinstance(X, SparseRows | str | bytes) or hasattr(X, "columns"):
+    table = sp.issparse(X) or isinstance(X, SparseRows) or getattr(X, "ndim", 1) != 1
+    if table or isinstance(X, str | bytes) or hasattr(X, "columns") or not hasattr(X, "__iter__"):
         return False
-    if isinstance(X, np.ndarray) or is_arrow(X):
-        X = X.tolist() if hasattr(X, "tolist") else X.to_pylist()
-    first = next(iter(X), None) if hasattr(X, "__iter__") else None
-    return isinstance(first, str)
+    first: Any = next(iter(X), None)
+    return isinstance(first.as_py() if is_arrow(first) else first, str)
 
 
 class TuningData:
@@ -63,12 +63,22 @@ class TuningData:
             raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
         if not len(self.labels.values):
             raise ValueError("y has no labels at all: every row's label list is empty.")
-        order = np.random.default_rng(random_state).permutation(self.n_rows)
+        self._order = np.random.default_rng(random_state).permutation(self.n_rows)
+        self._hold_out(0)
+
+    def _hold_out(self, fold: int) -> None:
         n_held = min(max(int(HELD_SHARE * self.n_rows), min(self.n_rows // 5, HELD_OF_FEW)), MOST_HELD)
-        self.held, self._others = np.sort(order[:n_held]), order[n_held:]
+        place = slice(fold * n_held, (fold + 1) * n_held)
+        self.held, self._others = np.sort(self._order[place]), np.delete(self._order, place)
         self.held_X, self.held_labels = self._chosen(self.held)
         self.sizes = sample_sizes(len(self._others))
         self._vectorised: OrderedDict[tuple[str, int], Vectorised] = OrderedDict()
+
+    def fold(self, number: int) -> TuningData:
+        """The same data with other rows held out: fold 0 is that of the search, 1 to 4 share no row with it."""
+        twin = copy(self)
+        twin._hold_out(number)
+        return twin
 
     @property
     def n_train(self) -> int:

@@ -53,34 +53,27 @@ def default_metric(multi_label: bool) -> Metric:
 
 
 class Objective:
-    """Scores the answers of models for the rows held out."""
+    """Scores the answers of models."""
 
     def __init__(
-        self,
-        metric: Metric,
-        index: LabelIndex,
-        held: RaggedLabels,
-        label_counts: NDArray[np.int64],
-        n_train: int,
+        self, metric: Metric, index: LabelIndex, label_counts: NDArray[np.int64], n_train: int
     ) -> None:
         self.metric = metric
         self._encoder = IdEncoder(index)
-        self._targets = self._encoder.targets(held)
         self._counts, self._n_train = label_counts, n_train
-        self._multi_label = held.multi_label
 
     @property
     def top(self) -> int:
         """How many labels of a row are asked for."""
         return self.metric.k or 1
 
-    def value(self, model: Any, X: Any, top: Any) -> float:
-        """The metric of a model; `top` is what its `predict_topk` gave for the rows `X`."""
+    def value(self, model: Any, X: Any, labels: RaggedLabels, top: Any) -> float:
+        """The metric of a model for rows with these labels; `top` is what its `predict_topk` gave for them."""
         ranking = self._encoder.ranking(top.labels)
-        if self.metric.k is None and self._multi_label:
+        if self.metric.k is None and labels.multi_label:
             rows = [[label for label, _ in row] for row in model.predict_above(X, 0.5, scores=True)]
             ranking = self._encoder.ranking(rows)
         k = self.metric.k or max(1, ranking.shape[1])
         scores = Scores([k], self._counts, self._n_train)
-        scores.update(self._targets, ranking)
+        scores.update(self._encoder.targets(labels), ranking)
         return scores.result()[f"{KEYS.get(self.metric.name, self.metric.name)}@{k}"]

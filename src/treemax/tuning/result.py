@@ -24,6 +24,7 @@ class Record:
     seconds: float = 0.0  # of the training on `rows`, vectorising included
     mb: float | None = None
     us: float | None = None
+    confirmed: float | None = None  # the metric on other rows held out
 
     def line(self, number: int) -> dict[str, Any]:
         """Plain values, for JSON and data frames."""
@@ -36,6 +37,7 @@ class Record:
             "text_parameters": _plain(setting.text_parameters),
             "status": self.status,
             "value": self.value,
+            "confirmed": self.confirmed,
             "rows": self.rows,
             "seconds": round(self.seconds, 3),
             "mb": self.mb,
@@ -51,7 +53,7 @@ class Record:
             line["text"],
             _with_tuples(line["text_parameters"]),
         )
-        rest = {name: line[name] for name in ("status", "value", "rows", "seconds", "mb", "us")}
+        rest = {name: line[name] for name in ("status", "value", "confirmed", "rows", "seconds", "mb", "us")}
         return cls(setting, **rest)
 
     @property
@@ -72,8 +74,8 @@ class TuneResult:
         The line of `table` that it comes from.
     table : list of dict
         What was tried, in order: `number`, `model`, `parameters` and `text_parameters` (what differs from the
-        defaults), `text` (the vectoriser), `status`, `value` (of the metric, on the rows held out), `rows` (trained
-        on), `seconds`, `mb` (of the file) and `us` (microseconds to answer a row). `pandas.DataFrame(table)` shows it.
+        defaults), `text` (the vectoriser), `status`, `value` (of the metric, on the rows held out), `confirmed` (the
+        same on other rows, for the settings that were compared at the end), `rows` (trained on), `seconds`, `mb` (of the file) and `us` (microseconds to answer a row). `pandas.DataFrame(table)` shows it.
     metric : str
         What was maximised.
     refitted : bool
@@ -93,14 +95,19 @@ class TuneResult:
 def table_lines(table: list[dict[str, Any]], metric: str, most: int = 10) -> Iterator[str]:
     """The best of what was tried as lines of text, best first."""
     records = map(Record.from_line, table)
-    ordered = sorted(records, key=lambda record: (record.status == DONE, record.rank), reverse=True)
-    yield f"{metric:>9} {'rows':>9} {'seconds':>8} {'MB':>8} {'us/row':>8}  setting"
+    ordered = sorted(records, key=_order, reverse=True)
+    yield f"{metric:>9} {'confirmed':>9} {'rows':>9} {'seconds':>8} {'MB':>8} {'us/row':>8}  setting"
     for record in ordered[:most]:
-        value = "-" if record.value is None else f"{record.value:.4f}"
+        value, confirmed = ("-" if v is None else f"{v:.4f}" for v in (record.value, record.confirmed))
         mb = "-" if record.mb is None else f"{record.mb:.1f}"
         us = "-" if record.us is None else f"{record.us:.1f}"
         note = "" if record.status == DONE else f"  ({record.status})"
-        yield f"{value:>9} {record.rows:>9,} {record.seconds:>8.1f} {mb:>8} {us:>8}  {record.setting}{note}"
+        yield f"{value:>9} {confirmed:>9} {record.rows:>9,} {record.seconds:>8.1f} {mb:>8} {us:>8}  {record.setting}{note}"
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    """Those that count before the others; of them, those compared at the end first."""
+    return record.status == DONE, -1.0 if record.confirmed is None else record.confirmed, record.rank
 
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:

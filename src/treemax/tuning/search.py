@@ -30,6 +30,11 @@ PROMISING = 0.9  # a model whose default has less than this share of the best de
 BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
 MOST_REPEATS = 20  # proposals in a row that were tried already, or do not fit, until the search ends
 MOST_REFITS = 3  # models trained on all rows, if they turn out too large
+FINALISTS = (
+    3  # settings that are compared once more, with the best default, so that it is not luck that wins,
+)
+FOLDS = 4  # on so many other parts of the rows,
+FINAL_OF_BUDGET = 0.2  # in this share of the budget
 WARM_UP_ROWS = 300
 
 
@@ -70,8 +75,9 @@ def tune(
 
     The defaults of all models that suit the data are tried first, then a few changes that often help, then what
     optuna's sampler proposes from what was tried. Settings are compared on growing samples of the rows, and only the best
-    third goes on to the next. A tenth of the rows, 5,000 at most, is held out for the comparison. Ctrl-C ends the search
-    and gives the best so far. Needs the extra `tune`.
+    third goes on to the next. A tenth of the rows, 5,000 at most, is held out for the comparison; at the end the three best
+    and the best default are compared once more, on other rows. Ctrl-C ends the search and gives the best so far. Needs the
+    extra `tune`.
 
     Parameters
     ----------
@@ -136,7 +142,7 @@ def tune(
         }  # fmt: skip
         kept = Study(study, facts, names, data.texts is not None, random_state)
         index, counts = data.index()
-        objective = Objective(goal, index, data.held_labels, counts, data.n_rows)
+        objective = Objective(goal, index, counts, data.n_rows)
         trainer = Trainer(data, objective, n_jobs, random_state)
         search = Search(trainer, kept, watch, names, Limits(max_mb, max_us), report or print, verbose)
         search.run(max_trials)
@@ -331,9 +337,12 @@ class Search:
         return [record for record in records if self._excess(record) <= 0]
 
     def _reserve(self) -> float:
-        """Seconds to leave for training the best on all rows."""
+        """Seconds to leave for the comparison at the end, and for training the best on all rows."""
         best = max(self._counting(), key=_rank, default=None)
-        return 0.0 if best is None else REFIT * best.seconds * self.data.n_rows / self.data.n_train
+        if best is None:
+            return 0.0
+        comparison = min(FINAL_OF_BUDGET * self.watch.seconds, REFIT * FOLDS * (FINALISTS + 1) * best.seconds)
+        return comparison + REFIT * best.seconds * self.data.n_rows / self.data.n_train
 
     def _time_for(self, size: int) -> float:
         """Seconds that training on a sample may take: its share of what training on all rows may take."""
@@ -373,7 +382,8 @@ class Search:
         found = None
         if best and (self.kept is None or not interrupted):
             self.watch.stopped = False  # another Ctrl-C ends this, too
-            found = self._refitted(best)
+            with suppress(Stopped):
+                found = self._refitted(best if interrupted else self._confirmed(best))
             interrupted = interrupted or self.watch.stopped
         refitted = found is not None
         found = found or self.kept
@@ -389,14 +399,42 @@ class Search:
         line = {**record.line(own), "status": table[own]["status"]}
         return TuneResult(model, line, table, str(self.metric), refitted, interrupted)
 
+    def _confirmed(self, best: list[Record]) -> list[Record]:
+        """The settings, best first, after the best were compared once more on other rows held out.
+
+        With many settings tried, the first is often the luckiest: it must also be the best where it was not chosen.
+        """
+        defaults = [record for record in best if record.setting.is_default]
+        finalists = list(
+            {record.setting.key: record for record in (*best[:FINALISTS], *defaults[:1])}.values()
+        )
+        slowest = max(record.seconds for record in finalists)
+        last_training = REFIT * slowest * self.data.n_rows / self.data.n_train
+        end = self.watch.elapsed + min(
+            FINAL_OF_BUDGET * self.watch.seconds, self.watch.remaining - last_training
+        )
+        values: list[list[float]] = []
+        with suppress(OutOfTime, ValueError, MemoryError):  # then the folds before have to do
+            for fold in range(1, FOLDS + 1) if len(finalists) > 1 else ():
+                if self.watch.elapsed + REFIT * sum(record.seconds for record in finalists) > end:
+                    break
+                fit = partial(self.trainer.fold(fold).fitted, size=self.data.n_train)
+                limit = self.watch.remaining - last_training
+                fitted = [self.watch.run(partial(fit, record.setting), limit) for record in finalists]
+                values.append([each.value for each in fitted])
+        if not values:
+            return best
+        for record, mean in zip(finalists, np.mean(values, axis=0).tolist()):
+            record.confirmed = mean
+        finalists.sort(key=lambda record: record.confirmed or 0.0, reverse=True)
+        return finalists + [record for record in best if record not in finalists]
+
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
         """The best setting with a model of all rows within the limits; None if the one that is kept has to do."""
         for record in best[:MOST_REFITS]:
             try:
                 train = partial(self.trainer.fitted_on_all, record.setting, min(self.verbose, 1))
                 model = self.watch.run(train)
-            except Stopped:
-                return None
             except MemoryError:
                 if self.kept is None:
                     raise

@@ -50,8 +50,12 @@ class Trainer:
         seconds += time.perf_counter() - start
         model = estimator if vectorizer is None else TextModel(vectorizer, estimator)
         top, us = self._timed(model)
-        value = self.objective.value(model, self.data.held_X, top)
+        value = self.objective.value(model, self.data.held_X, self.data.held_labels, top)
         return Fitted(model, seconds, value, saved_bytes(model) / 1e6, us)
+
+    def fold(self, number: int) -> Trainer:
+        """The same with other rows held out."""
+        return Trainer(self.data.fold(number), self.objective, self.n_jobs, self.random_state)
 
     def fitted_on_all(self, setting: Setting, verbose: int) -> Any:
         """The model of a setting trained on all rows, as a caller would train it."""

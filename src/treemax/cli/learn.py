@@ -94,7 +94,8 @@ def fit(
         remember_reading(model, bits)
         model.save(output, resume=resume)
     facts = model.describe()
-    chosen = f"loss {facts['loss']}, " if "loss" in facts else ""
+    names = ("loss", "passes", "learning_rate")
+    chosen = "".join(f"{name.replace('_', ' ')} {facts[name]}, " for name in names if name in facts)
     click.echo(
         f"{output}: {facts['model']}, labels {facts['labels']:,}, features {facts['features']:,}, "
         f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s",

@@ -36,7 +36,7 @@ from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 
-PASSES = {"dense": 10, "sparse": 3}  # rare features are learned by heart sooner
+PASSES = {"dense": 10, "sparse": 5}  # rare features are learned by heart sooner
 
 
 @modelfile.saveable
@@ -52,7 +52,7 @@ class OneVsAll(OnlineLabelClassifier):
     loss : "auto", "softmax", "logistic" or "squared_hinge"
         "auto" takes softmax for multi-class and logistic for multi-label problems.
     passes : "auto" or int
-        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows and three for sparse
+        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows and five for sparse
         ones. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
         AdaGrad's rate; "auto" computes it from the data, see `settings_`.
@@ -160,7 +160,7 @@ class OneVsAll(OnlineLabelClassifier):
         settings = self._settings(rows, targets, n_labels, multi_label, stream=False)
         bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
-        schedule = Schedule.of(targets, n_labels, settings.passes, self.calibration, self.random_state)
+        schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
         self.settings_, self.calibration_ = settings, Calibration()
         done = 0
         with progress_bar(schedule.planned, "one-vs-all", "rows", self.verbose) as bar:

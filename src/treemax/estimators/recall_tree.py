@@ -41,7 +41,7 @@ LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below,
 STREAM_RATE = 0.75  # of what suits a softmax over all labels, in a stream; chosen on glyphs1k
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
 PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # what is printed falls as rows arrive
-PASSES = {"dense": 10, "sparse": 3, "paper": 3}
+PASSES = {"dense": 10, "sparse": 5, "paper": 3}
 
 Model = RecallTreeModel | PaperTreeModel
 
@@ -78,8 +78,8 @@ class RecallTree(OnlineLabelClassifier):
         How much a row matters to a router: the difference that the side makes to the entropy times the number of
         rows, or to the mean entropy as the paper prints it, or always the same.
     passes : "auto" or int
-        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows, and three for sparse
-        ones and for the paper's. `partial_fit` takes its rows once, in order.
+        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows, five for sparse ones
+        and three for the paper's. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
         AdaGrad's rate of the regressors; "auto" computes it from the data, see `settings_`.
     router_rate : "auto" or float
@@ -209,7 +209,7 @@ class RecallTree(OnlineLabelClassifier):
         self.settings_ = self._settings(rows, rate, suggested.initial, self.final_rate, passes)
         model, done = self._empty(rows, n_labels), 0
         held_share = 0.0 if as_printed else self.calibration
-        schedule = Schedule.of(targets, n_labels, passes, held_share, self.random_state)
+        schedule = Schedule.of(len(rows), passes, held_share, self.random_state)
         with progress_bar(schedule.planned, "recall-tree", "rows", self.verbose) as bar:
             try:
                 for part in schedule.parts:

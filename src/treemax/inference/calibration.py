@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 
 class Calibration(NamedTuple):
-    """A score, or the logarithm of odds, becomes `slope` times itself plus `shift`."""
+    """A score, or the logarithm of odds, becomes `slope` times itself plus `shift`.
+
+    With one label a row, the rest of `certainty` is then divided evenly among all labels: the order stays.
+    """
 
     slope: float = 1.0
     shift: float = 0.0
+    certainty: float = 1.0

@@ -223,6 +223,7 @@ def top(
         _calibrate(scores, calibration)
         _calibrate(best[block], calibration)
         kernels.probabilities_of_best(scores, best[block], LINKS[link], normalise)
+        _share_the_rest(best[block], model.n_labels, calibration)
 
     run_all(blocks(len(rows), model.n_labels), answer, threads)
     return ids, best
@@ -239,6 +240,7 @@ def probabilities(
         scores = model.scores(rows[block])
         _calibrate(scores, calibration)
         kernels.rows_to_probabilities(scores, LINKS[link], normalise)
+        _share_the_rest(scores, model.n_labels, calibration)
         out[block] = scores
 
     run_all(blocks(len(rows), model.n_labels), answer, threads)
@@ -246,9 +248,15 @@ def probabilities(
 
 
 def _calibrate(scores: Floats, calibration: Calibration) -> None:
-    if calibration != AS_LEARNED:
+    if calibration[:2] != AS_LEARNED[:2]:
         scores *= np.float32(calibration.slope)
         scores += np.float32(calibration.shift)
+
+
+def _share_the_rest(probabilities: Floats, n_labels: int, calibration: Calibration) -> None:
+    if calibration.certainty < 1.0:
+        probabilities *= np.float32(calibration.certainty)
+        probabilities += np.float32((1.0 - calibration.certainty) / n_labels)
 
 
 def blocks(n_rows: int, n_labels: int) -> Iterator[slice]:

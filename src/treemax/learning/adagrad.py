@@ -29,7 +29,7 @@ from treemax.inference.linear import (
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import linear as kernels
 from treemax.labels import Targets
-from treemax.learning.calibration import log_odds, odds_of, sharpness_of
+from treemax.learning.calibration import log_odds, odds_of, temperature_and_certainty
 from treemax.metrics.ranking import hits
 from treemax.threads import for_each, one_blas_thread
 
@@ -169,7 +169,7 @@ def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray
 def calibrated(model: LinearModel, rows: Rows, targets: Targets, loss: str, multi_label: bool) -> Calibration:
     """What makes the probabilities of these rows, which the model must not have learned, honest.
 
-    One label a row: the inverse temperature of all scores, judged by first answers. Several: slope and shift of
+    One label a row: the inverse temperature of all scores and the certainty, judged by first answers. Several: slope and shift of
     the scores of the best few. The scores of a hinge are left as they are then.
     """
     if multi_label:
@@ -186,7 +186,7 @@ def calibrated(model: LinearModel, rows: Rows, targets: Targets, loss: str, mult
         kernels.rows_to_probabilities(probabilities, LINKS[loss], True)
         return probabilities.max(axis=1).astype(np.float64)
 
-    return Calibration(sharpness_of(first, right))
+    return temperature_and_certainty(first, right, model.n_labels)
 
 
 class Suggestion(NamedTuple):

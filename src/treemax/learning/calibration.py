@@ -19,23 +19,19 @@ LEAST_HELD_OUT, MOST_HELD_OUT = 20, 2000  # rows
 PASSES_WITH_ALL = 0.2  # the share of the passes that include the rows held out before
 LEAST_PROBABILITY = 1e-6
 LOGARITHMS = (-2.0, 2.0)  # of a temperature's inverse
+LEAST_CERTAINTY = 0.2
 DOUBT = 3.0  # rows that speak for scores as they are: a few held-out rows change little
 
 
-def held_out_rows(targets: Targets, n_labels: int, share: float, random_state: Any) -> NDArray[np.uint32]:
-    """Rows to calibrate with: this share, 2,000 at most, and none that is the only one of a label.
+def held_out_rows(n_rows: int, share: float, random_state: Any) -> NDArray[np.uint32]:
+    """Rows to calibrate with, drawn at random: this share, 2,000 at most; none where they would be fewer than twenty.
 
-    Empty where they would be fewer than twenty.
+    Rows that are the only one of their label are among them: such labels turn up in new data too.
     """
-    n_rows = len(targets.indptr) - 1
     n = min(int(share * n_rows), MOST_HELD_OUT)
     if n < LEAST_HELD_OUT:
         return np.zeros(0, np.uint32)
-    order = check_random_state(random_state).permutation(n_rows)[:n]
-    counts = np.bincount(targets.ids, minlength=n_labels)
-    only = np.zeros(n_rows + 1, dtype=np.int64)
-    np.add.at(only, np.repeat(np.arange(n_rows), np.diff(targets.indptr)), counts[targets.ids] == 1)
-    return np.sort(order[only[order] == 0]).astype(np.uint32)
+    return np.sort(check_random_state(random_state).permutation(n_rows)[:n]).astype(np.uint32)
 
 
 class Part(NamedTuple):
@@ -53,13 +49,13 @@ class Schedule(NamedTuple):
     planned: int  # rows in all
 
     @classmethod
-    def of(cls, targets: Targets, n_labels: int, passes: int, share: float, random_state: Any) -> Schedule:
+    def of(cls, n_rows: int, passes: int, share: float, random_state: Any) -> Schedule:
         """The schedule of so many passes with this share of the rows held out."""
         random = check_random_state(random_state)
-        held = held_out_rows(targets, n_labels, share, random)
-        everything = np.arange(len(targets), dtype=np.uint32)
+        held = held_out_rows(n_rows, share, random)
+        everything = np.arange(n_rows, dtype=np.uint32)
         if not len(held):
-            return cls(held, [Part(_orders(everything, passes, random), False)], passes * len(targets))
+            return cls(held, [Part(_orders(everything, passes, random), False)], passes * n_rows)
         learned = np.setdiff1d(everything, held)
         last, n_last = (everything, max(1, round(PASSES_WITH_ALL * passes))) if passes > 1 else (held, 1)
         n_first = max(1, passes - n_last)
@@ -89,6 +85,33 @@ def sharpness_of(first: Callable[[float], NDArray[np.float64]], right: NDArray[n
         return surprise(first(math.exp(logarithm)), right) + DOUBT * logarithm**2 / len(right)
 
     return math.exp(float(minimize_scalar(loss, bounds=LOGARITHMS, method="bounded").x))
+
+
+def temperature_and_certainty(
+    first: Callable[[float], NDArray[np.float64]], right: NDArray[np.bool_], n_labels: int
+) -> Calibration:
+    """The inverse temperature, and the share of all probability that answers may keep, that make first answers honest.
+
+    A temperature alone cannot say that some rows have a label that was hardly seen, however sure the scores are.
+    """
+
+    def best_certainty(slope: float) -> tuple[float, float]:
+        of_first = first(slope)
+
+        def loss(certainty: float) -> float:
+            mixed = certainty * of_first + (1.0 - certainty) / n_labels
+            doubt = math.log(slope) ** 2 + 1.0 - certainty
+            return surprise(mixed, right) + DOUBT * doubt / len(right)
+
+        found = minimize_scalar(loss, bounds=(LEAST_CERTAINTY, 1.0), method="bounded")
+        at_one = loss(1.0)
+        return (at_one, 1.0) if at_one <= found.fun else (float(found.fun), float(found.x))
+
+    found = minimize_scalar(
+        lambda logarithm: best_certainty(math.exp(logarithm))[0], bounds=LOGARITHMS, method="bounded"
+    )
+    slope = math.exp(float(found.x))
+    return Calibration(slope, 0.0, best_certainty(slope)[1])
 
 
 def odds_of(odds: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:

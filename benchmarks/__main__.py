@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 from benchmarks import report, suites, systems
-from benchmarks.runner import run_all
+from benchmarks.command import add_options, run_suite
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -17,25 +15,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--list", action="store_true", help="the suites, the peers and the models of the library"
     )
-    parser.add_argument("--peers", help="NAME[:setting=value,...],... or none; default: those of the suite")
-    parser.add_argument("--ours", help="the same for the library's models; default: all of them")
-    parser.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="train each N times, take the best time"
-    )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads and cores (default 1)")
-    parser.add_argument(
-        "--limit", type=int, metavar="ROWS", help="a sample of so many training and test rows"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=3600,
-        metavar="SECONDS",
-        help="for each stage of a run (default 3600)",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=suites.HERE / "results", metavar="DIR", help="where to store the report"
-    )
+    add_options(parser)
     return parser
 
 
@@ -45,7 +25,7 @@ def listing() -> str:
     except ImportError as missing:
         models = f"(none: {missing})"
     lines = ["Suites:"]
-    lines += [f"  {name:10} {suite.about}" for name, suite in suites.SUITES.items()]
+    lines += [f"  {name:16} {suite.about}" for name, suite in suites.SUITES.items()]
     lines += [
         "Peers:",
         *(f"  {name:20} {settings}" for name, (_, _, settings) in systems.peer_names().items()),
@@ -61,22 +41,13 @@ def main() -> int:
         return 0
     if options.suite not in suites.SUITES:
         parser.error(f"SUITE must be one of {', '.join(suites.SUITES)}, got {options.suite!r}")
-    suite = suites.SUITES[options.suite]
     try:
-        peers = systems.peers(suite.peers if options.peers is None else options.peers)
-        ours = systems.ours(options.ours or suite.ours or ",".join(systems.our_names()))
-        data = suites.prepared(options.suite, options.limit)
+        result = run_suite(options.suite, options)
     except (ValueError, ImportError, suites.DataMissing) as problem:
         print(f"benchmarks: {problem}", file=sys.stderr)
         return 2
-    outcomes = run_all([*ours, *peers], data, options.repeat, options.threads, options.timeout)
-    facts = json.loads((data / "facts.json").read_text())
-    settings = {name: getattr(options, name) for name in ("repeat", "threads", "limit", "timeout")}
-    result = report.report(options.suite, facts, outcomes, settings)
-    page = report.store(result, options.out)
     print(report.markdown(result))
-    print(f"Stored as {page} and {page.with_suffix('.json').name}.", file=sys.stderr)
-    return 0 if all(outcome.runs for outcome in outcomes) else 1
+    return 0 if all(of_system["runs"] for of_system in result["runs"]) else 1
 
 
 if __name__ == "__main__":

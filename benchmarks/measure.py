@@ -142,7 +142,14 @@ def predict(driver: ModuleType, job: dict[str, Any]) -> dict[str, Any]:
     while len(timings) < BATCH_REPEATS and sum(wall for wall, _ in timings) < BATCH_SECONDS:
         answers, *seconds = timed(lambda: driver.predict_batch(model, rows, k))
         timings.append(tuple(seconds))
-    np.savez(job["predictions"], labels=as_table(driver.labels(answers), n_rows, k))
+    found = {"labels": as_table(driver.labels(answers), n_rows, k)}
+    if hasattr(driver, "scores"):
+        found["scores"] = np.asarray(driver.scores(answers), dtype=np.float64)
+    if hasattr(driver, "chosen") and data.multi_label:
+        lists = driver.chosen(model, rows)
+        found["chosen"] = np.array([label for row in lists for label in row], dtype=np.int64)
+        found["chosen_starts"] = np.cumsum([0, *map(len, lists)])
+    np.savez(job["predictions"], **found)
     batch_seconds, batch_cpu_seconds = min(timings)
     return {
         "batch_microseconds": 1e6 * batch_seconds / n_rows,

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import treemax
+from benchmarks.accuracy import expected_error
 from benchmarks.measure import Data
 from benchmarks.suites import prepared
 
@@ -45,13 +46,6 @@ def curve(probabilities: np.ndarray, right: np.ndarray) -> tuple[list[float], li
     of_bin = np.digitize(probabilities, EDGES[1:-1])
     bins = [of_bin == number for number in range(len(EDGES) - 1) if (of_bin == number).sum() >= LEAST]
     return [float(probabilities[b].mean()) for b in bins], [float(right[b].mean()) for b in bins]
-
-
-def expected_error(probabilities: np.ndarray, right: np.ndarray) -> float:
-    """The mean distance from the diagonal, over ten bins with the same number of answers."""
-    parts = np.array_split(np.argsort(probabilities), 10)
-    off = [abs(probabilities[part].mean() - right[part].mean()) * len(part) for part in parts]
-    return float(np.sum(off) / len(probabilities))
 
 
 def answers_of(suite: str) -> dict[tuple[str, float], Answers]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import standard_errors
 from benchmarks.runner import Outcome
 
 COSTS = {
@@ -19,6 +20,7 @@ COSTS = {
     "peak_mb": "peak MB",
     "model_mb": "model MB",
 }
+FRACTIONS = ("ECE", "micro-F1", "empty")  # beside P@k and PSP@k; `empty`: rows that `predict` gives no label
 BUSY = 1.25  # wall time over processor time from which on a core was evidently not ours alone
 
 Row = dict[str, Any]
@@ -30,6 +32,8 @@ def summary(outcome: Outcome) -> Row:
     if not outcome.runs:
         return row
     for name in outcome.runs[0]:
+        if name == "hits":  # a string a figure, see below
+            continue
         values = [run[name] for run in outcome.runs]
         if None in values:
             row[name] = None
@@ -39,12 +43,16 @@ def summary(outcome: Outcome) -> Row:
             row[name] = max(values)
         else:
             row[name] = sum(values) / len(values)
+    figures = standard_errors.row_values(outcome.runs)
+    row["standard_errors"] = {
+        name: standard_errors.estimate(values)["error"] for name, values in figures.items()
+    }
     return row
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, str]:
     """The columns: accuracies as the suite has them, then what they cost."""
-    names = dict.fromkeys(name for row in rows for name in row if "@" in name)
+    names = dict.fromkeys(name for row in rows for name in row if "@" in name or name in FRACTIONS)
     return {**{name: name for name in names}, **COSTS}
 
 
@@ -61,6 +69,17 @@ def ratios(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def differences(outcomes: Sequence[Outcome]) -> list[Row]:
+    """Each of ours - each peer over the same rows, with standard errors."""
+    values = [(outcome.system, standard_errors.row_values(outcome.runs)) for outcome in outcomes]
+    return [
+        {"ours": our.name, "peer": peer.name, **standard_errors.difference(of_ours, of_peer)}
+        for our, of_ours in values
+        for peer, of_peer in values
+        if our.ours and not peer.ours and of_ours and of_peer
+    ]
+
+
 def report(
     name: str, facts: dict[str, Any], outcomes: Sequence[Outcome], options: dict[str, Any]
 ) -> dict[str, Any]:
@@ -74,6 +93,7 @@ def report(
         "options": options,
         "rows": rows,
         "ratios": ratios(rows),
+        "differences": differences(outcomes),
         "runs": [{"system": o.system.name, "settings": o.system.settings, "runs": o.runs} for o in outcomes],
     }
 
@@ -90,10 +110,11 @@ def markdown(outcome: dict[str, Any]) -> str:
     """The report as a page."""
     rows, data, options = outcome["rows"], outcome["data"], outcome["options"]
     columns = figures_of(rows)
+    predicted = "validation" if options.get("validation") else "test"
     page = [
         f"# {outcome['suite']}, {outcome['date']}",
         "",
-        f"{data['train_rows']:,} training and {data['test_rows']:,} test rows, {data['features']:,} features, "
+        f"{data['train_rows']:,} training and {data['test_rows']:,} {predicted} rows, {data['features']:,} features, "
         f"{data['labels']:,} labels. {outcome['machine']['processor']}, {options['threads']} thread(s), "
         f"best of {options['repeat']}.",
         "",
@@ -102,17 +123,42 @@ def markdown(outcome: dict[str, Any]) -> str:
         [("**{}**" if row["ours"] else "{}").format(row["system"]), *_cells(row, columns)] for row in rows
     ]
     page += table(["system", *columns.values()], body)
-    if outcome["ratios"]:
-        page += [
-            "",
-            "Ratios, ours / peer. Better is below 1 for errors, time, memory and size, above 1 for P@k and PSP@k.",
-            "",
+    compared = [name for name in columns if any(name in line for line in outcome["differences"])]
+    if compared:
+        page += ["", "Differences, ours - peer, over the same rows, and their standard errors.", ""]
+        body = [
+            [line["ours"], line["peer"], *(with_error(name, line.get(name)) for name in compared)]
+            for line in outcome["differences"]
         ]
+        page += table(["ours", "peer", *compared], body)
+    if outcome["ratios"]:
+        page += ["", "Ratios, ours / peer. Better is below 1 for time, memory, size and ECE.", ""]
+        columns = {
+            name: head
+            for name, head in columns.items()
+            if name not in compared and any(line[name] is not None for line in outcome["ratios"])
+        }
         body = [
             [line["ours"], line["peer"], *_cells(line, columns, ratio=True)] for line in outcome["ratios"]
         ]
         page += table(["ours", "peer", *columns.values()], body)
     return "\n".join([*page, *_notes(rows), ""])
+
+
+def with_error(name: str, found: standard_errors.Estimate | None, signed: bool = True) -> str:
+    """A figure or a difference with its standard error.
+
+    >>> with_error("P@1", {"value": -0.012345, "error": 0.00123})
+    '-.0123 ±.0012'
+    >>> with_error("error@1", {"value": 31.26, "error": 0.57}, signed=False)
+    '31.26 ±0.57'
+    """
+    if found is None:
+        return ""
+    if name.startswith("error"):
+        return f"{found['value']:{'+' if signed else ''}.2f} ±{found['error']:.2f}"
+    value = f"{found['value']:{'+' if signed else ''}.4f}".replace("0.", ".", 1)
+    return f"{value} ±{found['error']:.4f}".replace("±0.", "±.")
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
@@ -129,7 +175,13 @@ def _core_was_shared(row: Row) -> bool:
 
 
 def _cells(row: Row, columns: dict[str, str], ratio: bool = False) -> list[str]:
-    cells = [_cell(name, row.get(name), ratio) for name in columns]
+    errors = {} if ratio else row.get("standard_errors", {})
+    cells = [
+        with_error(name, {"value": row[name], "error": errors[name]}, signed=False)
+        if name in errors
+        else _cell(name, row.get(name), ratio)
+        for name in columns
+    ]
     return cells if any(cells) else ["failed", *cells[1:]]
 
 
@@ -140,7 +192,7 @@ def _cell(name: str, value: float | None, ratio: bool) -> str:
     """
     if value is None:
         return ""
-    if name.startswith("P") and not ratio:
+    if (name.startswith("P") or name in FRACTIONS) and not ratio:
         return f"{value:.4f}".lstrip("0")
     if value >= 1000:
         return f"{value:,.0f}"
@@ -159,7 +211,7 @@ def table(head: list[str], body: list[list[str]]) -> list[str]:
     lines = [head, *body]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     left = [
-        not any(line[i][:1].isdigit() or line[i][:1] == "." for line in body) and i < 2
+        not any(line[i][:1].isdigit() or line[i][:1] in (".", "+", "-") for line in body if line[i]) and i < 2
         for i in range(len(head))
     ]
     drawn = [

@@ -8,14 +8,22 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy import accuracies, inverse_propensities
+from benchmarks.accuracy import (
+    accuracies,
+    correct,
+    depth_of,
+    expected_error,
+    inverse_propensities,
+    micro_f1,
+    row_counts,
+)
 from benchmarks.environments import EnvironmentFailed, python_of
 from benchmarks.measure import Data
 from benchmarks.systems import System
@@ -66,8 +74,20 @@ class Judge:
         self.weights = inverse_propensities(data.labels("train")[0], data.n_labels, data.n_rows("train"))
         self.multi_label, self.dense = data.multi_label, not data.sparse
 
-    def figures(self, ranked: np.ndarray) -> dict[str, float | None]:
-        return accuracies(ranked, self.labels, self.starts, self.weights, self.multi_label, self.dense)
+    def figures(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """The figures of what `measure.predict` stored; under "hits", what each row counts, a digit a row."""
+        ranked, true = answers["labels"], (self.labels, self.starts)
+        found: dict[str, Any] = accuracies(ranked, *true, self.weights, self.multi_label, self.dense)
+        hits = correct(ranked, *true, len(self.weights))
+        if "scores" in answers:
+            found["ECE"] = expected_error(answers["scores"], hits[:, 0])
+        if "chosen" in answers:
+            chosen, starts = answers["chosen"], answers["chosen_starts"]
+            found["micro-F1"] = micro_f1(chosen, starts, *true, len(self.weights))
+            found["empty"] = float((np.diff(starts) == 0).mean())
+        counts = row_counts(hits, depth_of(ranked), self.dense)
+        found["hits"] = {name: "".join(map(str, count.astype(int))) for name, count in counts.items()}
+        return found
 
 
 def run_once(system: System, data: Path, judge: Judge, threads: int, timeout: float) -> dict[str, Any]:
@@ -90,7 +110,7 @@ def run_once(system: System, data: Path, judge: Judge, threads: int, timeout: fl
         for stage in ("prepare", "train", "predict"):
             figures |= run_stage(python, stage, job, Path(scratch), threads, timeout)
         with np.load(predictions, allow_pickle=False) as answers:
-            return judge.figures(answers["labels"]) | figures
+            return judge.figures(answers) | figures
 
 
 def cores(threads: int) -> list[int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import gzip
+import importlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,20 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
 
 from benchmarks import __main__ as command  # noqa: E402
-from benchmarks import accuracy, environments, measure, report, runner, suites, systems, tao_reference  # noqa: E402
+from benchmarks import (  # noqa: E402
+    accuracy,
+    compare,
+    environments,
+    measure,
+    recipes,
+    report,
+    runner,
+    sizes,
+    suites,
+    systems,
+    tao_reference,
+)
+from benchmarks.make_data import kconfig, manuals, parameters, splits, verses  # noqa: E402
 
 DRIVER_FUNCTIONS = (
     "load",
@@ -72,10 +87,16 @@ def predict_batch(model, rows, k):
 
 def labels(answers):
     return answers
+
+def scores(answers):
+    return [0.75 for _ in answers]
+
+def chosen(model, rows):
+    return [[] if i == 0 else [model] for i in range(len(rows))]
 """
 
 
-@pytest.mark.parametrize("module", [systems, report])
+@pytest.mark.parametrize("module", [accuracy, systems, report])
 def test_examples_in_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
 
@@ -150,6 +171,21 @@ def test_repeated_unknown_and_missing_answers_gain_nothing():
     assert found["P@1"] == pytest.approx(1 / 3) and found["P@5"] is None
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 9))
+def test_micro_f1_agrees_with_the_definition(seed, n_rows, n_labels):
+    random = np.random.default_rng(seed)
+    true, chosen = (
+        [random.choice(n_labels, random.integers(0, n_labels + 1), replace=False) for _ in range(n_rows)]
+        for _ in range(2)
+    )
+    both = sum(len(set(a) & set(b)) for a, b in zip(true, chosen))
+    total = sum(map(len, true)) + sum(map(len, chosen))
+    flat = [np.concatenate(chosen).astype(int), recipes.starts_of(chosen)]
+    flat += [np.concatenate(true).astype(int), recipes.starts_of(true)]
+    assert accuracy.micro_f1(*flat, n_labels) == pytest.approx(2 * both / total if total else 0)
+
+
 def test_answers_of_any_form_become_one_table():
     assert measure.as_table([[3, 1], [2]], 2, 3).tolist() == [[3, 1, -1], [2, -1, -1]]
     assert measure.as_table(np.array([[3, 1, 2, 0], [1, 2, 3, 0]]), 2, 3).tolist() == [[3, 1, 2], [1, 2, 3]]
@@ -174,6 +210,32 @@ def test_summary_takes_best_time_mean_accuracy_and_largest_memory():
     row = report.summary(outcome("a", True, [run(0.5, 3.0, 10.0), run(0.7, 2.0, 12.0)]))
     assert row["P@1"] == pytest.approx(0.6) and row["train_seconds"] == 2.0 and row["peak_mb"] == 12.0
     assert row["P@3"] is None
+
+
+def counted(**hits):
+    """A run of which the rows are known: a digit a row."""
+    return {
+        "P@1": 0.5,
+        "train_seconds": 1.0,
+        "hits": {name.replace("_", "@"): row for name, row in hits.items()},
+    }
+
+
+def test_standard_errors_are_over_rows_and_differences_are_paired():
+    runs = [counted(P_1="1100", P_3="3102"), counted(P_1="1000", P_3="3102")]
+    row = report.summary(outcome("tree", True, runs))
+    assert row["standard_errors"]["P@1"] == pytest.approx(np.std([1, 0.5, 0, 0], ddof=1) / 2)
+    assert row["standard_errors"]["P@3"] == pytest.approx(np.std([3, 1, 0, 2], ddof=1) / 3 / 2)
+    found = report.differences([outcome("tree", True, runs), outcome("peer", False, [counted(P_1="1001")])])
+    assert [(line["ours"], line["peer"]) for line in found] == [("tree", "peer")]
+    paired = np.array([0, 0.5, 0, -1])
+    assert found[0]["P@1"] == pytest.approx({"value": paired.mean(), "error": paired.std(ddof=1) / 2})
+    assert "P@3" not in found[0]
+
+
+def test_errors_in_per_cent_have_standard_errors_in_per_cent():
+    row = report.summary(outcome("tree", True, [counted(error_1="1101")]))
+    assert row["standard_errors"]["error@1"] == pytest.approx(100 * np.std([1, 1, 0, 1], ddof=1) / 2)
 
 
 def test_ratios_are_ours_over_peer_and_leave_out_what_failed():
@@ -207,6 +269,73 @@ def test_report_is_stored_beside_earlier_ones(tmp_path):
     assert json.loads(page.with_suffix(".json").read_text())["rows"][0]["P@1"] == 0.5
 
 
+# Several suites
+
+
+@pytest.fixture
+def suite_runs(tmp_path, monkeypatch):
+    """Runs of two suites made up from what their rows count; says which suites were run."""
+    rows = {"kinc": ("1111", "1000"), "icd": ("0011", "0001"), "icons": ("1100", "1100")}
+    facts = dict.fromkeys(("train_rows", "test_rows", "features", "labels"), 1)
+    ran = []
+
+    def run_suite(name, options):
+        figure, percent = ("error_1", 100) if name == "icons" else ("P_1", 1)
+        chosen = compare.systems_of(name, options)
+        outcomes = [
+            runner.Outcome(system, [counted(**{figure: row})]) for system, row in zip(chosen, rows[name])
+        ]
+        for done, row in zip(outcomes, rows[name]):
+            done.runs[0][figure.replace("_", "@")] = percent * np.mean([int(digit) for digit in row])
+            done.runs[0]["train_seconds"] = 1.0 if done.system.ours else 4.0
+        result = report.report(name, facts, outcomes, compare.settings_of(options))
+        report.store(result, options.out)
+        ran.append(name)
+        return result
+
+    monkeypatch.setattr(compare, "run_suite", run_suite)
+    return lambda *more: (
+        compare.main(["kinc,icd,icons", "--ours", "label-tree", "--peers", *more, "--out", str(tmp_path)]),
+        ran,
+    )
+
+
+def test_suites_are_compared_figure_by_figure(suite_runs, tmp_path, capsys):
+    status, ran = suite_runs("pecos")
+    assert status == 0 and ran == ["kinc", "icd", "icons"]
+    page = capsys.readouterr().out
+    kinc, mean = (
+        next(line for line in page.splitlines() if line.startswith(f"| {name}")) for name in ("kinc", "mean")
+    )
+    assert ".2500 ±.2500" in kinc and "1.0000 ±.0000" in kinc
+    assert mean.startswith("| mean ") and ".7500 ±.1443" in mean and ".2500 ±.1768" in mean
+    found = json.loads(next(tmp_path.glob("compare-*.json")).read_text())
+    assert found["behind, within, ahead"]["P@1"] == [
+        {"ours": "label-tree", "peer": "pecos", "found": [1, 1, 0]}
+    ]
+    assert found["behind, within, ahead"]["error@1"][0]["found"] == [0, 1, 0]
+    (times,) = found["train_seconds, ours / peer"]
+    assert times["found"] == {"kinc": 0.25, "icd": 0.25, "icons": 0.25}
+
+
+def test_a_peer_with_the_lower_error_is_ahead():
+    difference = {"ours": "tree", "peer": "peer", "error@1": {"value": 2.0, "error": 1.0}}
+    standings = compare.standings_of([{"differences": [difference]}], "error@1")
+    assert standings == {("tree", "peer"): [0, 0, 1]}
+
+
+def test_a_suite_that_was_run_with_the_same_settings_is_not_run_again(suite_runs):
+    for more, wanted in (
+        (("pecos",), 3),
+        (("pecos",), 3),
+        (("pecos", "--repeat", "2"), 6),
+        (("omikuji",), 9),
+        (("pecos", "--again"), 12),
+    ):
+        _, ran = suite_runs(*more)
+        assert len(ran) == wanted, more
+
+
 # Runner
 
 
@@ -216,8 +345,8 @@ def data(tmp_path):
     folder = tmp_path / "cache" / "toy"
     folder.mkdir(parents=True)
     X = np.arange(45, dtype=np.float32).reshape(15, 3)
-    train = suites.Part(X, [["a"]] * 10 + [["b"]] * 5)
-    test = suites.Part(X[:4], [["a"], ["b"], ["new"], ["a"]])
+    train = recipes.Part(X, [["a"]] * 10 + [["b"]] * 5)
+    test = recipes.Part(X[:4], [["a"], ["b"], ["new"], ["a"]])
     suites.write(train, test, False, folder)
     return folder
 
@@ -248,7 +377,20 @@ def test_a_system_is_trained_and_measured_in_fresh_processes(data, fakes):
     assert first["peak_mb"] > 5 and first["model_mb"] > 0 and first["train_seconds"] >= 0
     assert first["batch_microseconds"] > 0 and first["one_microseconds"] > 0
     assert first["one_cpu_microseconds"] >= 0
+    assert first["hits"] == {"error@1": "0110"} and first["ECE"] == pytest.approx(0.5)
+    assert "micro-F1" not in first, "one class a row"
     assert not list(data.parent.glob("run-*")), "models of finished runs are thrown away"
+
+
+def test_the_labels_that_predict_chooses_are_judged(tmp_path, fakes):
+    """Three true labels; of the two that the fake chooses, one is right."""
+    X = np.ones((3, 2), dtype=np.float32)
+    folder = tmp_path / "cache" / "toy"
+    folder.mkdir(parents=True)
+    suites.write(recipes.Part(X, [["a"], ["a"], ["b"]]), recipes.Part(X, [["a"], ["a"], ["b"]]), True, folder)
+    (done,) = runner.run_all(fakes("good"), folder)
+    assert done.error is None
+    assert done.runs[0]["micro-F1"] == pytest.approx(2 / 5) and done.runs[0]["empty"] == pytest.approx(1 / 3)
 
 
 def test_our_models_run_by_their_command_line_names(data, monkeypatch):
@@ -289,6 +431,8 @@ def test_an_environment_that_cannot_be_made_is_a_row_too(data, fakes, tmp_path, 
 
 # Data recipes
 
+PARTS = ("train", "test")
+
 
 def zipped(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -299,8 +443,8 @@ def zipped(path, lines):
 def test_missing_data_is_said_clearly(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TREEMAX_DATA", str(tmp_path))
     monkeypatch.setattr(suites, "CACHE", tmp_path / "cache")
-    for name in suites.SUITES:
-        with pytest.raises(suites.DataMissing, match="TREEMAX_DATA"):
+    for name, suite in suites.SUITES.items():
+        with pytest.raises(suites.DataMissing, match=f"make_data {name}" if suite.made else "TREEMAX_DATA"):
             suites.prepared(name)
     monkeypatch.setattr(sys, "argv", ["benchmarks", "delicious", "--ours", "none", "--peers", "omikuji"])
     assert command.main() == 2
@@ -312,7 +456,7 @@ def test_wordnet_keeps_test_rows_of_unseen_classes(tmp_path):
         tmp_path / "wordnet/train.txt.gz", ["__label__a red cat", "__label__b red dog", "__label__a cat dog"]
     )
     zipped(tmp_path / "wordnet/test.txt.gz", ["__label__c cat", "__label__b dog dog"])
-    train, test = suites.wordnet(tmp_path)
+    train, test = recipes.tfidf(*recipes.texts("wordnet")(tmp_path, PARTS))
     assert train.X.shape == (3, 3) and train.texts[0] == "red cat"
     assert test.labels == [["__label__c"], ["__label__b"]]
 
@@ -328,14 +472,14 @@ def test_gcc_splits_by_date_and_drops_rare_labels(tmp_path):
     ]
     rows = [json.dumps({"date": date, "text": "fix the bug", "labels": labels}) for date, labels in entries]
     zipped(tmp_path / "gcc/stream.jsonl.gz", rows)
-    train, test = suites.gcc(tmp_path)
+    train, test = recipes.gcc(tmp_path, PARTS)
     assert train.labels == [["a"], ["a"]] and test.labels == [["a"]]
 
 
 def test_delicious_drops_rows_without_labels_and_scales(tmp_path):
     for part in ("train", "test"):
         zipped(tmp_path / f"delicious/{part}.xmc.gz", ["3 4 2", "0,1 0:3 2:4", " 1:1", "1 3:2"])
-    train, _ = suites.delicious(tmp_path)
+    train, _ = recipes.delicious(tmp_path, PARTS)
     assert train.labels == [[0, 1], [1]]
     np.testing.assert_allclose(train.X.toarray(), [[0.6, 0, 0.8, 0], [0, 0, 0, 1]])
 
@@ -345,18 +489,87 @@ def test_ptb_predicts_frequent_words_from_three_before(tmp_path):
     zipped(tmp_path / "ptb/test.txt.gz", [" b b unknown a rare b "])
     vectors = np.arange(200, dtype=np.float32).reshape(2, 100)
     np.savez(tmp_path / "ptb/glove100.npz", words=np.array(["a", "b"]), vectors=vectors)
-    train, test = suites.ptb(tmp_path)
+    train, test = recipes.ptb(tmp_path, PARTS)
     assert len(train.labels) == 10 and train.X.shape == (10, 300)
     assert test.labels == [["a"], ["b"]]
     np.testing.assert_array_equal(test.X[0], np.concatenate([vectors[1], vectors[1], np.zeros(100)]))
 
 
 def test_a_sample_keeps_rows_together_and_order():
-    part = suites.Part(np.arange(100)[:, None], [[i] for i in range(100)], [str(i) for i in range(100)])
+    part = recipes.Part(np.arange(100)[:, None], [[i] for i in range(100)], [str(i) for i in range(100)])
     drawn = suites.sample(part, 10)
     picked = drawn.X[:, 0].tolist()
     assert len(picked) == 10 and picked == sorted(picked)
     assert drawn.labels == [[i] for i in picked] and drawn.texts == [str(i) for i in picked]
+
+
+def text_file(folder, name, part, rows):
+    zipped(
+        folder / f"{name}/{part}.txt.gz",
+        [f"{' '.join(f'__label__{x}' for x in row)} {text}" for row, text in rows],
+    )
+
+
+@pytest.fixture
+def own_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("TREEMAX_DATA", str(tmp_path))
+    monkeypatch.setattr(suites, "CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+def test_labels_of_a_text_end_at_its_first_word(own_data):
+    text_file(own_data, "kinc", "train", [("ab", "one __label__c two")])
+    (train,) = recipes.texts("kinc")(own_data, ["train"])
+    assert train.labels == [["__label__a", "__label__b"]] and train.texts == ["one __label__c two"]
+
+
+def test_validation_rows_come_from_the_training_rows_alone(own_data):
+    """There is no test file, and words and labels are those of the rows that are left to train on."""
+    text_file(
+        own_data, "kinc", "train", [([f"l{i}", "all"], f"word{i} word{i % 20} common") for i in range(60)]
+    )
+    data = measure.Data(suites.prepared("kinc", validation=True))
+    assert (data.n_rows("train"), data.n_rows("test")) == (54, 6)
+    train, held_out = ({text.split()[0] for text in data.texts(part)} for part in PARTS)
+    assert not train & held_out and len(train | held_out) == 60
+    assert data.n_labels == 55 and [len(row) for row in data.label_lists("test")] == [1] * 6
+    again = suites.raw_parts("kinc", suites.SUITES["kinc"], validation=True)[1]
+    assert again.texts == data.texts("test") and len({text[:6] for text in again.texts}) > 1
+    with pytest.raises(suites.DataMissing, match="kinc/test"):
+        suites.prepared("kinc")
+
+
+def test_tfidf_is_fitted_without_the_validation_rows(own_data):
+    """Each word is in two rows: it is a feature unless one of them is held out."""
+    text_file(own_data, "kinc", "train", [("a", f"word{i // 2}") for i in range(40)])
+    train, _ = suites.raw_parts("kinc", suites.SUITES["kinc"], validation=True)
+    data = measure.Data(suites.prepared("kinc", validation=True))
+    assert data.n_features == len({text for text in train.texts if train.texts.count(text) == 2}) < 20
+
+
+def test_validation_rows_of_a_stream_are_its_last(own_data):
+    rows = [{"date": f"20{i:02}-01-01", "text": f"fix {i}", "labels": ["a"]} for i in range(20)]
+    zipped(
+        own_data / "gcc/stream.jsonl.gz", [*map(json.dumps, rows[:-1]), "the last test row is never parsed"]
+    )
+    data = measure.Data(suites.prepared("gcc", validation=True))
+    assert data.texts("test") == ["fix 16", "fix 17"] and data.texts("train")[-1] == "fix 15"
+
+
+def test_validation_rows_are_at_most_five_thousand_and_means_are_of_the_rest(own_data):
+    images = np.arange(60_000, dtype=np.uint8)[:, None]
+    (own_data / "icons").mkdir()
+    np.savez(own_data / "icons/icons.npz", X_train=images, y_train=np.arange(60_000) % 7)
+    data = measure.Data(suites.prepared("icons", validation=True))
+    assert (data.n_rows("train"), data.n_rows("test")) == (55_000, 5_000)
+    assert abs(data.dense("train").mean(dtype=float)) < 1e-6 < abs(data.dense("test").mean(dtype=float))
+
+
+def test_ptb_has_a_validation_part_of_its_own(own_data):
+    zipped(own_data / "ptb/train.txt.gz", [" a b a b a "] * 5)
+    zipped(own_data / "ptb/valid.txt.gz", [" b b b a "])
+    data = measure.Data(suites.prepared("ptb-words", validation=True))
+    assert (data.n_rows("train"), data.n_rows("test")) == (10, 1)
 
 
 @pytest.mark.parametrize(
@@ -370,6 +583,106 @@ def test_real_data_has_the_known_size(name, rows, tmp_path, monkeypatch):
     monkeypatch.setattr(suites, "CACHE", tmp_path)
     facts = json.loads((suites.prepared(name) / "facts.json").read_text())
     assert (facts["train_rows"], facts["test_rows"], facts["labels"]) == rows
+
+
+# Data sets made from packages
+
+
+def test_every_made_suite_has_a_script():
+    for name, suite in suites.SUITES.items():
+        if suite.made:
+            script = importlib.import_module(f"benchmarks.make_data.{name.replace('-', '_')}")
+            assert callable(script.make)
+
+
+def test_made_texts_are_split_and_rare_labels_dropped(tmp_path):
+    """The split does not depend on the order of the rows, and a text twice is one row."""
+    rows = [(["all of them", f"pair{i // 2}", f"once{i}"], f"text number\n{i}") for i in range(40)]
+    splits.write_texts([*rows, *rows[:3]], tmp_path / "one")
+    splits.write_texts(rows[::-1], tmp_path / "two")
+    one, two = (recipes.texts(name)(tmp_path, PARTS) for name in ("one", "two"))
+    assert [part.texts for part in one] == [part.texts for part in two]
+    train, test = one
+    assert (len(train.labels), len(test.labels)) == (36, 4) and not set(train.texts) & set(test.texts)
+    counts = Counter(label for row in train.labels for label in row)
+    assert min(counts.values()) == 2 and counts["__label__all_of_them"] == 36
+    assert {label for row in test.labels for label in row} <= set(counts)
+    assert sorted(train.texts + test.texts)[0] == "text number 0"
+
+
+def test_made_vectors_leave_out_test_rows_of_other_classes(tmp_path):
+    X = {"train": np.eye(3), "test": 2 * np.eye(3)}
+    splits.write_vectors(X, {"train": ["b", "a", "b"], "test": ["a", "new", "b"]}, tmp_path)
+    train, test = recipes.vectors("vectors.npz")(tmp_path, PARTS)
+    assert train.labels == [[1], [0], [1]] and test.labels == [[0], [1]]
+    np.testing.assert_array_equal(test.X, 2 * np.eye(3)[[0, 2]])
+
+
+KCONFIG = """
+config PLAIN
+    bool
+    select OTHER
+
+menuconfig NET_FOO
+    tristate "Foo network card"
+    depends on PCI && \\
+        (!ARM || COMPILE_TEST)
+    select CRC32 if NET
+    default y
+    help
+      Say Y here to use it. This depends on PCI.
+
+if NET_FOO
+config LAST
+"""
+
+MANUAL_PAGE = r"""
+.TH READ 2 "2022" Linux
+.nh
+.SH NAME
+read \- read from a \fIfile\fP
+.SH SEE ALSO
+.BR close (2),
+\fBEVP_read\fR\|(3ossl),
+.Xr mmap 2
+.SH COLOPHON
+see other(7)
+"""
+
+
+def test_options_of_linux_are_parsed():
+    ((labels, text),) = kconfig.rows(KCONFIG)
+    assert labels == ["ARM", "COMPILE_TEST", "CRC32", "NET", "PCI"]
+    assert " ".join(text.split()) == "Foo network card Say Y here to use it. This depends on PCI."
+
+
+def test_manual_pages_are_parsed():
+    text, references = manuals.parsed(MANUAL_PAGE)
+    assert text == "NAME read - read from a file"
+    assert sorted(references) == [("EVP_read", "3"), ("close", "2"), ("mmap", "2")]
+
+
+def test_parameters_of_functions_are_found():
+    source = '''
+def fit_line(self, x, y_values, *, weights=None, _cache=None, **more):
+    """Fit a line.
+
+    And more."""
+def too_few(a, b):
+    "Two."
+def no_docstring(a, b, c): ...
+'''
+    assert list(parameters.functions(source)) == [(["weights", "x", "y_values"], "fit line Fit a line")]
+
+
+def test_verses_are_those_of_all_translations():
+    found = list(verses.rows([{"1": "a", "2": "b"}, {"2": "c", "3": "d"}]))
+    assert found == [(["2"], "b"), (["2"], "c")]
+
+
+def test_sizes_of_a_suite():
+    train = recipes.Part(None, [["a", "b"], ["a"]], ["one two three", "four"])
+    assert sizes.sizes(train, recipes.Part(None, [["a"]], ["one"])) == ["2 / 1", "2", "1.5", "1.5", "2"]
 
 
 # --- scripts of the documentation ----------------------------------------------------------------------

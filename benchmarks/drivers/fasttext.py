@@ -69,3 +69,8 @@ def predict_batch(model, rows, k):
 def labels(answers):
     ranked, _ = answers
     return [[int(label.removeprefix(PREFIX)) for label in row] for row in ranked]
+
+
+def scores(answers):
+    _, probabilities = answers
+    return [row[0] if len(row) else 0.0 for row in probabilities]

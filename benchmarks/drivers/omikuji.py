@@ -75,3 +75,7 @@ def predict_batch(model, rows, k):
 
 def labels(answers):
     return [[label for label, _ in answer] for answer in answers]
+
+
+def scores(answers):
+    return [answer[0][1] if answer else 0.0 for answer in answers]

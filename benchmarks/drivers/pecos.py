@@ -75,3 +75,7 @@ def labels(answers):
         order = (-answers.data[start:stop]).argsort(kind="stable")
         ranked.append(answers.indices[start:stop][order].tolist())
     return ranked
+
+
+def scores(answers):
+    return answers.max(axis=1).toarray().ravel()

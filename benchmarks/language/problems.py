@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import environments, suites
+from benchmarks import environments, recipes, suites
 from benchmarks.measure import Data
 
 HERE = Path(__file__).parent
@@ -46,13 +46,13 @@ def ngram() -> Problem:
         in_torch("full_softmax.py", folder, weights)
     data, softmax = Data(folder), np.load(weights)
     train, test = (Rows(data.dense(part), data.classes(part)) for part in ("train", "test"))
-    files = suites.find_files("ptb", suites.SUITES["ptb"])
-    raw_train, raw_valid = suites.ptb_parts(files, ("train", "valid"))
+    files = suites.find_files("ptb", suites.SUITES["ptb"], ("train", "valid"))
+    raw_train, raw_valid = recipes.ptb(files, ("train", "valid"))
     valid = known_rows(raw_valid, sorted({label for row in raw_train.labels for label in row}))
     return Problem(train, valid, test, "softmax, Adam, 20 passes", softmax["coef"], softmax["bias"])
 
 
-def known_rows(part: suites.Part, labels: list[str]) -> Rows:
+def known_rows(part: recipes.Part, labels: list[str]) -> Rows:
     """The rows whose label is among these, with its place as the class."""
     place = {label: i for i, label in enumerate(labels)}
     kept = [i for i, row in enumerate(part.labels) if row[0] in place]

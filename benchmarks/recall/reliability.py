@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.accuracy import expected_error
 from benchmarks.output import canvas, draw, keep, table
 from benchmarks.problem import Problem
 from benchmarks.recall.models import recall_tree
-from benchmarks.reliability import EDGES, curve, expected_error
+from benchmarks.reliability import EDGES, curve
 from treemax import OneVsAll
 
 SUITES = ("glyphs1k", "glyphs5k", "wordnet")

@@ -555,5 +555,6 @@ def test_damaged_parts_are_refused():
 
 
 def test_suggestions():
-    assert suggested_passes(1) == 50 and suggested_passes(10**7) == 6
+    assert suggested_passes(1, False) == suggested_passes(1, True) == 50
+    assert suggested_passes(10**7, False) == 12 and suggested_passes(10**7, True) == 6
     assert deepest(1000, 10) >= 3 and deepest(2, 2) >= 1

@@ -44,6 +44,49 @@ def test_scale_of_the_features_does_not_matter(digits):
         assert OneVsAll().fit(X_train * scale, y_train).score(X_test * scale, y_test) > 0.93
 
 
+def test_units_and_means_of_dense_features_do_not_matter(digits, tmp_path):
+    """Every feature in a unit of its own, far from zero; saved and loaded, the scaling comes along."""
+    X_train, X_test, y_train, y_test = digits
+    random = np.random.RandomState(0)
+    unit, mean = np.exp2(random.randint(-9, 10, 64)), 20.0 * random.normal(size=64)
+    X_train, X_test = (unit * (X + mean) for X in (X_train, X_test))
+    model = OneVsAll().fit(X_train, y_train)
+    assert model.score(X_test, y_test) > 0.93
+    assert OneVsAll(scale=False).fit(X_train, y_train).score(X_test, y_test) < 0.8
+    model.save(tmp_path / "model.treemax", resume=True)
+    again = treemax.load(tmp_path / "model.treemax")
+    np.testing.assert_array_equal(again.predict_proba(X_test), model.predict_proba(X_test))
+    for one in (model, again):
+        one.partial_fit(X_test, y_test)
+    np.testing.assert_array_equal(again.predict_proba(X_test), model.predict_proba(X_test))
+    assert model.score(X_train, y_train) > 0.93
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_calibration_makes_first_answers_honest_and_keeps_the_ranking(several):
+    random = np.random.RandomState(0)
+    y = random.randint(20, size=6000)
+    X = random.normal(size=(20, 30))[y] + 2.5 * random.normal(size=(6000, 30))
+    labels = [[label, 20 + label // 2] for label in y] if several else y
+    sure, honest = (
+        OneVsAll(learning_rate=1.0, calibration=share, verbose=0).fit(X[:1000], labels[:1000])
+        for share in (0.0, 0.4)
+    )
+    assert sure.calibration_ == (1.0, 0.0, 1.0) and honest.calibration_.slope < 0.9
+
+    def loss(model):
+        """Of saying how probable the best answers are."""
+        found, probabilities = model.predict_topk(X[3000:], 5 if several else 1)
+        right = (found == y[3000:, None]) | (several & (found == 20 + y[3000:, None] // 2))
+        p = np.clip(np.where(right, probabilities, 1 - probabilities), 1e-6, 1)
+        return -np.log(p).mean()
+
+    assert loss(honest) < loss(sure)
+    ranking = honest.predict_topk(X[3000:], 5).labels
+    honest.calibration_ = sure.calibration_
+    np.testing.assert_array_equal(honest.predict_topk(X[3000:], 5).labels, ranking)
+
+
 def test_loss_is_chosen_by_the_form_of_y():
     X = np.eye(4)
     assert OneVsAll().fit(X, [0, 1, 0, 1]).settings_.loss == "softmax"

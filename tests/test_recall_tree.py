@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
+from treemax.inference.calibration import Calibration
 from treemax.inference.recall_tree import Beam
 from treemax.kernels.recall_tree import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
 from treemax.kernels.scorers import EMPTY, LEAST_NEW
@@ -227,7 +228,7 @@ def calibration_error(model, X, y):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_probabilities_are_calibrated_on_rows_that_are_learned_last(sparse, tmp_path):
+def test_probabilities_are_calibrated_on_rows_that_are_learned_later(sparse, tmp_path):
     random = np.random.RandomState(0)
     y = random.randint(50, size=8000)
     X = random.normal(size=(50, 20))[y] + 1.2 * random.normal(size=(8000, 20))
@@ -241,12 +242,45 @@ def test_probabilities_are_calibrated_on_rows_that_are_learned_last(sparse, tmp_
     assert plain.model_.sharpness == 1.0 != calibrated.model_.sharpness
     errors = [calibration_error(model, X[4000:], y[4000:]) for model in (plain, calibrated)]
     assert errors[1] < 0.6 * errors[0]
-    assert calibrated.model_.found[2] == 3 * 3600 + 400  # those held out were learned too, once
+    first, last = (4, 1) if sparse else (8, 2)
+    assert calibrated.model_.found[2] == first * 3600 + last * 4000  # those held out were learned later
+    assert calibrated.passes_ == first + last
     calibrated.save(tmp_path / "model.treemax")
     expected = calibrated.predict_proba(X[:50])
     np.testing.assert_allclose(
         treemax.load(tmp_path / "model.treemax").predict_proba(X[:50]), expected, rtol=1e-5
     )
+
+
+def test_calibration_keeps_the_ranking_and_leaves_something_to_other_labels(tmp_path):
+    random = np.random.RandomState(1)
+    y = random.randint(300, size=6000)
+    X = random.normal(size=(300, 10))[y] + 0.8 * random.normal(size=(6000, 10))
+    model = treemax.RecallTree(n_candidates=10, verbose=0).fit(X[:5000], y[:5000])
+    found = model.model_.calibration
+    assert found != Calibration()
+    labels, scores = model.predict_topk(X[5000:], 10)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    model.model_.calibration = Calibration()
+    np.testing.assert_array_equal(model.predict_topk(X[5000:], 10).labels, labels)
+    model.model_.calibration = Calibration(1.0, -2.0)  # far less sure than the candidates are
+    assert model.predict_topk(X[5000:], 10).scores.sum(axis=1).max() < 0.9
+    np.testing.assert_allclose(model.predict_proba(X[5000:5100]).sum(axis=1), 1.0, atol=1e-4)
+
+
+def test_the_scale_and_the_mean_of_dense_features_do_not_matter(tmp_path):
+    X, y = problem(600, 12)
+    random = np.random.RandomState(0)
+    scale, mean = np.exp2(random.randint(-9, 10, X.shape[1])), 100.0 * random.normal(size=X.shape[1])
+    model, moved = (
+        treemax.RecallTree(verbose=0, random_state=0).fit(rows, y) for rows in (X, scale * (X + mean))
+    )
+    as_it_is = treemax.RecallTree(verbose=0, scale=False).fit(scale * (X + mean), y)
+    assert moved.score(scale * (X + mean), y) > max(0.9, as_it_is.score(scale * (X + mean), y) + 0.2)
+    assert abs(moved.score(scale * (X + mean), y) - model.score(X, y)) < 0.05
+    moved.save(tmp_path / "model.treemax")
+    again = treemax.load(tmp_path / "model.treemax")
+    np.testing.assert_array_equal(again.predict(scale * (X + mean)), moved.predict(scale * (X + mean)))
 
 
 def test_progressive_loss_is_that_of_answers_before_learning():

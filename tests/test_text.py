@@ -94,7 +94,7 @@ def test_tfidf_is_the_recipe() -> None:
     reference = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32)
     expected = reference.fit_transform(TEXTS)
     expected.sort_indices()
-    vectorizer = TfidfText()
+    vectorizer = TfidfText(min_df=2)
     fitted = vectorizer.fit_transform(TEXTS)
     assert equal(fitted, expected)
     assert equal(vectorizer.transform(TEXTS), reference.transform(TEXTS))
@@ -158,16 +158,41 @@ def test_code_is_used_but_not_saved(tmp_path: Path, options: dict[str, Any]) -> 
     ("texts", "options"),
     [
         (["", ""], {}),
-        (["one two", "three four"], {}),
+        (["one two", "three four"], {"min_df": 2}),
         (["the", "the"], {"stop_words": "english"}),
         ([], {}),
-        (["one row"], {}),
+        (["one row"], {"min_df": 2}),
         (["one", "one", "one"], {"max_df": 1}),
     ],
 )
 def test_an_empty_vocabulary_is_explained(texts: list[str], options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"No word of the \d texts? is left.*min_df=2"):
+    with pytest.raises(ValueError, match=r"No word of the \d texts? is left.*min_df="):
         TfidfText(**options).fit(texts)
+
+
+def test_short_texts_keep_their_own_words_and_long_ones_do_not() -> None:
+    few = ["red apple", "green apple", "fast car", "red car"]
+    assert TfidfText().fit(few).get_feature_names_out().tolist() == ["apple", "car", "fast", "green", "red"]
+    shared = [f"shared{i}" for i in range(8)]
+    long, short = " ".join([*shared, "longword"]), " ".join([*shared[:7], "shortword"])
+    words = TfidfText().fit([" ".join(shared), long, short]).get_feature_names_out().tolist()
+    assert words == [
+        *shared,
+        "shortword",
+    ]  # the long text has eight words that others have, the short one seven
+
+
+def test_automatic_frequencies_do_not_depend_on_the_chunks() -> None:
+    texts = [*TEXTS, "alone in a text", *TEXTS, " ".join(TEXTS) + " rare"]
+    whole, cut = TfidfText().fit(texts), TfidfText()
+    cut.fit_chunks(texts[start : start + 2] for start in range(0, len(texts), 2))
+    assert cut.get_feature_names_out().tolist() == whole.get_feature_names_out().tolist()
+    assert "rare" not in whole.get_feature_names_out() and "alone" in whole.get_feature_names_out()
+
+
+def test_a_wrong_min_df_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"min_df must be 'auto'.*'two'"):
+        TfidfText(min_df="two").fit(TEXTS)
 
 
 def test_a_failed_fit_leaves_the_vectoriser_as_it_was() -> None:

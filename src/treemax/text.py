@@ -88,13 +88,17 @@ class _TextTransformer(TransformerMixin, BaseEstimator):
 class TfidfText(_TextTransformer):
     """Words weighted by how telling they are, over a vocabulary learned from the training texts.
 
-    What scikit-learn's `TfidfVectorizer` gives, to the last bit, with the recipe that suits long-tailed text: logarithmic counts
-    (`sublinear_tf`), words that occur in two texts at least, float32. The other parameters mean what they
-    mean there. With `ngram_range`, `analyzer`, `tokenizer`, `token_pattern`, `stop_words` and `strip_accents` as they are,
-    it is several times as fast.
+    What scikit-learn's `TfidfVectorizer` gives, to the last bit, with the recipe that suits long-tailed text: logarithmic
+    counts (`sublinear_tf`), float32, and `min_df="auto"`, which keeps words that occur in two texts or more, and
+    those of one text where that text has fewer than eight others: short texts and small collections keep all of
+    their words, long texts lose what only they have. The other parameters mean what they mean there. With
+    `ngram_range`, `analyzer`, `tokenizer`, `token_pattern`, `stop_words` and `strip_accents` as they are, it is several
+    times as fast.
 
     >>> texts = ["red apple", "green apple", "red car"]
     >>> TfidfText().fit(texts).get_feature_names_out().tolist()
+    ['apple', 'car', 'green', 'red']
+    >>> TfidfText(min_df=2).fit(texts).get_feature_names_out().tolist()
     ['apple', 'red']
     """
 
@@ -102,7 +106,7 @@ class TfidfText(_TextTransformer):
         self,
         *,
         ngram_range: tuple[int, int] = (1, 1),
-        min_df: float = 2,
+        min_df: float | str = "auto",
         max_df: float = 1.0,
         max_features: int | None = None,
         sublinear_tf: bool = True,
@@ -153,7 +157,13 @@ class TfidfText(_TextTransformer):
 
     def _vocabulary(self) -> Vocabulary:
         parameters = self.get_params(deep=False)
-        TfidfVectorizer(vocabulary=["word"], **parameters).fit([""])  # which checks the parameters
+        if isinstance(self.min_df, str) and self.min_df != "auto":
+            raise ValueError(
+                f"min_df must be 'auto', a number of texts or a share of them, got {self.min_df!r}."
+            )
+        least = 1 if self.min_df == "auto" else self.min_df
+        checked = {**parameters, "min_df": least}
+        TfidfVectorizer(vocabulary=["word"], **checked).fit([""])  # which checks the parameters
         return Vocabulary(parameters)
 
     def _adopt(self, vocabulary: Vocabulary) -> None:

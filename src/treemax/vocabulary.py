@@ -20,6 +20,7 @@ from treemax.kernels.text import renumber, tally
 from treemax.words import word_counter
 
 PIECE = 2**20  # entries
+ENOUGH_WORDS = 8  # that a text shares with others: then words of its own are left out
 NORMS = {"l1": inplace_csr_row_normalize_l1, "l2": inplace_csr_row_normalize_l2}
 
 
@@ -32,14 +33,21 @@ class Vocabulary:
         self._counter = word_counter(parameters)
         self._in_texts = np.zeros(0, dtype=np.int64)  # of each word, in how many texts it is
         self._times = np.zeros(0, dtype=np.int64)  # and how often
+        self._last_text = np.zeros(0, dtype=np.int64)  # and the last of those texts
+        self._text_words: list[NDArray[np.int32]] = []  # of each text, how many different words it has
         self.n_texts = 0
 
     def add(self, texts: list[str]) -> sp.csr_matrix:
         """Count the words of more texts."""
         counts = self._counter.counts(texts)
         more = np.zeros(counts.shape[1] - len(self._times), dtype=np.int64)
-        self._in_texts, self._times = (np.append(old, more) for old in (self._in_texts, self._times))
+        self._in_texts, self._times, self._last_text = (
+            np.append(old, more) for old in (self._in_texts, self._times, self._last_text)
+        )
         tally(counts.indices, counts.data, self._in_texts, self._times)
+        n_words = np.diff(counts.indptr).astype(np.int32)
+        self._last_text[counts.indices] = np.repeat(self.n_texts + np.arange(len(texts)), n_words)
+        self._text_words.append(n_words)
         self.n_texts += len(texts)
         return counts
 
@@ -49,7 +57,7 @@ class Vocabulary:
         if not words:
             return [], np.empty(0, dtype=np.float32)
         order = np.array(sorted(range(len(words)), key=words.__getitem__), dtype=np.int64)
-        kept = order[self._kept(self._in_texts[order], self._times.astype(np.float32)[order])]
+        kept = order[self._kept(order)]
         self._by_arrival = np.sort(kept)
         weights = _weights(self._in_texts[kept], self.n_texts)
         self._column_of = np.empty(len(kept), dtype=np.int32)
@@ -80,18 +88,33 @@ class Vocabulary:
         X.sort_indices()
         return X
 
-    def _kept(self, counts: NDArray[np.int64], times: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Which of the words, in order, are neither too rare nor too frequent; of those the most frequent."""
-        least, most = (
-            float(limit) if isinstance(limit, Integral) else limit * self.n_texts
-            for limit in (self._parameters["min_df"], self._parameters["max_df"])
-        )
-        kept = np.flatnonzero((counts >= least) & (counts <= most))
-        limit = self._parameters["max_features"]
+    def _kept(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of the words, in this order, are neither too rare nor too frequent; of those the most frequent."""
+        counts, parameters = self._in_texts[order], self._parameters
+        kept = np.flatnonzero(self._frequent(order) & (counts <= self._limit(parameters["max_df"])))
+        limit = parameters["max_features"]
         if limit is not None and len(kept) > limit:
-            amounts = counts.astype(np.float32) if self._parameters["binary"] else times
+            amounts = (counts if parameters["binary"] else self._times[order]).astype(np.float32)
             kept = np.sort(kept[(-amounts[kept]).argsort()[:limit]])
         return kept
+
+    def _limit(self, given: float) -> float:
+        """A number of texts, given as such or as a share."""
+        return float(given) if isinstance(given, Integral) else given * self.n_texts
+
+    def _frequent(self, order: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which words are not too rare.
+
+        "auto" keeps a word that occurs in one text where that text has few others: without it little would be
+        left of a short text, or of any text where there are few.
+        """
+        counts, least = self._in_texts[order], self._parameters["min_df"]
+        if least != "auto":
+            return counts >= self._limit(least)
+        single, last_text = self._in_texts == 1, self._last_text
+        own = np.bincount(last_text[single], minlength=self.n_texts)
+        shared = np.concatenate(self._text_words) - own
+        return (counts >= 2) | (shared[last_text[order]] < ENOUGH_WORDS)
 
 
 def weighted(

@@ -15,6 +15,7 @@ from treemax.inference.learned_tree import LearnedTreeModel, padded
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
+from treemax.learning.calibration import held_out_rows
 from treemax.learning.learned_tree import (
     OBJECTIVES,
     OPTIMIZERS,
@@ -57,7 +58,8 @@ class LearnedTree(WithHierarchy):
     dimension : int
         Of the embeddings.
     passes : "auto" or int
-        Passes over the data, each in a new random order; "auto" is six, and more where there are few rows.
+        Passes over the data, each in a new random order; "auto" is twelve, six where rows have
+        several labels, and more where there are few rows.
     learning_rate : "auto" or float
         At the beginning; "auto" is 2 for AdaGrad, where it is the length of a vector's first step, and 0.1 for "sgd".
         Rows are scaled to a mean squared length of one before.
@@ -79,6 +81,9 @@ class LearnedTree(WithHierarchy):
         How likely a label is to go to each child of a node when labels are assigned: the answer of the node for the
         mean representation of its rows, the mean answer for its rows, or the mean of the answers since the training
         began, as in Algorithm 1.
+    calibration : float
+        The share of the rows, 2,000 at most, that only the last passes learn, and that calibrate the probabilities
+        before that. With fewer than twenty such rows they are not calibrated.
     search : "exact" or "beam"
         "exact" finds the true best labels, depth first; "beam" looks below the best nodes of each level only.
     beam : int
@@ -93,6 +98,8 @@ class LearnedTree(WithHierarchy):
 
     Attributes
     ----------
+    passes_ : int
+        Passes over the data.
     losses_ : list of float
         The mean of -log p(label) over each pass, while it was learned.
 
@@ -135,6 +142,7 @@ class LearnedTree(WithHierarchy):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        calibration: float = 0.05,
     ) -> None:
         self.tree = tree
         self.start = start
@@ -155,6 +163,7 @@ class LearnedTree(WithHierarchy):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.calibration = calibration
 
     def _check_parameters(self) -> None:
         choices_of = {
@@ -181,6 +190,7 @@ class LearnedTree(WithHierarchy):
         check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
+        check_number("calibration", self.calibration, least=0, most=0.5)
         check_number("beam", self.beam, whole=True, least=1)
         thread_count(self.n_jobs)
 
@@ -200,8 +210,12 @@ class LearnedTree(WithHierarchy):
         sparse, random = sparsified(rows), check_random_state(self.random_state)
         tree = self._first_tree(sparse, targets, index, random)
         structure = Structure.with_room(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
-        settings = self._settings(len(sparse))
-        training = Training(sparse, targets, settings, structure, random, self.arity, multi_label)
+        settings = self._settings(len(sparse), multi_label)
+        held = held_out_rows(len(sparse), self.calibration, random)
+        training = Training(
+            sparse, targets, settings, structure, random, self.arity, multi_label,
+            held=held if settings.epochs > 1 else held[:0],
+        )  # fmt: skip
         planned, done = settings.epochs * len(sparse), 0
         every = max(1, round(self.assign_every * len(sparse))) if self._learns_tree else 0
         self.losses_ = training.history
@@ -222,8 +236,8 @@ class LearnedTree(WithHierarchy):
     def _tree_name(self) -> str:
         return self.tree if isinstance(self.tree, str) else "own tree"
 
-    def _settings(self, n_rows: int) -> Settings:
-        passes = suggested_passes(n_rows) if _is_auto(self.passes) else int(self.passes)
+    def _settings(self, n_rows: int, multi_label: bool) -> Settings:
+        passes = suggested_passes(n_rows, multi_label) if _is_auto(self.passes) else int(self.passes)
         rate = RATES[self.optimizer] if _is_auto(self.learning_rate) else float(self.learning_rate)
         return Settings(
             self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one",
@@ -247,6 +261,11 @@ class LearnedTree(WithHierarchy):
         beam = None if self.search == "exact" else min(self.beam, len(self.model_.tree))
         return self.model_.best(rows, k, beam, thread_count(self.n_jobs))
 
+    @property
+    def passes_(self) -> int:
+        """How often `fit` went through the rows."""
+        return len(self.losses_)
+
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""
         return self.model_.tree
@@ -266,6 +285,7 @@ class LearnedTree(WithHierarchy):
             "depth": tree.depth,
             "mean_depth": round(float(np.average(depths, weights=counts)), 2),
             "weights": model.dimension * (len(model.embeddings) + len(model.weights)) + len(model.biases),
+            "passes": self.passes_,
             "loss": round(self.losses_[-1], 4) if self.losses_ else None,
         }
 

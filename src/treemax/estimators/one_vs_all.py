@@ -12,7 +12,9 @@ from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference import linear
-from treemax.inputs import Rows, SparseRows
+from treemax.inference.calibration import Calibration
+from treemax.inference.scaling import Scaling, scaling_of
+from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets
 from treemax.learning.adagrad import (
     LOSSES,
@@ -20,18 +22,21 @@ from treemax.learning.adagrad import (
     Learnable,
     Settings,
     bytes_to_learn,
+    calibrated,
     empty_model,
     grown,
     learn,
     prior_bias,
-    row_orders,
     suggestion,
     suggestion_for_stream,
 )
+from treemax.learning.calibration import Schedule, chosen_targets
 from treemax.memory import available_bytes, in_words
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
+
+PASSES = {"dense": 10, "sparse": 5}  # rare features are learned by heart sooner
 
 
 @modelfile.saveable
@@ -46,8 +51,9 @@ class OneVsAll(OnlineLabelClassifier):
     ----------
     loss : "auto", "softmax", "logistic" or "squared_hinge"
         "auto" takes softmax for multi-class and logistic for multi-label problems.
-    passes : int
-        Passes over the data in `fit`, each in a new random order. `partial_fit` takes its rows once, in order.
+    passes : "auto" or int
+        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows and five for sparse
+        ones. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
         AdaGrad's rate; "auto" computes it from the data, see `settings_`.
     final_rate : float
@@ -58,6 +64,12 @@ class OneVsAll(OnlineLabelClassifier):
         Rows whose scores are computed together.
     least_gradient : float
         Labels whose gradient is smaller are not updated: most of them, once a softmax knows something.
+    scale : bool
+        Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
+        one. Sparse rows and streams are taken as they are.
+    calibration : float
+        The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
+        probabilities before that. With fewer than twenty such rows, and in streams, they are not calibrated.
     n_jobs : int or None
         Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
     max_memory : float or None
@@ -71,6 +83,10 @@ class OneVsAll(OnlineLabelClassifier):
     ----------
     settings_ : Settings
         Loss, rate and initial sums in use, also where they were computed from the data.
+    learning_rate_, passes_ : float, int
+        The rate and the number of passes of these settings.
+    calibration_ : Calibration
+        Slope and shift that are applied to scores before they become probabilities.
 
     Examples
     --------
@@ -85,12 +101,13 @@ class OneVsAll(OnlineLabelClassifier):
     """
 
     settings_: Settings
+    calibration_: Calibration
     STREAM_RARITY = 100  # how rare a label is taken to be when a stream has shown only a few
 
     def __init__(
         self,
         loss: str = "auto",
-        passes: int = 3,
+        passes: int | str = "auto",
         learning_rate: float | str = "auto",
         final_rate: float = 0.1,
         initial_accumulator: float | str = "auto",
@@ -100,6 +117,8 @@ class OneVsAll(OnlineLabelClassifier):
         max_memory: float | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        scale: bool = True,
+        calibration: float = 0.05,
     ) -> None:
         self.loss = loss
         self.passes = passes
@@ -112,17 +131,21 @@ class OneVsAll(OnlineLabelClassifier):
         self.max_memory = max_memory
         self.random_state = random_state
         self.verbose = verbose
+        self.scale = scale
+        self.calibration = calibration
 
     def _check_parameters(self) -> None:
         if self.loss not in ("auto", *LOSSES):
             raise ValueError(f"loss must be 'auto' or one of {', '.join(LOSSES)}, got {self.loss!r}.")
-        check_number("passes", self.passes, whole=True, least=1)
+        if not _is_auto(self.passes):
+            check_number("passes", self.passes, whole=True, least=1)
+        check_number("calibration", self.calibration, least=0, most=0.5)
         check_number("batch_size", self.batch_size, whole=True, least=1, most=MOST_BATCH_ROWS)
         check_number("final_rate", self.final_rate, least=0, most=1)
         check_number("least_gradient", self.least_gradient, least=0)
         for name in ("learning_rate", "initial_accumulator"):
             value = getattr(self, name)
-            if not (isinstance(value, str) and value == "auto"):
+            if not _is_auto(value):
                 check_number(name, value, above=0)
         if self.max_memory is not None:
             check_number("max_memory", self.max_memory, above=0)
@@ -131,27 +154,43 @@ class OneVsAll(OnlineLabelClassifier):
     # --- learning ---------------------------------------------------------------------------------------
 
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+        scaling = scaling_of(rows) if self.scale else None
+        if scaling is not None and not isinstance(rows, SparseRows):
+            rows = scaling(rows)
         settings = self._settings(rows, targets, n_labels, multi_label, stream=False)
         bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
-        orders = row_orders(len(rows), self.passes, self.random_state)
-        planned = self.passes * len(rows)
+        schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
+        self.settings_, self.calibration_ = settings, Calibration()
         done = 0
-        with progress_bar(planned, "one-vs-all", "rows", self.verbose) as bar:
+        with progress_bar(schedule.planned, "one-vs-all", "rows", self.verbose) as bar:
             try:
-                for rows_done in learn(
-                    model, rows, targets, orders, settings, planned, thread_count(self.n_jobs)
-                ):
-                    done += rows_done
-                    bar.update(rows_done)
+                for part in schedule.parts:
+                    if part.calibrates:
+                        answered, own = (
+                            chosen_rows(rows, schedule.held),
+                            chosen_targets(targets, schedule.held),
+                        )
+                        self.calibration_ = calibrated(model, answered, own, settings.loss, multi_label)
+                    threads = thread_count(self.n_jobs)
+                    for n in learn(
+                        model, rows, targets, part.orders, settings, schedule.planned, threads, done
+                    ):
+                        done += n
+                        bar.update(n)
             except KeyboardInterrupt:
-                self.settings_ = settings
-                raise TrainingInterrupted(linear.packed(model), done / planned) from None
-        self.settings_ = settings
+                raise TrainingInterrupted(self._finished(model, scaling), done / schedule.planned) from None
+        return self._finished(model, scaling)
+
+    def _finished(self, model: Learnable, scaling: Scaling | None) -> linear.LinearModel:
+        """The model as it is kept, which scales rows by itself."""
+        if scaling is not None and isinstance(model, linear.LabelMajor):
+            model.mean, model.factor = scaling
         return linear.packed(model)
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
         self.settings_ = self._settings(rows, targets, n_labels, multi_label, stream=True)
+        self.calibration_ = Calibration()
         bias = self._bias_of_new(n_labels)
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
 
@@ -175,10 +214,11 @@ class OneVsAll(OnlineLabelClassifier):
         self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool, stream: bool
     ) -> Settings:
         loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
+        passes = _passes(self.passes, rows)
         if stream:
             suggested = suggestion_for_stream(loss, rows)
         else:
-            suggested = suggestion(loss, rows, targets, n_labels, self.passes)
+            suggested = suggestion(loss, rows, targets, n_labels, passes)
         return Settings(
             loss=loss,
             rate=suggested.rate if self.learning_rate == "auto" else float(self.learning_rate),
@@ -189,6 +229,7 @@ class OneVsAll(OnlineLabelClassifier):
             final_rate=1.0 if stream else self.final_rate,
             batch_rows=self.batch_size,
             least_gradient=self.least_gradient,
+            passes=1 if stream else passes,
         )
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
@@ -204,14 +245,22 @@ class OneVsAll(OnlineLabelClassifier):
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        return linear.top(
-            self.model_, rows, k, self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
-        )
+        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs), self.calibration_
+        return linear.top(self.model_, rows, k, *how)
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        return linear.probabilities(
-            self.model_, rows, self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
-        )
+        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs), self.calibration_
+        return linear.probabilities(self.model_, rows, *how)
+
+    @property
+    def learning_rate_(self) -> float:
+        """AdaGrad's rate in use."""
+        return self.settings_.rate
+
+    @property
+    def passes_(self) -> int:
+        """How often `fit` went through the rows."""
+        return self.settings_.passes
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
@@ -219,7 +268,9 @@ class OneVsAll(OnlineLabelClassifier):
         return {
             **super().describe(),
             "loss": self.settings_.loss,
+            "passes": self.settings_.passes,
             "learning_rate": round(self.settings_.rate, 4),
+            "calibration": [round(value, 4) for value in self.calibration_],
             "layout": self.model_.layout,
             "weights": int(np.count_nonzero(weights)),
         }
@@ -228,13 +279,29 @@ class OneVsAll(OnlineLabelClassifier):
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         model = linear.packed(self.model_)
-        return {"layout": model.layout, "settings": vars(self.settings_)}, linear.arrays_of(model, resume)
+        header = {
+            "layout": model.layout,
+            "settings": vars(self.settings_),
+            "calibration": list(self.calibration_),
+        }
+        return header, linear.arrays_of(model, resume)
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> linear.LinearModel:
         self.settings_ = Settings(**header["settings"])
+        self.calibration_ = Calibration(*map(float, header["calibration"]))
         if self.settings_.loss not in LOSSES:
             raise ValueError(f"unknown loss {self.settings_.loss!r}")
         model = linear.from_arrays(header["layout"], arrays)
         if model.n_labels != len(self.label_index_) or model.n_features > self.n_features_in_:
             raise ValueError("the weights do not fit the labels and features")
         return model
+
+
+def _passes(given: int | str, rows: Rows) -> int:
+    if not _is_auto(given):
+        return int(given)
+    return PASSES["sparse" if isinstance(rows, SparseRows) else "dense"]
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"

@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference.recall_paper import ROUTER_WEIGHTS, Descent, PaperTreeModel
 from treemax.inference.recall_tree import Beam, RecallTreeModel
+from treemax.inference.scaling import scaling_of
 from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets
 from treemax.learning import recall_paper as paper
-from treemax.learning.adagrad import mean_squared_length, row_orders, suggestion, suggestion_for_stream
+from treemax.learning.adagrad import mean_squared_length, suggestion, suggestion_for_stream
+from treemax.learning.calibration import Schedule
 from treemax.learning.recall_tree import (
     Settings,
     calibrate,
@@ -37,12 +38,10 @@ from treemax.threads import thread_count
 from treemax.trees import NodeLabels
 
 LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
-REGRESSOR_RATE = 0.75  # of what suits a softmax over all labels; chosen on glyphs1k
+STREAM_RATE = 0.75  # of what suits a softmax over all labels, in a stream; chosen on glyphs1k
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
-PAPER_REGRESSOR_RATE = 0.75  # the same two for the paper's algorithm
 PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # what is printed falls as rows arrive
-
-LEAST_HELD_OUT, MOST_HELD_OUT = 100, 2000  # rows to calibrate with
+PASSES = {"dense": 10, "sparse": 5, "paper": 3}
 
 Model = RecallTreeModel | PaperTreeModel
 
@@ -78,8 +77,9 @@ class RecallTree(OnlineLabelClassifier):
     router_weight : "increase", "printed" or "unit"
         How much a row matters to a router: the difference that the side makes to the entropy times the number of
         rows, or to the mean entropy as the paper prints it, or always the same.
-    passes : int
-        Passes over the data in `fit`, each in a new random order. `partial_fit` takes its rows once, in order.
+    passes : "auto" or int
+        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows, five for sparse ones
+        and three for the paper's. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
         AdaGrad's rate of the regressors; "auto" computes it from the data, see `settings_`.
     router_rate : "auto" or float
@@ -91,8 +91,11 @@ class RecallTree(OnlineLabelClassifier):
     least_share : float
         Nodes that get less of a row do not learn from it.
     calibration : float
-        The share of the rows of `fit`, 2,000 at most, that are learned last and calibrate the probabilities of "beam"
-        before that; with fewer than a hundred such rows, or in streams, probabilities are not calibrated.
+        The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
+        probabilities of "beam" before that. With fewer than twenty such rows, and in streams, they are not calibrated.
+    scale : bool
+        Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
+        one. Sparse rows, streams and the paper's algorithm take rows as they are.
     n_jobs : int or None
         Threads, -1 for all cores. Several threads learn without locks on the weights: results vary within noise.
     random_state : int, RandomState or None
@@ -104,6 +107,8 @@ class RecallTree(OnlineLabelClassifier):
     ----------
     settings_ : Settings
         The rates in use, also where they were computed from the data.
+    learning_rate_, passes_ : float, int
+        The rate of the regressors and the number of passes of these settings.
     progressive_loss_ : float
         The share of rows whose label was not the first answer when they came to be learned.
     candidate_recall_ : float
@@ -133,7 +138,7 @@ class RecallTree(OnlineLabelClassifier):
         arity: int = 16,
         depth: int | str = "auto",
         prior: float = 0.3,
-        passes: int = 3,
+        passes: int | str = "auto",
         learning_rate: float | str = "auto",
         router_rate: float | str = "auto",
         final_rate: float = 0.1,
@@ -147,6 +152,7 @@ class RecallTree(OnlineLabelClassifier):
         path_features: bool = True,
         router_weight: str = "increase",
         calibration: float = 0.05,
+        scale: bool = True,
     ) -> None:
         self.n_candidates = n_candidates
         self.beam = beam
@@ -167,6 +173,7 @@ class RecallTree(OnlineLabelClassifier):
         self.path_features = path_features
         self.router_weight = router_weight
         self.calibration = calibration
+        self.scale = scale
 
     def _check_parameters(self) -> None:
         for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
@@ -175,9 +182,8 @@ class RecallTree(OnlineLabelClassifier):
         if self.bound is not None:
             check_number("bound", self.bound, least=0)
         check_number("arity", self.arity, whole=True, least=2, most=256)
-        for name in ("beam", "passes"):
-            check_number(name, getattr(self, name), whole=True, least=1)
-        for name in ("n_candidates", "depth"):
+        check_number("beam", self.beam, whole=True, least=1)
+        for name in ("n_candidates", "depth", "passes"):
             if not _is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), whole=True, least=1)
         for name in ("learning_rate", "router_rate"):
@@ -194,49 +200,49 @@ class RecallTree(OnlineLabelClassifier):
     # --- learning ---------------------------------------------------------------------------------------
 
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
-        suggested = suggestion("softmax", rows, targets, n_labels, self.passes)
-        settings = self._settings(rows, suggested.rate, suggested.initial, self.final_rate)
-        model = self._empty(rows, n_labels)
-        held = self._held_out(len(rows))
-        learned = np.setdiff1d(np.arange(len(rows), dtype=np.uint32), held)
-        orders = (learned[order] for order in row_orders(len(learned), self.passes, self.random_state))
-        done, planned = 0, self.passes * len(learned)
-        self.settings_ = settings
-        with progress_bar(planned, "recall-tree", "rows", self.verbose) as bar:
+        as_printed, passes = self.algorithm == "paper", self._passes(rows)
+        scaling = scaling_of(rows) if self.scale and not as_printed else None
+        if scaling is not None and not isinstance(rows, SparseRows):
+            rows = scaling(rows)
+        suggested = suggestion("softmax", rows, targets, n_labels, passes)
+        rate = paper.suggested_rate(rows, targets, n_labels, passes) if as_printed else suggested.rate
+        self.settings_ = self._settings(rows, rate, suggested.initial, self.final_rate, passes)
+        model, done = self._empty(rows, n_labels), 0
+        held_share = 0.0 if as_printed else self.calibration
+        schedule = Schedule.of(len(rows), passes, held_share, self.random_state)
+        with progress_bar(schedule.planned, "recall-tree", "rows", self.verbose) as bar:
             try:
-                for n in self._learn(model, rows, targets, orders, settings, planned):
-                    done += n
-                    bar.update(n)
-                self._learn_held(model, rows, targets, held, settings)
+                for part in schedule.parts:
+                    if part.calibrates:
+                        self._calibrate(model, chosen_rows(rows, schedule.held), targets, schedule.held)
+                    learning = self._learn(
+                        model, rows, targets, part.orders, self.settings_, schedule.planned, done
+                    )
+                    for n in learning:
+                        done += n
+                        bar.update(n)
             except KeyboardInterrupt:
-                raise TrainingInterrupted(model, done / planned) from None
+                model.scaling = scaling
+                raise TrainingInterrupted(model, done / schedule.planned) from None
+        model.scaling = scaling
         return model
 
-    def _held_out(self, n_rows: int) -> NDArray[np.uint32]:
-        """Rows that are learned last, once, after the probabilities were calibrated on them."""
-        n = min(int(self.calibration * n_rows), MOST_HELD_OUT)
-        if self.algorithm == "paper" or n < LEAST_HELD_OUT:
-            return np.zeros(0, np.uint32)
-        return np.sort(check_random_state(self.random_state).permutation(n_rows)[:n]).astype(np.uint32)
+    def _passes(self, rows: Rows) -> int:
+        if not _is_auto(self.passes):
+            return int(self.passes)
+        if self.algorithm == "paper":
+            return PASSES["paper"]
+        return PASSES["sparse" if isinstance(rows, SparseRows) else "dense"]
 
-    def _learn_held(
-        self, model: Model, rows: Rows, targets: Targets, held: NDArray[np.uint32], settings: Settings
-    ) -> None:
-        if not len(held) or not isinstance(model, RecallTreeModel):
-            return
-        labels = targets.ids[targets.indptr[held]].astype(np.int64)
-        beam = self._beam(model.n_labels)
-        calibrate(model, chosen_rows(rows, held), labels, beam, thread_count(self.n_jobs))
-        last = self.final_rate or 1e-3
-        slow = replace(
-            settings, rate=settings.rate * last, router_rate=settings.router_rate * last, final_rate=1.0
-        )
-        for _ in self._learn(model, rows, targets, [held], slow, len(held)):
-            pass
+    def _calibrate(self, model: Model, held: Rows, targets: Targets, chosen: NDArray[np.uint32]) -> None:
+        if isinstance(model, RecallTreeModel):
+            labels = targets.ids[targets.indptr[chosen]].astype(np.int64)
+            calibrate(model, held, labels, self._beam(model.n_labels), thread_count(self.n_jobs))
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
         suggested = suggestion_for_stream("softmax", rows)
-        self.settings_ = self._settings(rows, suggested.rate, suggested.initial, 1.0)
+        rate = STREAM_RATE * suggested.rate
+        self.settings_ = self._settings(rows, rate, suggested.initial, 1.0, 1)
         return self._empty(rows, n_labels)
 
     def _grown(self, model: Model, n_features: int, n_labels: int) -> Model:
@@ -263,14 +269,15 @@ class RecallTree(OnlineLabelClassifier):
             pass
 
     def _learn(
-        self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: Settings, planned: int
+        self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: Settings, planned: int,
+        done: int = 0,
     ) -> Iterator[int]:  # fmt: skip
         threads = thread_count(self.n_jobs)
         if isinstance(model, PaperTreeModel):
             descent = self._descent(model.n_labels)
-            return paper.learn(model, rows, targets, orders, settings, descent, planned, threads)
+            return paper.learn(model, rows, targets, orders, settings, descent, planned, threads, done)
         beam = self._beam(model.n_labels)
-        return learn(model, rows, targets, orders, settings, beam, planned, threads)
+        return learn(model, rows, targets, orders, settings, beam, planned, threads, done)
 
     def _empty(self, rows: Rows, n_labels: int) -> Model:
         sparse, n_features = isinstance(rows, SparseRows), rows.shape[1]
@@ -294,13 +301,12 @@ class RecallTree(OnlineLabelClassifier):
         depth = paper.depth_for(n_labels) if _is_auto(self.depth) else int(self.depth)
         return Descent(n_candidates, depth, self.bound, self.path_features, self.router_weight)
 
-    def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float) -> Settings:
+    def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int) -> Settings:
         squared_length, width = mean_squared_length(rows)
         as_printed = self.algorithm == "paper"
         router_rate = (PAPER_ROUTER_RATES[self.router_weight] if as_printed else ROUTER_RATE) / math.sqrt(
             squared_length * width
         )
-        rate *= PAPER_REGRESSOR_RATE if as_printed else REGRESSOR_RATE
         least = 1e-2 if as_printed else 1e-3
         return Settings(
             rate=rate if _is_auto(self.learning_rate) else float(self.learning_rate),
@@ -309,6 +315,7 @@ class RecallTree(OnlineLabelClassifier):
             final_rate=final_rate,
             least_gradient=least if _is_auto(self.least_gradient) else float(self.least_gradient),
             least_share=self.least_share,
+            passes=passes,
         )
 
     # --- answering --------------------------------------------------------------------------------------
@@ -320,6 +327,16 @@ class RecallTree(OnlineLabelClassifier):
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         search = self._search(self.model_, self.model_.n_labels)
         return self.model_.probabilities(rows, search, thread_count(self.n_jobs))
+
+    @property
+    def learning_rate_(self) -> float:
+        """The rate of the regressors in use."""
+        return self.settings_.rate
+
+    @property
+    def passes_(self) -> int:
+        """How often `fit` went through the rows."""
+        return self.settings_.passes
 
     @property
     def progressive_loss_(self) -> float:
@@ -343,6 +360,7 @@ class RecallTree(OnlineLabelClassifier):
             **super().describe(),
             "depth": self.model_.depth,
             "candidates": self._search(self.model_, self.model_.n_labels).n_candidates,
+            "passes": self.settings_.passes,
             "learning_rate": round(self.settings_.rate, 4),
             "router_rate": round(self.settings_.router_rate, 4),
             "progressive_loss": round(self.progressive_loss_, 4),

@@ -15,6 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from treemax.inference.calibration import Calibration
+from treemax.inference.scaling import Scaling
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
 from treemax.threads import one_blas_thread, run_all
@@ -26,6 +28,7 @@ LINKS = {
 }
 SCORES_AT_ONCE = 4_000_000  # 16 MB of scores per thread
 ROWS_AT_ONCE = 256
+AS_LEARNED = Calibration()
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -38,6 +41,8 @@ class LabelMajor:
     bias: Floats
     squares: Floats | None = None
     bias_squares: Floats | None = None
+    mean: Floats | None = None  # of every feature, and what it is multiplied by when the mean is taken off
+    factor: Floats | None = None
     layout: ClassVar[str] = "label-major"
 
     @property
@@ -48,9 +53,16 @@ class LabelMajor:
     def n_features(self) -> int:
         return self.weights.shape[1]
 
+    @property
+    def scaling(self) -> Scaling | None:
+        return None if self.mean is None or self.factor is None else Scaling(self.mean, self.factor)
+
+    def scaled(self, rows: Floats) -> Floats:
+        """The rows on the scale on which the weights were learned."""
+        return rows if self.scaling is None else self.scaling(rows)
+
     def scores(self, rows: Rows) -> Floats:
-        if isinstance(rows, SparseRows):
-            rows = densified(rows, self.n_features)
+        rows = self.scaled(densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows)
         if len(rows) == 1:
             scores: Floats = np.empty((1, self.n_labels), dtype=np.float32)
             kernels.score_dense_row(rows[0], read_only(self.weights), read_only(self.bias), scores[0])
@@ -186,6 +198,9 @@ def _sound(model: LinearModel) -> bool:
         fits = fits and weights.ndim == indptr.ndim == 1 and labels.shape == weights.shape and len(indptr) > 0
         fits = fits and indptr[0] == 0 and indptr[-1] == len(labels) and bool((np.diff(indptr) >= 0).all())
         return fits and (len(labels) == 0 or int(labels.max()) < len(bias))
+    if isinstance(model, LabelMajor) and fits and weights.ndim == 2:
+        shapes = {array.shape for array in (model.mean, model.factor) if array is not None}
+        fits = (model.mean is None) == (model.factor is None) and shapes <= {weights.shape[1:]}
     return (
         fits
         and weights.ndim == 2
@@ -194,8 +209,9 @@ def _sound(model: LinearModel) -> bool:
 
 
 def top(
-    model: LinearModel, rows: Rows, k: int, link: str, normalise: bool, threads: int = 1
-) -> tuple[NDArray[np.int64], Floats]:
+    model: LinearModel, rows: Rows, k: int, link: str, normalise: bool, threads: int = 1,
+    calibration: Calibration = AS_LEARNED,
+) -> tuple[NDArray[np.int64], Floats]:  # fmt: skip
     """The k best labels of each row, best first, and their probabilities."""
     k = min(k, model.n_labels)
     ids = np.empty((len(rows), k), dtype=np.int64)
@@ -204,23 +220,43 @@ def top(
     def answer(block: slice) -> None:
         scores = model.scores(rows[block])
         kernels.best_of_rows(scores, ids[block], best[block])
+        _calibrate(scores, calibration)
+        _calibrate(best[block], calibration)
         kernels.probabilities_of_best(scores, best[block], LINKS[link], normalise)
+        _share_the_rest(best[block], model.n_labels, calibration)
 
     run_all(blocks(len(rows), model.n_labels), answer, threads)
     return ids, best
 
 
-def probabilities(model: LinearModel, rows: Rows, link: str, normalise: bool, threads: int = 1) -> Floats:
+def probabilities(
+    model: LinearModel, rows: Rows, link: str, normalise: bool, threads: int = 1,
+    calibration: Calibration = AS_LEARNED,
+) -> Floats:  # fmt: skip
     """The probability of every label for each row."""
     out = np.empty((len(rows), model.n_labels), dtype=np.float32)
 
     def answer(block: slice) -> None:
         scores = model.scores(rows[block])
+        _calibrate(scores, calibration)
         kernels.rows_to_probabilities(scores, LINKS[link], normalise)
+        _share_the_rest(scores, model.n_labels, calibration)
         out[block] = scores
 
     run_all(blocks(len(rows), model.n_labels), answer, threads)
     return out
+
+
+def _calibrate(scores: Floats, calibration: Calibration) -> None:
+    if calibration[:2] != AS_LEARNED[:2]:
+        scores *= np.float32(calibration.slope)
+        scores += np.float32(calibration.shift)
+
+
+def _share_the_rest(probabilities: Floats, n_labels: int, calibration: Calibration) -> None:
+    if calibration.certainty < 1.0:
+        probabilities *= np.float32(calibration.certainty)
+        probabilities += np.float32((1.0 - calibration.certainty) / n_labels)
 
 
 def blocks(n_rows: int, n_labels: int) -> Iterator[slice]:

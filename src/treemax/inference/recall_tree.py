@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inference.calibration import Calibration
 from treemax.inference.linear import blocks, densified, known_features, sparsified
 from treemax.inference.parts import expect
+from treemax.inference.scaling import Scaling
 from treemax.inference.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
 from treemax.inputs import Rows, SparseRows
@@ -40,6 +42,7 @@ class CandidateModel:
     routers: Scorers
     regressors: Scorers
     knows_squares: bool
+    scaling: Scaling | None = None
 
     def start_afresh(self) -> None:
         """Make a model that was kept for answering only one that learns; AdaGrad begins anew."""
@@ -51,9 +54,10 @@ class CandidateModel:
         return isinstance(self.regressors, SparseScorers)
 
     def rows(self, rows: Rows) -> Any:
-        """The rows as kernels take them, in the form in which the model learned."""
+        """The rows as kernels take them, in the form and on the scale in which the model learned."""
         if not self.is_sparse:
-            return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
+            dense = densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
+            return dense if self.scaling is None else self.scaling(dense)
         sparse = known_features(sparsified(rows), self.n_features)
         return sparse.indptr, sparse.indices, sparse.values
 
@@ -84,6 +88,8 @@ class RecallTreeModel(CandidateModel):
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
     sharpness: float = 1.0  # of probabilities, found on rows that were not learned yet
+    calibration: Calibration = field(default_factory=Calibration)  # of the first answer, found likewise
+    scaling: Scaling | None = None  # of dense rows
 
     @property
     def nbytes(self) -> int:
@@ -95,7 +101,7 @@ class RecallTreeModel(CandidateModel):
         few = self.n_labels if self.n_labels <= beam.n_candidates else 0
         return Shape(
             self.arity, self.depth, beam.width, beam.n_candidates, few, np.float32(beam.least_share), np.float32(beam.prior),
-            np.float32(self.sharpness),
+            np.float32(self.sharpness), np.float32(self.calibration.slope), np.float32(self.calibration.shift),
         )  # fmt: skip
 
     def workspace(self, beam: Beam) -> Workspace:
@@ -126,6 +132,13 @@ class RecallTreeModel(CandidateModel):
         run_all(blocks(len(rows), max(k, beam.n_candidates)), answer, threads)
         return ids, probabilities
 
+    def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label; what candidates leave is divided evenly among the others."""
+        out = super().probabilities(rows, search, threads)
+        others = out == 0.0
+        left = np.maximum(0.0, 1.0 - out.sum(axis=1)) / np.maximum(1, others.sum(axis=1))
+        return np.where(others, left[:, None], out).astype(np.float32, copy=False)
+
     def node_labels(self) -> NodeLabels:
         """The candidates of the last nodes, summed up from there. Examples count as often as they came."""
         own, n_inner = self.histograms, len(self.histograms.total) // self.arity
@@ -145,6 +158,7 @@ class RecallTreeModel(CandidateModel):
         header = {
             "arity": self.arity, "depth": self.depth, "n_features": self.n_features, "sparse": self.is_sparse,
             "found": self.found.tolist(), "resume": resume, "sharpness": self.sharpness,
+            "calibration": list(self.calibration),
         }  # fmt: skip
         arrays: dict[str, NDArray[Any]] = {}
         for name, n in (("routers", len(self.routers.bias)), ("regressors", self.n_labels)):
@@ -159,6 +173,8 @@ class RecallTreeModel(CandidateModel):
         }  # fmt: skip
         if resume:
             arrays |= {"keys": own.keys[taken], "counts": own.counts[taken]}
+        if self.scaling is not None:
+            arrays |= {"mean": self.scaling.mean, "factor": self.scaling.factor}
         return header, arrays
 
     @classmethod
@@ -191,7 +207,15 @@ class RecallTreeModel(CandidateModel):
             found,
             resume,
             float(header["sharpness"]),
+            Calibration(*map(float, header["calibration"])),
+            _restored_scaling(arrays, n_features),
         )
+
+
+def _restored_scaling(arrays: dict[str, NDArray[Any]], n_features: int) -> Scaling | None:
+    if "mean" not in arrays:
+        return None
+    return Scaling(*(expect(arrays, name, np.float32, (n_features,)) for name in ("mean", "factor")))
 
 
 def _checked_size(arity: int, depth: int) -> int:

@@ -15,15 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from treemax.inference.linear import FeatureMajor, LabelMajor, LinearModel, densified, sparsified, unpacked
+from treemax.inference.calibration import Calibration
+from treemax.inference.linear import (
+    LINKS,
+    FeatureMajor,
+    LabelMajor,
+    LinearModel,
+    densified,
+    sparsified,
+    top,
+    unpacked,
+)
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import linear as kernels
 from treemax.labels import Targets
+from treemax.learning.calibration import log_odds, odds_of, temperature_and_certainty
+from treemax.metrics.ranking import hits
 from treemax.threads import for_each, one_blas_thread
 
 LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
 MOST_BATCH_ROWS = 65_536
 SUMMED_TOGETHER = 1 << 20  # values whose squares are added up in one go
+ANSWERS_TO_CALIBRATE = 5  # of a row with several labels
 WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
 
 
@@ -41,6 +54,7 @@ class Settings:
     final_rate: float = 1.0
     batch_rows: int = 16
     least_gradient: float = 1e-3
+    passes: int = 1
 
 
 def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> Learnable:
@@ -80,10 +94,13 @@ def grown(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> Lea
     new_bias = np.concatenate([table.bias, bias[table.n_labels :]])
     by_feature = isinstance(table, FeatureMajor)
     shape = (n_features, _room(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
-    return type(table)(
+    larger = type(table)(
         _enlarged(table.weights, shape), new_bias,
         _enlarged(table.squares, shape), _enlarged(table.bias_squares, (n_labels,)),
     )  # fmt: skip
+    if isinstance(table, LabelMajor) and isinstance(larger, LabelMajor) and table.scaling is not None:
+        larger.mean, larger.factor = table.scaling.widened(n_features)
+    return larger
 
 
 def learn(
@@ -94,8 +111,11 @@ def learn(
     settings: Settings,
     planned_rows: int,
     threads: int,
+    done_before: int = 0,
 ) -> Iterator[int]:
     """Learn the rows in the given orders (one per pass), in place; yields the rows done after each piece.
+
+    `done_before` of the planned rows were learned earlier: the rate goes on falling from there.
 
     With several threads the pieces race for the weights: no locks, results within noise.
     """
@@ -108,7 +128,7 @@ def learn(
 
     def work(piece: tuple[int, NDArray[np.uint32]]) -> None:
         done, order = piece
-        rates = _rates(settings, done, len(order), planned_rows)
+        rates = _rates(settings, done_before + done, len(order), planned_rows)
         with one_blas_thread():
             run(*inputs, order, targets.indptr, targets.ids, *state, rates, *constants)
 
@@ -120,7 +140,8 @@ def _kernel_and_inputs(model: Learnable, rows: Rows) -> tuple[Callable[..., None
     if isinstance(model, FeatureMajor):
         sparse = sparsified(rows)
         return kernels.learn_sparse, (sparse.indptr, sparse.indices, sparse.values)
-    return kernels.learn_dense, (densified(rows, model.n_features) if isinstance(rows, SparseRows) else rows,)
+    dense = densified(rows, model.n_features) if isinstance(rows, SparseRows) else rows
+    return kernels.learn_dense, (model.scaled(dense),)
 
 
 def _rates(settings: Settings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:
@@ -145,6 +166,29 @@ def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray
     return (2.0 * share - 1.0).astype(np.float32)
 
 
+def calibrated(model: LinearModel, rows: Rows, targets: Targets, loss: str, multi_label: bool) -> Calibration:
+    """What makes the probabilities of these rows, which the model must not have learned, honest.
+
+    One label a row: the inverse temperature of all scores and the certainty, judged by first answers. Several: slope and shift of
+    the scores of the best few. The scores of a hinge are left as they are then.
+    """
+    if multi_label:
+        if loss != "logistic":
+            return Calibration()
+        k = min(ANSWERS_TO_CALIBRATE, model.n_labels)
+        ids, best = top(model, rows, k, "logistic", False)
+        return odds_of(log_odds(best.ravel().astype(np.float64)), hits(targets, ids).ravel())
+    scores = model.scores(rows)
+    right = scores.argmax(axis=1) == targets.ids[targets.indptr[:-1]]
+
+    def first(slope: float) -> NDArray[np.float64]:
+        probabilities = scores * np.float32(slope)
+        kernels.rows_to_probabilities(probabilities, LINKS[loss], True)
+        return probabilities.max(axis=1).astype(np.float64)
+
+    return temperature_and_certainty(first, right, model.n_labels)
+
+
 class Suggestion(NamedTuple):
     """A rate, an initial sum and the constant feature's value, computed from the data."""
 
@@ -154,19 +198,20 @@ class Suggestion(NamedTuple):
 
 
 def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: int) -> Suggestion:
-    """Settings for passes over known data.
+    """Settings for passes over known data, which was scaled before where it is dense.
 
     A weight that receives u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach
     about log(labels) for its label to win against all others: so the rate grows with log(labels) and falls
-    with the length of a row and with the square root of the examples a label has. A hinge's score has to
-    reach one, and its gradient ends there: the length alone counts. The initial sum is worth seven gradients
-    of one. The constants were chosen on glyphs1k, wordnet and delicious.
+    with the length of a row and with the square root of the examples a label has. The fewer examples a label
+    has for each feature, the sooner it is learned by heart: so the rate also falls with the fourth root of features
+    over examples. A hinge's score has to reach one, and its gradient ends there: the length alone counts. The
+    initial sum is worth seven gradients of one. Chosen on validation parts (`benchmarks/defaults_dense.py`).
     """
     squared_length, width = mean_squared_length(rows)
     rate = 1.0 / (math.sqrt(squared_length) * passes**0.25)
     if loss != "squared_hinge":
         examples_per_label = max(1.0, len(targets.ids) / n_labels)
-        rate *= 2.0 * (math.log(n_labels) + 3.0) / math.sqrt(examples_per_label)
+        rate *= 2.0 * (math.log(n_labels) + 3.0) / (examples_per_label * width) ** 0.25
     square = squared_length / width
     return Suggestion(rate, 7.0 * square, math.sqrt(square))
 

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inference.calibration import Calibration
 from treemax.inference.learned_tree import LearnedTreeModel, aligned, padded, renumbered, vectors_of
-from treemax.inputs import SparseRows, read_only
+from treemax.inputs import SparseRows, chosen_rows, read_only
 from treemax.kernels import learned_tree as kernels
 from treemax.labels import Targets
-from treemax.learning.adagrad import mean_squared_length
+from treemax.learning.adagrad import ANSWERS_TO_CALIBRATE, mean_squared_length
+from treemax.learning.calibration import PASSES_WITH_ALL, chosen_targets, odds_of, temperature_and_certainty
+from treemax.metrics.ranking import hits
 from treemax.threads import for_each
 from treemax.trees import Tree
 
@@ -37,13 +40,14 @@ OBJECTIVES = {"log-likelihood": kernels.LOG_LIKELIHOOD, "probability": kernels.P
 STATISTICS = ("means", "rows", "running")
 
 
-def suggested_passes(n_rows: int) -> int:
-    """How often to go through so many rows.
+def suggested_passes(n_rows: int, multi_label: bool) -> int:
+    """How often to go through so many rows: half as often where they have several labels, each a lesson.
 
-    >>> suggested_passes(100), suggested_passes(1_000_000)
-    (50, 6)
+    >>> suggested_passes(100, False), suggested_passes(1_000_000, False), suggested_passes(1_000_000, True)
+    (50, 12, 6)
     """
-    return min(50, max(FEWEST_PASSES, -(-FEWEST_ROWS // n_rows)))
+    fewest = FEWEST_PASSES if multi_label else 2 * FEWEST_PASSES
+    return min(50, max(fewest, -(-FEWEST_ROWS // n_rows)))
 
 
 @dataclass(frozen=True)
@@ -205,9 +209,14 @@ class Training:
     arity: int
     multi_label: bool = False
     history: list[float] = field(default_factory=list)  # the mean of -log p in each epoch
+    held: NDArray[np.uint32] = field(
+        default_factory=lambda: np.zeros(0, np.uint32)
+    )  # learned in the last epochs
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         rows, dimension = self.rows, self.settings.dimension
+        self.given = rows
         self.n_features = rows.n_features
         self.features = _features_in_use(rows)
         if self.features is not None:
@@ -238,11 +247,17 @@ class Training:
     def run(self, threads: int, assign_every: int = 0, assign_until: int = 0) -> Iterator[int]:
         """All epochs; yields the rows done after each piece. Labels are assigned anew after every `assign_every`
         rows, up to `assign_until`."""
-        n_rows, done = len(self.rows), 0
-        for _ in range(self.settings.epochs):
-            order = self.random.permutation(n_rows).astype(np.uint32)
+        done, epochs = 0, self.settings.epochs
+        for epoch in range(epochs):
+            order = self.random.permutation(len(self.rows)).astype(np.uint32)
+            if len(self.held):
+                n_last = max(1, round(PASSES_WITH_ALL * epochs))
+                if epoch == max(1, epochs - n_last):
+                    self.calibrate()
+                if epoch < max(1, epochs - n_last):
+                    order = order[~np.isin(order, self.held)]
             total = learned = 0.0
-            for part in _parts(n_rows, done, assign_every):
+            for part in _parts(len(order), done, assign_every):
                 if assign_every and 0 < done <= assign_until and done % assign_every == 0:
                     self.assign()
                 for n, likelihood, n_learned in self._learn_all(order[part], done, threads):
@@ -250,6 +265,27 @@ class Training:
                     total, learned = total + likelihood, learned + n_learned
                     yield n
             self.history.append(-total / max(1.0, learned))
+
+    def calibrate(self) -> None:
+        """Find what makes the answers for the rows held out honest.
+
+        Several labels a row: slope and shift of the odds of the best few. One: the inverse temperature of all nodes,
+        and the certainty.
+        """
+        model, rows = self.model(), chosen_rows(self.given, self.held)
+        targets, k = chosen_targets(self.targets, self.held), min(ANSWERS_TO_CALIBRATE, self.n_labels)
+        ids, _ = model.best(rows, k if self.multi_label else 1, None)
+        if self.multi_label:
+            drawn = replace(model, labels_a_row=1.0).of_labels(rows, ids)
+            self.calibration = odds_of(model.odds(drawn).ravel(), hits(targets, ids).ravel())
+            return
+
+        def first(slope: float) -> NDArray[np.float64]:
+            scale = np.float32(slope)
+            sharper = replace(model, weights=model.weights * scale, biases=model.biases * scale)
+            return sharper.best(rows, 1, None)[1][:, 0].astype(np.float64)
+
+        self.calibration = temperature_and_certainty(first, hits(targets, ids)[:, 0], self.n_labels)
 
     def _learn_all(
         self, order: NDArray[np.uint32], done: int, threads: int
@@ -359,9 +395,13 @@ class Training:
         np.multiply(self.embeddings, self.scale, out=embeddings)
         weights = aligned((len(vectors), self.embeddings.shape[1]))
         weights[:] = self.weights[vectors]
+        biases = self.biases[vectors]
+        if self.calibration is not None and not self.multi_label:
+            weights *= np.float32(self.calibration.slope)
+            biases *= np.float32(self.calibration.slope)
         return LearnedTreeModel(
-            tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, self.biases[vectors],
-            labels_a_row,
+            tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, biases,
+            labels_a_row, self.calibration, self.multi_label,
         )  # fmt: skip
 
 

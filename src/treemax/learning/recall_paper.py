@@ -16,6 +16,7 @@ from treemax.kernels import recall_paper as kernels
 from treemax.kernels.recall_paper import TALLY, Nodes, Rates, Tallies
 from treemax.kernels.scorers import SparseScorers
 from treemax.labels import Targets
+from treemax.learning.adagrad import mean_squared_length
 from treemax.learning.recall_tree import Settings, empty_scorers, longer, more_scorers
 from treemax.threads import run_all
 
@@ -98,6 +99,16 @@ def _doubled(array: NDArray[Any], used: NDArray[np.int64], needed: int) -> int:
     return len(array) if n <= len(array) else max(n, 2 * len(array))
 
 
+# --- rates ---------------------------------------------------------------------------------------------
+
+
+def suggested_rate(rows: Rows, targets: Targets, n_labels: int, passes: int) -> float:
+    """A rate for the logistic regressors: they see one row at a time, unscaled, and few others to push against."""
+    examples_per_label = max(1.0, len(targets.ids) / n_labels)
+    length = math.sqrt(mean_squared_length(rows)[0])
+    return 1.5 * (math.log(n_labels) + 3.0) / (length * math.sqrt(examples_per_label) * passes**0.25)
+
+
 # --- learning --------------------------------------------------------------------------------------------
 
 
@@ -110,12 +121,12 @@ def learn(
     search: Descent,
     planned: int,
     threads: int = 1,
+    done: int = 0,
 ) -> Iterator[int]:
-    """Learn the rows in the given orders, in place; yields the rows done after each piece.
+    """Learn the rows in the given orders, in place, after `done` of the planned rows; yields the rows of each piece.
 
     With several threads the pieces race for the weights: no locks there, results within noise.
     """
-    done = 0
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):

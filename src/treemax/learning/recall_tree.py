@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
+from treemax.inference.calibration import Calibration
 from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel
 from treemax.inference.scorers import Scorers, dense_scorers
 from treemax.inference.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
@@ -19,11 +19,11 @@ from treemax.kernels import recall_tree as kernels
 from treemax.kernels.recall_tree import Histograms, Rates
 from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
 from treemax.labels import Targets
+from treemax.learning.calibration import log_odds, odds_of, sharpness_of
 from treemax.threads import run_all
 
 ROWS_AT_ONCE = 2048
 LEAST_PROBABILITY = 1e-6
-SHARPNESS_LOGARITHMS = (-2.0, 2.0)
 OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
 ROWS_A_LEAF = 16  # and no deeper than that so many rows come to a last node
@@ -39,6 +39,7 @@ class Settings:
     final_rate: float
     least_gradient: float
     least_share: float
+    passes: int = 1
 
     @property
     def rates(self) -> Rates:
@@ -101,6 +102,8 @@ def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidat
         labels, counts = np.pad(own.labels, wider), np.pad(own.label_counts, wider)
         model.histograms = own._replace(labels=labels, label_counts=counts)
     model.n_features = max(model.n_features, n_features)
+    if model.scaling is not None:
+        model.scaling = model.scaling.widened(model.n_features)
     if isinstance(model.regressors, SparseScorers):
         model.regressors = with_features(model.regressors, n_features)
     if n_labels > len(model.regressors.bias):
@@ -172,7 +175,7 @@ def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
     kernels.divide_counts(leaves, arity, old.labels, old.label_counts, old.n_labels, deeper.histograms)
     deeper.routers = _with_old(deeper.routers, model.routers)
     deeper.regressors, deeper.found, deeper.knows_squares = model.regressors, model.found, model.knows_squares
-    deeper.sharpness = model.sharpness
+    deeper.sharpness, deeper.calibration, deeper.scaling = model.sharpness, model.calibration, model.scaling
     return deeper
 
 
@@ -193,8 +196,12 @@ def _with_old(new: Scorers, old: Scorers) -> Scorers:
 def calibrate(
     model: RecallTreeModel, rows: Rows, labels: NDArray[np.int64], beam: Beam, threads: int = 1
 ) -> None:
-    """Make first answers as probable as they are right on these rows, which the model must not have learned."""
-    model.sharpness = 1.0
+    """Make first answers as probable as they are right on these rows, which the model must not have learned.
+
+    The sharpness of all softmaxes first. Where not all labels are candidates the first answer is then corrected by
+    itself: a row whose label the tree missed has scores that say nothing of that.
+    """
+    model.sharpness, model.calibration = 1.0, Calibration()
     ids, probabilities = model.best(rows, min(model.n_labels, beam.n_candidates), beam, threads)
     answered = ids[:, 0] >= 0
     ids, probabilities, labels = ids[answered], probabilities[answered], labels[answered]
@@ -204,14 +211,12 @@ def calibrate(
     logarithms[ids < 0] = -np.inf
     right = ids[:, 0] == labels
 
-    def surprise(logarithm: float) -> float:
-        """The mean loss of saying how probable the first answer is."""
-        sharpened = np.exp(math.exp(logarithm) * (logarithms - logarithms[:, :1]))
-        first = np.clip(1.0 / sharpened.sum(axis=1), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
-        return float(-np.log(np.where(right, first, 1.0 - first)).mean())
+    def first(sharpness: float) -> NDArray[np.float64]:
+        return 1.0 / np.exp(sharpness * (logarithms - logarithms[:, :1])).sum(axis=1)
 
-    found = minimize_scalar(surprise, bounds=SHARPNESS_LOGARITHMS, method="bounded")
-    model.sharpness = math.exp(float(found.x))
+    model.sharpness = sharpness_of(first, right)
+    if model.n_labels > beam.n_candidates:
+        model.calibration = odds_of(log_odds(first(model.sharpness)), right)
 
 
 # --- learning --------------------------------------------------------------------------------------------
@@ -226,12 +231,12 @@ def learn(
     beam: Beam,
     planned: int,
     threads: int = 1,
+    done: int = 0,
 ) -> Iterator[int]:
-    """Learn the rows in the given orders, in place; yields the rows done after each piece.
+    """Learn the rows in the given orders, in place, after `done` of the planned rows; yields the rows of each piece.
 
     With several threads the pieces race for the weights: no locks there, results within noise.
     """
-    done = 0
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
     longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
     for order in orders:

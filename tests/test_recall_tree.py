@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from treemax.inference.calibration import Calibration
+from treemax.calibration import Calibration
 from treemax.inference.recall_tree import Beam
 from treemax.kernels.recall_tree import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
 from treemax.kernels.scorers import EMPTY, LEAST_NEW
@@ -252,18 +252,17 @@ def test_probabilities_are_calibrated_on_rows_that_are_learned_later(sparse, tmp
     )
 
 
-def test_calibration_keeps_the_ranking_and_leaves_something_to_other_labels(tmp_path):
+def test_calibration_keeps_the_ranking_and_leaves_something_to_other_labels():
     random = np.random.RandomState(1)
     y = random.randint(300, size=6000)
     X = random.normal(size=(300, 10))[y] + 0.8 * random.normal(size=(6000, 10))
     model = treemax.RecallTree(n_candidates=10, verbose=0).fit(X[:5000], y[:5000])
-    found = model.model_.calibration
-    assert found != Calibration()
+    assert model.calibration_ != Calibration()
     labels, scores = model.predict_topk(X[5000:], 10)
     assert (np.diff(scores, axis=1) <= 0).all()
-    model.model_.calibration = Calibration()
+    model.calibration_ = Calibration()
     np.testing.assert_array_equal(model.predict_topk(X[5000:], 10).labels, labels)
-    model.model_.calibration = Calibration(1.0, -2.0)  # far less sure than the candidates are
+    model.calibration_ = Calibration(1.0, -2.0)  # far less sure than the candidates are
     assert model.predict_topk(X[5000:], 10).scores.sum(axis=1).max() < 0.9
     np.testing.assert_allclose(model.predict_proba(X[5000:5100]).sum(axis=1), 1.0, atol=1e-4)
 

@@ -130,6 +130,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         answer[ids < 0] = 0.0
         return answer
 
+    def _calibration_of(self, model: Any) -> Calibration | None:
+        """What makes probabilities of the scores, if the training found that out."""
+        return getattr(model, "calibration", None)
+
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
         raise NotImplementedError
@@ -233,7 +237,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self.every_row_labelled_ = bool((labels.counts > 0).all())
         self.sparse_input_ = isinstance(rows, SparseRows)
         self._label_form = labels.form
-        self.calibration_ = getattr(model, "calibration", None) or Calibration()
+        self.calibration_ = self._calibration_of(model) or Calibration()
         self._threshold_was_set = False
         self.model_ = model
         self.reading_ = {}

@@ -15,7 +15,7 @@ from treemax.inference.learned_tree import LearnedTreeModel, padded
 from treemax.inference.linear import sparsified
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
-from treemax.learning.calibration import held_out_rows
+from treemax.learning.held_out import held_out_rows
 from treemax.learning.learned_tree import (
     OBJECTIVES,
     OPTIMIZERS,

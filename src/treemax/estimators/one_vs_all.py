@@ -9,20 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import modelfile
+from treemax.calibration import Calibration, calibrated, labels_to_rank
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference import linear
-from treemax.inference.calibration import Calibration
 from treemax.inference.scaling import Scaling, scaling_of
 from treemax.inputs import Rows, SparseRows, chosen_rows
-from treemax.labels import Targets
+from treemax.labels import Targets, picked_targets
 from treemax.learning.adagrad import (
     LOSSES,
     MOST_BATCH_ROWS,
     Learnable,
     Settings,
     bytes_to_learn,
-    calibrated,
     empty_model,
     grown,
     learn,
@@ -30,7 +29,7 @@ from treemax.learning.adagrad import (
     suggestion,
     suggestion_for_stream,
 )
-from treemax.learning.calibration import Schedule, chosen_targets
+from treemax.learning.held_out import Schedule
 from treemax.memory import available_bytes, in_words
 from treemax.parameters import check_number
 from treemax.progress import progress_bar
@@ -85,8 +84,8 @@ class OneVsAll(OnlineLabelClassifier):
         Loss, rate and initial sums in use, also where they were computed from the data.
     learning_rate_, passes_ : float, int
         The rate and the number of passes of these settings.
-    calibration_ : Calibration
-        Slope and shift that are applied to scores before they become probabilities.
+    threshold_ : float
+        The probability from which a multi-label `predict` answers with a label; it may be set.
 
     Examples
     --------
@@ -101,7 +100,7 @@ class OneVsAll(OnlineLabelClassifier):
     """
 
     settings_: Settings
-    calibration_: Calibration
+    _calibration: Calibration | None
     STREAM_RARITY = 100  # how rare a label is taken to be when a stream has shown only a few
 
     def __init__(
@@ -161,17 +160,14 @@ class OneVsAll(OnlineLabelClassifier):
         bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
         schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
-        self.settings_, self.calibration_ = settings, Calibration()
+        self.settings_, self._calibration = settings, None
         done = 0
         with progress_bar(schedule.planned, "one-vs-all", "rows", self.verbose) as bar:
             try:
                 for part in schedule.parts:
                     if part.calibrates:
-                        answered, own = (
-                            chosen_rows(rows, schedule.held),
-                            chosen_targets(targets, schedule.held),
-                        )
-                        self.calibration_ = calibrated(model, answered, own, settings.loss, multi_label)
+                        held = chosen_rows(rows, schedule.held), picked_targets(targets, schedule.held)
+                        self._calibration = self._calibrated(model, *held, multi_label)
                     threads = thread_count(self.n_jobs)
                     for n in learn(
                         model, rows, targets, part.orders, settings, schedule.planned, threads, done
@@ -182,6 +178,17 @@ class OneVsAll(OnlineLabelClassifier):
                 raise TrainingInterrupted(self._finished(model, scaling), done / schedule.planned) from None
         return self._finished(model, scaling)
 
+    def _calibrated(self, model: Learnable, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
+        """What the scores of rows that were not learned yet are worth."""
+        k = labels_to_rank(targets, model.n_labels, multi_label)
+        ids, scores = linear.top(
+            model, rows, k, self.settings_.loss, not multi_label, thread_count(self.n_jobs)
+        )
+        return calibrated(ids, scores, targets, model.n_labels, multi_label)
+
+    def _calibration_of(self, model: Any) -> Calibration | None:
+        return self._calibration
+
     def _finished(self, model: Learnable, scaling: Scaling | None) -> linear.LinearModel:
         """The model as it is kept, which scales rows by itself."""
         if scaling is not None and isinstance(model, linear.LabelMajor):
@@ -190,7 +197,7 @@ class OneVsAll(OnlineLabelClassifier):
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
         self.settings_ = self._settings(rows, targets, n_labels, multi_label, stream=True)
-        self.calibration_ = Calibration()
+        self._calibration = None
         bias = self._bias_of_new(n_labels)
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
 
@@ -245,11 +252,11 @@ class OneVsAll(OnlineLabelClassifier):
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs), self.calibration_
+        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
         return linear.top(self.model_, rows, k, *how)
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs), self.calibration_
+        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
         return linear.probabilities(self.model_, rows, *how)
 
     @property
@@ -270,7 +277,6 @@ class OneVsAll(OnlineLabelClassifier):
             "loss": self.settings_.loss,
             "passes": self.settings_.passes,
             "learning_rate": round(self.settings_.rate, 4),
-            "calibration": [round(value, 4) for value in self.calibration_],
             "layout": self.model_.layout,
             "weights": int(np.count_nonzero(weights)),
         }
@@ -279,16 +285,11 @@ class OneVsAll(OnlineLabelClassifier):
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         model = linear.packed(self.model_)
-        header = {
-            "layout": model.layout,
-            "settings": vars(self.settings_),
-            "calibration": list(self.calibration_),
-        }
-        return header, linear.arrays_of(model, resume)
+        return {"layout": model.layout, "settings": vars(self.settings_)}, linear.arrays_of(model, resume)
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> linear.LinearModel:
         self.settings_ = Settings(**header["settings"])
-        self.calibration_ = Calibration(*map(float, header["calibration"]))
+        self._calibration = None
         if self.settings_.loss not in LOSSES:
             raise ValueError(f"unknown loss {self.settings_.loss!r}")
         model = linear.from_arrays(header["layout"], arrays)

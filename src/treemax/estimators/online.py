@@ -100,7 +100,7 @@ class OnlineLabelClassifier(LabelClassifier):
 
     def _calibrate_again(self) -> None:
         """Take over what the model found of its scores while it learned, if it looks."""
-        found = getattr(self.model_, "calibration", None) or self.calibration_
+        found = self._calibration_of(self.model_) or self.calibration_
         threshold = self.threshold_ if self._threshold_was_set else found.threshold
         self.calibration_ = found._replace(threshold=threshold)
 

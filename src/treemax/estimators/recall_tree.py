@@ -18,10 +18,10 @@ from treemax.inference.recall_paper import ROUTER_WEIGHTS, Descent, PaperTreeMod
 from treemax.inference.recall_tree import Beam, RecallTreeModel
 from treemax.inference.scaling import scaling_of
 from treemax.inputs import Rows, SparseRows, chosen_rows
-from treemax.labels import Targets
+from treemax.labels import Targets, picked_targets
 from treemax.learning import recall_paper as paper
 from treemax.learning.adagrad import mean_squared_length, suggestion, suggestion_for_stream
-from treemax.learning.calibration import Schedule
+from treemax.learning.held_out import Schedule
 from treemax.learning.recall_tree import (
     Settings,
     calibrate,
@@ -214,7 +214,8 @@ class RecallTree(OnlineLabelClassifier):
             try:
                 for part in schedule.parts:
                     if part.calibrates:
-                        self._calibrate(model, chosen_rows(rows, schedule.held), targets, schedule.held)
+                        held = chosen_rows(rows, schedule.held), picked_targets(targets, schedule.held)
+                        self._calibrate(model, *held)
                     learning = self._learn(
                         model, rows, targets, part.orders, self.settings_, schedule.planned, done
                     )
@@ -234,10 +235,9 @@ class RecallTree(OnlineLabelClassifier):
             return PASSES["paper"]
         return PASSES["sparse" if isinstance(rows, SparseRows) else "dense"]
 
-    def _calibrate(self, model: Model, held: Rows, targets: Targets, chosen: NDArray[np.uint32]) -> None:
+    def _calibrate(self, model: Model, rows: Rows, targets: Targets) -> None:
         if isinstance(model, RecallTreeModel):
-            labels = targets.ids[targets.indptr[chosen]].astype(np.int64)
-            calibrate(model, held, labels, self._beam(model.n_labels), thread_count(self.n_jobs))
+            calibrate(model, rows, targets, self._beam(model.n_labels), thread_count(self.n_jobs))
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
         suggested = suggestion_for_stream("softmax", rows)

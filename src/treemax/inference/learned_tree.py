@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 
-from treemax.inference.calibration import Calibration
+from treemax.calibration import Calibration
 from treemax.inference.linear import known_features, sparsified
 from treemax.inference.parts import expect
 from treemax.inference.searching import Found, room_for_best, search_above, search_rows
@@ -66,10 +64,7 @@ class LearnedTreeModel:
     weights: Floats
     biases: Floats
     labels_a_row: float = 1.0
-    calibration: Calibration | None = (
-        None  # of the odds of a label where rows have several, else the certainty
-    )
-    multi_label: bool = False
+    calibration: Calibration | None = None  # found on rows that were not learned yet
 
     @cached_property
     def first_vectors(self) -> NDArray[np.int64]:
@@ -122,7 +117,7 @@ class LearnedTreeModel:
         def arguments(part: SparseRows) -> tuple[Any, ...]:
             return (*self._arguments(part), depth)
 
-        found = search_above(kernels.all_above, arguments, rows, self._of_draw(threshold), threads)
+        found = search_above(kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads)
         return Found(found.rows, found.ids, self._of_row(found.probabilities))
 
     def probabilities(self, rows: Rows, threads: int = 1) -> Floats:
@@ -139,34 +134,9 @@ class LearnedTreeModel:
         return self._of_row(out)
 
     def _of_row(self, probabilities: Floats) -> Floats:
-        """From the probability that a label is the one drawn to that of the row having it."""
-        if self.calibration is None:
-            if self.labels_a_row == 1.0:
-                return probabilities
-            return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
-        slope, shift, certainty = self.calibration
-        if self.multi_label:
-            honest = expit(slope * self.odds(probabilities) + shift)
-        else:
-            honest = certainty * probabilities + (1.0 - certainty) / self.tree.n_labels
-        return np.where(probabilities > 0, honest, 0.0).astype(np.float32)
-
-    def odds(self, probabilities: Floats) -> NDArray[np.float64]:
-        """Logarithms of the odds that rows have labels that are drawn with these probabilities, uncalibrated."""
-        return logit(np.clip(probabilities, 1e-30, 1.0 - 1e-7, dtype=np.float64)) + math.log(
-            self.labels_a_row
-        )
-
-    def _of_draw(self, threshold: float) -> float:
-        """The probability of being drawn at which a row has a label with this probability."""
-        if self.calibration is None:
-            return threshold / self.labels_a_row
-        slope, shift, certainty = self.calibration
-        if not self.multi_label:
-            return max(0.0, (threshold - (1.0 - certainty) / self.tree.n_labels) / certainty)
-        if not 0.0 < threshold < 1.0:
-            return threshold
-        return float(expit((logit(threshold) - shift) / slope - math.log(self.labels_a_row)))
+        if self.labels_a_row == 1.0:
+            return probabilities
+        return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
 
     # --- to a file and back -----------------------------------------------------------------------------
 
@@ -175,8 +145,6 @@ class LearnedTreeModel:
         header = {
             "dimension": self.dimension, "n_features": self.n_features, "labels_a_row": self.labels_a_row,
             "some_features": self.features is not None,
-            "calibration": None if self.calibration is None else list(self.calibration),
-            "multi_label": self.multi_label,
         }  # fmt: skip
         arrays = {f"tree/{name}": array for name, array in self.tree.arrays().items()}
         arrays |= {"embeddings": self.embeddings, "weights": self.weights, "biases": self.biases}
@@ -212,8 +180,6 @@ class LearnedTreeModel:
             expect(arrays, "embeddings", np.float32, (n_rows, width)),
             expect(arrays, "weights", np.float32, (n_vectors, width)),
             expect(arrays, "biases", np.float32, (n_vectors,)), labels_a_row,
-            None if header["calibration"] is None else Calibration(*map(float, header["calibration"])),
-            bool(header["multi_label"]),
         )  # fmt: skip
 
 

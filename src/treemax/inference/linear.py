@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from treemax.inference.calibration import Calibration
 from treemax.inference.scaling import Scaling
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
@@ -28,7 +27,6 @@ LINKS = {
 }
 SCORES_AT_ONCE = 4_000_000  # 16 MB of scores per thread
 ROWS_AT_ONCE = 256
-AS_LEARNED = Calibration()
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -209,9 +207,8 @@ def _sound(model: LinearModel) -> bool:
 
 
 def top(
-    model: LinearModel, rows: Rows, k: int, link: str, normalise: bool, threads: int = 1,
-    calibration: Calibration = AS_LEARNED,
-) -> tuple[NDArray[np.int64], Floats]:  # fmt: skip
+    model: LinearModel, rows: Rows, k: int, link: str, normalise: bool, threads: int = 1
+) -> tuple[NDArray[np.int64], Floats]:
     """The k best labels of each row, best first, and their probabilities."""
     k = min(k, model.n_labels)
     ids = np.empty((len(rows), k), dtype=np.int64)
@@ -220,43 +217,23 @@ def top(
     def answer(block: slice) -> None:
         scores = model.scores(rows[block])
         kernels.best_of_rows(scores, ids[block], best[block])
-        _calibrate(scores, calibration)
-        _calibrate(best[block], calibration)
         kernels.probabilities_of_best(scores, best[block], LINKS[link], normalise)
-        _share_the_rest(best[block], model.n_labels, calibration)
 
     run_all(blocks(len(rows), model.n_labels), answer, threads)
     return ids, best
 
 
-def probabilities(
-    model: LinearModel, rows: Rows, link: str, normalise: bool, threads: int = 1,
-    calibration: Calibration = AS_LEARNED,
-) -> Floats:  # fmt: skip
+def probabilities(model: LinearModel, rows: Rows, link: str, normalise: bool, threads: int = 1) -> Floats:
     """The probability of every label for each row."""
     out = np.empty((len(rows), model.n_labels), dtype=np.float32)
 
     def answer(block: slice) -> None:
         scores = model.scores(rows[block])
-        _calibrate(scores, calibration)
         kernels.rows_to_probabilities(scores, LINKS[link], normalise)
-        _share_the_rest(scores, model.n_labels, calibration)
         out[block] = scores
 
     run_all(blocks(len(rows), model.n_labels), answer, threads)
     return out
-
-
-def _calibrate(scores: Floats, calibration: Calibration) -> None:
-    if calibration[:2] != AS_LEARNED[:2]:
-        scores *= np.float32(calibration.slope)
-        scores += np.float32(calibration.shift)
-
-
-def _share_the_rest(probabilities: Floats, n_labels: int, calibration: Calibration) -> None:
-    if calibration.certainty < 1.0:
-        probabilities *= np.float32(calibration.certainty)
-        probabilities += np.float32((1.0 - calibration.certainty) / n_labels)
 
 
 def blocks(n_rows: int, n_labels: int) -> Iterator[slice]:

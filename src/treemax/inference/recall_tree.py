@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.calibration import Calibration
+from treemax.calibration import Calibration
 from treemax.inference.linear import blocks, densified, known_features, sparsified
 from treemax.inference.parts import expect
 from treemax.inference.scaling import Scaling
@@ -88,7 +88,7 @@ class RecallTreeModel(CandidateModel):
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
     sharpness: float = 1.0  # of probabilities, found on rows that were not learned yet
-    calibration: Calibration = field(default_factory=Calibration)  # of the first answer, found likewise
+    calibration: Calibration | None = None  # found likewise
     scaling: Scaling | None = None  # of dense rows
 
     @property
@@ -101,7 +101,7 @@ class RecallTreeModel(CandidateModel):
         few = self.n_labels if self.n_labels <= beam.n_candidates else 0
         return Shape(
             self.arity, self.depth, beam.width, beam.n_candidates, few, np.float32(beam.least_share), np.float32(beam.prior),
-            np.float32(self.sharpness), np.float32(self.calibration.slope), np.float32(self.calibration.shift),
+            np.float32(self.sharpness),
         )  # fmt: skip
 
     def workspace(self, beam: Beam) -> Workspace:
@@ -132,13 +132,6 @@ class RecallTreeModel(CandidateModel):
         run_all(blocks(len(rows), max(k, beam.n_candidates)), answer, threads)
         return ids, probabilities
 
-    def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label; what candidates leave is divided evenly among the others."""
-        out = super().probabilities(rows, search, threads)
-        others = out == 0.0
-        left = np.maximum(0.0, 1.0 - out.sum(axis=1)) / np.maximum(1, others.sum(axis=1))
-        return np.where(others, left[:, None], out).astype(np.float32, copy=False)
-
     def node_labels(self) -> NodeLabels:
         """The candidates of the last nodes, summed up from there. Examples count as often as they came."""
         own, n_inner = self.histograms, len(self.histograms.total) // self.arity
@@ -158,7 +151,6 @@ class RecallTreeModel(CandidateModel):
         header = {
             "arity": self.arity, "depth": self.depth, "n_features": self.n_features, "sparse": self.is_sparse,
             "found": self.found.tolist(), "resume": resume, "sharpness": self.sharpness,
-            "calibration": list(self.calibration),
         }  # fmt: skip
         arrays: dict[str, NDArray[Any]] = {}
         for name, n in (("routers", len(self.routers.bias)), ("regressors", self.n_labels)):
@@ -207,7 +199,7 @@ class RecallTreeModel(CandidateModel):
             found,
             resume,
             float(header["sharpness"]),
-            Calibration(*map(float, header["calibration"])),
+            None,
             _restored_scaling(arrays, n_features),
         )
 

@@ -35,7 +35,6 @@ from treemax.kernels.scorers import (
 LEAST_MASS = np.float32(3e-4)  # what the tree gives to a label that it did not think of
 FIRST_COUNT = np.float32(0.1)  # of a label in the child drawn for it, so that siblings begin to differ
 RARE_COUNT, RARE_TOTAL = np.float32(0.01), np.float32(0.5)  # added to counts: no label is impossible anywhere
-LEAST_ODDS = np.float32(1e-6)
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 
@@ -66,8 +65,6 @@ class Shape(NamedTuple):
     sharpness: (
         np.float32
     )  # of answers: the scores of the candidates times this are the logarithms of probabilities
-    slope: np.float32  # of the logarithm of the odds of the first answer, and what is added to that
-    shift: np.float32
 
 
 class Rates(NamedTuple):
@@ -378,21 +375,6 @@ def room_for(rows, i, n_threads, regressors, shape):
     return buckets_needed(regressors, row_of(rows, i), n_threads * (shape.n_candidates + 1))
 
 
-@bare_kernel
-def _make_first_honest(own, shape):
-    """Correct the probability of the first answer, and the others with it so that their order stays.
-
-    Where the first becomes less probable all do, and what is missing is for labels that are no candidates.
-    """
-    first = min(max(own[0], LEAST_ODDS), _ONE - LEAST_ODDS)
-    odds = shape.slope * log32(first / (_ONE - first)) + shape.shift
-    honest = _ONE / (_ONE + exp32(-odds))
-    factor = honest / first if honest < first else (_ONE - honest) / (_ONE - first)
-    for q in range(own.size):
-        own[q] *= factor
-    own[0] = honest
-
-
 @kernel
 def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, probabilities):
     """The best candidates of each row, with probabilities among the candidates."""
@@ -410,8 +392,6 @@ def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, p
             total = _sum_of_exponentials(search.scores[:n], top, shape.sharpness)
             for q in range(filled):
                 own[q] = exp32(shape.sharpness * (own[q] - top)) / total
-            if shape.slope != _ONE or shape.shift != _ZERO:
-                _make_first_honest(own[:filled], shape)
         for q in range(filled, k):
             best[q] = -1
             own[q] = _ZERO

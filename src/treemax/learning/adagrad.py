@@ -15,28 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from treemax.inference.calibration import Calibration
-from treemax.inference.linear import (
-    LINKS,
-    FeatureMajor,
-    LabelMajor,
-    LinearModel,
-    densified,
-    sparsified,
-    top,
-    unpacked,
-)
+from treemax.inference.linear import FeatureMajor, LabelMajor, LinearModel, densified, sparsified, unpacked
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import linear as kernels
 from treemax.labels import Targets
-from treemax.learning.calibration import log_odds, odds_of, temperature_and_certainty
-from treemax.metrics.ranking import hits
 from treemax.threads import for_each, one_blas_thread
 
 LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
 MOST_BATCH_ROWS = 65_536
 SUMMED_TOGETHER = 1 << 20  # values whose squares are added up in one go
-ANSWERS_TO_CALIBRATE = 5  # of a row with several labels
 WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
 
 
@@ -164,29 +151,6 @@ def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray
     if loss == "logistic":
         return np.log(share / (1.0 - share)).astype(np.float32)
     return (2.0 * share - 1.0).astype(np.float32)
-
-
-def calibrated(model: LinearModel, rows: Rows, targets: Targets, loss: str, multi_label: bool) -> Calibration:
-    """What makes the probabilities of these rows, which the model must not have learned, honest.
-
-    One label a row: the inverse temperature of all scores and the certainty, judged by first answers. Several: slope and shift of
-    the scores of the best few. The scores of a hinge are left as they are then.
-    """
-    if multi_label:
-        if loss != "logistic":
-            return Calibration()
-        k = min(ANSWERS_TO_CALIBRATE, model.n_labels)
-        ids, best = top(model, rows, k, "logistic", False)
-        return odds_of(log_odds(best.ravel().astype(np.float64)), hits(targets, ids).ravel())
-    scores = model.scores(rows)
-    right = scores.argmax(axis=1) == targets.ids[targets.indptr[:-1]]
-
-    def first(slope: float) -> NDArray[np.float64]:
-        probabilities = scores * np.float32(slope)
-        kernels.rows_to_probabilities(probabilities, LINKS[loss], True)
-        return probabilities.max(axis=1).astype(np.float64)
-
-    return temperature_and_certainty(first, right, model.n_labels)
 
 
 class Suggestion(NamedTuple):

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.calibration import Calibration
+from treemax.calibration import Calibration, calibrated, labels_to_rank
 from treemax.inference.learned_tree import LearnedTreeModel, aligned, padded, renumbered, vectors_of
 from treemax.inputs import SparseRows, chosen_rows, read_only
 from treemax.kernels import learned_tree as kernels
-from treemax.labels import Targets
-from treemax.learning.adagrad import ANSWERS_TO_CALIBRATE, mean_squared_length
-from treemax.learning.calibration import PASSES_WITH_ALL, chosen_targets, odds_of, temperature_and_certainty
-from treemax.metrics.ranking import hits
+from treemax.labels import Targets, picked_targets
+from treemax.learning.adagrad import mean_squared_length
+from treemax.learning.held_out import PASSES_WITH_ALL
 from treemax.threads import for_each
 from treemax.trees import Tree
 
@@ -267,25 +266,11 @@ class Training:
             self.history.append(-total / max(1.0, learned))
 
     def calibrate(self) -> None:
-        """Find what makes the answers for the rows held out honest.
-
-        Several labels a row: slope and shift of the odds of the best few. One: the inverse temperature of all nodes,
-        and the certainty.
-        """
-        model, rows = self.model(), chosen_rows(self.given, self.held)
-        targets, k = chosen_targets(self.targets, self.held), min(ANSWERS_TO_CALIBRATE, self.n_labels)
-        ids, _ = model.best(rows, k if self.multi_label else 1, None)
-        if self.multi_label:
-            drawn = replace(model, labels_a_row=1.0).of_labels(rows, ids)
-            self.calibration = odds_of(model.odds(drawn).ravel(), hits(targets, ids).ravel())
-            return
-
-        def first(slope: float) -> NDArray[np.float64]:
-            scale = np.float32(slope)
-            sharper = replace(model, weights=model.weights * scale, biases=model.biases * scale)
-            return sharper.best(rows, 1, None)[1][:, 0].astype(np.float64)
-
-        self.calibration = temperature_and_certainty(first, hits(targets, ids)[:, 0], self.n_labels)
+        """Find what the scores of the rows held out are worth."""
+        rows, targets = chosen_rows(self.given, self.held), picked_targets(self.targets, self.held)
+        k = labels_to_rank(targets, self.n_labels, self.multi_label)
+        ids, scores = self.model().best(rows, k, None)
+        self.calibration = calibrated(ids, scores, targets, self.n_labels, self.multi_label)
 
     def _learn_all(
         self, order: NDArray[np.uint32], done: int, threads: int
@@ -395,13 +380,9 @@ class Training:
         np.multiply(self.embeddings, self.scale, out=embeddings)
         weights = aligned((len(vectors), self.embeddings.shape[1]))
         weights[:] = self.weights[vectors]
-        biases = self.biases[vectors]
-        if self.calibration is not None and not self.multi_label:
-            weights *= np.float32(self.calibration.slope)
-            biases *= np.float32(self.calibration.slope)
         return LearnedTreeModel(
-            tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, biases,
-            labels_a_row, self.calibration, self.multi_label,
+            tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, self.biases[vectors],
+            labels_a_row, self.calibration,
         )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
-from treemax.inference.calibration import Calibration
+from treemax.calibration import FIRST_LABELS, calibrated
 from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel
 from treemax.inference.scorers import Scorers, dense_scorers
 from treemax.inference.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
@@ -19,11 +20,11 @@ from treemax.kernels import recall_tree as kernels
 from treemax.kernels.recall_tree import Histograms, Rates
 from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
 from treemax.labels import Targets
-from treemax.learning.calibration import log_odds, odds_of, sharpness_of
 from treemax.threads import run_all
 
 ROWS_AT_ONCE = 2048
 LEAST_PROBABILITY = 1e-6
+SHARPNESS_LOGARITHMS = (-2.0, 2.0)
 OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
 ROWS_A_LEAF = 16  # and no deeper than that so many rows come to a last node
@@ -193,30 +194,37 @@ def _with_old(new: Scorers, old: Scorers) -> Scorers:
 # --- probabilities ---------------------------------------------------------------------------------------
 
 
-def calibrate(
-    model: RecallTreeModel, rows: Rows, labels: NDArray[np.int64], beam: Beam, threads: int = 1
-) -> None:
+def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, threads: int = 1) -> None:
     """Make first answers as probable as they are right on these rows, which the model must not have learned.
 
-    The sharpness of all softmaxes first. Where not all labels are candidates the first answer is then corrected by
-    itself: a row whose label the tree missed has scores that say nothing of that.
+    The sharpness of the softmax over the candidates first; then the map from what it says to probabilities, for a row
+    whose label the tree missed has scores that say nothing of that.
     """
-    model.sharpness, model.calibration = 1.0, Calibration()
+    model.sharpness, labels = 1.0, targets.ids[targets.indptr[:-1]]
     ids, probabilities = model.best(rows, min(model.n_labels, beam.n_candidates), beam, threads)
     answered = ids[:, 0] >= 0
-    ids, probabilities, labels = ids[answered], probabilities[answered], labels[answered]
-    if not len(ids):
+    if not answered.any():
         return
-    logarithms = np.log(np.maximum(probabilities, LEAST_PROBABILITY, dtype=np.float64))
+    model.sharpness = _sharpness(ids[answered], probabilities[answered], labels[answered])
+    ids, probabilities = model.best(rows, min(model.n_labels, FIRST_LABELS), beam, threads)
+    model.calibration = calibrated(ids, probabilities, targets, model.n_labels, multi_label=False)
+
+
+def _sharpness(
+    ids: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.uint32]
+) -> float:
+    """The inverse temperature at which the first of the candidates is right as often as it says."""
+    logarithms = np.log(np.maximum(probabilities, 1e-30, dtype=np.float64))
     logarithms[ids < 0] = -np.inf
     right = ids[:, 0] == labels
 
-    def first(sharpness: float) -> NDArray[np.float64]:
-        return 1.0 / np.exp(sharpness * (logarithms - logarithms[:, :1])).sum(axis=1)
+    def surprise(logarithm: float) -> float:
+        """The mean loss of saying how probable the first answer is."""
+        sharpened = np.exp(math.exp(logarithm) * (logarithms - logarithms[:, :1]))
+        first = np.clip(1.0 / sharpened.sum(axis=1), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
+        return float(-np.log(np.where(right, first, 1.0 - first)).mean())
 
-    model.sharpness = sharpness_of(first, right)
-    if model.n_labels > beam.n_candidates:
-        model.calibration = odds_of(log_odds(first(model.sharpness)), right)
+    return math.exp(float(minimize_scalar(surprise, bounds=SHARPNESS_LOGARITHMS, method="bounded").x))
 
 
 # --- learning --------------------------------------------------------------------------------------------

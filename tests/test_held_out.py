@@ -1,19 +1,12 @@
-"""Scaling of dense rows and calibration on rows held out."""
+"""Scaling of dense rows, and passes in which some rows are learned late."""
 
 import numpy as np
 import pytest
 
 from treemax.inference.scaling import Scaling, scaling_of
 from treemax.inputs import as_rows
-from treemax.labels import Targets
-from treemax.learning.calibration import (
-    Schedule,
-    chosen_targets,
-    held_out_rows,
-    odds_of,
-    sharpness_of,
-    temperature_and_certainty,
-)
+from treemax.labels import Targets, picked_targets
+from treemax.learning.held_out import Schedule, held_out_rows
 
 
 def test_scaling_centres_and_brings_spreads_to_between_a_third_and_one():
@@ -58,28 +51,5 @@ def test_schedule_learns_every_row_and_judges_rows_before_it_learns_them(passes)
 
 def test_labels_of_some_rows():
     targets = Targets(np.array([0, 2, 2, 3]), np.array([1, 4, 0], dtype=np.uint32))
-    some = chosen_targets(targets, np.array([2, 0, 1], dtype=np.uint32))
+    some = picked_targets(targets, np.array([2, 0, 1], dtype=np.uint32))
     assert some.indptr.tolist() == [0, 1, 3, 3] and some.ids.tolist() == [0, 1, 4]
-
-
-def test_what_was_too_sure_is_found():
-    random = np.random.RandomState(0)
-    odds = random.normal(1.0, 2.0, 5000)
-    right = random.uniform(size=5000) < 1 / (1 + np.exp(-(0.5 * odds - 1.0)))
-    slope, shift, _ = odds_of(odds, right)
-    assert abs(slope - 0.5) < 0.05 and abs(shift + 1.0) < 0.1
-    right = random.uniform(size=5000) < 1 / (1 + np.exp(-0.5 * odds))
-    assert abs(sharpness_of(lambda s: 1 / (1 + np.exp(-s * odds)), right) - 0.5) < 0.05
-
-
-def test_a_temperature_and_what_is_left_for_other_labels_are_found_together():
-    random = np.random.RandomState(0)
-    odds = random.normal(1.0, 2.0, 20_000)
-    right = random.uniform(size=len(odds)) < 0.8 / (1 + np.exp(-0.5 * odds)) + 0.2 / 100
-    found = temperature_and_certainty(lambda s: 1 / (1 + np.exp(-s * odds)), right, 100)
-    assert abs(found.slope - 0.5) < 0.07 and abs(found.certainty - 0.8) < 0.05 and found.shift == 0.0
-
-
-def test_few_rows_change_little():
-    slope, shift, _ = odds_of(np.full(3, 2.0), np.array([True, True, False]))
-    assert abs(np.log(slope)) < 0.7 and abs(shift) < 0.7

@@ -1,0 +1,61 @@
+"""Passes over the rows in which some rows are learned late, so that they can judge the model before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+LEAST_HELD_OUT, MOST_HELD_OUT = 20, 2000  # rows
+PASSES_WITH_ALL = 0.2  # the share of the passes that include the rows held out before
+
+
+def held_out_rows(n_rows: int, share: float, random_state: Any) -> NDArray[np.uint32]:
+    """Rows to calibrate with, drawn at random: this share, 2,000 at most; none where they would be fewer than twenty.
+
+    Rows that are the only one of their label are among them: such labels turn up in new data too.
+    """
+    n = min(int(share * n_rows), MOST_HELD_OUT)
+    if n < LEAST_HELD_OUT:
+        return np.zeros(0, np.uint32)
+    return np.sort(check_random_state(random_state).permutation(n_rows)[:n]).astype(np.uint32)
+
+
+class Part(NamedTuple):
+    """Some passes: an order of the rows for each; `calibrates` says that held-out rows are judged before them."""
+
+    orders: Iterator[NDArray[np.uint32]]
+    calibrates: bool
+
+
+class Schedule(NamedTuple):
+    """Passes over the rows. Those held out are left alone at first, then judged, and learned in the last passes."""
+
+    held: NDArray[np.uint32]
+    parts: list[Part]
+    planned: int  # rows in all
+
+    @classmethod
+    def of(cls, n_rows: int, passes: int, share: float, random_state: Any) -> Schedule:
+        """The schedule of so many passes with this share of the rows held out."""
+        random = check_random_state(random_state)
+        held = held_out_rows(n_rows, share, random)
+        everything = np.arange(n_rows, dtype=np.uint32)
+        if not len(held):
+            return cls(held, [Part(_orders(everything, passes, random), False)], passes * n_rows)
+        learned = np.setdiff1d(everything, held)
+        last, n_last = (everything, max(1, round(PASSES_WITH_ALL * passes))) if passes > 1 else (held, 1)
+        n_first = max(1, passes - n_last)
+        first = Part(_orders(learned, n_first, random), False)
+        parts = [first, Part(_orders(last, n_last, random), True)]
+        return cls(held, parts, n_first * len(learned) + n_last * len(last))
+
+
+def _orders(
+    rows: NDArray[np.uint32], passes: int, random: np.random.RandomState
+) -> Iterator[NDArray[np.uint32]]:
+    for _ in range(passes):
+        yield random.permutation(rows)

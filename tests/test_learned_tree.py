@@ -396,7 +396,7 @@ def many_labels():
 
 def test_exact_search_is_that_of_all_probabilities(many_labels):
     model, X = many_labels
-    probabilities = model.predict_proba(X)
+    probabilities = model._probabilities(as_rows(X))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-4)
     ids, scores = model._top(as_rows(X), 7)
     best = -np.sort(-probabilities, axis=1)[:, :7]
@@ -413,7 +413,7 @@ def test_a_beam_wide_enough_is_exact(many_labels):
     np.testing.assert_array_equal(exact[1], wide[1])
     ids, scores = model.model_.best(rows, 5, 1)  # greedy: what was found is right, and never better
     assert (scores <= exact[1]).all() and (ids[:, 0] >= 0).all()
-    probabilities = model.predict_proba(X)
+    probabilities = model._probabilities(as_rows(X))
     found = ids >= 0
     np.testing.assert_array_equal(
         np.take_along_axis(probabilities, np.maximum(ids, 0), axis=1)[found], scores[found]
@@ -468,7 +468,8 @@ def test_columns_that_do_not_occur_have_no_embedding(tmp_path):
         treemax.load(tmp_path / "m.treemax").predict_proba(wide), model.predict_proba(wide)
     )
     unknown = sp.csr_matrix((np.ones(1), ([0], [7])), shape=(1, 2**30))
-    np.testing.assert_allclose(model.predict_proba(unknown), model.predict_proba(sp.csr_matrix((1, 2**30))))
+    nothing = as_rows(sp.csr_matrix((1, 2**30)))
+    np.testing.assert_allclose(model._probabilities(as_rows(unknown)), model._probabilities(nothing))
 
 
 def test_one_seed_gives_one_model():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ MOST_REFITS = 3  # models trained on all rows, if they turn out too large
 FINALISTS = (
     3  # settings that are compared once more, with the best default, so that it is not luck that wins,
 )
+CLEARLY_WORSE = 3.0  # but for those that are so many standard errors behind,
 FOLDS = 4  # on so many other parts of the rows,
 FINAL_OF_BUDGET = 0.2  # in this share of the budget
 WARM_UP_ROWS = 300
@@ -408,10 +410,7 @@ class Search:
 
         With many settings tried, the first is often the luckiest: it must also be the best where it was not chosen.
         """
-        defaults = [record for record in best if record.setting.is_default]
-        finalists = list(
-            {record.setting.key: record for record in (*best[:FINALISTS], *defaults[:1])}.values()
-        )
+        finalists = self._finalists(best)
         slowest = max(record.seconds for record in finalists)
         last_training = REFIT * slowest * self.data.n_rows / self.data.n_train
         end = self.watch.elapsed + min(
@@ -432,6 +431,16 @@ class Search:
             record.confirmed = mean
         finalists.sort(key=lambda record: record.confirmed or 0.0, reverse=True)
         return finalists + [record for record in best if record not in finalists]
+
+    def _finalists(self, best: list[Record]) -> list[Record]:
+        """The best settings and the best default, of those that are not clearly worse than the first."""
+        defaults = [record for record in best if record.setting.is_default]
+        known = {record.setting.key: record for record in (*best[:FINALISTS], *defaults[:1])}
+        top = min(max(best[0].value or 0.0, 0.0), 1.0)
+        error = math.sqrt(
+            top * (1.0 - top) / len(self.data.held)
+        )  # the most that the mean of shares can have
+        return [record for record in known.values() if (record.value or 0.0) >= top - CLEARLY_WORSE * error]
 
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
         """The best setting with a model of all rows within the limits; None if the one that is kept has to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,12 +28,14 @@ CHEAP_IDEA = 0.08  # and for an idea, less than this
 SLACK = 1.0  # second that any sample may take
 FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
 PROMISING = 0.9  # a model whose default has less than this share of the best default is not searched further
+MODELS_WITH_IDEAS = 2
 BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
 MOST_REPEATS = 20  # proposals in a row that were tried already, or do not fit, until the search ends
 MOST_REFITS = 3  # models trained on all rows, if they turn out too large
 FINALISTS = (
     3  # settings that are compared once more, with the best default, so that it is not luck that wins,
 )
+CLEARLY_WORSE = 3.0  # but for those that are so many standard errors behind,
 FOLDS = 4  # on so many other parts of the rows,
 FINAL_OF_BUDGET = 0.2  # in this share of the budget
 WARM_UP_ROWS = 300
@@ -191,13 +194,13 @@ class Search:
                 self._climb(candidate, 1, stop_early=False)
 
     def _try_ideas(self) -> None:
-        """Changes that often help, to the best settings of the models with the best defaults."""
+        """Changes that often help, to the best settings of the models with the best defaults, the fastest first."""
         defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
-        for default in sorted(defaults, key=_rank, reverse=True)[:2]:
-            model = default.setting.model
-            ideas = first_ideas(default.setting, smaller=default.status == ABOVE_LIMITS)
-            for change in ideas if self._is_promising(model) else ():
-                same = [r for r in self._counting() if r.setting.model == model]
+        promising = [default for default in defaults if self._is_promising(default.setting.model)]
+        best = sorted(promising, key=_rank, reverse=True)[:MODELS_WITH_IDEAS]
+        for default in sorted(best, key=lambda record: record.seconds / record.rows):
+            for change in first_ideas(default.setting, smaller=default.status == ABOVE_LIMITS):
+                same = [r for r in self._counting() if r.setting.model == default.setting.model]
                 self._try(change(max(same, key=_rank, default=default).setting), idea=True)
 
     def _try_proposals(self) -> None:
@@ -341,7 +344,10 @@ class Search:
         best = max(self._counting(), key=_rank, default=None)
         if best is None:
             return 0.0
-        comparison = min(FINAL_OF_BUDGET * self.watch.seconds, REFIT * FOLDS * (FINALISTS + 1) * best.seconds)
+        fold, share = REFIT * (FINALISTS + 1) * best.seconds, FINAL_OF_BUDGET * self.watch.seconds
+        comparison = (
+            min(FOLDS * fold, share) if fold < share else 0.0
+        )  # where not even one fold fits, there is none
         return comparison + REFIT * best.seconds * self.data.n_rows / self.data.n_train
 
     def _time_for(self, size: int) -> float:
@@ -404,10 +410,7 @@ class Search:
 
         With many settings tried, the first is often the luckiest: it must also be the best where it was not chosen.
         """
-        defaults = [record for record in best if record.setting.is_default]
-        finalists = list(
-            {record.setting.key: record for record in (*best[:FINALISTS], *defaults[:1])}.values()
-        )
+        finalists = self._finalists(best)
         slowest = max(record.seconds for record in finalists)
         last_training = REFIT * slowest * self.data.n_rows / self.data.n_train
         end = self.watch.elapsed + min(
@@ -428,6 +431,16 @@ class Search:
             record.confirmed = mean
         finalists.sort(key=lambda record: record.confirmed or 0.0, reverse=True)
         return finalists + [record for record in best if record not in finalists]
+
+    def _finalists(self, best: list[Record]) -> list[Record]:
+        """The best settings and the best default, of those that are not clearly worse than the first."""
+        defaults = [record for record in best if record.setting.is_default]
+        known = {record.setting.key: record for record in (*best[:FINALISTS], *defaults[:1])}
+        top = min(max(best[0].value or 0.0, 0.0), 1.0)
+        error = math.sqrt(
+            top * (1.0 - top) / len(self.data.held)
+        )  # the most that the mean of shares can have
+        return [record for record in known.values() if (record.value or 0.0) >= top - CLEARLY_WORSE * error]
 
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
         """The best setting with a model of all rows within the limits; None if the one that is kept has to do."""

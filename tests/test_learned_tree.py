@@ -555,6 +555,37 @@ def test_damaged_parts_are_refused():
             LearnedTreeModel.from_parts(*damage)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_probabilities_are_calibrated_on_rows_learned_later(several, tmp_path):
+    random = np.random.RandomState(0)
+    y = random.randint(12, size=3000)
+    X = np.abs(random.normal(size=(12, 30)))[y] + 1.5 * random.normal(size=(3000, 30))
+    labels = [[label, 12 + label // 3] for label in y.tolist()] if several else y
+    plain, honest = (
+        treemax.LearnedTree(passes=20, dimension=16, dropout=0.0, calibration=share, verbose=0).fit(
+            X[:1500], labels[:1500]
+        )
+        for share in (0.0, 0.2)
+    )
+    assert plain.model_.calibration is None and honest.model_.calibration is not None
+
+    def loss(model):
+        found, probabilities = model.predict_topk(X[1500:], 5 if several else 1)
+        right = (found == y[1500:, None]) | (several & (found == 12 + y[1500:, None] // 3))
+        return -np.log(np.clip(np.where(right, probabilities, 1 - probabilities), 1e-6, 1)).mean()
+
+    assert loss(honest) < loss(plain)
+    honest.save(tmp_path / "model.treemax")
+    again = treemax.load(tmp_path / "model.treemax")
+    everything = honest.predict_proba(X[1500:1600])
+    np.testing.assert_allclose(again.predict_proba(X[1500:1600]), everything, rtol=1e-5)
+    if not several:
+        np.testing.assert_allclose(everything.sum(axis=1), 1.0, atol=1e-3)
+    found = [set(row) for row in honest.predict_above(X[1500:1600], 0.3)]
+    of_all = honest.predict_proba_of(X[1500:1600], honest.classes_)
+    assert found == [set(np.flatnonzero(row >= 0.3)) for row in of_all]
+
+
 def test_suggestions():
     assert suggested_passes(1, False) == suggested_passes(1, True) == 50
     assert suggested_passes(10**7, False) == 12 and suggested_passes(10**7, True) == 6

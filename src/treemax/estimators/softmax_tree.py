@@ -72,7 +72,8 @@ class SoftmaxTree(LabelClassifier):
     """A binary tree of sparse hyperplanes with a small softmax at each leaf; one label a row, learned in batch.
 
     A row takes one path, decided by hyperplanes, and only the classes of the leaf at its end are scored: about
-    `leaf_classes` of them, however many there are. Trained by tree alternating optimisation.
+    `leaf_classes` of them, however many there are. Trained by tree alternating optimisation. Made for dense vectors: use
+    `LabelTree` for sparse text, where it is more accurate and far faster to train.
 
     Parameters
     ----------

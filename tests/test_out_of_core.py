@@ -272,7 +272,7 @@ def test_words_counted_in_chunks_are_those_counted_together(parameters):
 def test_vocabularies_that_are_empty_or_contradict_themselves_are_refused():
     with pytest.raises(ValueError, match="No word of the 2 texts is left"):
         treemax.TfidfText().fit_chunks([["a"], ["b"]])
-    for texts, options in ((["word"], {}), (["word"] * 9, {"min_df": 5, "max_df": 2})):
+    for texts, options in ((["word"], {"min_df": 2}), (["word"] * 9, {"min_df": 5, "max_df": 2})):
         with pytest.raises(ValueError, match=r"No word of the . texts? is left"):
             treemax.TfidfText(**options).fit_chunks([texts])
 

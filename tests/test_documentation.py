@@ -77,7 +77,7 @@ def test_readme_answers_what_it_says(tmp_path, monkeypatch):
                 exec(ast.unparse(node), namespace)
     assert answers["model.predict(['a river in Africa'])"].tolist() == ["noun:09434308:river"]
     label, score = answers["(labels[0, 0], scores[0, 0])"]
-    assert label == "noun:13409418:coin" and score > 0.7
+    assert label == "noun:13409418:coin" and score > 0.4
     assert 0.18 < answers["model.score(test.texts, test.y)"] < 0.23
     assert answers["model.predict([[0.0, 2.0], [1.0, 1.0]])"] == [["north"], ["east", "north"]]
     assert answers["model.classes_"].tolist() == ["east", "north", "west"]

@@ -25,11 +25,11 @@ COSTS = {  # the middle one is that of nodes above other nodes
     "squared_hinge": np.array([0.25, 0.5, 1.0, 2.0, 4.0], dtype=np.float32),
     "logistic": np.array([1.0, 2.0, 4.0, 8.0, 16.0], dtype=np.float32),
 }
-PASSES = 3  # for each cost
+PASSES = 2  # for each cost
 HELD_SHARE = 5  # one row in so many judges the costs
 LABELS = 32  # of a node on which costs are tried
-SHARE_OF_WORK = 0.015  # of the rows of all nodes times their children, that may be used to try costs
-LEAST_ROWS, MOST_ROWS = 4_000, 400_000  # of all problems on which costs are tried
+SHARE_OF_WORK = 0.012  # of the rows of all nodes times their children, that may be used to try costs
+LEAST_ROWS, MOST_ROWS = 3_000, 400_000  # of all problems on which costs are tried
 PRIOR = 2.0  # nats against each doubling or halving of the middle cost
 CALIBRATION_ROWS = 2_000
 

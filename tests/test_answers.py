@@ -127,7 +127,7 @@ def test_marginal_probabilities(n_trees, multi_label):
     X = random.uniform(size=(80, 10)).astype(np.float32)
     y = [[int(row.argmax()), int(row.argmin())] if multi_label else int(row.argmax()) for row in X]
     model = treemax.LabelTree(arity=2, max_leaf=2, n_trees=n_trees, verbose=0).fit(X, y)
-    probabilities = model.predict_proba(X)
+    probabilities = model.predict_proba_of(X, model.classes_)
     some = random.randint(0, len(model.classes_), (80, 4))
     asked = model.predict_proba_of(X, model.classes_[some])
     assert np.array_equal(asked, np.take_along_axis(probabilities, some, axis=1))

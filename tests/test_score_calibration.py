@@ -51,6 +51,18 @@ def test_the_ranking_stays_and_probabilities_are_probabilities(seed, n_rows, all
     assert (probabilities[scores == 0] == 0).all() and (probabilities[scores == 1] == 1).all()
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.1, 5), st.floats(-4, 4))
+def test_of_labels_of_which_a_row_has_one_the_ranking_stays_and_no_sum_is_above_one(seed, slope, shift):
+    random = np.random.RandomState(seed)
+    scores = -np.sort(-random.dirichlet(np.full(6, 0.3), size=20), axis=1).astype(np.float32)
+    calibration = Calibration(slope, shift)
+    found = calibration.one_of_all(scores, scores[:, 0], np.arange(6) == 0)
+    np.testing.assert_allclose(found[:, 0], calibration.probabilities(scores[:, 0]), rtol=1e-6)
+    assert (np.diff(found, axis=1) <= 1e-6).all() and (found >= 0).all()
+    assert (found.sum(axis=1) <= 1 + 1e-4).all()
+
+
 @given(st.floats(0.001, 0.999), st.floats(0.1, 5), st.floats(-4, 4))
 def test_there_is_a_way_back(probability, slope, shift):
     calibration = Calibration(slope, shift)

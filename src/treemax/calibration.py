@@ -22,7 +22,11 @@ HALF = 0.5
 
 
 class Calibration(NamedTuple):
-    """Probability = sigmoid(slope * logit(score) + shift), and the threshold of multi-label `predict`."""
+    """Probability = sigmoid(slope * logit(score) + shift), and the threshold of multi-label `predict`.
+
+    With several labels a row, that is the probability of every label. With one, it is that of the best label, and the
+    others share what is left in proportion to their scores; see `one_of_all`.
+    """
 
     slope: float = 1.0
     shift: float = 0.0
@@ -39,6 +43,21 @@ class Calibration(NamedTuple):
         with np.errstate(divide="ignore", over="ignore"):
             odds_against = 1.0 / scores.astype(np.float64) - 1.0
             return (1.0 / (1.0 + np.exp(-self.shift) * odds_against**self.slope)).astype(np.float32)
+
+    def one_of_all(
+        self, scores: NDArray[np.float32], first: NDArray[np.float32], is_first: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """The probabilities of labels of which a row has one; `first` are the scores of the best labels, one a row.
+
+        Where the best label is less probable than its score, all are, in proportion: what is missing is for labels
+        that the training never saw. So the ranking stays, and no sum is above one.
+        """
+        if not self.changes_scores:
+            return scores
+        best, given = self.probabilities(first), np.clip(first, 1e-6, 1.0 - 1e-6)
+        factor = np.where(best < first, best / given, (1.0 - best) / (1.0 - given)).astype(np.float32)
+        factor = np.minimum(factor, 1.0)
+        return np.where(is_first, best[:, None], scores * factor[:, None])
 
     def score(self, probability: float) -> float:
         """The score that a probability comes from."""
@@ -151,7 +170,8 @@ def calibration_of_answers(
     scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], multi_label: bool
 ) -> Calibration:
     """The same, from scores, which of the labels are right, and how many labels each row has."""
-    found = fit_calibration(scores[:, :FIRST_LABELS], hits[:, :FIRST_LABELS])
+    judged = FIRST_LABELS if multi_label else 1
+    found = fit_calibration(scores[:, :judged], hits[:, :judged])
     if not multi_label:
         return found
     threshold = best_threshold(found.probabilities(scores), hits, n_labels, always_one=bool(n_labels.all()))

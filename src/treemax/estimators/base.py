@@ -318,7 +318,12 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """
         rows = self._rows_to_predict(X)
         ids = asked_ids(labels, self.label_index_, len(rows))
-        answer = self.calibration_.probabilities(self._probabilities_of(rows, ids))
+        scores = self._probabilities_of(rows, ids)
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            answer = self.calibration_.probabilities(scores)
+        else:
+            first, best = self._top(rows, 1)
+            answer = self.calibration_.one_of_all(scores, best[:, 0], ids == first)
         unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = np.where(ids[unknown] >= 0, self._frequencies()[ids[unknown]], 0.0)
@@ -337,18 +342,25 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
                 f"predict_proba would need {in_words(needed)} for {len(rows):,} rows x {len(self.label_index_):,} "
                 f"labels, and {in_words(available)} is available: use predict_topk(X, k), or fewer rows at a time."
             )
-        answer = self.calibration_.probabilities(self._probabilities(rows))
+        scores = self._probabilities(rows)
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            answer = self.calibration_.probabilities(scores)
+        else:
+            is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
+            answer = self.calibration_.one_of_all(scores, scores.max(axis=1), is_first)
+            answer /= answer.sum(axis=1, keepdims=True)
         unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = self._frequencies()
-        if not self.multi_label_ and self.calibration_.changes_scores:
-            answer /= answer.sum(axis=1, keepdims=True)
         return answer
 
     def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The ids of the k most probable labels, and their probabilities."""
         ids, scores = self._top(rows, k)
-        probabilities = self.calibration_.probabilities(scores)
+        if self.multi_label_:
+            probabilities = self.calibration_.probabilities(scores)
+        else:
+            probabilities = self.calibration_.one_of_all(scores, scores[:, 0], np.arange(k) == 0)
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies()
@@ -360,8 +372,11 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self, rows: Rows, threshold: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
         """Row, id and probability of all labels with at least this probability, by row and id."""
-        row_of, ids, scores = self._above(rows, self.calibration_.score(threshold) * (1 - 1e-6))
-        probabilities = self.calibration_.probabilities(scores)
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            row_of, ids, scores = self._above(rows, self.calibration_.score(threshold) * (1 - 1e-6))
+            probabilities = self.calibration_.probabilities(scores)
+        else:
+            row_of, ids, probabilities = self._one_of_all_above(rows, threshold)
         kept = probabilities >= np.float32(threshold)
         found = row_of[kept], ids[kept], probabilities[kept]
         unknown = self._unknown(rows)
@@ -370,6 +385,22 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         frequencies = self._frequencies()
         frequent = np.flatnonzero(frequencies >= np.float32(threshold))
         return replace_rows(found, unknown, frequent, frequencies[frequent])
+
+    def _one_of_all_above(
+        self, rows: Rows, threshold: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Row, id and probability of labels of a multi-class model, among them all of at least this probability."""
+        row_of, ids, scores = self._above(rows, threshold)  # but for the first, no label gains
+        first, best = self._top(rows, 1)
+        others = ids != first[row_of, 0]
+        row_of, ids, scores = row_of[others], ids[others], scores[others]
+        row_of = np.concatenate([row_of, np.arange(len(rows))])
+        ids, scores = np.concatenate([ids, first[:, 0]]), np.concatenate([scores, best[:, 0]])
+        order = np.lexsort((ids, row_of))
+        row_of, ids, scores = row_of[order], ids[order], scores[order]
+        is_first = ids == first[row_of, 0]
+        found = self.calibration_.one_of_all(scores[:, None], best[row_of, 0], is_first[:, None])
+        return row_of, ids, found[:, 0]
 
     def _with_one_at_least(
         self, rows: Rows, row_of: NDArray[np.int64], ids: NDArray[np.int64]

@@ -18,11 +18,11 @@ import scipy.sparse as sp
 import treemax
 from benchmarks.accuracy import expected_error
 from benchmarks.measure import Data
-from benchmarks.suites import prepared
+from benchmarks.suites import HERE, prepared
 
 SUITES = ("wordnet", "gcc")
-SETTINGS = [(loss, temperature) for loss in ("squared_hinge", "logistic") for temperature in (1.0, 1.25)]
-STYLES = {"squared_hinge": "C0", "logistic": "C1", 1.0: "-", 1.25: "--"}
+SETTINGS = [(loss, temperature) for loss in ("squared_hinge", "logistic") for temperature in (1.0, 1.75)]
+STYLES = {"squared_hinge": "C0", "logistic": "C1", 1.0: "-", 1.75: "--"}
 LEAST = 30  # answers, for a point of a curve
 EDGES = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 
@@ -97,5 +97,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    docs = Path(__file__).parent.parent / "docs" / "images"
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else docs / "label-tree-reliability.png")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results" / "label-tree-reliability.png")

@@ -24,6 +24,7 @@ DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src" / "treemax"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md"]
 IN_PYTHON = (
+    "probabilities",
     "index",
     "tutorial",
     "inputs",

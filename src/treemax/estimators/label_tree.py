@@ -129,7 +129,7 @@ class LabelTree(WithHierarchy):
         passes: int = 10,
         threshold: float = 0.1,
         precision: str = "bfloat16",
-        temperature: float = 1.25,
+        temperature: float = 1.75,
         beam: int = 10,
         search: str = "beam",
         n_jobs: int | None = None,

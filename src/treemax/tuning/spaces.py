@@ -27,7 +27,7 @@ SPACES: dict[str, Space] = {
         "max_leaf": (15, 50, 150, 400, 1000),
         "arity": (2, 8, 16, 64),
         "penalty": ("l2", "l1"),
-        "temperature": (1.0, 1.25, 1.5, 2.0),
+        "temperature": (1.0, 1.25, 2.5),
         "threshold": (0.03, 0.1, 0.2, 0.3),
         "passes": (5, 10, 20),
         "beam": (5, 10, 20, 40),

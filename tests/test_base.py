@@ -383,9 +383,9 @@ def test_control_c_in_a_long_fit():
         from treemax import OneVsAll, TrainingInterrupted
         X = np.random.RandomState(0).normal(size=(2000, 50)).astype(np.float32)
         y = X[:, :20].argmax(axis=1)
-        model = OneVsAll(passes=10**6)
+        model = OneVsAll(passes=10**6, learning_rate=1.0)  # the automatic rate is made for so many passes
         OneVsAll(passes=1).fit(X, y)  # compiles, so that the signal comes while it learns
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             model.fit(X, y)
         except TrainingInterrupted as stop:

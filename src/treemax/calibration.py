@@ -6,7 +6,7 @@ increasing, so the ranking of the labels stays as it is.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from treemax.labels import Targets
 PRIOR = 0.5  # weight of "the scores are right already", in nats: it matters while rows are few
 PRIOR_ROWS = 30  # the same for the threshold, in rows
 LEAST_SLOPE = 0.05
+F1_OF_AN_ANSWER = 0.01  # that an answer for every row is worth
+MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
+CUT_ROWS = 0.05  # the share of the rows whose labels above the threshold may be more than were ranked
 FIRST_LABELS = 5  # of a row, on which probabilities are fitted
 MOST_LABELS = 200  # of a row, among which a threshold is looked for
 HALF = 0.5
@@ -31,6 +34,7 @@ class Calibration(NamedTuple):
     slope: float = 1.0
     shift: float = 0.0
     threshold: float = HALF
+    one_at_least: bool = True  # a row where no label reaches the threshold gets its best label
 
     @property
     def changes_scores(self) -> bool:
@@ -41,7 +45,7 @@ class Calibration(NamedTuple):
         if not self.changes_scores:
             return scores
         with np.errstate(divide="ignore", over="ignore"):
-            odds_against = 1.0 / scores.astype(np.float64) - 1.0
+            odds_against = 1.0 / np.minimum(scores.astype(np.float64), MOST_SCORE) - 1.0
             return (1.0 / (1.0 + np.exp(-self.shift) * odds_against**self.slope)).astype(np.float32)
 
     def one_of_all(
@@ -59,6 +63,11 @@ class Calibration(NamedTuple):
         factor = np.minimum(factor, 1.0)
         return np.where(is_first, best[:, None], scores * factor[:, None])
 
+    def lowest_score(self, probability: float) -> float:
+        """A score below all that this probability, rounded to single precision, may come from."""
+        below = float(np.nextafter(np.float32(probability), np.float32(0.0)))
+        return self.score(min(below, MOST_SCORE)) * (1 - 1e-5) if self.changes_scores else probability
+
     def score(self, probability: float) -> float:
         """The score that a probability comes from."""
         if not self.changes_scores or not 0.0 < probability < 1.0:
@@ -67,10 +76,14 @@ class Calibration(NamedTuple):
         return float(1.0 / (1.0 + np.exp(-logit)))
 
     @classmethod
-    def checked(cls, numbers: list[float]) -> Calibration:
+    def checked(cls, numbers: Any) -> Calibration:
         """A calibration of a file, once it is sound."""
-        found = cls(*map(float, numbers))
-        if not (np.isfinite(found).all() and found.slope > 0 and 0 <= found.threshold <= 1):
+        kinds = [type(number) for number in numbers] if isinstance(numbers, list) else []
+        if kinds[3:] != [bool] or not all(kind in (int, float) for kind in kinds[:3]):
+            raise ValueError(f"the calibration {numbers!r} is not three numbers and a truth value")
+        slope, shift, threshold = map(float, numbers[:3])
+        found = cls(slope, shift, threshold, numbers[3])
+        if not (LEAST_SLOPE <= found.slope <= 1e3 and abs(found.shift) <= 1e3 and 0 <= found.threshold <= 1):
             raise ValueError(f"the calibration {numbers} is not sound")
         return found
 
@@ -82,7 +95,7 @@ def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Cal
     """
     if len(ranked) == 0:
         return Calibration()
-    scores = np.clip(ranked.astype(np.float64), 1e-6, 1.0 - 1e-6)
+    scores = np.clip(ranked.astype(np.float64), 1e-6, MOST_SCORE)
     logit, right = np.log(scores / (1.0 - scores)), hits.astype(np.float64)
     weight = np.full(ranked.shape, HALF / max(1, ranked.shape[1] - 1))
     weight[:, 0] = HALF if ranked.shape[1] > 1 else 1.0
@@ -128,29 +141,37 @@ def logistic_curve(
 
 
 def best_threshold(
-    ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], always_one: bool
-) -> float:
-    """The threshold of the largest micro-averaged F1 on rows held out.
+    ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int
+) -> tuple[float, bool]:
+    """The threshold of the largest micro-averaged F1 on rows held out, and whether every row gets one label at least.
 
-    `ranked` are the probabilities of their best labels, best first, `hits` says which are right, and `n_labels` how many
-    labels each row has. With `always_one` every row is answered with its best label at least. Where rows are few, the
-    answer leans towards half of the F1, which is the best threshold of exact probabilities (Lipton et al., 2014).
+    `ranked` are the probabilities of their best labels of `n_known`, best first, `hits` says which are right, and `n_labels`
+    how many labels each row has. Where rows are few, the threshold leans towards half of the F1, which is the best of
+    exact probabilities (Lipton et al., 2014). It is never so low that most of the labels above it were not ranked.
     """
     if len(ranked) == 0 or n_labels.sum() == 0:
-        return HALF
-    n_fixed, right_fixed, first_free = 0, 0, 0
-    if always_one:
-        n_fixed, right_fixed, first_free = len(ranked), int(hits[:, 0].sum()), 1
+        return HALF, bool(n_labels.all())
+    lowest = 0.0 if ranked.shape[1] >= n_known else float(np.quantile(ranked[:, -1], 1 - CUT_ROWS))
+    choices = {one_at_least: _best_f1(ranked, hits, n_labels, one_at_least) for one_at_least in (True, False)}
+    one_at_least = choices[True][0] >= choices[False][0] - F1_OF_AN_ANSWER
+    f1, threshold = choices[one_at_least]
+    share = PRIOR_ROWS / (PRIOR_ROWS + len(n_labels))
+    return max((1 - share) * threshold + share * f1 / 2, lowest), one_at_least
+
+
+def _best_f1(
+    ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], one_at_least: bool
+) -> tuple[float, float]:
+    """The largest F1, and its threshold; the best label of a row counts whatever the threshold if one is always given."""
+    first_free = int(one_at_least)
+    n_fixed, right_fixed = first_free * len(ranked), int(hits[:, :first_free].sum())
     free, right_free = ranked[:, first_free:].ravel(), hits[:, first_free:].ravel()
     order = np.argsort(-free, kind="stable")
-    n_answers = n_fixed + np.arange(len(order) + 1)
     n_right = right_fixed + np.concatenate([[0], np.cumsum(right_free[order])])
-    f1 = 2 * n_right / (n_answers + n_labels.sum())
+    f1 = 2 * n_right / (n_fixed + np.arange(len(order) + 1) + n_labels.sum())
     best = int(f1.argmax())
     falling = np.concatenate([[1.0], free[order].astype(np.float64), [0.0]])
-    chosen = (falling[best] + falling[best + 1]) / 2
-    share = PRIOR_ROWS / (PRIOR_ROWS + len(n_labels))
-    return float((1 - share) * chosen + share * f1[best] / 2)
+    return float(f1[best]), float((falling[best] + falling[best + 1]) / 2)
 
 
 def calibrated(
@@ -163,19 +184,19 @@ def calibrated(
         + targets.ids[targets.indptr[0] : targets.indptr[-1]]
     )
     hits = np.isin(rows[:, None] * n_labels + ids, truth) & (ids >= 0)
-    return calibration_of_answers(scores, hits, np.diff(targets.indptr), multi_label)
+    return calibration_of_answers(scores, hits, np.diff(targets.indptr), n_labels, multi_label)
 
 
 def calibration_of_answers(
-    scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], multi_label: bool
-) -> Calibration:
-    """The same, from scores, which of the labels are right, and how many labels each row has."""
+    scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int, multi_label: bool
+) -> Calibration:  # fmt: skip
+    """The same, from scores, which of the labels are right, and how many labels each row has; `n_known` are known."""
     judged = FIRST_LABELS if multi_label else 1
     found = fit_calibration(scores[:, :judged], hits[:, :judged])
     if not multi_label:
         return found
-    threshold = best_threshold(found.probabilities(scores), hits, n_labels, always_one=bool(n_labels.all()))
-    return found._replace(threshold=threshold)
+    threshold, one_at_least = best_threshold(found.probabilities(scores), hits, n_labels, n_known)
+    return found._replace(threshold=threshold, one_at_least=one_at_least)
 
 
 def labels_to_rank(targets: Targets, n_labels: int, multi_label: bool) -> int:

@@ -201,15 +201,14 @@ def check_multi_label(estimator: Any) -> None:
     agree_with_probabilities(model, X, labels, scores)
     probabilities = model.predict_proba(X)
     likely = probabilities >= model.threshold_
-    if model.every_row_labelled_:
+    if model.calibration_.one_at_least:
         likely[np.arange(len(X)), probabilities.argmax(axis=1)] |= ~likely.any(axis=1)
     assert answer == [model.classes_[row].tolist() for row in likely], "predict is not what is likely"
-    labelled = [row or CLASSES[:1] for row in lists]
-    for y, expected in ((labelled, False), ([*labelled[:-1], []], True)):
-        model = clone(estimator).fit(X, y)
-        model.threshold_ = 1.0
-        assert ([] in model.predict(X)) == expected, (
-            "rows without a likely label are not answered as they should"
+    model.threshold_ = 1.0
+    for one_at_least in (True, False):
+        model.calibration_ = model.calibration_._replace(one_at_least=one_at_least)
+        assert ([] in model.predict(X)) != one_at_least, (
+            "rows without a likely label are not answered as they should be"
         )
     columns = [[CLASSES.index(label) for label in row] for row in lists]
     indicator = np.zeros((len(X), len(CLASSES)), dtype=int)

@@ -565,6 +565,15 @@ class TextModel(ClassifierMixin, BaseEstimator):
             raise ValueError(f"{type(vectorizer).__name__} and {type(estimator).__name__} do not go together")
         return cls(vectorizer, estimator)
 
+    @property
+    def threshold_(self) -> float:
+        """The probability from which a multi-label `predict` answers with a label."""
+        return self.estimator.threshold_
+
+    @threshold_.setter
+    def threshold_(self, value: float) -> None:
+        self.estimator.threshold_ = value
+
     def __getattr__(self, name: str) -> Any:
         fitted = name.endswith("_") and not name.startswith("_")
         if fitted and "estimator" in vars(self):

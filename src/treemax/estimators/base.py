@@ -69,7 +69,6 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     n_features_in_: int
     multi_label_: bool
     calibration_: Calibration
-    every_row_labelled_: bool  # no training row was without a label
     sparse_input_: bool  # the training rows were sparse: a row without entries tells nothing
     model_: Any
     reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
@@ -234,10 +233,10 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
         self.n_examples_ = len(rows)
         self.multi_label_ = labels.multi_label
-        self.every_row_labelled_ = bool((labels.counts > 0).all())
         self.sparse_input_ = isinstance(rows, SparseRows)
         self._label_form = labels.form
-        self.calibration_ = self._calibration_of(model) or Calibration()
+        labelled = bool((labels.counts > 0).all())
+        self.calibration_ = self._calibration_of(model) or Calibration(one_at_least=labelled)
         self._threshold_was_set = False
         self.model_ = model
         self.reading_ = {}
@@ -269,7 +268,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
 
         `fit` chooses `threshold_` on rows held out, for the largest micro-averaged F1; set it to another value as you
-        like. A row where no label reaches it gets its most probable label, if every training row had one. A
+        like. A row where no label reaches it gets its most probable label, unless that costs more than a hundredth of the F1. A
         multi-label model answers in the form of the `y` it was trained with: label lists or an indicator matrix.
         """
         rows = self._rows_to_predict(X)
@@ -277,7 +276,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             ids, _ = self._calibrated_top(rows, 1)
             return self._labels_of(ids)[:, 0]
         row_of, ids, _ = self._calibrated_above(rows, self.threshold_)
-        if self.every_row_labelled_:
+        if self.calibration_.one_at_least:
             row_of, ids = self._with_one_at_least(rows, row_of, ids)
         return self._in_caller_form(row_of, ids, len(rows))
 
@@ -326,7 +325,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             answer = self.calibration_.one_of_all(scores, best[:, 0], ids == first)
         unknown = self._unknown(rows)
         if unknown is not None:
-            answer[unknown] = np.where(ids[unknown] >= 0, self._frequencies()[ids[unknown]], 0.0)
+            frequencies = self._frequencies(len(self.label_index_))
+            answer[unknown] = np.where(ids[unknown] >= 0, frequencies[ids[unknown]], 0.0)
         return answer
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
@@ -351,7 +351,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             answer /= answer.sum(axis=1, keepdims=True)
         unknown = self._unknown(rows)
         if unknown is not None:
-            answer[unknown] = self._frequencies()
+            answer[unknown] = self._frequencies(answer.shape[1])
         return answer
 
     def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -363,7 +363,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             probabilities = self.calibration_.one_of_all(scores, scores[:, 0], np.arange(k) == 0)
         unknown = self._unknown(rows)
         if unknown is not None:
-            frequencies = self._frequencies()
+            frequencies = self._frequencies(len(self.label_index_))
             first = most_frequent(frequencies, k)
             ids[unknown], probabilities[unknown] = first, frequencies[first]
         return ids, probabilities
@@ -373,7 +373,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
         """Row, id and probability of all labels with at least this probability, by row and id."""
         if self.multi_label_ or not self.calibration_.changes_scores:
-            row_of, ids, scores = self._above(rows, self.calibration_.score(threshold) * (1 - 1e-6))
+            row_of, ids, scores = self._above(rows, self.calibration_.lowest_score(threshold))
             probabilities = self.calibration_.probabilities(scores)
         else:
             row_of, ids, probabilities = self._one_of_all_above(rows, threshold)
@@ -382,7 +382,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         unknown = self._unknown(rows)
         if unknown is None:
             return found
-        frequencies = self._frequencies()
+        frequencies = self._frequencies(len(self.label_index_))
         frequent = np.flatnonzero(frequencies >= np.float32(threshold))
         return replace_rows(found, unknown, frequent, frequencies[frequent])
 
@@ -417,8 +417,11 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """The rows without any feature of the training, if there are any; in dense data a zero is a value as any."""
         return without_known_features(rows, self.n_features_in_) if self.sparse_input_ else None
 
-    def _frequencies(self) -> NDArray[np.float32]:
-        return label_frequencies(self.label_counts_, self.n_examples_, self.multi_label_)
+    def _frequencies(self, n_labels: int) -> NDArray[np.float32]:
+        """How frequent the first labels are; another thread may be about to count more or fewer of them."""
+        counts = np.zeros(n_labels, dtype=np.int64)
+        counts[: len(self.label_counts_)] = self.label_counts_[:n_labels]
+        return label_frequencies(counts, self.n_examples_, self.multi_label_)
 
     def score(self, X: Any, y: Any) -> float:
         """The share of rows whose best label is right (precision at 1; accuracy for multi-class)."""
@@ -485,9 +488,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
             "label_form": self._label_form,
             "n_features": self.n_features_in_,
             "n_examples": self.n_examples_,
-            "every_row_labelled": self.every_row_labelled_,
             "sparse_input": self.sparse_input_,
             "calibration": list(self.calibration_),
+            "threshold_was_set": self._threshold_was_set,
             "reading": self.reading_,
             "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
             "model": header,
@@ -511,10 +514,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         estimator.label_counts_ = counts
         estimator.n_examples_ = int(header["n_examples"])
         estimator.n_features_in_ = int(header["n_features"])
-        estimator.every_row_labelled_ = bool(header["every_row_labelled"])
         estimator.sparse_input_ = bool(header["sparse_input"])
         estimator.calibration_ = Calibration.checked(header["calibration"])
-        estimator._threshold_was_set = False
+        estimator._threshold_was_set = bool(header["threshold_was_set"])
         estimator.multi_label_ = header["label_form"] != "vector"
         estimator._label_form = header["label_form"]
         estimator.reading_ = dict(header["reading"])

@@ -234,6 +234,7 @@ class LabelTree(WithHierarchy):
             forest, stopped = interruption.model, interruption
         labels = learned_form(RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several)
         self._adopt(source.rows, source.rows, labels, index, stored.targets, forest)
+        self.sparse_input_ = data.overview.sparse
         if stopped is not None:
             raise stopped
         return self

@@ -94,7 +94,6 @@ class OnlineLabelClassifier(LabelClassifier):
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
         np.add.at(self.label_counts_, targets.ids[targets.indptr[0] : targets.indptr[-1]], 1)
         self.n_examples_ += len(rows)
-        self.every_row_labelled_ &= bool((labels.counts > 0).all())
         self._continue(model, rows, targets)
         self._calibrate_again()
 

@@ -303,7 +303,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         state = {
             "random_state": self.model_.random_state,
             "settings": vars(self.settings_),
-            "stream": stream.counts(),
+            "stream": stream.counts(resume),
         }
         answers = modelfile.prefixed("stream", stream.arrays()) if resume else {}
         return state, {**modelfile.prefixed("tree", self.model_.arrays(resume)), **answers}

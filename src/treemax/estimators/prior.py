@@ -17,10 +17,12 @@ def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | N
     if not isinstance(rows, SparseRows):
         empty = np.flatnonzero(~rows.any(axis=1))
         return empty if len(empty) else None
+    first, last = rows.indptr[0], rows.indptr[-1]
+    indices, values = rows.indices[first:last], rows.values[first:last]
     counts = rows.indptr[1:] - rows.indptr[:-1]
-    if len(rows.indices) and rows.indices.max() >= n_features:
-        known = np.concatenate([[0], np.cumsum(rows.indices < n_features)])
-        counts = known[rows.indptr[1:]] - known[rows.indptr[:-1]]
+    if len(indices) and (indices.max() >= n_features or not values.all()):
+        known = np.concatenate([[0], np.cumsum((indices < n_features) & (values != 0))])
+        counts = known[rows.indptr[1:] - first] - known[rows.indptr[:-1] - first]
     if counts.all():
         return None
     return np.flatnonzero(counts == 0)

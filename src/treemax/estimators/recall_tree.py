@@ -253,6 +253,11 @@ class RecallTree(OnlineLabelClassifier):
                 stacklevel=4,
             )
             model.start_afresh()
+        if n_features > model.n_features and not model.is_sparse:
+            raise ValueError(
+                f"X has {n_features} features, but RecallTree began with dense rows of {model.n_features}, and their number "
+                "is fixed; begin with sparse rows where features keep arriving."
+            )
         n_candidates = self._search(model, n_labels).n_candidates
         if isinstance(model, PaperTreeModel):
             paper.make_room(model, n_labels, n_features, n_candidates)

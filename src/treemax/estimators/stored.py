@@ -13,7 +13,7 @@ import numpy as np
 from treemax.formats import Examples, FormatError, open_examples
 from treemax.formats.examples import labelled
 from treemax.inference.linear import sparsified
-from treemax.inputs import Rows
+from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, RaggedLabels, target_ids
 from treemax.learning.stored_rows import RowWriter, StoredRows
 from treemax.progress import progress_bar
@@ -31,6 +31,7 @@ class Overview:
     several: bool
     n_features: int
     texts: bool
+    sparse: bool
 
 
 class Source:
@@ -65,13 +66,14 @@ class Source:
     def _look(self) -> Overview:
         names: set[Any] = set()
         n_rows = n_labelled = n_features = 0
-        several = texts = False
+        several = texts = sparse = False
         dtype = np.dtype(np.int64)
         for chunk in self.chunks("looking", all_rows=True):
             counts = chunk.labels.counts
             n_rows, n_labelled = n_rows + len(chunk), n_labelled + int((counts > 0).sum())
             several = several or bool((counts > 1).any())
             texts = chunk.texts is not None
+            sparse = sparse or texts or isinstance(chunk.rows, SparseRows)
             n_features = max(n_features, 0 if chunk.rows is None else chunk.rows.shape[1])
             if len(chunk.labels.values):
                 names.update(chunk.labels.values.tolist())
@@ -79,7 +81,9 @@ class Source:
         if not names:
             raise FormatError(f"{self.name}: no {'labels' if n_rows else 'examples'} in it")
         n_used = n_rows if several else n_labelled
-        return Overview(n_used, n_rows - n_used, _sorted_index(names, dtype), several, n_features, texts)
+        return Overview(
+            n_used, n_rows - n_used, _sorted_index(names, dtype), several, n_features, texts, sparse
+        )
 
 
 def _sorted_index(names: set[Any], dtype: np.dtype) -> LabelIndex:

@@ -173,7 +173,7 @@ class OnlineTree:
     @property
     def calibration(self) -> Calibration | None:
         """What the scores are worth, by answers that were given before their rows were learned."""
-        return self.stream.calibration(not self.one_label)
+        return self.stream.calibration(len(self.leaf_of), not self.one_label)
 
     def _stored_lanes(self) -> NDArray[np.int64]:
         used, lanes = self.blocks.used[: self.n_blocks], self.blocks.lanes[: self.n_blocks]

@@ -48,8 +48,7 @@ def scaling_of(rows: Rows) -> Scaling | None:
     relative = deviation[varies] / np.median(deviation[varies])
     factor = np.zeros(len(mean))
     factor[varies] = np.clip(relative, LEAST_SPREAD, 1.0) / deviation[varies]
-    if not np.isfinite(factor.astype(np.float32)).all():
-        return None
+    factor[factor > np.finfo(np.float32).max] = 0.0  # too small a spread to be told from rounding
     return Scaling(mean.astype(np.float32), factor.astype(np.float32))
 
 

@@ -53,7 +53,7 @@ class StreamSummary:
             del self._answers[:MOST_ANSWERS]
             self._n_forgotten += MOST_ANSWERS
 
-    def calibration(self, multi_label: bool) -> Calibration | None:
+    def calibration(self, n_known: int, multi_label: bool) -> Calibration | None:
         """What scores are worth, by the later part of the answers; None while they are few.
 
         It is fitted when there are a twentieth more answers than the last time, whenever that is asked.
@@ -63,14 +63,15 @@ class StreamSummary:
             known = self._answers[: point - self._n_forgotten][-MOST_ANSWERS:]
             recent = [answer for answer in known if answer[0] >= RECENT * known[-1][0]]
             scores, hits, n_labels = (np.array(part) for part in list(zip(*recent))[1:])
-            self._calibration = calibration_of_answers(scores, hits, n_labels, multi_label)
+            self._calibration = calibration_of_answers(scores, hits, n_labels, n_known, multi_label)
             self._calibrated_at = point
         return self._calibration
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def counts(self) -> list[int]:
-        return [self.rows, self.labels, self.entries, self._n_forgotten]
+    def counts(self, resume: bool) -> list[int]:
+        """Rows, labels and entries seen, and the answers before those in `arrays`, which are kept to resume only."""
+        return [self.rows, self.labels, self.entries, self._n_forgotten if resume else 0]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         parts = list(zip(*self._answers)) if self._answers else [()] * 4
@@ -87,15 +88,18 @@ class StreamSummary:
         if len(counts) != 4 or not all(isinstance(count, int) and 0 <= count < 2**62 for count in counts):
             raise ValueError(f"the counts of the stream are {counts}, expected four whole numbers")
         self.rows, self.labels, self.entries, self._n_forgotten = counts
+        n = len(arrays["numbers"]) if arrays else 0
+        if n < min(self._n_forgotten, MOST_ANSWERS):
+            raise ValueError("the answers of the stream are fewer than they must be")
         if not arrays:
             return self
-        n = len(arrays["numbers"])
         for name, kind in KINDS.items():
             shape = (n, LABELS) if name in ("scores", "hits") else (n,)
             if arrays[name].shape != shape or arrays[name].dtype != kind:
                 raise ValueError(f"{name} of the stream has another shape or type than it must have")
-        scores, sound = arrays["scores"], bool((arrays["n_labels"] >= 0).all())
-        if not sound or not ((scores >= 0) & (scores <= 1)).all() or (arrays["numbers"] < 0).any():
+        scores, numbers, n_labels = (arrays[name] for name in ("scores", "numbers", "n_labels"))
+        sound = bool(((n_labels >= 0) & (n_labels <= self.labels)).all() and (np.diff(numbers) > 0).all())
+        if not sound or not ((scores >= 0) & (scores <= 1)).all() or (numbers < 0).any():
             raise ValueError("the answers of the stream are damaged")
         self._answers = list(
             zip(

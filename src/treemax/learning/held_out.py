@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-LEAST_HELD_OUT, MOST_HELD_OUT = 20, 2000  # rows
+LEAST_HELD_OUT, MOST_HELD_OUT = 5, 2000  # rows
 PASSES_WITH_ALL = 0.2  # the share of the passes that include the rows held out before
 
 
 def held_out_rows(n_rows: int, share: float, random_state: Any) -> NDArray[np.uint32]:
-    """Rows to calibrate with, drawn at random: this share, 2,000 at most; none where they would be fewer than twenty.
+    """Rows to calibrate with, drawn at random: this share, 2,000 at most; none where they would be fewer than five.
 
     Rows that are the only one of their label are among them: such labels turn up in new data too.
     """

@@ -71,8 +71,7 @@ class Objective:
         """The metric of a model for rows with these labels; `top` is what its `predict_topk` gave for them."""
         ranking = self._encoder.ranking(top.labels)
         if self.metric.k is None and labels.multi_label:
-            rows = [[label for label, _ in row] for row in model.predict_above(X, 0.5, scores=True)]
-            ranking = self._encoder.ranking(rows)
+            ranking = self._encoder.ranking(model.predict(X))
         k = self.metric.k or max(1, ranking.shape[1])
         scores = Scores([k], self._counts, self._n_train)
         scores.update(self._encoder.targets(labels), ranking)

@@ -16,11 +16,11 @@ from treemax.labels import Targets
 PRIOR = 0.5  # weight of "the scores are right already", in nats: it matters while rows are few
 PRIOR_ROWS = 30  # the same for the threshold, in rows
 LEAST_SLOPE = 0.05
-F1_OF_AN_ANSWER = 0.01  # that an answer for every row is worth
+F1_OF_AN_ANSWER = 0.03  # that an answer for every row is worth
 MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
-CUT_ROWS = 0.05  # the share of the rows whose labels above the threshold may be more than were ranked
+CUT_ROWS = 0.1  # the share of the rows whose labels above the threshold may be more than were ranked
 FIRST_LABELS = 5  # of a row, on which probabilities are fitted
-MOST_LABELS = 200  # of a row, among which a threshold is looked for
+LEAST_LABELS, MOST_LABELS = 20, 200  # of a row, among which a threshold is looked for
 HALF = 0.5
 
 
@@ -200,6 +200,8 @@ def calibration_of_answers(
 
 
 def labels_to_rank(targets: Targets, n_labels: int, multi_label: bool) -> int:
-    """How many labels of a row have to be found for `calibrated`: twice as many as rows have."""
-    mean = len(targets.ids) / max(1, len(targets)) if multi_label else 1.0
-    return int(min(n_labels, max(FIRST_LABELS, np.ceil(2 * mean)), MOST_LABELS))
+    """How many labels of a row have to be found for `calibrated`: with several a row, four times as many as rows have."""
+    if not multi_label:
+        return 1
+    mean = len(targets.ids) / max(1, len(targets))
+    return int(min(n_labels, max(LEAST_LABELS, np.ceil(4 * mean)), MOST_LABELS))

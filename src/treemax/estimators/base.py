@@ -268,7 +268,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
 
         `fit` chooses `threshold_` on rows held out, for the largest micro-averaged F1; set it to another value as you
-        like. A row where no label reaches it gets its most probable label, unless that costs more than a hundredth of the F1. A
+        like. A row where no label reaches it gets its most probable label, unless that costs more than 0.03 of the F1. A
         multi-label model answers in the form of the `y` it was trained with: label lists or an indicator matrix.
         """
         rows = self._rows_to_predict(X)

@@ -191,6 +191,8 @@ def calibration_of_answers(
     scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int, multi_label: bool
 ) -> Calibration:  # fmt: skip
     """The same, from scores, which of the labels are right, and how many labels each row has; `n_known` are known."""
+    if n_known < 2:  # there is nothing to be unsure of
+        return Calibration()
     judged = FIRST_LABELS if multi_label else 1
     found = fit_calibration(scores[:, :judged], hits[:, :judged])
     if not multi_label:

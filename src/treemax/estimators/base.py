@@ -31,6 +31,9 @@ from treemax.pools import cluster_in_use
 
 Self = TypeVar("Self", bound="LabelClassifier")
 
+OFTEN_WITHOUT_LABELS = (
+    0.05  # the share of training rows without labels from which rows may be answered with none
+)
 ROWS_AT_ONCE = 1024  # when all probabilities of a row are looked through
 
 
@@ -235,8 +238,9 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         self.multi_label_ = labels.multi_label
         self.sparse_input_ = isinstance(rows, SparseRows)
         self._label_form = labels.form
-        labelled = bool((labels.counts > 0).all())
-        self.calibration_ = self._calibration_of(model) or Calibration(one_at_least=labelled)
+        found = self._calibration_of(model) or Calibration()
+        often_without = (labels.counts == 0).mean() > OFTEN_WITHOUT_LABELS
+        self.calibration_ = found._replace(one_at_least=found.one_at_least and not often_without)
         self._threshold_was_set = False
         self.model_ = model
         self.reading_ = {}
@@ -268,7 +272,8 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
 
         `fit` chooses `threshold_` on rows held out, for the largest micro-averaged F1; set it to another value as you
-        like. A row where no label reaches it gets its most probable label, unless that costs more than 0.03 of the F1. A
+        like. A row where no label reaches it gets its most probable label, unless that costs more than 0.03 of the F1 or more than one training row in twenty
+        had no label. A
         multi-label model answers in the form of the `y` it was trained with: label lists or an indicator matrix.
         """
         rows = self._rows_to_predict(X)

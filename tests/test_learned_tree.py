@@ -590,3 +590,12 @@ def test_suggestions():
     assert suggested_passes(1, False) == suggested_passes(1, True) == 50
     assert suggested_passes(10**7, False) == 12 and suggested_passes(10**7, True) == 6
     assert deepest(1000, 10) >= 3 and deepest(2, 2) >= 1
+
+
+@pytest.mark.parametrize("X", [sp.csr_matrix((30, 200), dtype=np.float32), np.zeros((30, 4))])
+def test_rows_of_nothing_make_a_model_that_can_be_loaded(X, tmp_path):
+    model = LearnedTree(verbose=0).fit(X, [i % 3 for i in range(30)])
+    model.save(tmp_path / "model.treemax")
+    np.testing.assert_array_equal(
+        treemax.load(tmp_path / "model.treemax").predict_proba(X), model.predict_proba(X)
+    )

@@ -326,3 +326,14 @@ def test_parameters_are_refused_by_name(parameters, message):
     X, y = problem(20)
     with pytest.raises(ValueError, match=message):
         treemax.RecallTree(**parameters).fit(X, y)
+
+
+@pytest.mark.parametrize("algorithm", ["beam", "paper"])
+def test_a_model_of_dense_rows_refuses_more_features(algorithm):
+    random = np.random.RandomState(0)
+    X, y = random.normal(size=(90, 13)).astype(np.float32), random.randint(3, size=90)
+    model = treemax.RecallTree(algorithm=algorithm, verbose=0).fit(X, y)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="X has 26 features, but RecallTree began with dense rows of 13"):
+        model.partial_fit(sp.csr_matrix(np.hstack([X, X])), y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)

@@ -90,6 +90,8 @@ class LabelTree(WithHierarchy):
 
     Attributes
     ----------
+    calibration_ : Calibration
+        What makes probabilities of scores, found on rows held out (none with one pass).
     loss_ : str
         The loss that the model was trained with.
     cost_ : float
@@ -279,13 +281,13 @@ class LabelTree(WithHierarchy):
             if not early_trees:
                 raise
             stopped = True
-        self.loss_, self.cost_ = settings.loss, settings.leaf_cost
         forest = Forest(tuple(trees))
         if len(judging):
             targets = picked_targets(source.targets, judging)
             width, threads = self._beam_width(trees[0]), thread_count(self.n_jobs)
             early = Forest(tuple(early_trees))
             forest = replace(forest, calibration=calibrate(early, held, targets, multi_label, width, threads))
+        self.loss_, self.cost_ = settings.loss, settings.leaf_cost
         if stopped:
             raise TrainingInterrupted(forest, len(trees) / self.n_trees) from None
         return forest

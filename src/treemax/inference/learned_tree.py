@@ -177,7 +177,7 @@ class LearnedTreeModel:
         width = padded(dimension)
         return cls(
             tree, dimension, n_features, features,
-            expect(arrays, "embeddings", np.float32, (n_rows, width)),
+            expect(arrays, "embeddings", np.float32, (max(1, n_rows), width)),
             expect(arrays, "weights", np.float32, (n_vectors, width)),
             expect(arrays, "biases", np.float32, (n_vectors,)), labels_a_row,
         )  # fmt: skip

@@ -437,6 +437,7 @@ def interrupt_at(monkeypatch, number: int) -> None:
 
 def test_interrupt_keeps_the_best_so_far(monkeypatch):
     X, y = some_rows()
+    handler = signal.getsignal(signal.SIGINT)
     whole = quick(X, y, max_trials=4)
     interrupt_at(monkeypatch, 4)  # the first is to compile
     result = quick(X, y, max_trials=10)
@@ -444,7 +445,7 @@ def test_interrupt_keeps_the_best_so_far(monkeypatch):
     assert [line["status"] for line in result.table] == ["done"] * 3 + ["interrupted"]
     assert result.best["value"] == max(line["value"] for line in whole.table[:3])
     assert result.model.n_examples_ == result.best["rows"] == 120
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_interrupt_among_the_defaults_records_them_all_and_they_are_tried_again(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.calibration import Calibration, calibrated, labels_to_rank
 from treemax.estimators.base import TrainingInterrupted
-from treemax.estimators.online import OnlineLabelClassifier
+from treemax.estimators.online import OnlineLabelClassifier, WithRate
 from treemax.inference import linear
 from treemax.inference.scaling import Scaling, scaling_of
 from treemax.inputs import Rows, SparseRows, chosen_rows
@@ -39,7 +39,7 @@ PASSES = {"dense": 10, "sparse": 5}  # rare features are learned by heart sooner
 
 
 @modelfile.saveable
-class OneVsAll(OnlineLabelClassifier):
+class OneVsAll(WithRate, OnlineLabelClassifier):
     """One linear scorer per label, learned together by AdaGrad: accurate, and as slow as the labels are many.
 
     Training and prediction take time and memory proportional to the number of labels: the reference for
@@ -68,7 +68,7 @@ class OneVsAll(OnlineLabelClassifier):
         one. Sparse rows and streams are taken as they are.
     calibration : float
         The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
-        probabilities before that. With fewer than twenty such rows, and in streams, they are not calibrated.
+        probabilities before that. With fewer than five such rows, and in streams, they are not calibrated.
     n_jobs : int or None
         Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
     max_memory : float or None
@@ -179,7 +179,7 @@ class OneVsAll(OnlineLabelClassifier):
         return self._finished(model, scaling)
 
     def _calibrated(self, model: Learnable, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
-        """What the scores of rows that were not learned yet are worth."""
+        """Calibrate on rows that were not learned yet."""
         k = labels_to_rank(targets, model.n_labels, multi_label)
         ids, scores = linear.top(
             model, rows, k, self.settings_.loss, not multi_label, thread_count(self.n_jobs)
@@ -258,16 +258,6 @@ class OneVsAll(OnlineLabelClassifier):
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
         return linear.probabilities(self.model_, rows, *how)
-
-    @property
-    def learning_rate_(self) -> float:
-        """AdaGrad's rate in use."""
-        return self.settings_.rate
-
-    @property
-    def passes_(self) -> int:
-        """How often `fit` went through the rows."""
-        return self.settings_.passes
 
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""

@@ -14,6 +14,22 @@ from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, targe
 Self = TypeVar("Self", bound="OnlineLabelClassifier")
 
 
+class WithRate:
+    """A classifier that shows the learning rate and the passes of its settings."""
+
+    settings_: Any
+
+    @property
+    def learning_rate_(self) -> float:
+        """AdaGrad's rate in use."""
+        return float(self.settings_.rate)
+
+    @property
+    def passes_(self) -> int:
+        """Passes of `fit` over the rows."""
+        return int(self.settings_.passes)
+
+
 class OnlineLabelClassifier(LabelClassifier):
     """A classifier that also learns from a stream: labels and features never seen before simply arrive.
 

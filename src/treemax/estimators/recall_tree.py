@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
-from treemax.estimators.online import OnlineLabelClassifier
+from treemax.estimators.online import OnlineLabelClassifier, WithRate
 from treemax.inference.recall_paper import ROUTER_WEIGHTS, Descent, PaperTreeModel
 from treemax.inference.recall_tree import Beam, RecallTreeModel
 from treemax.inference.scaling import scaling_of
@@ -47,7 +47,7 @@ Model = RecallTreeModel | PaperTreeModel
 
 
 @modelfile.saveable
-class RecallTree(OnlineLabelClassifier):
+class RecallTree(WithRate, OnlineLabelClassifier):
     """A tree finds a few candidates, and linear regressors choose among them; one label a row, online.
 
     Training and prediction take time in the logarithm of the number of labels. Labels and features need no
@@ -92,7 +92,7 @@ class RecallTree(OnlineLabelClassifier):
         Nodes that get less of a row do not learn from it.
     calibration : float
         The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
-        probabilities of "beam" before that. With fewer than twenty such rows, and in streams, they are not calibrated.
+        probabilities of "beam" before that. With fewer than five such rows, and in streams, they are not calibrated.
     scale : bool
         Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
         one. Sparse rows, streams and the paper's algorithm take rows as they are.
@@ -332,16 +332,6 @@ class RecallTree(OnlineLabelClassifier):
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         search = self._search(self.model_, self.model_.n_labels)
         return self.model_.probabilities(rows, search, thread_count(self.n_jobs))
-
-    @property
-    def learning_rate_(self) -> float:
-        """The rate of the regressors in use."""
-        return self.settings_.rate
-
-    @property
-    def passes_(self) -> int:
-        """How often `fit` went through the rows."""
-        return self.settings_.passes
 
     @property
     def progressive_loss_(self) -> float:

@@ -16,7 +16,7 @@ from treemax.labels import Targets
 PRIOR = 0.5  # weight of "the scores are right already", in nats: it matters while rows are few
 PRIOR_ROWS = 30  # the same for the threshold, in rows
 LEAST_SLOPE = 0.05
-F1_OF_AN_ANSWER = 0.03  # that an answer for every row is worth
+F1_OF_AN_ANSWER = 0.03  # the F1 that may be lost so that every row gets a label
 MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
 CUT_ROWS = 0.1  # the share of the rows whose labels above the threshold may be more than were ranked
 FIRST_LABELS = 5  # of a row, on which probabilities are fitted
@@ -177,7 +177,7 @@ def _best_f1(
 def calibrated(
     ids: NDArray[np.int64], scores: NDArray[np.float32], targets: Targets, n_labels: int, multi_label: bool
 ) -> Calibration:
-    """What scores are worth, by rows held out: their best labels, best first (see `labels_to_rank`), and their own."""
+    """The calibration from held-out rows: ids and scores of their best labels (see `labels_to_rank`), and their labels."""
     rows = np.arange(len(ids))
     truth = (
         np.repeat(rows, np.diff(targets.indptr)) * n_labels

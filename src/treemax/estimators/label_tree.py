@@ -250,7 +250,7 @@ class LabelTree(WithHierarchy):
     def _train_forest(
         self, source: RowsInMemory | RowsOnDisk, index: LabelIndex, multi_label: bool, label_features: Any
     ) -> Forest:
-        """All trees, and what their scores are worth; after Ctrl-C, of the trees that are ready."""
+        """Train and calibrate all trees; after Ctrl-C, those that are ready."""
         vectors = self._given_vectors(label_features, index)
         if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
             vectors = source.label_vectors(len(index))

@@ -83,7 +83,7 @@ class LearnedTree(WithHierarchy):
         began, as in Algorithm 1.
     calibration : float
         The share of the rows, 2,000 at most, that only the last passes learn, and that calibrate the probabilities
-        before that. With fewer than twenty such rows they are not calibrated.
+        before that. With fewer than five such rows they are not calibrated.
     search : "exact" or "beam"
         "exact" finds the true best labels, depth first; "beam" looks below the best nodes of each level only.
     beam : int

@@ -1,7 +1,6 @@
 """What a model that learns from a stream remembers of it: how long rows are, and how good its answers were.
 
-Now and then a row is answered before it is learned. Those answers are what scores are worth on rows never seen, so
-they calibrate the probabilities. Which rows is said by their number in the stream, so that a model does not depend on
+Now and then a row is answered before it is learned. Those answers calibrate the probabilities. Which rows is said by their number in the stream, so that a model does not depend on
 how the stream was cut into calls.
 """
 
@@ -54,7 +53,7 @@ class StreamSummary:
             self._n_forgotten += MOST_ANSWERS
 
     def calibration(self, n_known: int, multi_label: bool) -> Calibration | None:
-        """What scores are worth, by the later part of the answers; None while they are few.
+        """The calibration from the later half of the answers; None while they are few.
 
         It is fitted when there are a twentieth more answers than the last time, whenever that is asked.
         """

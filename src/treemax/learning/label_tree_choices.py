@@ -1,4 +1,4 @@
-"""What a label tree finds out from rows held out: the cost of errors, and what the scores of the whole tree are worth.
+"""What a label tree chooses on held-out rows: the cost of errors, and the calibration of the whole tree.
 
 The cost is tried on a sample of the nodes above labels, on 32 labels of each, before the training. The scores are
 those of the tree as it was before the rows held out joined the training.
@@ -165,7 +165,7 @@ def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
 def calibrate(
     early: Forest, rows: SparseRows, targets: Targets, multi_label: bool, width: int | None, threads: int
 ) -> Calibration:
-    """What the scores are worth, by the trees that have not seen these rows; `targets` are their labels."""
+    """Calibrate the scores of trees that have not seen these rows; `targets` are their labels."""
     n_labels = early.trees[0].tree.n_labels
     ids, scores = early.best(rows, labels_to_rank(targets, n_labels, multi_label), width, threads)
     return calibrated(ids, scores, targets, n_labels, multi_label)

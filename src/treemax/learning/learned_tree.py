@@ -266,7 +266,7 @@ class Training:
             self.history.append(-total / max(1.0, learned))
 
     def calibrate(self) -> None:
-        """Find what the scores of the rows held out are worth."""
+        """Calibrate on the held-out rows."""
         rows, targets = chosen_rows(self.given, self.held), picked_targets(self.targets, self.held)
         k = labels_to_rank(targets, self.n_labels, self.multi_label)
         ids, scores = self.model().best(rows, k, None)

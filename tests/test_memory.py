@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,19 @@ def test_files_that_say_nothing_are_left_out_of_account(files, limit):
 )
 def test_sizes_in_words(size, words):
     assert in_words(size) == words
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can hand memory back")
+def test_memory_that_is_free_goes_back_to_the_system():
+    script = (
+        "import numpy as np\n"
+        "from treemax.memory import release_free_memory, used_bytes\n"
+        "blocks = [np.ones(2_000) for _ in range(4_000)]  # 64 MB, small enough to come from the heap\n"
+        "kept = blocks[::500]\n"
+        "del blocks\n"
+        "before = used_bytes()\n"
+        "release_free_memory()\n"
+        "print(before - used_bytes())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 30_000_000

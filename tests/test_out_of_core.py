@@ -430,7 +430,7 @@ import sys, treemax
 from treemax.estimators import label_tree
 from treemax.formats import read_examples
 from treemax.learning.out_of_core import Room
-from treemax.memory import used_bytes
+from treemax.memory import release_free_memory, used_bytes
 
 def trained(path, from_disk):
     model = treemax.LabelTree(verbose=0, passes=3, max_leaf=20)
@@ -444,6 +444,7 @@ for room in (Room(50_000, 1), Room(10**9, 1)):  # compiles, and loads what is lo
     room_for_rows, label_tree.room_for_rows = label_tree.room_for_rows, lambda *arguments: room
     trained(sys.argv[1], from_disk)
     label_tree.room_for_rows = room_for_rows
+release_free_memory()
 open("/proc/self/clear_refs", "w").write("5")  # the peak is that of what follows
 before = used_bytes()
 trained(sys.argv[2], from_disk).save(sys.argv[4])

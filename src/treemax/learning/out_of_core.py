@@ -21,7 +21,7 @@ from treemax.labels import Targets
 from treemax.learning.label_tree import Common, LevelScores, NodeProblem, NodeResult, node_costs, train_node
 from treemax.learning.large_nodes import ROW_BYTES, LargeNode
 from treemax.learning.stored_rows import Piles, Spool, StoredRows, even_piles
-from treemax.memory import in_words, used_bytes
+from treemax.memory import in_words, release_free_memory, used_bytes
 from treemax.pools import Arrays, Table
 from treemax.threads import for_each, one_blas_thread
 from treemax.trees import Tree, label_vectors
@@ -47,6 +47,7 @@ def room_for_rows(memory: int, stored: StoredRows, n_labels: int, threads: int) 
     """What is left of `memory` for rows, once everything is counted that has to be there all the time."""
     per_row = ROW_BYTES * len(stored) + 16 * len(stored.targets.ids)
     per_feature = (100 + 80 * threads) * stored.n_features
+    release_free_memory()
     left = memory - used_bytes() - OVERHEAD - per_row - per_feature - 64 * n_labels
     if left < LEAST_ROOM:
         needed = 1.05 * (memory - left + LEAST_ROOM)  # the process may take a little more another time

@@ -7,7 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from treemax.parameters import check_number
+import treemax
+from treemax.parameters import check_choice, check_number
 from treemax.progress import progress_bar
 
 
@@ -31,7 +32,7 @@ def test_whole_numbers():
 
 
 def test_a_bound_that_is_not_reached():
-    check_number("rate", 1e-300, above=0)
+    check_number("rate", 1e-30, above=0)
     with pytest.raises(ValueError, match="rate must be a number above 0, got 0"):
         check_number("rate", 0, above=0)
 
@@ -44,6 +45,96 @@ def test_without_bounds_the_message_is_still_a_sentence():
 def test_huge_integers_are_numbers():
     with pytest.raises(ValueError, match="at most 10, got 1000"):
         check_number("rate", 10**400, most=10)
+    with pytest.raises(ValueError, match="got an integer of about"):
+        check_number("rate", 10**5000, most=10)
+
+
+@pytest.mark.parametrize(
+    ("value", "whole", "words"),
+    [(2**31, True, "at most 2147483647"), (1e39, False, "at most 3.4e"), (10**400, False, "at most 3.4e"),
+     (1e-300, False, "above 1.2e-38"), (np.float16(0), False, "above 0, got 0.0")],
+)  # fmt: skip
+def test_numbers_that_kernels_cannot_hold(value, whole, words):
+    with pytest.raises(ValueError, match=words):
+        check_number("rate", value, whole=whole, above=0)
+
+
+def test_auto_is_a_word_where_it_is_allowed():
+    check_number("rate", "auto", auto=True)
+    check_choice("loss", "auto", ("hinge",), auto=True)
+    with pytest.raises(ValueError, match="loss must be 'auto' or one of hinge, got 'x'"):
+        check_choice("loss", "x", ("hinge",), auto=True)
+    with pytest.raises(ValueError, match="loss must be one of hinge, got 'auto'"):
+        check_choice("loss", "auto", ("hinge",))
+
+
+def test_numbers_of_numpy_become_those_of_python():
+    X, y = np.eye(4, dtype=np.float32), [0, 1, 2, 3]
+    model = treemax.RecallTree(
+        beam=np.int8(100), prior=np.float16(0.5), scale=np.bool_(True), n_candidates=np.uint8(200)
+    )
+    model.fit(X, y)
+    assert [type(model.get_params()[name]) for name in ("beam", "prior", "scale")] == [int, float, bool]
+    assert model.set_params(beam=np.int16(3)).predict(X).shape == (4,)
+
+
+def test_parameters_are_checked_once():
+    checks = []
+
+    class Counting(treemax.OneVsAll):
+        def _check_parameters(self):
+            checks.append(1)
+            super()._check_parameters()
+
+    X = np.eye(4, dtype=np.float32)
+    model = Counting().fit(X, [0, 1, 2, 3])
+    for _ in range(3):
+        model.predict(X)
+    assert len(checks) == 1
+    model.set_params(batch_size=8).predict(X)
+    assert len(checks) == 2
+    model.batch_size = 0
+    for _ in range(2):
+        with pytest.raises(ValueError, match="batch_size must be an integer at least 1"):
+            model.predict(X)
+
+
+@pytest.mark.parametrize("name", ["beam", "n_jobs", "random_state"])
+def test_a_file_with_a_bad_parameter_is_refused(tmp_path, name):
+    model = treemax.OnlineLabelTree().fit(np.eye(4), [0, 1, 2, 3])
+    setattr(model, name, "x")
+    model.save(tmp_path / "model.treemax")
+    with pytest.raises(
+        treemax.ModelFileError, match=r"model\.treemax: is damaged: its parts do not make a Online"
+    ):
+        treemax.load(tmp_path / "model.treemax")
+
+
+def test_a_language_model_checks_its_parameters_too(tmp_path):
+    model = treemax.TreeLanguageModel(dimension=4, passes=1).fit(["a b", "b a"])
+    model.n_jobs = "x"
+    for call in (model.predict, model.predict_proba, model.log_prob, model.perplexity):
+        with pytest.raises(ValueError, match="n_jobs must be"):
+            call(["a"])
+    model.save(tmp_path / "model.treemax")
+    with pytest.raises(treemax.ModelFileError):
+        treemax.load(tmp_path / "model.treemax")
+
+
+def test_a_vectoriser_checks_its_parameters_too():
+    text = treemax.TfidfText().fit(["red apple", "green apple"])
+    assert text.transform(["red RED"]).nnz == 1
+    assert text.set_params(lowercase=False).transform(["RED"]).nnz == 0
+    for name, value in (("norm", "x"), ("token_pattern", "("), ("ngram_range", 3), ("sublinear_tf", "x")):
+        good = getattr(text, name)
+        setattr(text, name, value)
+        with pytest.raises(ValueError, match=name):
+            text.transform(["red"])
+        header, arrays = text.to_parts()
+        with pytest.raises((ValueError, TypeError)):
+            treemax.TfidfText.from_parts(header, arrays)
+        setattr(text, name, good)
+    assert treemax.HashingText(bits=np.int8(20)).transform(["red"]).shape == (1, 2**20)
 
 
 def test_progress_is_silent_away_from_a_terminal(capsys):

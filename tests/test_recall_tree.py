@@ -1,5 +1,8 @@
 """RecallTree: against a slow reference, while it grows, and with threads."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -337,3 +340,22 @@ def test_a_model_of_dense_rows_refuses_more_features(algorithm):
     with pytest.raises(ValueError, match="X has 26 features, but RecallTree began with dense rows of 13"):
         model.partial_fit(sp.csr_matrix(np.hstack([X, X])), y)
     np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_threads_find_room_for_their_rows():
+    """In a process of its own, which is ended should it go on for ever."""
+    code = """
+import numpy as np, treemax
+y = np.arange(3000) % 300
+X = np.random.RandomState(0).normal(size=(300, 20))[y]
+for n_jobs in (2, 8):
+    assert treemax.RecallTree(n_jobs=n_jobs, passes=2, depth=2, verbose=0).fit(X, y).score(X, y) > 0.9
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_beam_wider_than_the_tree_is_as_wide_as_the_tree():
+    X, y = problem()
+    wide = treemax.RecallTree(beam=2**31 - 1, n_candidates=2**31 - 1, verbose=0).fit(X, y)
+    whole = treemax.RecallTree(beam=16, n_candidates=30, verbose=0).fit(X, y)
+    np.testing.assert_array_equal(wide.predict_topk(X, 3).scores, whole.predict_topk(X, 3).scores)

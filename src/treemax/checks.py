@@ -32,6 +32,12 @@ import treemax
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 
+ODD_VALUES: tuple[Any, ...] = (
+    "x", "auto", None, True, -1, 0, 0.5, float("nan"), float("inf"), 1e-300, 1e300, 2**31 - 1, 2**63, -(10**30), 10**400,
+    np.int8(100), np.uint8(0), np.float16(0.5), np.bool_(True), np.str_("x"), [1], np.array([1, 2]), 1j,
+)  # fmt: skip
+"""What nobody should set a parameter to."""
+
 
 def example_data(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Seven classes of points, easy to tell apart, a fifth of the entries non-zero."""
@@ -387,6 +393,51 @@ def check_bad_input_is_refused(estimator: Any) -> None:
     np.testing.assert_array_equal(before.scores, after.scores)
 
 
+def check_parameters_when_used(estimator: Any) -> None:
+    """Whatever parameters become after `fit`, or are in a file: an answer, or a ValueError, or a ModelFileError."""
+    X, y = example_data()
+    for form in (np.asarray, sp.csr_matrix):
+        model = clone(estimator).fit(form(X), y)
+        header, arrays = model.to_parts(resume=True)
+        for name, good in model.get_params(deep=False).items():
+            for value in ODD_VALUES:
+                setattr(model, name, value)
+                _answers_or_refuses(model, form(X[:20]), y[:20])
+                if type(value) in (int, float, str, bool, type(None)):
+                    changed = {**header, "parameters": {**header["parameters"], name: value}}
+                    try:
+                        parts = {"class": type(model).__name__, "state": changed}
+                        loaded = treemax.modelfile.object_from_parts(parts, arrays)
+                    except treemax.ModelFileError:
+                        continue
+                    _answers_or_refuses(loaded, form(X[:20]), y[:20])
+            setattr(model, name, good)
+        assert model.predict_topk(form(X), 3).labels.shape == (len(X), 3)
+
+
+def _answers_or_refuses(model: Any, X: Any, y: Any) -> None:
+    """The model answers with numbers, or says which parameter is wrong."""
+    calls = (
+        lambda: model.predict_topk(X, 3).scores,
+        lambda: model.predict_proba(X),
+        lambda: model.predict_above(X, 0.1),
+    )
+    refusals = 0
+    for call in calls:
+        try:
+            answer = call()
+        except ValueError as error:
+            assert "must be" in str(error) or "cannot be used to seed" in str(error), (
+                f"not our error: {error}"
+            )
+            refusals += 1
+        else:
+            assert len(answer) == X.shape[0] and (isinstance(answer, list) or np.isfinite(answer).all())
+    assert refusals in (0, len(calls)), "some answers check the parameters, some do not"
+    if refusals and hasattr(model, "partial_fit"):
+        refused(lambda: model.partial_fit(X, y), "")
+
+
 def check_unfitted(estimator: Any) -> None:
     """Nothing can be asked of a model before it is fitted."""
     X, _ = example_data()
@@ -484,6 +535,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_copies,
     check_threads_agree,
     check_bad_input_is_refused,
+    check_parameters_when_used,
     check_unfitted,
     check_partial_fit_continues,
     check_partial_fit_after_fit_and_load,

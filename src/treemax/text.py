@@ -7,6 +7,7 @@ and the two are saved as one model that takes raw text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -36,6 +37,7 @@ from treemax.modelfile import (
     save,
     saveable,
 )
+from treemax.parameters import CheckedParameters
 from treemax.vocabulary import Vocabulary, weighted
 from treemax.words import WordCounter, encoded, word_counter
 
@@ -85,7 +87,7 @@ class _TextTransformer(TransformerMixin, BaseEstimator):
 
 
 @saveable
-class TfidfText(_TextTransformer):
+class TfidfText(CheckedParameters, _TextTransformer):
     """Words weighted by how telling they are, over a vocabulary learned from the training texts.
 
     What scikit-learn's `TfidfVectorizer` gives, to the last bit, with the recipe that suits long-tailed text: logarithmic
@@ -155,16 +157,22 @@ class TfidfText(_TextTransformer):
         self._adopt(vocabulary)
         return vocabulary.rows
 
-    def _vocabulary(self) -> Vocabulary:
-        parameters = self.get_params(deep=False)
+    def _check_parameters(self) -> None:
         if isinstance(self.min_df, str) and self.min_df != "auto":
             raise ValueError(
                 f"min_df must be 'auto', a number of texts or a share of them, got {self.min_df!r}."
             )
         least = 1 if self.min_df == "auto" else self.min_df
-        checked = {**parameters, "min_df": least}
-        TfidfVectorizer(vocabulary=["word"], **checked).fit([""])  # which checks the parameters
-        return Vocabulary(parameters)
+        try:  # scikit-learn checks the others
+            TfidfVectorizer(vocabulary=["word"], **{**self.get_params(deep=False), "min_df": least}).fit([""])
+        except re.error as error:
+            raise ValueError(
+                f"token_pattern must be a regular expression, got {self.token_pattern!r}: {error}."
+            ) from None
+
+    def _vocabulary(self) -> Vocabulary:
+        self._check_when_used()
+        return Vocabulary(self.get_params(deep=False))
 
     def _adopt(self, vocabulary: Vocabulary) -> None:
         terms, weights = vocabulary.finish()
@@ -177,7 +185,7 @@ class TfidfText(_TextTransformer):
     def transform(self, texts: Any) -> sp.csr_matrix:
         """The texts as rows of features; words not in the vocabulary are left out."""
         check_is_fitted(self)
-        if self._reader is None:  # made when first needed: a loaded model opens without its dictionary
+        if self._check_when_used() or self._reader is None:  # a loaded model opens without its dictionary
             parameters = self.get_params(deep=False)
             self._reader = word_counter(parameters, self.terms_.classes.tolist()), parameters
         counter, parameters = self._reader
@@ -204,6 +212,7 @@ class TfidfText(_TextTransformer):
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> TfidfText:
         """The vectoriser back from its parts."""
         text = cls(**_with_pairs(header["parameters"]))
+        text._check_when_used()
         text.terms_ = LabelIndex.from_arrays(part("terms", arrays), "O")
         text.idf_ = arrays["idf"]
         text._reader = None
@@ -293,7 +302,7 @@ class HashingText(_TextTransformer):
             np.cumsum(np.concatenate([counts for counts, _, _ in batches]), out=indptr[1:])
         indices = np.concatenate([np.empty(0, np.int32), *(indices for _, indices, _ in batches)])
         values = np.concatenate([np.empty(0, np.float32), *(values for _, _, values in batches)])
-        X = sp.csr_matrix((values, indices, indptr), shape=(len(rows), 2**self.bits))
+        X = sp.csr_matrix((values, indices, indptr), shape=(len(rows), 2 ** int(self.bits)))
         X.has_canonical_format = True  # sorted and summed by the kernel
         return X
 
@@ -339,7 +348,7 @@ class HashingText(_TextTransformer):
         """Features per row, their columns and values."""
         grams = _most_grams(np.diff(offsets), words, characters)
         found = np.empty(int(grams.max()), dtype=np.uint32)
-        distinct = int(np.minimum(grams, 2**self.bits).sum())
+        distinct = int(np.minimum(grams, 2 ** int(self.bits)).sum())
         indptr = np.empty(len(offsets), dtype=np.int64)
         indices, values = np.empty(distinct, dtype=np.int32), np.empty(distinct, dtype=np.float32)
         size = hash_texts(

@@ -14,6 +14,7 @@ import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
 Piece = TypeVar("Piece")
+MOST_THREADS = 1024  # that may be asked for
 
 
 def thread_count(n_jobs: int | None) -> int:
@@ -26,6 +27,8 @@ def thread_count(n_jobs: int | None) -> int:
         return 1
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
         raise ValueError(f"n_jobs must be None or an integer other than zero, got {n_jobs!r}.")
+    if n_jobs > MOST_THREADS:
+        raise ValueError(f"n_jobs must be at most {MOST_THREADS}, got {n_jobs!r:.60}.")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 

@@ -26,7 +26,7 @@ from treemax.inputs import Rows, SparseRows, as_rows, chosen_rows, is_arrow
 from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, distinct, read_labels, target_ids
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
-from treemax.parameters import check_number
+from treemax.parameters import CheckedParameters, check_number
 from treemax.pools import cluster_in_use
 
 Self = TypeVar("Self", bound="LabelClassifier")
@@ -53,7 +53,7 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.done = done
 
 
-class LabelClassifier(ClassifierMixin, BaseEstimator):
+class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
     """Base class of all classifiers; see `OneVsAll` for one that is easy to read.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
@@ -77,9 +77,6 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
 
     # --- what a system adds -----------------------------------------------------------------------------
-
-    def _check_parameters(self) -> None:
-        """Raise a ValueError that names the parameter and the value it got."""
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
         """Refuse, before anything is changed, what would not fit in memory; `growing` from what there is."""
@@ -178,7 +175,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit(self: Self, X: Any, y: Any, **options: Any) -> Self:
         """`fit` with whatever else a system takes, which is handed to its `_train_named`."""
-        self._check_parameters()
+        self._check_when_used()
         rows, labels = self._read(X, y)
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
@@ -435,6 +432,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
     def _rows_to_predict(self, X: Any) -> Rows:
         if "model_" not in self.__dict__:  # asking scikit-learn takes as long as a small search
             check_is_fitted(self, "model_")
+        self._check_when_used()
         rows = as_rows(X)
         self._check_width(X, rows)
         return rows
@@ -511,6 +509,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):
         """The estimator back from its parts."""
         parameters = modelfile.part("parameters", arrays)
         estimator = cls(**cls._parameters_from_parts(header["parameters"], parameters))
+        estimator._check_when_used()
         index = LabelIndex.from_arrays(modelfile.part("labels", arrays), header["label_dtype"])
         counts = np.array(arrays["label_counts"])
         if counts.shape != (len(index),) or counts.dtype != np.int64:

@@ -31,7 +31,7 @@ from treemax.learning.label_tree_choices import (
 from treemax.learning.out_of_core import RowsOnDisk, StoredTraining, room_for_rows
 from treemax.learning.stored_rows import StoredRows
 from treemax.memory import as_bytes
-from treemax.parameters import check_number
+from treemax.parameters import check_choice, check_number, is_auto
 from treemax.pools import cluster_in_use
 from treemax.progress import progress_bar
 from treemax.threads import interruptible, thread_count
@@ -163,20 +163,16 @@ class LabelTree(WithHierarchy):
             "search": ("beam", "exact"),
         }
         for name, choices in choices_of.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), choices)
         check_tree(self.tree)
-        if not _is_auto(self.arity):
-            check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN)
+        check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN, auto=True)
         check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
-        if not _is_auto(self.cost):
-            check_number("cost", self.cost, above=0)
+        check_number("cost", self.cost, above=0, auto=True)
         check_number("temperature", self.temperature, least=0.01, most=100)
         check_number("threshold", self.threshold, least=0)
         for name in ("n_trees", "passes"):
             check_number(name, getattr(self, name), whole=True, least=1)
         check_number("beam", self.beam, whole=True, least=1)
-        thread_count(self.n_jobs)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class LabelTree(WithHierarchy):
 
     def _check_fit_file(self, memory: int | str) -> int:
         """Refuse what `fit_file` cannot do, before hours are spent on reading; gives the memory in bytes."""
-        self._check_parameters()
+        self._check_when_used()
         if cluster_in_use() or checkpoints_are_kept():
             raise ValueError("fit_file trains on this machine and keeps no checkpoints; use fit for either.")
         return as_bytes(memory)
@@ -313,10 +309,10 @@ class LabelTree(WithHierarchy):
 
     def _cost_is_chosen(self) -> bool:
         """Whether rows held out choose the cost: not with an L1 penalty, for which no suite asked for another."""
-        return _is_auto(self.cost) and self.penalty == "l2"
+        return is_auto(self.cost) and self.penalty == "l2"
 
     def _settings(self, n_rows: int) -> Settings:
-        cost = middle_cost(self.loss) if _is_auto(self.cost) else float(self.cost)
+        cost = middle_cost(self.loss) if is_auto(self.cost) else float(self.cost)
         held_share = held_share_of(n_rows) if self.passes > 1 else 0
         return Settings(
             self.loss, cost, cost, self.passes, self.threshold, held_share, self.penalty, self.precision
@@ -335,7 +331,7 @@ class LabelTree(WithHierarchy):
         return self.model_.best(rows, k, self._beam_width(self.model_.trees[0]), thread_count(self.n_jobs))
 
     def _beam_width(self, packed: PackedTree) -> int | None:
-        return None if self.search == "exact" else min(self.beam, len(packed.tree))
+        return None if self.search == "exact" else min(int(self.beam), len(packed.tree))
 
     def label_tree(self) -> Tree:
         """The tree over the labels, of several the first; its leaves are places in `classes_`."""
@@ -379,7 +375,3 @@ class LabelTree(WithHierarchy):
         if not 0 < self.cost_ < math.inf:
             raise ValueError(f"the cost is {self.cost_}, expected a positive number")
         return Forest(trees)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

@@ -25,7 +25,7 @@ from treemax.learning.language_model import OPTIMIZERS, FlatOutput, Settings, St
 from treemax.learning.learned_tree import Structure
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import perplexity
-from treemax.parameters import check_number
+from treemax.parameters import CheckedParameters, check_choice, check_number, is_auto
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, crowned_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
@@ -37,7 +37,7 @@ WORDS_AT_ONCE = 2**18  # whose contexts are held
 
 
 @modelfile.saveable
-class TreeLanguageModel(BaseEstimator):
+class TreeLanguageModel(CheckedParameters, BaseEstimator):
     """A language model: how likely each word is to come next, by softmaxes along the path to it in a tree.
 
     The words before are represented by a short vector, the sum of a matrix times the embedding of each of them; each
@@ -171,19 +171,16 @@ class TreeLanguageModel(BaseEstimator):
             "optimizer": tuple(OPTIMIZERS),
         }
         for name, choices in choices_of.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), choices)
         known = ("learned", *FIXED_TREES, "flat")
         if not is_hierarchy(self.tree) and self.tree not in known:
             raise ValueError(f"tree must be one of {', '.join(known)}, or a hierarchy, got {self.tree!r}.")
         check_number("arity", self.arity, whole=True, least=2, most=1024)
-        if not _is_auto(self.direct):
-            check_number("direct", self.direct, whole=True, least=0, most=self.arity - 1)
+        check_number("direct", self.direct, whole=True, least=0, most=self.arity - 1, auto=True)
         check_number("dimension", self.dimension, whole=True, least=1, most=4096)
         check_number("context", self.context, whole=True, least=1, most=256)
         check_number("passes", self.passes, whole=True, least=1)
-        if not _is_auto(self.learning_rate):
-            check_number("learning_rate", self.learning_rate, above=0)
+        check_number("learning_rate", self.learning_rate, above=0, auto=True)
         check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("batch_size", self.batch_size, whole=True, least=1, most=65536)
         check_number("assign_every", self.assign_every, above=0)
@@ -191,7 +188,6 @@ class TreeLanguageModel(BaseEstimator):
         check_number("min_count", self.min_count, whole=True, least=1)
         if self.max_words is not None:
             check_number("max_words", self.max_words, whole=True, least=3)
-        thread_count(self.n_jobs)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -207,7 +203,7 @@ class TreeLanguageModel(BaseEstimator):
         validation : list of texts, optional
             Whose perplexity is put down in `history_` after every pass.
         """
-        self._check_parameters()
+        self._check_when_used()
         vocabulary, ids = Vocabulary.learned(texts, self.min_count, self.max_words)
         self._check_size(len(vocabulary), len(vocabulary))
         stream = Stream.of_texts(ids, len(vocabulary), self.context)
@@ -269,7 +265,7 @@ class TreeLanguageModel(BaseEstimator):
         return self.tree if isinstance(self.tree, str) else "own tree"
 
     def _settings(self, passes: int) -> Settings:
-        rate = RATES[self.optimizer] if _is_auto(self.learning_rate) else float(self.learning_rate)
+        rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
         return Settings(
             self.dimension, self.context, self.transitions == "full", rate, passes, SCHEDULES[self.schedule],
             self.optimizer, self.dropout, self.batch_size,
@@ -292,7 +288,7 @@ class TreeLanguageModel(BaseEstimator):
         if self.tree == "huffman":
             return huffman_tree(vocabulary.counts, self.arity)
         if self.tree == "learned":
-            direct = min(n_words, 4 * self.arity // 5 if _is_auto(self.direct) else int(self.direct))
+            direct = min(n_words, 4 * self.arity // 5 if is_auto(self.direct) else int(self.direct))
             rest = direct + random.permutation(n_words - direct)
             return crowned_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
         drawn = random_tree(n_words, self.arity, self.arity, random)
@@ -342,7 +338,7 @@ class TreeLanguageModel(BaseEstimator):
 
         A list with an array for each text, one longer than the text has words.
         """
-        check_is_fitted(self, "model_")
+        self._check_ready()
         ids = self.vocabulary_.ids(texts)
         stream = Stream.of_texts(ids, len(self.vocabulary_), self.model_.length)
         found = self._log_probabilities(self.model_, stream)
@@ -350,7 +346,7 @@ class TreeLanguageModel(BaseEstimator):
 
     def perplexity(self, texts: Any) -> float:
         """exp of the mean of -log p over all words of the texts and their ends."""
-        check_is_fitted(self, "model_")
+        self._check_ready()
         stream = Stream.of_texts(self.vocabulary_.ids(texts), len(self.vocabulary_), self.model_.length)
         if not len(stream):
             raise ValueError("There are no texts to evaluate: the list is empty.")
@@ -398,9 +394,13 @@ class TreeLanguageModel(BaseEstimator):
             )
         return self.model_.probabilities(rows, thread_count(self.n_jobs))
 
+    def _check_ready(self) -> None:
+        check_is_fitted(self, "model_")
+        self._check_when_used()
+
     def _contexts(self, contexts: Any) -> NDArray[np.uint32]:
         """The last words of each context, the very last first."""
-        check_is_fitted(self, "model_")
+        self._check_ready()
         length, n_words = self.model_.length, len(self.vocabulary_)
         rows = [text[::-1][:length] for text in self.vocabulary_.ids(contexts, with_end=False)]
         found = np.full((len(rows), length), n_words, dtype=np.uint32)
@@ -501,6 +501,7 @@ class TreeLanguageModel(BaseEstimator):
         """The estimator back from its parts."""
         parameters = modelfile.part("parameters", arrays)
         estimator = cls(**parameters_from_parts(header["parameters"], parameters))
+        estimator._check_when_used()
         index, counts = (
             LabelIndex.from_arrays(modelfile.part("words", arrays), "O"),
             np.array(arrays["counts"]),
@@ -522,7 +523,3 @@ class TreeLanguageModel(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

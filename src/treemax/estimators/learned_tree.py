@@ -26,7 +26,7 @@ from treemax.learning.learned_tree import (
     suggested_passes,
 )
 from treemax.memory import available_bytes, in_words
-from treemax.parameters import check_number
+from treemax.parameters import check_choice, check_number, is_auto
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_vectors, random_tree, tree_of
@@ -176,23 +176,19 @@ class LearnedTree(WithHierarchy):
             "search": ("exact", "beam"),
         }
         for name, choices in choices_of.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), choices)
         if not is_hierarchy(self.tree) and self.tree not in ("learned", *FIXED_TREES):
             known = ", ".join(("learned", *FIXED_TREES))
             raise ValueError(f"tree must be one of {known}, or a hierarchy, got {self.tree!r}.")
         check_number("arity", self.arity, whole=True, least=2, most=1024)
         check_number("dimension", self.dimension, whole=True, least=1, most=4096)
-        if not _is_auto(self.passes):
-            check_number("passes", self.passes, whole=True, least=1)
-        if not _is_auto(self.learning_rate):
-            check_number("learning_rate", self.learning_rate, above=0)
+        check_number("passes", self.passes, whole=True, least=1, auto=True)
+        check_number("learning_rate", self.learning_rate, above=0, auto=True)
         check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
         check_number("calibration", self.calibration, least=0, most=0.5)
         check_number("beam", self.beam, whole=True, least=1)
-        thread_count(self.n_jobs)
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
         needed, limit = 8 * padded(self.dimension) * n_labels, 0.8 * available_bytes()
@@ -237,8 +233,8 @@ class LearnedTree(WithHierarchy):
         return self.tree if isinstance(self.tree, str) else "own tree"
 
     def _settings(self, n_rows: int, multi_label: bool) -> Settings:
-        passes = suggested_passes(n_rows, multi_label) if _is_auto(self.passes) else int(self.passes)
-        rate = RATES[self.optimizer] if _is_auto(self.learning_rate) else float(self.learning_rate)
+        passes = suggested_passes(n_rows, multi_label) if is_auto(self.passes) else int(self.passes)
+        rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
         return Settings(
             self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one",
             self.objective, self.statistics,
@@ -258,7 +254,7 @@ class LearnedTree(WithHierarchy):
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        beam = None if self.search == "exact" else min(self.beam, len(self.model_.tree))
+        beam = None if self.search == "exact" else min(int(self.beam), len(self.model_.tree))
         return self.model_.best(rows, k, beam, thread_count(self.n_jobs))
 
     @property
@@ -298,7 +294,3 @@ class LearnedTree(WithHierarchy):
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LearnedTreeModel:
         self.losses_ = [float(loss) for loss in header["losses"]]
         return LearnedTreeModel.from_parts(header, arrays, len(self.label_index_))
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

@@ -18,7 +18,7 @@ from treemax.kernels.lom_tree import Way
 from treemax.labels import Targets
 from treemax.learning.adagrad import mean_squared_length, row_orders
 from treemax.learning.lom_tree import Settings, empty_model, learn, make_room, nodes_for
-from treemax.parameters import check_number
+from treemax.parameters import check_number, is_auto
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import NodeLabels
@@ -100,14 +100,11 @@ class LOMTree(OnlineLabelClassifier):
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        if not _is_auto(self.max_nodes):
-            check_number("max_nodes", self.max_nodes, whole=True, least=1)
+        check_number("max_nodes", self.max_nodes, whole=True, least=1, auto=True)
         check_number("swap_resistance", self.swap_resistance, least=0)
         check_number("least_weight", self.least_weight, above=0, most=1)
         check_number("passes", self.passes, whole=True, least=1)
-        if not _is_auto(self.learning_rate):
-            check_number("learning_rate", self.learning_rate, above=0)
-        thread_count(self.n_jobs)
+        check_number("learning_rate", self.learning_rate, above=0, auto=True)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -128,7 +125,7 @@ class LOMTree(OnlineLabelClassifier):
         squared_length, width = mean_squared_length(rows)
         rate = RATE / math.sqrt(squared_length * width)
         self.settings_ = Settings(
-            rate if _is_auto(self.learning_rate) else float(self.learning_rate), squared_length / width
+            rate if is_auto(self.learning_rate) else float(self.learning_rate), squared_length / width
         )
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels)
 
@@ -149,7 +146,7 @@ class LOMTree(OnlineLabelClassifier):
             pass
 
     def _way(self, n_labels: int) -> Way:
-        max_nodes = nodes_for(n_labels) if _is_auto(self.max_nodes) else int(self.max_nodes)
+        max_nodes = nodes_for(n_labels) if is_auto(self.max_nodes) else int(self.max_nodes)
         return Way(max_nodes, float(self.swap_resistance), float(self.least_weight))
 
     # --- answering --------------------------------------------------------------------------------------
@@ -189,7 +186,3 @@ class LOMTree(OnlineLabelClassifier):
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LOMTreeModel:
         self.settings_ = Settings(**header["settings"])
         return LOMTreeModel.from_parts(header, arrays, len(self.label_index_))
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

@@ -31,7 +31,7 @@ from treemax.learning.adagrad import (
 )
 from treemax.learning.held_out import Schedule
 from treemax.memory import available_bytes, in_words
-from treemax.parameters import check_number
+from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 
@@ -134,21 +134,17 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         self.calibration = calibration
 
     def _check_parameters(self) -> None:
-        if self.loss not in ("auto", *LOSSES):
-            raise ValueError(f"loss must be 'auto' or one of {', '.join(LOSSES)}, got {self.loss!r}.")
-        if not _is_auto(self.passes):
-            check_number("passes", self.passes, whole=True, least=1)
+        check_choice("loss", self.loss, LOSSES, auto=True)
+        check_number("passes", self.passes, whole=True, least=1, auto=True)
         check_number("calibration", self.calibration, least=0, most=0.5)
         check_number("batch_size", self.batch_size, whole=True, least=1, most=MOST_BATCH_ROWS)
         check_number("final_rate", self.final_rate, least=0, most=1)
         check_number("least_gradient", self.least_gradient, least=0)
         for name in ("learning_rate", "initial_accumulator"):
-            value = getattr(self, name)
-            if not _is_auto(value):
-                check_number(name, value, above=0)
+            check_number(name, getattr(self, name), above=0, auto=True)
+        check_flag("scale", self.scale)
         if self.max_memory is not None:
             check_number("max_memory", self.max_memory, above=0)
-        thread_count(self.n_jobs)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -289,10 +285,6 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
 
 def _passes(given: int | str, rows: Rows) -> int:
-    if not _is_auto(given):
+    if not is_auto(given):
         return int(given)
     return PASSES["sparse" if isinstance(rows, SparseRows) else "dense"]
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

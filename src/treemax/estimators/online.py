@@ -58,7 +58,7 @@ class OnlineLabelClassifier(LabelClassifier):
 
         `classes` may announce labels (scikit-learn's manner); nothing needs to be announced.
         """
-        self._check_parameters()
+        self._check_when_used()
         rows, labels = self._read(X, y)
         announced = None if classes is None else read_labels(classes, "classes")
         if not self.__sklearn_is_fitted__():

@@ -30,7 +30,7 @@ from treemax.learning.online_tree import (
     learn,
     planted_tree,
 )
-from treemax.parameters import check_number
+from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, build_tree, check_tree, is_hierarchy, named_tree
@@ -161,8 +161,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     def _check_parameters(self) -> None:
         choices = {"policy": tuple(POLICIES), "schedule": SCHEDULES, "search": ("beam", "exact")}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), allowed)
+        for name in ("together", "shuffle"):
+            check_flag(name, getattr(self, name))
         if self.tree is not None:
             check_tree(self.tree)
         for name in ("arity", "max_leaf"):
@@ -172,11 +173,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         check_number("alpha", self.alpha, least=0, most=1)
         check_number("epsilon", self.epsilon, above=0)
         check_number("least_gradient", self.least_gradient, least=0, most=0.5)
-        if not (isinstance(self.learning_rate, str) and self.learning_rate == "auto"):
-            check_number("learning_rate", self.learning_rate, above=0)
+        check_number("learning_rate", self.learning_rate, above=0, auto=True)
         if self.sample is not None:
             check_number("sample", self.sample, above=0, most=1)
-        thread_count(self.n_jobs)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -262,7 +261,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             alpha=self.alpha,
             together=self.together,
             schedule=self.schedule,
-            rate=None if self.learning_rate == "auto" else float(self.learning_rate),
+            rate=None if is_auto(self.learning_rate) else float(self.learning_rate),
             epsilon=self.epsilon,
             least_gradient=self.least_gradient,
         )
@@ -272,7 +271,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         if self.search == "exact":
             return self.model_.exact(rows, k, thread_count(self.n_jobs))
-        return self.model_.beam(rows, k, min(self.beam, self.model_.n_nodes), thread_count(self.n_jobs))
+        return self.model_.beam(rows, k, min(int(self.beam), self.model_.n_nodes), thread_count(self.n_jobs))
 
     @property
     def learning_rate_(self) -> float:

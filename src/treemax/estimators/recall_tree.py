@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from treemax.learning.recall_tree import (
     learn,
     make_room,
 )
-from treemax.parameters import check_number
+from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import NodeLabels
@@ -177,25 +177,22 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     def _check_parameters(self) -> None:
         for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), choices)
         if self.bound is not None:
             check_number("bound", self.bound, least=0)
         check_number("arity", self.arity, whole=True, least=2, most=256)
         check_number("beam", self.beam, whole=True, least=1)
         for name in ("n_candidates", "depth", "passes"):
-            if not _is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), whole=True, least=1)
+            check_number(name, getattr(self, name), whole=True, least=1, auto=True)
         for name in ("learning_rate", "router_rate"):
-            if not _is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), above=0)
+            check_number(name, getattr(self, name), above=0, auto=True)
         check_number("calibration", self.calibration, least=0, most=0.5)
         for name in ("final_rate", "least_share"):
             check_number(name, getattr(self, name), least=0, most=1)
         check_number("prior", self.prior, least=0)
-        if not _is_auto(self.least_gradient):
-            check_number("least_gradient", self.least_gradient, least=0)
-        thread_count(self.n_jobs)
+        check_number("least_gradient", self.least_gradient, least=0, auto=True)
+        for name in ("path_features", "scale"):
+            check_flag(name, getattr(self, name))
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -229,7 +226,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return model
 
     def _passes(self, rows: Rows) -> int:
-        if not _is_auto(self.passes):
+        if not is_auto(self.passes):
             return int(self.passes)
         if self.algorithm == "paper":
             return PASSES["paper"]
@@ -263,7 +260,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             paper.make_room(model, n_labels, n_features, n_candidates)
             return model
         make_room(model, n_labels, n_features, n_candidates)
-        while _is_auto(self.depth) and model.depth < depth_for(n_labels, self.arity, int(model.found[2])):
+        while is_auto(self.depth) and model.depth < depth_for(n_labels, self.arity, int(model.found[2])):
             model = deepened(model, n_candidates)
         return model
 
@@ -288,7 +285,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         sparse, n_features = isinstance(rows, SparseRows), rows.shape[1]
         if self.algorithm == "paper":
             return paper.empty_model(sparse, n_features, n_labels, self._descent(n_labels).n_candidates)
-        depth = depth_for(n_labels, self.arity, len(rows)) if _is_auto(self.depth) else int(self.depth)
+        depth = depth_for(n_labels, self.arity, len(rows)) if is_auto(self.depth) else int(self.depth)
         n_candidates = self._beam(n_labels).n_candidates
         return empty_model(sparse, n_features, n_labels, self.arity, depth, n_candidates)
 
@@ -296,15 +293,18 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return self._descent(n_labels) if isinstance(model, PaperTreeModel) else self._beam(n_labels)
 
     def _beam(self, n_labels: int) -> Beam:
-        n_candidates = candidates_for(n_labels) if _is_auto(self.n_candidates) else int(self.n_candidates)
-        return Beam(self.beam, n_candidates, LEAST_SHARE_OF_BEAM, self.prior)
+        return Beam(self.beam, self._n_candidates(n_labels, candidates_for), LEAST_SHARE_OF_BEAM, self.prior)
 
     def _descent(self, n_labels: int) -> Descent:
-        n_candidates = (
-            paper.candidates_for(n_labels) if _is_auto(self.n_candidates) else int(self.n_candidates)
-        )
-        depth = paper.depth_for(n_labels) if _is_auto(self.depth) else int(self.depth)
+        n_candidates = self._n_candidates(n_labels, paper.candidates_for)
+        depth = paper.depth_for(n_labels) if is_auto(self.depth) else int(self.depth)
         return Descent(n_candidates, depth, self.bound, self.path_features, self.router_weight)
+
+    def _n_candidates(self, n_labels: int, suggested: Callable[[int], int]) -> int:
+        """How many labels are scored; nodes have no room for far more than there are."""
+        if is_auto(self.n_candidates):
+            return suggested(n_labels)
+        return min(int(self.n_candidates), 1 << max(10, n_labels.bit_length()))
 
     def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int) -> Settings:
         squared_length, width = mean_squared_length(rows)
@@ -314,11 +314,11 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         )
         least = 1e-2 if as_printed else 1e-3
         return Settings(
-            rate=rate if _is_auto(self.learning_rate) else float(self.learning_rate),
-            router_rate=router_rate if _is_auto(self.router_rate) else float(self.router_rate),
+            rate=rate if is_auto(self.learning_rate) else float(self.learning_rate),
+            router_rate=router_rate if is_auto(self.router_rate) else float(self.router_rate),
             initial=initial,
             final_rate=final_rate,
-            least_gradient=least if _is_auto(self.least_gradient) else float(self.least_gradient),
+            least_gradient=least if is_auto(self.least_gradient) else float(self.least_gradient),
             least_share=self.least_share,
             passes=passes,
         )
@@ -373,7 +373,3 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         self.settings_ = Settings(**header["settings"])
         kind = PaperTreeModel if header["paper"] else RecallTreeModel
         return kind.from_parts(header, arrays, len(self.label_index_))
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

@@ -27,7 +27,7 @@ from treemax.learning.tao import (
     state_parts,
     table_of,
 )
-from treemax.parameters import check_number
+from treemax.parameters import check_choice, check_flag, check_number
 from treemax.pools import Crew, Table, pool_for
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
@@ -193,25 +193,19 @@ class SoftmaxTree(LabelClassifier):
 
     def _check_parameters(self) -> None:
         for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", learning.STARTS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-        if self.depth != "auto":
-            check_number("depth", self.depth, whole=True, least=0, most=24)
-        if self.leaf_classes is not None and self.leaf_classes != "auto":
-            check_number("leaf_classes", self.leaf_classes, whole=True, least=1)
-        if self.alpha != "auto":
-            check_number("alpha", self.alpha, least=0)
+            check_choice(name, getattr(self, name), choices)
+        check_number("depth", self.depth, whole=True, least=0, most=24, auto=True)
+        if self.leaf_classes is not None:
+            check_number("leaf_classes", self.leaf_classes, whole=True, least=1, auto=True)
+        check_flag("warm_start", self.warm_start)
         check_number("iterations", self.iterations, whole=True, least=1)
         for name in ("beta", "tolerance", "plane_penalty"):
             check_number(name, getattr(self, name), above=0)
-        if self.ridge != "auto":
-            check_number("ridge", self.ridge, least=0)
-        if self.spill != "auto":
-            check_number("spill", self.spill, least=0)
+        for name in ("alpha", "ridge", "spill"):
+            check_number(name, getattr(self, name), least=0, auto=True)
         check_number("growth", self.growth, above=0, most=1)
         check_number("early_share", self.early_share, above=0, most=1)
         check_number("smoothing", self.smoothing, least=0, most=1)
-        thread_count(self.n_jobs)
 
     @property
     def _n_trees(self) -> int:

@@ -97,6 +97,14 @@ class RecallTreeModel(CandidateModel):
             array.nbytes for part in (self.routers, self.regressors, self.histograms) for array in part
         )
 
+    def fitting(self, beam: Beam) -> Beam:
+        """The same search, with a beam no wider than the tree."""
+        return beam._replace(width=min(beam.width, self.arity**self.depth))
+
+    def most_open(self, beam: Beam) -> int:
+        """How many nodes the search opens for a row, at most."""
+        return sum(min(beam.width, self.arity**level) for level in range(self.depth))
+
     def shape(self, beam: Beam) -> Shape:
         few = self.n_labels if self.n_labels <= beam.n_candidates else 0
         return Shape(
@@ -106,7 +114,7 @@ class RecallTreeModel(CandidateModel):
 
     def workspace(self, beam: Beam) -> Workspace:
         """Room for one thread."""
-        n_open = 1 + (self.depth - 1) * beam.width
+        n_open = self.most_open(beam)
         most = beam.width * self.histograms.labels.shape[1] + max(beam.n_candidates, 1) + 1
         real, whole = np.float32, np.int64
         return Workspace(
@@ -119,6 +127,7 @@ class RecallTreeModel(CandidateModel):
     def best(self, rows: Rows, k: int, beam: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+        beam = self.fitting(beam)
         shape, routers, regressors = self.shape(beam), for_answers(self.routers), for_answers(self.regressors)
         predict: Callable[..., None] = kernels.predict
 

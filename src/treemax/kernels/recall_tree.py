@@ -333,11 +333,11 @@ def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
 
 
 @bare_kernel
-def _has_room(width, n_threads, routers, histograms, shape, search):
-    """Whether no table can run full with the next row of every thread."""
+def _has_room(width, n_threads, routers, histograms, search):
+    """Whether no table can run full with the next row of every thread: a histogram has an entry for a label."""
+    n_open = n_threads * search.nodes.size
     return (
-        room_left(routers) >= n_threads * width * search.nodes.size
-        and histograms.keys.size * 3 // 4 - histograms.used[0] >= n_threads * search.nodes.size * shape.arity
+        room_left(routers) >= width * n_open and histograms.keys.size * 3 // 4 - histograms.used[0] >= n_open
     )
 
 
@@ -353,7 +353,7 @@ def learn(
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
         n_buckets = buckets_needed(regressors, x, n_threads * (shape.n_candidates + 1))
-        has_room = _has_room(width_of(x), n_threads, routers, histograms, shape, search)
+        has_room = _has_room(width_of(x), n_threads, routers, histograms, search)
         if not (has_room and promise(regressors, n_buckets)):
             return i
         now = Rates(

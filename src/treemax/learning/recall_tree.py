@@ -126,17 +126,17 @@ def longer(array: NDArray[Any], n: int) -> NDArray[Any]:
     return enlarged
 
 
-def _make_table_room(model: RecallTreeModel, n_buckets: int, beam_width: int, longest: int) -> None:
-    """Tables that could run full with the next row are doubled."""
-    n_open = 1 + (model.depth - 1) * beam_width
+def _make_table_room(model: RecallTreeModel, n_buckets: int, beam: Beam, longest: int, threads: int) -> None:
+    """Tables that could run full with the next row of every thread are doubled."""
+    n_open = threads * model.most_open(beam)
     if isinstance(model.regressors, SparseScorers):
-        model.regressors = with_buckets(model.regressors, n_buckets)
+        model.regressors = with_buckets(model.regressors, n_buckets * threads)
     if isinstance(model.routers, SparseGroups):
         needed = int(model.routers.used[0]) + longest * n_open
         keys, cells = larger_table(model.routers.keys, model.routers.cells, needed)
         model.routers = model.routers._replace(keys=keys, cells=cells)
     histograms = model.histograms
-    needed = int(histograms.used[0]) + n_open * model.arity
+    needed = int(histograms.used[0]) + n_open
     keys, counts = larger_table(histograms.keys, histograms.counts, needed)
     model.histograms = histograms._replace(keys=keys, counts=counts)
 
@@ -247,6 +247,7 @@ def learn(
     """
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
     longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
+    beam = model.fitting(beam)
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
@@ -285,6 +286,6 @@ def _learn_piece(
             n_buckets = kernels.room_for(
                 form, order[done[thread]], threads, model.regressors, model.shape(beam)
             )
-            _make_table_room(model, n_buckets * threads, beam.width, longest * threads)
+            _make_table_room(model, n_buckets, beam, longest, threads)
     model.found[:2] += found.sum(axis=0)
     model.found[2] += len(order)

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.calibration import Calibration, best_threshold, calibration_of_answers, fit_calibration
+from treemax.calibration import (
+    LEADING,
+    Calibration,
+    best_threshold,
+    calibration_of_answers,
+    fit_calibration,
+    fit_next,
+)
 
 
 def sigmoid(z):
@@ -51,16 +58,74 @@ def test_the_ranking_stays_and_probabilities_are_probabilities(seed, n_rows, all
     assert (probabilities[scores == 0] == 0).all()
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 1000), st.floats(0.1, 5), st.floats(-4, 4))
-def test_of_labels_of_which_a_row_has_one_the_ranking_stays_and_no_sum_is_above_one(seed, slope, shift):
+CURVES = (st.integers(0, 1000), st.floats(0.1, 5), st.floats(-4, 4), st.floats(0, 1), st.floats(0.25, 4))
+
+
+def falling_scores(seed, n_labels=9):
+    """Scores of labels of which a row has one: many alike in some rows, some of nothing, all alike in the first row."""
     random = np.random.RandomState(seed)
-    scores = -np.sort(-random.dirichlet(np.full(6, 0.3), size=20), axis=1).astype(np.float32)
-    calibration = Calibration(slope, shift)
-    found = calibration.one_of_all(scores, scores[:, 0], np.arange(6) == 0)
+    scores = random.dirichlet(np.full(n_labels, 0.3), size=20)
+    scores[:10] = np.round(scores[:10], 1)
+    scores[0] = 1 / n_labels
+    return -np.sort(-scores / np.maximum(1, scores.sum(axis=1, keepdims=True)), axis=1).astype(np.float32)
+
+
+@settings(max_examples=100, deadline=None)
+@given(*CURVES, st.sampled_from([1, 2, 4, 5, 6, 7, 12]))
+def test_of_labels_of_which_a_row_has_one_the_ranking_stays_and_no_sum_is_above_one(
+    seed, slope, shift, next_share, sharpness, n_labels
+):
+    scores = falling_scores(seed, n_labels)
+    calibration = Calibration(slope, shift, next_share=next_share, sharpness=sharpness)
+    is_first = np.zeros(scores.shape, dtype=bool)
+    is_first[:, 0] = True
+    found = calibration.one_of_all(scores, scores[:, :LEADING], is_first)
     np.testing.assert_allclose(found[:, 0], calibration.probabilities(scores[:, 0]), rtol=1e-6)
     assert (np.diff(found, axis=1) <= 1e-6).all() and (found >= 0).all()
     assert (found.sum(axis=1) <= 1 + 1e-4).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(*CURVES, st.floats(0.001, 0.5))
+def test_no_label_behind_the_leading_ones_is_more_probable_than_its_score_says(
+    seed, slope, shift, next_share, sharpness, threshold
+):
+    scores = falling_scores(seed, 12)
+    calibration = Calibration(slope, shift, next_share=next_share, sharpness=sharpness)
+    is_first = np.broadcast_to(np.arange(12) == 0, scores.shape)
+    found = calibration.one_of_all(scores, scores[:, :LEADING], is_first)[:, LEADING:]
+    lowest = calibration.lowest_behind(scores[:, :LEADING], threshold)
+    assert (scores[:, LEADING:][found >= threshold] >= lowest).all()
+
+
+def test_the_share_of_the_next_labels_is_found():
+    random, n_rows = np.random.RandomState(0), 20_000
+    scores = -np.sort(-random.dirichlet(np.full(8, 0.5), size=n_rows), axis=1).astype(np.float32)[:, :5]
+    chance = np.maximum(scores, 1e-30) ** 1.5
+    chance[:, 1:] *= 0.3 * 0.4 / chance[:, 1:].sum(axis=1, keepdims=True)
+    chance[:, 0] = 0.7
+    bounds = np.cumsum(chance, axis=1)
+    at = (random.uniform(size=(n_rows, 1)) > bounds).sum(axis=1)
+    next_share, sharpness = fit_next(scores, np.arange(5) == at[:, None])
+    assert abs(next_share - 0.4) < 0.03 and abs(sharpness - 1.5) < 0.15
+
+
+def test_without_errors_nothing_is_said_of_the_next_labels():
+    scores = np.full((3, 5), 0.2, dtype=np.float32)
+    assert fit_next(scores, np.broadcast_to(np.arange(5) == 0, (3, 5))) == (0.0, 1.0)
+    assert fit_next(scores[:, :1], np.zeros((3, 1), dtype=bool)) == (0.0, 1.0)
+
+
+def test_answers_after_the_first_are_as_probable_as_they_are_right():
+    random = np.random.RandomState(0)
+    kind, noise = random.randint(40, size=(6000, 1)), 40 + random.randint(200, size=(6000, 2))
+    X = sp.csr_matrix((np.ones(18_000), np.hstack([kind, noise]).ravel(), np.arange(0, 18_001, 3)))
+    y = kind[:, 0] + 40 * random.choice(
+        4, size=6000, p=[0.5, 0.25, 0.15, 0.1]
+    )  # four labels for every kind of row
+    top = treemax.LabelTree(verbose=0, random_state=0).fit(X[:4000], y[:4000]).predict_topk(X[4000:], 4)
+    right = (top.labels == y[4000:, None]).mean(axis=0)
+    assert np.abs(top.scores.mean(axis=0) - right).max() < 0.06
 
 
 @given(st.floats(0.001, 0.999), st.floats(0.1, 5), st.floats(-4, 4))

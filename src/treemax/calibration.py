@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.kernels import calibration as kernels
 from treemax.labels import Targets
 
 PRIOR = 0.5  # weight of "the scores are right already", in nats: it matters while rows are few
@@ -20,6 +21,10 @@ F1_OF_AN_ANSWER = 0.03  # the F1 that may be lost so that every row gets a label
 MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
 CUT_ROWS = 0.1  # the share of the rows whose labels above the threshold may be more than were ranked
 FIRST_LABELS = 5  # of a row, on which probabilities are fitted
+LEADING = (
+    FIRST_LABELS + 1
+)  # labels whose scores say what the others of the row are worth, if a row has one label
+SHARPNESS = np.geomspace(0.25, 4.0, 33)  # among which that of the labels after the first is looked for
 LEAST_LABELS, MOST_LABELS = 20, 200  # of a row, among which a threshold is looked for
 HALF = 0.5
 
@@ -27,18 +32,20 @@ HALF = 0.5
 class Calibration(NamedTuple):
     """Probability = sigmoid(slope * logit(score) + shift), and the threshold of multi-label `predict`.
 
-    With several labels a row, that is the probability of every label. With one, it is that of the best label, and the
-    others share what is left in proportion to their scores; see `one_of_all`.
+    With several labels a row, that is the probability of every label. With one, it is that of the best label; see
+    `one_of_all` for the others.
     """
 
     slope: float = 1.0
     shift: float = 0.0
     threshold: float = HALF
     one_at_least: bool = True  # a row where no label reaches the threshold gets its best label
+    next_share: float = 0.0  # how often one of the next labels is right where the best is not; 0: not known
+    sharpness: float = 1.0  # the power of their scores in proportion to which the next labels share that
 
     @property
     def changes_scores(self) -> bool:
-        return self.slope != 1.0 or self.shift != 0.0
+        return self.slope != 1.0 or self.shift != 0.0 or self.next_share > 0.0
 
     def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """The probabilities that scores between 0 and 1 stand for."""
@@ -49,19 +56,37 @@ class Calibration(NamedTuple):
             return (1.0 / (1.0 + np.exp(-self.shift) * odds_against**self.slope)).astype(np.float32)
 
     def one_of_all(
-        self, scores: NDArray[np.float32], first: NDArray[np.float32], is_first: NDArray[np.bool_]
+        self, scores: NDArray[np.float32], leading: NDArray[np.float32], is_first: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """The probabilities of labels of which a row has one; `first` are the scores of the best labels, one a row.
+        """The probabilities of labels of which a row has one.
 
-        Where the best label is less probable than its score, all are, in proportion: what is missing is for labels
-        that the training never saw. So the ranking stays, and no sum is above one.
+        `leading` are the scores of the best labels of every row, best first, `LEADING` of them or all, and `is_first`
+        says which score is that of the best. The ranking stays, and no sum is above one: what is missing is for labels
+        that the training never saw.
         """
         if not self.changes_scores:
             return scores
-        best, given = self.probabilities(first), np.clip(first, 1e-6, 1.0 - 1e-6)
-        factor = np.where(best < first, best / given, (1.0 - best) / (1.0 - given)).astype(np.float32)
-        factor = np.minimum(factor, 1.0)
-        return np.where(is_first, best[:, None], scores * factor[:, None])
+        best = self.probabilities(leading[:, 0])
+        if self.next_share == 0:
+            given = np.clip(leading[:, 0], 1e-6, 1.0 - 1e-6)
+            factor = np.minimum(np.where(best < given, best / given, (1.0 - best) / (1.0 - given)), 1.0)
+            return np.where(is_first, best[:, None], scores * factor[:, None]).astype(np.float32)
+        answer = np.empty(scores.shape, dtype=np.float32)
+        dense = np.ascontiguousarray
+        kernels.one_of_all(
+            dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, answer,
+        )  # fmt: skip
+        return answer
+
+    def lowest_behind(self, leading: NDArray[np.float32], probability: float) -> float:
+        """A score that every label behind the leading ones has that has this probability; 2 where none can have it."""
+        if self.next_share == 0:
+            return probability  # but for the first, no label gains
+        leading = np.ascontiguousarray(leading)
+        best = self.probabilities(leading[:, 0])
+        gains, highest = kernels.highest_behind(leading, best, FIRST_LABELS, self.next_share, self.sharpness)
+        gains = gains[highest >= probability * (1 - 1e-5)]
+        return probability / max(1.0, float(gains.max())) * (1 - 1e-5) if len(gains) else 2.0
 
     def lowest_score(self, probability: float) -> float:
         """A score below all that this probability, rounded to single precision, may come from."""
@@ -79,13 +104,23 @@ class Calibration(NamedTuple):
     def checked(cls, numbers: Any) -> Calibration:
         """A calibration of a file, once it is sound."""
         kinds = [type(number) for number in numbers] if isinstance(numbers, list) else []
-        if kinds[3:] != [bool] or not all(kind in (int, float) for kind in kinds[:3]):
-            raise ValueError(f"the calibration {numbers!r} is not three numbers and a truth value")
-        slope, shift, threshold = map(float, numbers[:3])
-        found = cls(slope, shift, threshold, numbers[3])
-        if not (LEAST_SLOPE <= found.slope <= 1e3 and abs(found.shift) <= 1e3 and 0 <= found.threshold <= 1):
+        if (
+            kinds[3:4] != [bool]
+            or len(kinds) != 6
+            or any(kind not in (int, float) for kind in kinds[:3] + kinds[4:])
+        ):
+            raise ValueError(f"the calibration {numbers!r} is not five numbers and a truth value")
+        found = cls._make([*map(float, numbers[:3]), numbers[3], *map(float, numbers[4:])])
+        sound = LEAST_SLOPE <= found.slope <= 1e3 and abs(found.shift) <= 1e3 and 0 <= found.threshold <= 1
+        if not (sound and 0 <= found.next_share <= 1 and SHARPNESS[0] <= found.sharpness <= SHARPNESS[-1]):
             raise ValueError(f"the calibration {numbers} is not sound")
         return found
+
+
+def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.float32]:
+    """The k largest scores of every row, in falling order."""
+    k = min(k, scores.shape[1])
+    return -np.sort(-np.partition(scores, -k, axis=1)[:, -k:], axis=1)
 
 
 def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Calibration:
@@ -104,6 +139,23 @@ def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Cal
         logit.ravel(), (weight * right).ravel(), (weight * (1.0 - right)).ravel(), PRIOR
     )
     return Calibration(max(slope, LEAST_SLOPE), shift)
+
+
+def fit_next(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> tuple[float, float]:
+    """`next_share` and `sharpness`, from the scores of the best labels of rows held out, best first, and which is right."""
+    scores, right = ranked[:, 1:].astype(np.float64), hits[:, 1:]
+    among_next = (
+        right.any(axis=1) & (scores[:, 0] > 0) if scores.shape[1] else np.zeros(len(ranked), dtype=bool)
+    )
+    n_wrong = len(ranked) - int(hits[:, 0].sum())
+    if scores.shape[1] == 0 or n_wrong == 0:
+        return 0.0, 1.0
+    scores, right = scores[among_next] / scores[among_next, :1], right[among_next]
+    misfit = [
+        PRIOR * np.log(power) ** 2 + np.log((scores**power).sum(axis=1)).sum() - power * np.log(np.maximum(scores[right], 1e-30)).sum()
+        for power in SHARPNESS
+    ]  # fmt: skip
+    return float((len(scores) + PRIOR) / (n_wrong + 2 * PRIOR)), float(SHARPNESS[np.argmin(misfit)])
 
 
 def logistic_curve(
@@ -193,10 +245,12 @@ def calibration_of_answers(
     """The same, from scores, which of the labels are right, and how many labels each row has; `n_known` are known."""
     if n_known < 2:  # there is nothing to be unsure of
         return Calibration()
-    judged = FIRST_LABELS if multi_label else 1
-    found = fit_calibration(scores[:, :judged], hits[:, :judged])
+    scores_first, hits_first = scores[:, :FIRST_LABELS], hits[:, :FIRST_LABELS]
     if not multi_label:
-        return found
+        next_share, sharpness = fit_next(scores_first, hits_first)
+        found = fit_calibration(scores[:, :1], hits[:, :1])
+        return found._replace(next_share=next_share, sharpness=sharpness)
+    found = fit_calibration(scores_first, hits_first)
     threshold, one_at_least = best_threshold(found.probabilities(scores), hits, n_labels, n_known)
     return found._replace(threshold=threshold, one_at_least=one_at_least)
 
@@ -204,6 +258,6 @@ def calibration_of_answers(
 def labels_to_rank(targets: Targets, n_labels: int, multi_label: bool) -> int:
     """How many labels of a row have to be found for `calibrated`: with several a row, four times as many as rows have."""
     if not multi_label:
-        return 1
+        return min(n_labels, FIRST_LABELS)
     mean = len(targets.ids) / max(1, len(targets))
     return int(min(n_labels, max(LEAST_LABELS, np.ceil(4 * mean)), MOST_LABELS))

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import treemax
 from treemax import modelfile
-from treemax.calibration import Calibration
+from treemax.calibration import LEADING, Calibration, largest
 from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.estimators.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.inputs import Rows, SparseRows, as_rows, chosen_rows, is_arrow
@@ -323,8 +323,8 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         if self.multi_label_ or not self.calibration_.changes_scores:
             answer = self.calibration_.probabilities(scores)
         else:
-            first, best = self._top(rows, 1)
-            answer = self.calibration_.one_of_all(scores, best[:, 0], ids == first)
+            first, leading = self._leading(rows)
+            answer = self.calibration_.one_of_all(scores, leading, ids == first[:, :1])
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
@@ -349,7 +349,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
             answer = self.calibration_.probabilities(scores)
         else:
             is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
-            answer = self.calibration_.one_of_all(scores, scores.max(axis=1), is_first)
+            answer = self.calibration_.one_of_all(scores, largest(scores, LEADING), is_first)
             answer /= answer.sum(axis=1, keepdims=True)
         unknown = self._unknown(rows)
         if unknown is not None:
@@ -358,11 +358,14 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
 
     def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The ids of the k most probable labels, and their probabilities."""
-        ids, scores = self._top(rows, k)
-        if self.multi_label_:
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            ids, scores = self._top(rows, k)
             probabilities = self.calibration_.probabilities(scores)
         else:
-            probabilities = self.calibration_.one_of_all(scores, scores[:, 0], np.arange(k) == 0)
+            ids, scores = self._leading(rows, k)
+            ids, leading, is_first = ids[:, :k], scores[:, :LEADING], np.zeros((len(rows), k), dtype=bool)
+            is_first[:, 0] = True
+            probabilities = self.calibration_.one_of_all(scores[:, :k], leading, is_first)
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
@@ -392,17 +395,25 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         self, rows: Rows, threshold: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
         """Row, id and probability of labels of a multi-class model, among them all of at least this probability."""
-        row_of, ids, scores = self._above(rows, threshold)  # but for the first, no label gains
-        first, best = self._top(rows, 1)
-        others = ids != first[row_of, 0]
-        row_of, ids, scores = row_of[others], ids[others], scores[others]
-        row_of = np.concatenate([row_of, np.arange(len(rows))])
-        ids, scores = np.concatenate([ids, first[:, 0]]), np.concatenate([scores, best[:, 0]])
+        first, leading = self._leading(rows)
+        n_leading = first.shape[1]
+        row_of, ids, scores = np.repeat(np.arange(len(rows)), n_leading), first.ravel(), leading.ravel()
+        lowest = self.calibration_.lowest_behind(leading, threshold)
+        if lowest <= 1.0:
+            more_rows, more_ids, more_scores = self._above(rows, lowest)
+            new = (more_ids[:, None] != first[more_rows]).all(axis=1)
+            row_of, ids = np.concatenate([row_of, more_rows[new]]), np.concatenate([ids, more_ids[new]])
+            scores = np.concatenate([scores, more_scores[new]])
         order = np.lexsort((ids, row_of))
+        order = order[ids[order] >= 0]
         row_of, ids, scores = row_of[order], ids[order], scores[order]
         is_first = ids == first[row_of, 0]
-        found = self.calibration_.one_of_all(scores[:, None], best[row_of, 0], is_first[:, None])
+        found = self.calibration_.one_of_all(scores[:, None], leading[row_of], is_first[:, None])
         return row_of, ids, found[:, 0]
+
+    def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids and scores of the best labels: as many as a multi-class calibration needs, or k if that is more."""
+        return self._top(rows, min(max(k, LEADING), len(self.label_index_)))
 
     def _with_one_at_least(
         self, rows: Rows, row_of: NDArray[np.int64], ids: NDArray[np.int64]

@@ -31,7 +31,8 @@ LABELS = 32  # of a node on which costs are tried
 SHARE_OF_WORK = 0.012  # of the rows of all nodes times their children, that may be used to try costs
 LEAST_ROWS, MOST_ROWS = 3_000, 400_000  # of all problems on which costs are tried
 PRIOR = 2.0  # nats against each doubling or halving of the middle cost
-CALIBRATION_ROWS = 2_000
+CALIBRATION_ROWS = 2_000  # at most,
+CALIBRATION_SHARE = 12  # and one row in so many
 
 RunProblems = Callable[[Callable[..., Arrays], Common, "list[CostProblem]"], "list[Arrays]"]
 
@@ -158,8 +159,8 @@ def held_share_of(n_rows: int) -> int:
 def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
     """The rows on which the scores of the whole tree are judged: some of those held out, in ascending order."""
     held = kernels.held_rows(n_rows, held_share)
-    step = max(1, -(-len(held) // CALIBRATION_ROWS))
-    return held[::step].astype(np.uint32)
+    most = min(CALIBRATION_ROWS, -(-n_rows // CALIBRATION_SHARE))
+    return held[:: max(1, -(-len(held) // most))].astype(np.uint32)
 
 
 def calibrate(

@@ -1,0 +1,58 @@
+"""The probabilities of labels of which every row has one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels.jit import kernel
+
+_BEHIND_THE_FIRST = (
+    0.1  # power of its score over the first: the second label is less probable by that at least
+)
+
+
+@kernel
+def one_of_all(scores, is_first, leading, best, n_next, next_share, sharpness, out):
+    """From scores to probabilities, row by row; `best` are the probabilities of the first labels.
+
+    `leading` are the largest scores of a row in falling order. The second to the `n_next`-th are those of the next
+    labels, as far as they are above the one that follows. They get `next_share` of what the first leaves, in proportion
+    to a power of their scores. All others get the rest in proportion to their scores, but less than any of the next.
+    """
+    for i in range(scores.shape[0]):
+        end, second, of_second, gain, most = _row(leading[i], best[i], n_next, next_share, sharpness)
+        for j in range(scores.shape[1]):
+            score = np.float64(scores[i, j])
+            if is_first[i, j]:
+                out[i, j] = best[i]
+            elif score > end:
+                out[i, j] = of_second * min(score / second, 1.0) ** sharpness
+            else:
+                out[i, j] = min(gain * score, most)
+
+
+@kernel
+def highest_behind(leading, best, n_next, next_share, sharpness):
+    """For every row, the gain of scores behind those of the next labels, and the probability that none exceeds."""
+    gains, highest = np.empty(len(leading)), np.empty(len(leading))
+    for i in range(len(leading)):
+        end, _, _, gain, most = _row(leading[i], best[i], n_next, next_share, sharpness)
+        gains[i], highest[i] = gain, min(gain * end, most)
+    return gains, highest
+
+
+@kernel
+def _row(leading, best, n_next, next_share, sharpness):
+    """The score that the next labels are above, the second score and its probability; then what a score behind is
+    multiplied with, and the probability that it stays below."""
+    end = np.float64(leading[n_next]) if leading.size > n_next else 0.0
+    second = max(np.float64(leading[1]) if leading.size > 1 else 0.0, 1e-30)
+    total, behind = 0.0, 1.0 - np.float64(leading[0])
+    for j in range(1, min(leading.size, n_next)):
+        if leading[j] > end:
+            total += (np.float64(leading[j]) / second) ** sharpness
+            behind -= np.float64(leading[j])
+    less = min(second / max(np.float64(leading[0]), 1e-30), 1.0) ** _BEHIND_THE_FIRST
+    of_second = min((1.0 - best) * next_share / max(total, 1.0), best * less)
+    gain = (1.0 - best) * (1.0 - next_share) / max(behind, 1e-6)
+    return end, second, of_second, gain, of_second * (end / second) ** sharpness

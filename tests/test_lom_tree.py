@@ -382,7 +382,7 @@ def test_damaged_parts_are_refused():
         ("nodes/inner", True, "no tree"),
         ("nodes/inner", False, "no tree"),
         ("nodes/best", 3, "most frequent"),
-        ("nodes/smallest", -1, "sizes of leaves"),
+        ("nodes/smallest", -1, "not from 0"),
         ("nodes/sums", np.nan, "counts do not fit"),
         ("tallies/labels", 40, "fit the labels"),
         ("tallies/labels", 1, "twice"),
@@ -391,6 +391,8 @@ def test_damaged_parts_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
+    with pytest.raises(ValueError, match="sizes of leaves"):
+        type(model).from_parts(header, {**arrays, "nodes/smallest": arrays["nodes/smallest"][::-1]}, 40)
 
 
 def test_a_file_with_a_chain_that_is_too_long_is_refused():

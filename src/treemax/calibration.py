@@ -16,7 +16,7 @@ from treemax.labels import Targets
 
 PRIOR = 0.5  # weight of "the scores are right already", in nats: it matters while rows are few
 PRIOR_ROWS = 30  # the same for the threshold, in rows
-LEAST_SLOPE = 0.05
+LEAST_SLOPE, MOST_SLOPE, MOST_SHIFT = 0.05, 1e3, 700.0  # a larger shift has no exponential
 F1_OF_AN_ANSWER = 0.03  # the F1 that may be lost so that every row gets a label
 MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
 CUT_ROWS = 0.1  # the share of the rows whose labels above the threshold may be more than were ranked
@@ -111,7 +111,8 @@ class Calibration(NamedTuple):
         ):
             raise ValueError(f"the calibration {numbers!r} is not five numbers and a truth value")
         found = cls._make([*map(float, numbers[:3]), numbers[3], *map(float, numbers[4:])])
-        sound = LEAST_SLOPE <= found.slope <= 1e3 and abs(found.shift) <= 1e3 and 0 <= found.threshold <= 1
+        sound = LEAST_SLOPE <= found.slope <= MOST_SLOPE and abs(found.shift) <= MOST_SHIFT
+        sound = sound and 0 <= found.threshold <= 1
         if not (sound and 0 <= found.next_share <= 1 and SHARPNESS[0] <= found.sharpness <= SHARPNESS[-1]):
             raise ValueError(f"the calibration {numbers} is not sound")
         return found

@@ -36,6 +36,7 @@ MAGIC = "treemax"
 ALIGNMENT = 64  # of every array in the file: a cache line, and the widest vector register
 VERIFY_UP_TO = 64 * 2**20  # files up to this size have their arrays verified unless told otherwise
 MAX_HEADER_BYTES = 64 * 2**20
+LARGEST = 1e30  # number of a model: products of larger ones soon leave single precision
 
 HEADER_MEMBER = "header.json"
 HEADER_START = 128  # where the JSON begins, in every version of the format
@@ -411,13 +412,17 @@ def _read_header(mapped: mmap.mmap) -> tuple[dict[str, Any], int, int]:
     if zlib.crc32(text) != crc32:
         raise ModelFileError("is damaged: the checksum of its header does not match.")
     try:
-        whole = json.loads(text.decode("ascii"))
+        whole = json.loads(text.decode("ascii"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ModelFileError("is damaged: its header is not valid JSON.") from error
     if not isinstance(whole, dict) or whole.get("magic") != MAGIC:
         raise ModelFileError("is not a Treemax model: its header.json belongs to something else.")
     _check_version(whole)
     return whole, size, crc32
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _header_size_and_crc32(start: bytes) -> tuple[int, int]:
@@ -602,9 +607,29 @@ def load(path: AnyPath, verify: bool | None = None) -> Any:
     """Load whatever `save` has saved, as the class it was; see `read_model` for `verify`."""
     header, arrays = read_model(path, verify)
     try:
+        if verify or (verify is None and Path(path).stat().st_size <= VERIFY_UP_TO):
+            _check_numbers(arrays)
         return object_from_parts(header, arrays)
     except ModelFileError as error:
         raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__
+
+
+def _check_numbers(arrays: Arrays) -> None:
+    """Refuse what answers cannot be computed from. It costs a look at every number, as the checksums do."""
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or not array.size:
+            continue
+        if array.dtype.itemsize == 2:  # NumPy is slow with these
+            sound = not ((array.view(np.uint16) & 0x7C00) == 0x7C00).any()
+        else:
+            most = (
+                LARGEST if array.dtype.itemsize == 4 else math.inf
+            )  # which some sums in double precision may be
+            sound = bool(array.min() >= -most and array.max() <= most)
+        if not sound:
+            raise ModelFileError(
+                f"is damaged: array {name!r} has NaN, an infinity or a number beyond {LARGEST:g}."
+            )
 
 
 def prefixed(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

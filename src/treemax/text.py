@@ -27,6 +27,7 @@ from treemax.inputs import as_rows, is_arrow
 from treemax.kernels.text import hash_texts
 from treemax.labels import LabelIndex
 from treemax.modelfile import (
+    LARGEST,
     AnyPath,
     Arrays,
     ModelFileError,
@@ -216,8 +217,12 @@ class TfidfText(CheckedParameters, _TextTransformer):
         text.terms_ = LabelIndex.from_arrays(part("terms", arrays), "O")
         text.idf_ = arrays["idf"]
         text._reader = None
-        if text.idf_.shape != (len(text.terms_),) or text.idf_.dtype.kind != "f":
-            raise ValueError(f"weights of shape {text.idf_.shape} for {len(text.terms_)} words")
+        if (
+            text.idf_.shape != (len(text.terms_),)
+            or text.idf_.dtype.kind != "f"
+            or not ((text.idf_ >= 0) & (text.idf_ <= LARGEST)).all()
+        ):
+            raise ValueError(f"the weights of the {len(text.terms_)} words are not sound")
         return text
 
     def _nothing_left(self, n_texts: int) -> str:

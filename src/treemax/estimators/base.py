@@ -9,7 +9,7 @@ answers, saving. A system adds its own file with a subclass that says how to tra
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,8 +22,18 @@ from treemax import modelfile
 from treemax.calibration import LEADING, Calibration, largest
 from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.estimators.prior import label_frequencies, most_frequent, replace_rows, without_known_features
-from treemax.inputs import Rows, SparseRows, as_rows, chosen_rows, is_arrow
-from treemax.labels import LabelIndex, RaggedLabels, Targets, asked_ids, distinct, read_labels, target_ids
+from treemax.inference.parts import expect_counts, truth, whole_number
+from treemax.inputs import MAX_FEATURES, Rows, SparseRows, as_rows, chosen_rows, is_arrow
+from treemax.labels import (
+    Form,
+    LabelIndex,
+    RaggedLabels,
+    Targets,
+    asked_ids,
+    distinct,
+    read_labels,
+    target_ids,
+)
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
 from treemax.parameters import CheckedParameters, check_number
@@ -350,7 +360,10 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         else:
             is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
             answer = self.calibration_.one_of_all(scores, largest(scores, LEADING), is_first)
-            answer /= answer.sum(axis=1, keepdims=True)
+            total = answer.sum(axis=1, keepdims=True)
+            answer = np.where(
+                total > 0, answer / np.maximum(total, 1e-30), self._frequencies(answer.shape[1])
+            )
         unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = self._frequencies(answer.shape[1])
@@ -522,21 +535,27 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         estimator = cls(**cls._parameters_from_parts(header["parameters"], parameters))
         estimator._check_when_used()
         index = LabelIndex.from_arrays(modelfile.part("labels", arrays), header["label_dtype"])
-        counts = np.array(arrays["label_counts"])
-        if counts.shape != (len(index),) or counts.dtype != np.int64:
-            raise ValueError("the label counts do not fit the labels")
+        form, names = header["label_form"], header["feature_names"]
+        if len(index) == 0 or form not in get_args(Form):
+            raise ValueError(f"it has {len(index)} labels, in the form {form!r:.40}")
+        if form.endswith("indicator") and not np.array_equal(index.classes, np.arange(len(index))):
+            raise ValueError("the labels are not the columns of an indicator matrix")
         estimator.label_index_ = index
-        estimator.label_counts_ = counts
-        estimator.n_examples_ = int(header["n_examples"])
-        estimator.n_features_in_ = int(header["n_features"])
-        estimator.sparse_input_ = bool(header["sparse_input"])
+        estimator.label_counts_ = np.array(expect_counts(arrays, "label_counts", np.int64, (len(index),)))
+        estimator.n_examples_ = whole_number("n_examples", header["n_examples"])
+        estimator.n_features_in_ = whole_number("n_features", header["n_features"], most=MAX_FEATURES)
+        estimator.sparse_input_ = truth("sparse_input", header["sparse_input"])
         estimator.calibration_ = Calibration.checked(header["calibration"])
-        estimator._threshold_was_set = bool(header["threshold_was_set"])
-        estimator.multi_label_ = header["label_form"] != "vector"
-        estimator._label_form = header["label_form"]
+        estimator._threshold_was_set = truth("threshold_was_set", header["threshold_was_set"])
+        estimator.multi_label_ = form != "vector"
+        estimator._label_form = form
         estimator.reading_ = dict(header["reading"])
-        if header["feature_names"]:
-            estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+        if not isinstance(names, list) or not all(type(name) is str for name in names):
+            raise ValueError("the names of the features are not strings")
+        if names and len(names) != estimator.n_features_in_:
+            raise ValueError(f"it has {len(names)} names for {estimator.n_features_in_} features")
+        if names:
+            estimator.feature_names_in_ = np.array(names, dtype=object)
         estimator.model_ = estimator._model_from_parts(header["model"], modelfile.part("model", arrays))
         return estimator
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from treemax.estimators.stored import Source, learned_form, stored_rows
 from treemax.inference.compact import loaded_tree, saved_arrays
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
 from treemax.inference.linear import sparsified
+from treemax.inference.parts import real_number
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, RaggedLabels, Targets, picked_targets
 from treemax.learning.label_tree import LOSSES, PENALTIES, Common, RowsInMemory, Settings, TreeTraining
@@ -371,7 +371,5 @@ class LabelTree(WithHierarchy):
             raise ValueError("the trees do not fit the labels")
         if header["loss"] not in LOSSES:
             raise ValueError(f"unknown loss {header['loss']!r}")
-        self.loss_, self.cost_ = header["loss"], float(header["cost"])
-        if not 0 < self.cost_ < math.inf:
-            raise ValueError(f"the cost is {self.cost_}, expected a positive number")
+        self.loss_, self.cost_ = header["loss"], real_number("the cost", header["cost"], least=1e-30)
         return Forest(trees)

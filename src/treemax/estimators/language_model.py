@@ -20,6 +20,7 @@ from treemax.estimators.vocabulary import END, Vocabulary
 from treemax.inference.language_model import LanguageModel
 from treemax.inference.learned_tree import padded
 from treemax.inference.linear import sparsified
+from treemax.inference.parts import expect_counts, real_number, whole_number
 from treemax.labels import LabelIndex
 from treemax.learning.language_model import OPTIMIZERS, FlatOutput, Settings, Stream, Training, TreeOutput
 from treemax.learning.learned_tree import Structure
@@ -502,17 +503,14 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
         parameters = modelfile.part("parameters", arrays)
         estimator = cls(**parameters_from_parts(header["parameters"], parameters))
         estimator._check_when_used()
-        index, counts = (
-            LabelIndex.from_arrays(modelfile.part("words", arrays), "O"),
-            np.array(arrays["counts"]),
-        )
-        if counts.shape != (len(index),) or counts.dtype != np.int64:
-            raise ValueError("the counts do not fit the words")
+        index = LabelIndex.from_arrays(modelfile.part("words", arrays), "O")
+        counts = np.array(expect_counts(arrays, "counts", np.int64, (len(index),)))
         model = LanguageModel.from_parts(header["model"], modelfile.part("model", arrays), len(index))
-        history = [{str(name): float(value) for name, value in entry.items()} for entry in header["history"]]
-        estimator._adopt(
-            model, Vocabulary(index, counts), int(header["n_texts"]), int(header["n_examples"]), history
-        )
+        history = [
+            {name: real_number(name, value) for name, value in entry.items()} for entry in header["history"]
+        ]
+        n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))
+        estimator._adopt(model, Vocabulary(index, counts), n_texts, n_examples, history)
         return estimator
 
     def __sklearn_tags__(self) -> Any:

@@ -13,6 +13,7 @@ from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
 from treemax.inference.learned_tree import LearnedTreeModel, padded
 from treemax.inference.linear import sparsified
+from treemax.inference.parts import real_number
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.held_out import held_out_rows
@@ -292,5 +293,5 @@ class LearnedTree(WithHierarchy):
         return {**header, "losses": self.losses_}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LearnedTreeModel:
-        self.losses_ = [float(loss) for loss in header["losses"]]
+        self.losses_ = [real_number("a loss", loss) for loss in header["losses"]]
         return LearnedTreeModel.from_parts(header, arrays, len(self.label_index_))

@@ -13,6 +13,7 @@ from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference.lom_tree import LOMTreeModel
+from treemax.inference.parts import settings_from
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels.lom_tree import Way
 from treemax.labels import Targets
@@ -184,5 +185,5 @@ class LOMTree(OnlineLabelClassifier):
         return {**header, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LOMTreeModel:
-        self.settings_ = Settings(**header["settings"])
+        self.settings_ = settings_from(Settings, header["settings"])
         return LOMTreeModel.from_parts(header, arrays, len(self.label_index_))

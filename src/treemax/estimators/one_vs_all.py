@@ -13,6 +13,7 @@ from treemax.calibration import Calibration, calibrated, labels_to_rank
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier, WithRate
 from treemax.inference import linear
+from treemax.inference.parts import real_number, settings_from
 from treemax.inference.scaling import Scaling, scaling_of
 from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets, picked_targets
@@ -274,8 +275,9 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         return {"layout": model.layout, "settings": vars(self.settings_)}, linear.arrays_of(model, resume)
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> linear.LinearModel:
-        self.settings_ = Settings(**header["settings"])
+        self.settings_ = settings_from(Settings, header["settings"])
         self._calibration = None
+        real_number("constant", self.settings_.constant, most=1e15)  # it is squared
         if self.settings_.loss not in LOSSES:
             raise ValueError(f"unknown loss {self.settings_.loss!r}")
         model = linear.from_arrays(header["layout"], arrays)

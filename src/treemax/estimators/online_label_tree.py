@@ -17,6 +17,7 @@ from treemax.estimators.hierarchies import WithHierarchy
 from treemax.estimators.online import OnlineLabelClassifier
 from treemax.inference.linear import sparsified
 from treemax.inference.online_tree import OnlineTree
+from treemax.inference.parts import settings_from, whole_number
 from treemax.inference.stream_summary import StreamSummary
 from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
@@ -308,11 +309,11 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return state, {**modelfile.prefixed("tree", self.model_.arrays(resume)), **answers}
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
-        self.settings_ = settings = Settings(**header["settings"])
+        self.settings_ = settings = settings_from(Settings, header["settings"])
         parameters = {**vars(settings), "learning_rate": "auto" if settings.rate is None else settings.rate}
         del parameters["rate"]
         type(self)(**parameters)._check_parameters()
-        seed = int(header["random_state"])
+        seed = whole_number("random_state", header["random_state"], -(2**63), 2**63 - 1)
         tree = OnlineTree.from_arrays(
             modelfile.part("tree", arrays),
             not self.multi_label_,

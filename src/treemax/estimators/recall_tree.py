@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier, WithRate
+from treemax.inference.parts import settings_from, truth
 from treemax.inference.recall_paper import ROUTER_WEIGHTS, Descent, PaperTreeModel
 from treemax.inference.recall_tree import Beam, RecallTreeModel
 from treemax.inference.scaling import scaling_of
@@ -370,6 +371,6 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return {**header, "paper": as_printed, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Model:
-        self.settings_ = Settings(**header["settings"])
-        kind = PaperTreeModel if header["paper"] else RecallTreeModel
+        self.settings_ = settings_from(Settings, header["settings"])
+        kind = PaperTreeModel if truth("paper", header["paper"]) else RecallTreeModel
         return kind.from_parts(header, arrays, len(self.label_index_))

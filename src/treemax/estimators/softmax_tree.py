@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.estimators.base import LabelClassifier, TrainingInterrupted
+from treemax.inference.parts import real_number
 from treemax.inference.softmax_tree import SoftmaxTreeModel
 from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets
@@ -403,7 +404,7 @@ class SoftmaxTree(LabelClassifier):
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> SoftmaxTreeModel:
         model = SoftmaxTreeModel.from_parts(header, arrays, len(self.label_index_))
-        self.alpha_, self.states_ = float(header["alpha"]), None
+        self.alpha_, self.states_ = real_number("alpha", header["alpha"]), None
         if header["states"]:
             self.states_ = []
             for i, own in enumerate(header["states"]):

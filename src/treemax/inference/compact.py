@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.label_tree import NodeWeights, PackedTree
+from treemax.inference.label_tree import NodeWeights, PackedTree, check_slopes
 from treemax.kernels import search as kernels
 from treemax.trees import Tree
 
@@ -166,6 +166,9 @@ def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np
     sound = sound and arrays["codes"].dtype == np.int8 and arrays["steps"].dtype == np.uint8
     sound = sound and int(n_features.sum()) == n_slots and int(counts.sum()) == n_entries
     steps = _from_bytes(arrays["steps"]) if sound else np.empty(0, dtype=np.int64)
+    check_slopes(arrays["slopes"], arrays["shifts"])
+    if (arrays["scales"] < 0).any():
+        raise ValueError("a node has a scale below zero")
     if not sound or len(steps) != n_slots:
         raise ValueError("the compact weights do not fit together")
     node = np.repeat(np.flatnonzero(tree.n_children), n_features)

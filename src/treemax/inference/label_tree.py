@@ -19,6 +19,7 @@ from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
 MOST_CHILDREN = 2**16  # a child is written in sixteen bits
+MOST_SLOPE = 1e6  # of a level, and the largest shift
 FILLED = 0.75  # of a hash table: fuller is smaller, emptier is faster
 
 
@@ -169,6 +170,12 @@ class PackedTree:
         return packed
 
 
+def check_slopes(slopes: NDArray[np.float32], shifts: NDArray[np.float32]) -> None:
+    """Refuse what cannot make probabilities of scores."""
+    if not ((slopes > 0) & (slopes <= MOST_SLOPE) & (np.abs(shifts) <= MOST_SLOPE)).all():
+        raise ValueError("the slopes and shifts of the levels are not sound")
+
+
 def _check(packed: PackedTree) -> None:
     """Everything that a search relies on without looking."""
     expected = {
@@ -182,6 +189,7 @@ def _check(packed: PackedTree) -> None:
             raise ValueError(
                 f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} x {np.dtype(dtype)}"
             )
+    check_slopes(packed.slopes, packed.shifts)
     tables = packed.tables
     sound = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] + 1 == len(packed.slots)
     sound = sound and len(packed.slots) < 2**32 and bool((tables[1:] >= tables[:-1]).all())

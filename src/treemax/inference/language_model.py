@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.learned_tree import LearnedTreeModel, padded, vectors_of
-from treemax.inference.parts import expect
+from treemax.inference.parts import expect, truth, whole_number
 from treemax.inference.searching import room_for_best
 from treemax.inputs import SparseRows
 from treemax.kernels import language_model as kernels
@@ -152,14 +152,12 @@ class LanguageModel:
         )
         if tree.n_labels != n_words:
             raise ValueError("the tree does not fit the words")
-        dimension, length = int(header["dimension"]), int(header["length"])
-        if dimension < 1 or length < 1:
-            raise ValueError("the dimension or the length of a context is out of range")
+        dimension, length = (whole_number(name, header[name], least=1) for name in ("dimension", "length"))
         width, n_vectors = padded(dimension), int(vectors_of(tree.n_children).sum())
         return cls(
             tree, dimension,
             expect(arrays, "embeddings", np.float32, (n_words + 1, width)),
-            expect(arrays, "transitions", np.float32, (length * width if header["full"] else length, width)),
+            expect(arrays, "transitions", np.float32, (length * width if truth("full", header["full"]) else length, width)),
             length,
             expect(arrays, "weights", np.float32, (n_vectors, width)),
             expect(arrays, "biases", np.float32, (n_vectors,)),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from treemax.calibration import Calibration
 from treemax.inference.linear import known_features, sparsified
-from treemax.inference.parts import expect
+from treemax.inference.parts import expect, real_number, truth, whole_number
 from treemax.inference.searching import Found, room_for_best, search_above, search_rows
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import learned_tree as kernels
@@ -162,12 +162,12 @@ class LearnedTreeModel:
         )
         if tree.n_labels != n_labels:
             raise ValueError("the tree does not fit the labels")
-        dimension, n_features = int(header["dimension"]), int(header["n_features"])
-        labels_a_row = float(header["labels_a_row"])
-        if dimension < 1 or n_features < 1 or not 0 < labels_a_row < np.inf:
-            raise ValueError("the dimension, the features or the labels of a row are out of range")
+        dimension, n_features = (
+            whole_number(name, header[name], least=1) for name in ("dimension", "n_features")
+        )
+        labels_a_row = real_number("labels_a_row", header["labels_a_row"], least=1e-30)
         features, n_rows = None, n_features
-        if header["some_features"]:
+        if truth("some_features", header["some_features"]):
             features = arrays["features"]
             n_rows = len(features)
             expect(arrays, "features", np.uint32, (n_rows,))

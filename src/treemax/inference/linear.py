@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from treemax.inference.parts import expect_counts
 from treemax.inference.scaling import Scaling
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
@@ -181,6 +182,8 @@ def from_arrays(layout: str, arrays: dict[str, NDArray[Any]]) -> LinearModel:
         expected = {"indptr": np.int64, "labels": np.uint32}.get(name, np.float32)
         if array.dtype != expected:
             raise ValueError(f"{name} has dtype {array.dtype}, expected {np.dtype(expected)}")
+        if name.endswith("squares"):
+            expect_counts(arrays, name, np.float32, array.shape)
     model = forms[layout](**arrays)
     if not _sound(model):
         raise ValueError("the arrays of weights do not fit together")
@@ -199,6 +202,8 @@ def _sound(model: LinearModel) -> bool:
     if isinstance(model, LabelMajor) and fits and weights.ndim == 2:
         shapes = {array.shape for array in (model.mean, model.factor) if array is not None}
         fits = (model.mean is None) == (model.factor is None) and shapes <= {weights.shape[1:]}
+        if fits and model.scaling is not None:
+            model.scaling.checked()
     return (
         fits
         and weights.ndim == 2

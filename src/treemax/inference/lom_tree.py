@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inference.linear import blocks
-from treemax.inference.parts import expect
+from treemax.inference.parts import expect, expect_counts, truth, whole_number, whole_numbers
 from treemax.inference.recall_tree import SMALLEST_TABLE, CandidateModel, restored, stored
 from treemax.inference.scorers import Scorers, able_to_learn, for_answers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
@@ -18,6 +18,7 @@ from treemax.inputs import Rows
 from treemax.kernels import lom_tree as kernels
 from treemax.kernels.lom_tree import DEEPEST, NONE, Nodes, Tallies, Way
 from treemax.kernels.scorers import EMPTY, SparseScorers
+from treemax.modelfile import LARGEST
 from treemax.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -154,11 +155,12 @@ class LOMTreeModel(CandidateModel):
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> LOMTreeModel:
         """The model back from its parts; what does not fit together is a ValueError."""
-        sparse, resume, n_features = bool(header["sparse"]), bool(header["resume"]), int(header["n_features"])
+        sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
+        n_features = whole_number("n_features", header["n_features"])
         nodes, tallies = _restored_tree(arrays, n_labels)
         n_inner = int(nodes.used[kernels.INNER])
         regressors = restored(arrays, "regressors", n_inner, 1, n_features, sparse, resume)
-        found = np.array(header["found"], dtype=np.int64)
+        found = whole_numbers("found", header["found"], 2)
         model = cls(n_labels, n_features, regressors, nodes, tallies, found, resume)
         if model.depth > DEEPEST:
             raise ValueError(f"the tree is {model.depth} levels deep, expected at most {DEEPEST}")
@@ -234,17 +236,17 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], n_labels: int) -> tuple[Node
         raise ValueError("the nodes are no tree")
     lists = _checked_lists(arrays, n, n_tallies, n_labels)
     nodes, tallies = tree_from(inner, lists)
-    nodes.smallest[:] = expect(arrays, "nodes/smallest", np.int64, (n,))
+    nodes.smallest[:] = expect_counts(arrays, "nodes/smallest", np.int64, (n,))
     nodes.best[:] = expect(arrays, "nodes/best", np.int32, (n,))
     nodes.sums[:] = expect(arrays, "nodes/sums", np.float64, (n,))
     below = nodes.smallest[nodes.children[own]]
-    if (nodes.smallest < 0).any() or (nodes.smallest[own] != below.min(axis=1, initial=2**62)).any():
+    if (nodes.smallest[own] != below.min(axis=1, initial=2**62)).any():
         raise ValueError("the sizes of leaves do not fit the nodes")
     owner = np.repeat(np.arange(n), np.diff(lists.starts))
     most = (lists.labels == nodes.best[owner]) & (lists.counts == nodes.largest[owner])
     if ((np.bincount(owner[most], minlength=n) == 1) != (nodes.best != NONE)).any():
         raise ValueError("the most frequent labels do not fit the counts")
-    if (nodes.totals[own] == 0).any() or not np.isfinite(nodes.sums).all():
+    if (nodes.totals[own] == 0).any() or not (np.abs(nodes.sums) <= LARGEST).all():
         raise ValueError("the counts do not fit the nodes")
     return nodes, tallies
 
@@ -259,6 +261,6 @@ def _checked_lists(arrays: dict[str, NDArray[Any]], n: int, n_tallies: int, n_la
         raise ValueError("the tallies do not fit the nodes")
     if (lists.labels < 0).any() or (lists.labels >= n_labels).any():
         raise ValueError("the tallies do not fit the labels")
-    if (lists.counts < 1).any() or (lists.trained < 0).any() or not np.isfinite(lists.sums).all():
+    if (lists.counts < 1).any() or (lists.trained < 0).any() or not (np.abs(lists.sums) <= LARGEST).all():
         raise ValueError("the tallies have counts that cannot be")
     return lists

@@ -9,11 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.parts import expect
+from treemax.inference.parts import (
+    MOST_COUNTED,
+    expect,
+    expect_counts,
+    truth,
+    whole_number,
+    whole_numbers,
+)
 from treemax.inference.recall_tree import CandidateModel, restored, stored
 from treemax.inference.scorers import Scorers, for_answers
 from treemax.inputs import Rows
 from treemax.kernels import recall_paper as kernels
+from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.kernels.recall_paper import NONE, TALLY, Nodes, Tallies, Way, Workspace
 from treemax.threads import run_all
 from treemax.trees import NodeLabels
@@ -177,18 +185,19 @@ class PaperTreeModel(CandidateModel):
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> PaperTreeModel:
         """The model back from its parts; what does not fit together is a ValueError."""
-        sparse, resume, n_features = bool(header["sparse"]), bool(header["resume"]), int(header["n_features"])
-        own, paths, counts = _restored_tree(arrays), None, None
+        sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
+        n_features, width = (whole_number(name, header[name]) for name in ("n_features", "width"))
+        own, paths, counts = _restored_tree(arrays, width), None, None
         if resume:
             tallies = _restored_tallies(arrays, n_labels)
-            nodes = _with_tallies(own, arrays, int(header["width"]), tallies)
+            nodes = _with_tallies(own, arrays, width, tallies)
             _connect(tallies, nodes)
         else:
-            nodes, paths, counts = _only_answering(own, arrays, int(header["width"]), n_labels)
+            nodes, paths, counts = _only_answering(own, arrays, n_labels)
             tallies = Tallies(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, TALLY))
         routers = restored(arrays, "routers", int(nodes.used[1]), 1, n_features, sparse, resume)
         regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
-        found = np.array(header["found"], dtype=np.int64)
+        found = whole_numbers("found", header["found"], 3)
         return cls(
             n_labels, n_features, routers, regressors, nodes, tallies, found, resume, paths, counts
         )  # fmt: skip
@@ -210,6 +219,8 @@ def _restored_tallies(arrays: dict[str, NDArray[Any]], n_labels: int) -> Tallies
     records = np.zeros(n, TALLY)
     for name in TALLY_PARTS:
         records[name] = expect(arrays, f"tallies/{name}", TALLY[name], (n,))
+    for name, least in (("count", 1), ("square", 0)):
+        expect_counts(arrays, f"tallies/{name}", TALLY[name], (n,), least)
     labels, nodes, above = records["label"], records["node"], records["above"]
     ordered = (above >= NONE) & (above < np.arange(n)) & ((above == NONE) == (nodes == 0))
     if (labels < 0).any() or (labels >= n_labels).any() or (nodes < 0).any() or not ordered.all():
@@ -237,7 +248,7 @@ def _connect(tallies: Tallies, nodes: Nodes) -> None:
         raise ValueError("the labels counted at nodes do not fit together")
 
 
-def _restored_tree(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _restored_tree(arrays: dict[str, NDArray[Any]], width: int) -> dict[str, NDArray[Any]]:
     n = len(arrays["nodes/total"])
     kinds: dict[str, tuple[Any, tuple[int, ...]]] = {
         "routers": (np.int32, (n,)), "children": (np.int32, (n, 2)), "total": (np.int64, (n,)),
@@ -251,7 +262,10 @@ def _restored_tree(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     routers = np.sort(own["routers"][own["routers"] != 0])
     if (routers != np.arange(1, len(routers) + 1)).any() or children[own["routers"] == 0].any():
         raise ValueError("the routers do not fit the nodes")
-    if ((own["covered"] > own["total"]) | (own["covered"] < 0)).any():
+    for name, most in (("total", MOST_COUNTED), ("n_candidates", width)):
+        expect_counts(arrays, f"nodes/{name}", np.int64, (n,), most=most)
+    below = np.where(children > 0, own["total"][children], 0)
+    if ((own["covered"] > own["total"]) | (own["covered"] < 0) | (below.sum(axis=1) > own["total"])).any():
         raise ValueError("the counts do not fit the nodes")
     own["used"] = np.array([n, len(routers)])
     return own
@@ -265,24 +279,33 @@ def _with_tallies(
     candidates = np.array(expect(arrays, "nodes/candidates", np.int32, (n, width)))
     filled = np.arange(width) < n_own[:, None]
     outside = (candidates < 0) | ((candidates >= n_tallies) & filled)
-    if outside.any() or (n_own < 0).any() or (n_own > width).any():
+    if outside.any():
         raise ValueError("the candidates do not fit the labels")
-    if (tallies.records["node"] >= n).any():
+    nodes, counts = tallies.records["node"], tallies.records["count"]
+    if (nodes >= n).any() or (np.bincount(nodes, weights=counts, minlength=n) > own["total"]).any():
         raise ValueError("the counts do not fit the nodes")
     labels = np.where(filled, tallies.records["label"][np.where(filled, candidates, 0)], 0).astype(np.int32)
-    sums = np.array(expect(arrays, "nodes/sums", np.float64, (n,)))
+    sums = np.array(expect_counts(arrays, "nodes/sums", np.float64, (n,)))
     return Nodes(**own, sums=sums, candidates=candidates, labels=labels, lock=np.zeros(n, np.int64))
 
 
 def _only_answering(
-    own: dict[str, NDArray[Any]], arrays: dict[str, NDArray[Any]], width: int, n_labels: int
+    own: dict[str, NDArray[Any]], arrays: dict[str, NDArray[Any]], n_labels: int
 ) -> tuple[Nodes, NDArray[np.float32], NDArray[np.int32]]:
-    """The nodes of a model that was saved to answer, what the path adds to their candidates, and the counts of these."""
+    """The nodes of a model that was saved to answer, what the path adds to their candidates, and the counts of these.
+
+    They get room for the candidates that they have; learning makes more.
+    """
     n_own = own["n_candidates"]
-    if (n_own < 0).any() or (n_own > min(width, n_labels)).any():
+    width = int(n_own.max())
+    if width > n_labels:
         raise ValueError("the candidates do not fit the labels")
     shape = (int(n_own.sum()),)
-    labels, counts = (expect(arrays, f"nodes/{name}", np.int32, shape) for name in ("labels", "counts"))
+    labels = expect(arrays, "nodes/labels", np.int32, shape)
+    counts = expect_counts(arrays, "nodes/counts", np.int32, shape, least=1)
+    node = np.repeat(np.arange(len(n_own)), n_own)
+    if (np.bincount(node, weights=counts, minlength=len(n_own)) > own["total"]).any():
+        raise ValueError("the counts do not fit the nodes")
     if (labels < 0).any() or (labels >= n_labels).any():
         raise ValueError("the candidates do not fit the labels")
     nothing = np.zeros((0, width), np.int32)
@@ -327,7 +350,7 @@ def _learning_again(
             above = places[int(parents[node]), label] if node else NONE
             before = of_paths[above] if node else 0.0
             of_paths[at] = path.get(label, before) if node else 0.0
-            records[at] = (label, node, count, above, 0, 0, of_paths[at] - before, 0.0)
+            records[at] = (label, node, min(count, MOST_COUNT), above, 0, 0, of_paths[at] - before, 0.0)
             if node == 0:
                 first[label] = at + 1
         best = sorted(own, key=lambda label: -own[label])[:width]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.calibration import Calibration
 from treemax.inference.linear import blocks, densified, known_features, sparsified
-from treemax.inference.parts import expect
+from treemax.inference.parts import expect, expect_counts, real_number, truth, whole_number, whole_numbers
 from treemax.inference.scaling import Scaling
 from treemax.inference.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
@@ -23,6 +24,7 @@ from treemax.threads import run_all
 from treemax.trees import NodeLabels
 
 SMALLEST_TABLE = 1024
+SHARPNESS = (math.exp(-2.0), math.exp(2.0))  # from the least to the most
 
 
 class Beam(NamedTuple):
@@ -183,11 +185,13 @@ class RecallTreeModel(CandidateModel):
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> RecallTreeModel:
         """The model back from its parts; what does not fit together is a ValueError."""
-        arity, depth, n_features = (int(header[name]) for name in ("arity", "depth", "n_features"))
+        arity, depth, n_features = (
+            whole_number(name, header[name]) for name in ("arity", "depth", "n_features")
+        )
         n_inner = _checked_size(arity, depth)
         n_nodes = n_inner * arity + 1
-        sparse, resume = bool(header["sparse"]), bool(header["resume"])
-        expect(arrays, "total", np.float32, (n_nodes,))
+        sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
+        expect_counts(arrays, "total", np.float32, (n_nodes,))
         labels, label_counts, n_own = _restored_candidates(arrays, n_nodes, n_labels)
         keys, counts = _table(arrays, "", arity, resume)
         histograms = Histograms(
@@ -196,7 +200,7 @@ class RecallTreeModel(CandidateModel):
         )  # fmt: skip
         routers = restored(arrays, "routers", n_inner, arity, n_features, sparse, resume)
         regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
-        found = np.array(header["found"], dtype=np.int64)
+        found = whole_numbers("found", header["found"], 3)
         return cls(
             arity,
             depth,
@@ -207,7 +211,7 @@ class RecallTreeModel(CandidateModel):
             histograms,
             found,
             resume,
-            float(header["sharpness"]),
+            real_number("sharpness", header["sharpness"], *SHARPNESS),
             None,
             _restored_scaling(arrays, n_features),
         )
@@ -216,7 +220,9 @@ class RecallTreeModel(CandidateModel):
 def _restored_scaling(arrays: dict[str, NDArray[Any]], n_features: int) -> Scaling | None:
     if "mean" not in arrays:
         return None
-    return Scaling(*(expect(arrays, name, np.float32, (n_features,)) for name in ("mean", "factor")))
+    return Scaling(
+        *(expect(arrays, name, np.float32, (n_features,)) for name in ("mean", "factor"))
+    ).checked()
 
 
 def _checked_size(arity: int, depth: int) -> int:
@@ -229,14 +235,12 @@ def _restored_candidates(
     arrays: dict[str, NDArray[Any]], n_nodes: int, n_labels: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     """The candidates of the nodes: a row for each again, as wide as the longest."""
-    n_own = expect(arrays, "n_labels", np.int32, (n_nodes,)).astype(np.int64)
-    if (n_own < 0).any() or (n_own > n_labels).any():
-        raise ValueError("the candidates do not fit the labels")
+    n_own = expect_counts(arrays, "n_labels", np.int32, (n_nodes,), most=n_labels).astype(np.int64)
     filled = np.arange(n_own.max()) < n_own[:, None]
     labels, counts = np.zeros(filled.shape, np.int32), np.zeros(filled.shape, np.float32)
     n = (int(n_own.sum()),)
     labels[filled] = expect(arrays, "labels", np.int32, n)
-    counts[filled] = expect(arrays, "label_counts", np.float32, n)
+    counts[filled] = expect_counts(arrays, "label_counts", np.float32, n)
     if (labels < 0).any() or (labels >= n_labels).any():
         raise ValueError("the candidates do not fit the labels")
     return labels, counts, n_own
@@ -270,12 +274,11 @@ def restored(
         halves = np.array(expect(arrays, f"{name}/halves", np.float16, (n, n_features)))
         return frozen_scorers(halves, np.array(expect(arrays, f"{name}/scale", np.float32, (n,))), bias)
     if resume:
-        squares = np.array(expect(arrays, f"{name}/bias_squares", np.float32, (n,)))
+        squares = np.array(expect_counts(arrays, f"{name}/bias_squares", np.float32, (n,)))
     if not sparse:
         shape = (n, n_features)
-        weights, own = (
-            np.array(expect(arrays, f"{name}/{part}", np.float32, shape)) for part in ("weights", "squares")
-        )
+        weights = np.array(expect(arrays, f"{name}/weights", np.float32, shape))
+        own = np.array(expect_counts(arrays, f"{name}/squares", np.float32, shape))
         return dense_scorers(weights, own, bias, squares)
     if width == 1:
         n_weights = len(arrays[f"{name}/owners"])
@@ -283,7 +286,7 @@ def restored(
             expect(arrays, f"{name}/entries", np.uint32, (n_features,)),
             expect(arrays, f"{name}/owners", np.uint32, (n_weights,)),
             expect(arrays, f"{name}/weights", np.float32, (n_weights,)),
-            expect(arrays, f"{name}/squares", np.float32, (n_weights,)) if resume else None,
+            expect_counts(arrays, f"{name}/squares", np.float32, (n_weights,)) if resume else None,
             bias, squares,
         )  # fmt: skip
     keys, cells = _table(arrays, f"{name}/", 2 * width, True, stored=2 * width if resume else width)
@@ -308,5 +311,7 @@ def _table(
     new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, width), dtype=np.float32)
     whole = np.zeros((n, width), dtype=np.float32)
     whole[:, : cells.shape[1]] = cells
+    if (whole[:, width // 2 if prefix else 0 :] < 0).any():  # the squares behind the weights, or the counts
+        raise ValueError(f"{name} has numbers below zero")
     moved(np.array(keys), whole, new_keys, new_cells)
     return new_keys, new_cells

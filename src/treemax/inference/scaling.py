@@ -26,6 +26,14 @@ class Scaling(NamedTuple):
         scaled *= self.factor
         return read_only(scaled)
 
+    def checked(self) -> Scaling:
+        """The same, once it is known to be one that `scaling_of` may give; else a ValueError."""
+        with np.errstate(over="ignore"):
+            sound = (self.factor >= 0) & (np.abs(self.mean * self.factor) <= 2 / CONSTANT)
+        if not sound.all():
+            raise ValueError("the scale of the features is not sound")
+        return self
+
     def widened(self, n_features: int) -> Scaling:
         """The same with room for features that come later, which stay as they are."""
         more = max(0, n_features - len(self.mean))

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inference.linear import SCORES_AT_ONCE, densified, sparsified
-from treemax.inference.parts import expect
+from treemax.inference.parts import expect, truth, whole_number
 from treemax.inference.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels import search as sparse_kernels
@@ -181,8 +181,9 @@ class SoftmaxTreeModel:
         """The model back from its parts; what does not fit together is a ValueError."""
         structure = _checked_structure(arrays, n_labels)
         plane_bias = expect(arrays, "plane_bias", np.float32, (len(structure.children),))
-        kind = SparseSoftmaxTrees if header["sparse"] else DenseSoftmaxTrees
-        return kind._restored(n_labels, int(header["n_features"]), structure, np.array(plane_bias), arrays)
+        kind = SparseSoftmaxTrees if truth("sparse", header["sparse"]) else DenseSoftmaxTrees
+        n_features = whole_number("n_features", header["n_features"], least=1)
+        return kind._restored(n_labels, n_features, structure, np.array(plane_bias), arrays)
 
     @classmethod
     def _restored(
@@ -364,28 +365,10 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         n_bias = len(structure.children) + int(structure.starts[-1])
         bias = np.array(expect(arrays, "bias", np.float32, (n_bias,)))
         own = cls(n_labels, n_features, structure, plane_bias, tables, slots, entries, bias)
-        own._check_entries()
+        _, n_children = own._nodes()
+        if not sparse_kernels.is_sound(tables, slots, entries, n_children):
+            raise ValueError("the packed weights do not fit together")
         return own
-
-    def _check_entries(self) -> None:
-        """No search may leave its arrays: runs lie within the entries, and children within their node."""
-        places = (self.slots & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        features = self.slots >> np.uint64(32)
-        _, n_children = self._nodes()
-        if (np.diff(places) < 0).any() or places[0] != 0 or places[-1] != len(self.entries):
-            raise ValueError("the runs of the features are not in order")
-        node_of = np.repeat(np.arange(len(n_children)), np.diff(self.tables))
-        lengths, half = np.diff(places), (n_children[node_of] + 1) // 2
-        empty = features[:-1] == sparse_kernels.NO_FEATURE
-        if (lengths > half).any() or (lengths[empty] > 0).any():
-            raise ValueError("a run is longer than its node has children")
-        with_room = np.bincount(node_of, weights=empty, minlength=len(n_children))
-        if (with_room[np.diff(self.tables) > 0] < 1).any():
-            raise ValueError("a table has no empty slot")
-        short = np.repeat(lengths < half, lengths)
-        children = (self.entries & np.uint32(0xFFFF)).astype(np.int64)
-        if (children[short] >= np.repeat(n_children[node_of], lengths)[short]).any():
-            raise ValueError("a weight is of a child that its node does not have")
 
 
 def _rows_at_once(n_rows: int, n_answers: int, threads: int) -> int:

@@ -13,6 +13,7 @@ _LOG2_E = np.float32(1.442695040888963)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 _ONE = np.float32(1.0)
+MOST_COUNT = 2**31 - 1  # where a count in 32 bits stays
 
 
 @fast_inline_kernel

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import EMPTY, buckets_needed, pair, promise, row_of, scores, settle, slot, update
@@ -149,7 +150,7 @@ def _tally(node, label, nodes, tallies):
 def _count(node, label, nodes, tallies):
     """Count the label at a node; returns its tally."""
     at = _tally(node, label, nodes, tallies)
-    count = np.int64(tallies.counts[at]) + 1
+    count = min(np.int64(tallies.counts[at]) + np.int64(1), np.int64(MOST_COUNT))
     tallies.counts[at] = count
     nodes.totals[node] += 1
     if count > nodes.largest[node]:
@@ -195,7 +196,7 @@ def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, in
         update(regressors, nodes.regressors[node] - 1, one, 1, x, rate, initial)
         score = _score(x, node, nodes, regressors, one)
     tallies.sums[tally] += score
-    tallies.trained[tally] += 1
+    tallies.trained[tally] = min(np.int64(tallies.trained[tally]) + np.int64(1), np.int64(MOST_COUNT))
     nodes.sums[node] += score
     nodes.trained[node] += 1
     return score

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels import atomic
-from treemax.kernels.arithmetic import exp32
+from treemax.kernels.arithmetic import MOST_COUNT, exp32
 from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
@@ -162,7 +162,7 @@ def recall(node, way, nodes):
 def update_candidates(node, tally, nodes, tallies):
     """Count the label, and see to it that the candidates are the most frequent labels. The node's lock is held."""
     records = tallies.records
-    count = np.int64(records[tally].count) + 1
+    count = min(np.int64(records[tally].count) + np.int64(1), np.int64(MOST_COUNT))
     records[tally].count = count
     nodes.total[node] += 1
     nodes.sums[node] += one_more(count - 1)

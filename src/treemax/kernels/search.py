@@ -393,10 +393,14 @@ def _doubled(array, used):
     return larger
 
 
+_EXPONENT = 0x7F80  # the bits of the exponent of a bfloat16
+_LARGEST = (127 + 99) << 7  # that of 2**99, about 6e29
+
+
 @kernel
 def is_sound(tables, slots, entries, n_children):
     """Whether every table ends its searches at an empty slot, and no run of entries leaves the array, is
-    longer than a full one or names a child that is not there."""
+    longer than a full one, names a child that is not there or has a weight that is no number or too large."""
     end = np.int64(0)  # of the runs so far
     for node in range(n_children.size):
         first, last = tables[node], tables[node + 1]
@@ -413,10 +417,13 @@ def is_sound(tables, slots, entries, n_children):
                     return False
             if end - begin > half:
                 return False
-            if end - begin < half:
-                for q in range(begin, end):
-                    if np.int64(entries[q] & _LOW_HALF) >= n_children[node]:
-                        return False
+            full = end - begin == half  # then there are two weights in an entry, else a child and its weight
+            for q in range(begin, end):
+                upper, lower = np.int64(entries[q] >> np.uint32(16)), np.int64(entries[q] & _LOW_HALF)
+                if (upper & _EXPONENT) > _LARGEST or (full and (lower & _EXPONENT) > _LARGEST):
+                    return False
+                if not full and lower >= n_children[node]:
+                    return False
         if not empty:
             return False
     last_slot = slots[slots.size - 1]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from treemax.calibration import FIRST_LABELS, calibrated
-from treemax.inference.recall_tree import SMALLEST_TABLE, Beam, RecallTreeModel
+from treemax.inference.recall_tree import SHARPNESS, SMALLEST_TABLE, Beam, RecallTreeModel
 from treemax.inference.scorers import Scorers, dense_scorers
 from treemax.inference.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
 from treemax.inputs import Rows
@@ -24,7 +24,6 @@ from treemax.threads import run_all
 
 ROWS_AT_ONCE = 2048
 LEAST_PROBABILITY = 1e-6
-SHARPNESS_LOGARITHMS = (-2.0, 2.0)
 OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
 ROWS_A_LEAF = 16  # and no deeper than that so many rows come to a last node
@@ -224,7 +223,8 @@ def _sharpness(
         first = np.clip(1.0 / sharpened.sum(axis=1), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
         return float(-np.log(np.where(right, first, 1.0 - first)).mean())
 
-    return math.exp(float(minimize_scalar(surprise, bounds=SHARPNESS_LOGARITHMS, method="bounded").x))
+    bounds = tuple(map(math.log, SHARPNESS))
+    return math.exp(float(minimize_scalar(surprise, bounds=bounds, method="bounded").x))
 
 
 # --- learning --------------------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""One small trained model of every kind, as the header and arrays of its file, and all that can be asked of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import treemax
+from treemax import modelfile
+
+N_LABELS, N_ROWS, N_FEATURES = 9, 72, 6
+_random = np.random.default_rng(5)
+CENTRES = _random.normal(size=(N_LABELS, N_FEATURES))
+NUMBERS = np.arange(N_ROWS) % N_LABELS
+DENSE = (CENTRES[NUMBERS] + 0.1 * _random.normal(size=(N_ROWS, N_FEATURES))).astype(np.float32)
+SPARSE = sp.csr_matrix(np.where(np.abs(DENSE) > 0.6, DENSE, 0))
+WORDS = ["red", "blue", "green", "apple", "car", "sky", "old", "new", "fast"]
+TEXTS = [f"{WORDS[i]} {WORDS[(i * 2 + 1) % N_LABELS]} thing{i % 4}" for i in NUMBERS]
+NAMES = np.array([f"label {i}" for i in NUMBERS])
+SEVERAL = [[int(i), int(i + 3) % N_LABELS] for i in NUMBERS]
+INDICATOR = np.eye(N_LABELS, dtype=int)[NUMBERS]
+
+Question = tuple[Any, Any]  # X and y
+Kind = tuple[Callable[[], Any], Any, Any]
+
+
+def _text(vectorizer: Any, estimator: Any) -> Kind:
+    return lambda: treemax.TextModel(vectorizer, estimator), TEXTS, NAMES
+
+
+KINDS: dict[str, Kind] = {
+    "one-vs-all": (treemax.OneVsAll, DENSE, NAMES),
+    "one-vs-all, sparse, several labels": (treemax.OneVsAll, SPARSE, SEVERAL),
+    "label-tree": (lambda: treemax.LabelTree(max_leaf=3, arity=2), SPARSE, NAMES),
+    "label-tree, several trees and labels": (lambda: treemax.LabelTree(n_trees=2, max_leaf=3), SPARSE, SEVERAL),
+    "label-tree, eight bits": (lambda: treemax.LabelTree(precision="int8", max_leaf=3), DENSE, INDICATOR),
+    "online-label-tree": (lambda: treemax.OnlineLabelTree(max_leaf=3, arity=2), SPARSE, NUMBERS),
+    "online-label-tree, several labels": (lambda: treemax.OnlineLabelTree(max_leaf=3), SPARSE, SEVERAL),
+    "recall-tree": (lambda: treemax.RecallTree(n_candidates=4), DENSE, NUMBERS),
+    "recall-tree, sparse": (lambda: treemax.RecallTree(arity=2, depth=2), SPARSE, NAMES),
+    "recall-tree, paper": (lambda: treemax.RecallTree(algorithm="paper", n_candidates=3), DENSE, NAMES),
+    "recall-tree, paper, sparse": (lambda: treemax.RecallTree(algorithm="paper"), SPARSE, NUMBERS),
+    "lom-tree": (treemax.LOMTree, DENSE, NAMES),
+    "lom-tree, sparse": (treemax.LOMTree, SPARSE, NUMBERS),
+    "learned-tree": (lambda: treemax.LearnedTree(arity=2), SPARSE, NAMES),
+    "learned-tree, several labels": (lambda: treemax.LearnedTree(arity=3), SPARSE, SEVERAL),
+    "softmax-tree": (treemax.SoftmaxTree, DENSE, NAMES),
+    "softmax-tree, sparse": (treemax.SoftmaxTree, SPARSE, NUMBERS),
+    "softmax-forest": (lambda: treemax.SoftmaxForest(n_trees=2), DENSE, NUMBERS),
+    "text, tf-idf": _text(treemax.TfidfText(), treemax.LabelTree(max_leaf=3)),
+    "text, hashing": _text(treemax.HashingText(bits=6), treemax.OnlineLabelTree()),
+    "language-model": (lambda: treemax.TreeLanguageModel(arity=4, dimension=8, context=2), TEXTS, None),
+}  # fmt: skip
+RESUMABLE = ("one-vs-all", "online-label-tree", "recall-tree", "lom-tree", "text, hashing")
+NAMES_OF_ALL = list(KINDS) + [f"{name}, to resume" for name in KINDS if name.startswith(RESUMABLE)]
+
+
+def kind_of(name: str) -> Kind:
+    return KINDS[name.removesuffix(", to resume")]
+
+
+@cache
+def parts(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays of the file of a trained model."""
+    make, X, y = kind_of(name)
+    model = make()
+    if "verbose" in model.get_params():
+        quiet = {key: 0 for key in model.get_params() if key.split("__")[-1] == "verbose"}
+        model.set_params(**quiet)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X) if y is None else model.fit(X, y)
+    options = {"resume": True} if name.endswith("to resume") else {}
+    header, arrays = modelfile.object_parts(model, **options)
+    return header, {key: np.array(array) for key, array in arrays.items()}
+
+
+def use(model: Any, name: str, path: str) -> str:
+    """Ask everything, learn where the model can, save, load and ask again; raises where an answer is not sound."""
+    _, X, y = kind_of(name)
+    ask(model, X)
+    if hasattr(model, "partial_fit"):
+        model.partial_fit(X[:20], y[:20])
+        model.partial_fit(X[20:40], y[20:40])
+        ask(model, X)
+    modelfile.save(model, path)
+    ask(modelfile.load(path), X)
+    return "answered"
+
+
+def ask(model: Any, X: Any) -> None:
+    best = model.predict_topk(X, 3)
+    _check(best.scores)
+    _check(model.predict_proba(X))
+    model.predict(X)
+    model.describe()
+    if hasattr(model, "predict_above"):
+        for row in model.predict_above(X[:5], 0.2, scores=True):
+            _check(np.array([score for _, score in row], dtype=float))
+        _check(model.predict_proba_of(X[:5], best.labels[:5]))
+    if hasattr(model, "log_prob"):
+        assert all(np.isfinite(row).all() for row in model.log_prob(X[:5])), "a probability is not finite"
+
+
+def _check(probabilities: np.ndarray) -> None:
+    assert np.isfinite(probabilities).all(), "a probability is not finite"
+    assert ((probabilities >= 0) & (probabilities <= 1 + 1e-4)).all(), "a probability is not from 0 to 1"

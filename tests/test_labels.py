@@ -440,6 +440,12 @@ def text_arrays(text: bytes, offsets: list[int], dtype=np.int64) -> dict:
         (text_arrays(b"abc", [0, 3]), "<i8"),
         (text_arrays(b"abc", [0, 3]), "S3"),
         (text_arrays(b"abc", [0, 3]), "M8[s]"),
+        (text_arrays(b"ab\xff", [0, 2, 3]), "U"),  # not UTF-8
+        (text_arrays("aé".encode(), [0, 2, 3]), "U"),  # a label that begins within a character
+        (text_arrays(b"aba", [0, 1, 2, 3]), "U"),  # a label that occurs twice
+        ({"integers": np.array([3, 5, 3])}, "<i8"),
+        ({"integers": np.array([300])}, "|i1"),  # the type would change the label
+        ({"integers": np.array([2**60 + 1])}, "<f8"),
     ],
 )  # fmt: skip
 def test_damaged_arrays_are_refused_on_opening(arrays, dtype):
@@ -447,15 +453,29 @@ def test_damaged_arrays_are_refused_on_opening(arrays, dtype):
         LabelIndex.from_arrays(arrays, dtype)
 
 
-def test_damage_that_shows_when_labels_are_read():
-    broken = LabelIndex.from_arrays(text_arrays(b"ab\xff", [0, 2, 3]), "U")
-    with pytest.raises(ValueError, match="the label index is damaged: label 1 is not UTF-8"):
-        _ = broken.classes
-    twice = LabelIndex.from_arrays(text_arrays(b"aa", [0, 1, 2]), "U")
-    with pytest.raises(ValueError, match="a label occurs twice"):
-        twice.ids(["a"])
-    with pytest.raises(ValueError, match="a label occurs twice"):
-        LabelIndex.from_arrays({"integers": np.array([3, 3])}, "<i8").add([4])
+def test_a_label_that_is_not_utf8_is_named():
+    with pytest.raises(ValueError, match="label 1 is not UTF-8"):
+        LabelIndex.from_arrays(text_arrays(b"ab\xff", [0, 2, 3]), "U")
+
+
+def test_the_type_of_a_file_does_not_cut_labels():
+    index = LabelIndex.from_arrays(text_arrays(b"northsouth", [0, 5, 10]), "<U2")
+    assert index.classes.tolist() == ["north", "south"]
+
+
+def test_a_long_label_makes_objects_of_all():
+    """NumPy's strings are all as wide as the longest: one long label would make every answer as large."""
+    short, long = ["cat", "dog"], "x" * 1_000_000
+    index = LabelIndex(short, str)
+    assert index.classes.dtype.kind == "U"
+    index.add([long])
+    loaded = LabelIndex.from_arrays(index.arrays(), "<U")
+    for known in (index, loaded, index.copy(), LabelIndex([long, *short], str)):
+        assert known.classes.dtype == object and known.labels([[0, 1]]).dtype == object
+        assert known.ids([long, "dog"]).min() >= 0
+    assert np.asarray(read_labels([*short, long])).dtype == object
+    assert np.asarray(read_labels(short)).dtype.kind == "U"
+    assert LabelIndex(["y" * 100], str).classes.dtype.kind == "U"
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)) | st.lists(st.integers(-20, 20)))

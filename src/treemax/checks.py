@@ -154,6 +154,9 @@ def check_labels_come_back_in_the_callers_type(estimator: Any) -> None:
         assert set(np.unique(answer)) <= set(np.unique(given))
         np.testing.assert_array_equal(model.classes_, np.unique(given))
     assert clone(estimator).fit(X, y.tolist()).predict(X[:1]).dtype.kind == "U"
+    model = clone(estimator).fit(X, ["x" * 100_000 if label == CLASSES[0] else label for label in y.tolist()])
+    for form in (model.predict(X), model.predict_topk(X, 2).labels, model.classes_):
+        assert form.dtype == object, "one long label makes every answer as large"
 
 
 def check_sparse_and_dense_agree(estimator: Any) -> None:

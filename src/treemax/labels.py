@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
 from treemax.inputs import is_arrow, read_only
+from treemax.kernels import soundness
 from treemax.sparse import csr_parts
 
+LONGEST_FIXED = 100  # characters of a label for which NumPy's strings, all as wide as the longest, are used
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # what a row of several labels may be
 
 Form = Literal["vector", "lists", "indicator", "dense-indicator"]
@@ -61,9 +63,8 @@ class RaggedLabels(Sequence):
         if copy is False:
             raise ValueError("RaggedLabels become an array by copying; leave out copy=False.")
         if self.form == "vector":
-            return self.values[self.indptr[0] : self.indptr[-1]].astype(
-                self.dtype if dtype is None else dtype
-            )
+            values = self.values[self.indptr[0] : self.indptr[-1]]
+            return values.astype(dtype_for(values, self.dtype) if dtype is None else dtype)
         rows = np.empty(len(self), dtype=object)
         for row, labels in enumerate(self):
             rows[row] = labels
@@ -106,6 +107,19 @@ class Targets:
     def __getitem__(self, rows: slice) -> Targets:
         start, stop, _ = rows.indices(len(self))
         return Targets(self.indptr[start : max(start, stop) + 1], self.ids)
+
+
+def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
+    """The dtype for arrays of labels: NumPy's strings, all as wide as the longest, only where none is long.
+
+    One label of a million characters would make every other as large. Neither can NumPy's strings end in a NUL.
+
+    >>> dtype_for(["cat"], np.dtype(str)), dtype_for(["cat", "c" * 101], np.dtype(str))
+    (dtype('<U'), dtype('O'))
+    """
+    if dtype.kind != "U" or all(len(label) <= LONGEST_FIXED and label[-1:] != "\0" for label in labels):
+        return dtype
+    return np.dtype(object)
 
 
 def picked_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
@@ -425,30 +439,48 @@ class LabelIndex:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], dtype: str | None) -> LabelIndex:
-        """The index back from its arrays; strings are decoded only when asked for."""
+        """The index back from its arrays, of which everything is checked; strings are decoded when asked for."""
         try:
             index = cls(dtype=dtype)
         except TypeError:
             raise ValueError(f"the label index is damaged: labels of type {dtype!r:.40}") from None
         if index.dtype is not None and index.dtype.kind not in ("biuf" if "integers" in arrays else "UO"):
             raise ValueError(f"the label index is damaged: its labels are not of type {dtype!r:.40}")
-        if "integers" in arrays:
-            integers = np.asarray(arrays["integers"])
-            if integers.ndim != 1 or integers.dtype != np.int64:
-                raise ValueError("the label index is damaged: integer labels are not a vector of int64")
-            index._values = integers.astype(object)
-            index._size = len(integers)
-        else:
-            text, offsets = arrays["bytes"], arrays["offsets"]
-            sound = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
-            if (
-                not (sound and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text))
-                or (np.diff(offsets) < 0).any()
-            ):
-                raise ValueError("the label index is damaged: the offsets do not fit its text")
-            index._packed, index._values, index._size = (text, offsets), None, len(offsets) - 1
         index._ids = None
+        if "integers" in arrays:
+            index._take_integers(arrays["integers"])
+        else:
+            index._take_strings(arrays["bytes"], arrays["offsets"])
         return index
+
+    def _take_integers(self, integers: NDArray[Any]) -> None:
+        if integers.ndim != 1 or integers.dtype != np.int64:
+            raise ValueError("the label index is damaged: integer labels are not a vector of int64")
+        with np.errstate(invalid="ignore"):
+            same = self.dtype is None or (integers.astype(self.dtype).astype(np.int64) == integers).all()
+        if not same:
+            raise ValueError(f"the label index is damaged: its labels are not of type {self.dtype}")
+        if (integers[1:] <= integers[:-1]).any() and len(np.unique(integers)) < len(integers):
+            raise ValueError("the label index is damaged: a label occurs twice")
+        self._values, self._size = integers.astype(object), len(integers)
+
+    def _take_strings(self, text: NDArray[Any], offsets: NDArray[Any]) -> None:
+        sound = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
+        if (
+            not (sound and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text))
+            or (np.diff(offsets) < 0).any()
+        ):
+            raise ValueError("the label index is damaged: the offsets do not fit its text")
+        self._packed, self._values, self._size = (text, offsets), None, len(offsets) - 1
+        _check_utf8(text, offsets)
+        hashes = np.empty(self._size, dtype=np.uint64)
+        soundness.string_hashes(read_only(text), read_only(offsets), hashes)
+        hashes.sort()
+        if (hashes[1:] == hashes[:-1]).any():  # else no label can occur twice
+            self._lookup()
+        if self.dtype is not None and self.dtype.kind == "U":
+            long = np.flatnonzero(np.diff(offsets) > LONGEST_FIXED).tolist()
+            self.dtype = dtype_for(map(self._unpack, long), np.dtype(str))
 
     def copy(self) -> LabelIndex:
         """An index that can grow without the original noticing."""
@@ -476,14 +508,11 @@ class LabelIndex:
     def _unpack(self, i: int) -> str:
         assert self._packed is not None
         text, offsets = self._packed
-        try:
-            return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"the label index is damaged: label {i} is not UTF-8 ({error.reason})") from None
+        return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
 
     def _append(self, labels: list[Any]) -> None:
-        if self.dtype == np.dtype(str) and any(label.endswith("\0") for label in labels):
-            self.dtype = np.dtype(object)  # NumPy's own strings lose a NUL at the end
+        if self.dtype is not None:
+            self.dtype = dtype_for(labels, self.dtype)
         values = self._all()
         size = self._size + len(labels)
         room = self._values
@@ -505,6 +534,22 @@ class LabelIndex:
 
     def _as_given(self, values: NDArray[Any]) -> NDArray[Any]:
         return values.copy() if self.dtype is None else values.astype(self.dtype)
+
+
+def _check_utf8(text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+    """Refuse labels that are not UTF-8: bytes that are not, or a label that begins within a character."""
+    try:
+        text.tobytes().decode("utf-8", "surrogatepass")
+        at = None
+    except UnicodeDecodeError as error:
+        at = error.start
+    starts = offsets[:-1][offsets[:-1] < len(text)]
+    within = starts[(text[starts] & 0xC0) == 0x80]
+    if at is None and len(within):
+        at = int(within[0])
+    if at is not None:
+        label = int(np.searchsorted(offsets, at, side="right")) - 1
+        raise ValueError(f"the label index is damaged: label {label} is not UTF-8")
 
 
 def _newest(lookup: dict[Any, int], count: int) -> list[Any]:

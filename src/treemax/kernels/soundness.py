@@ -35,3 +35,13 @@ def is_sound(indptr, indices, values, n_rows, n_columns):
                 return False
             before = column
     return True
+
+
+@kernel
+def string_hashes(text, offsets, hashes):
+    """The hash (FNV-1a) of every string, `text[offsets[i]:offsets[i + 1]]`."""
+    for i in range(offsets.size - 1):
+        hashed = np.uint64(14695981039346656037)
+        for place in range(offsets[i], offsets[i + 1]):
+            hashed = (hashed ^ np.uint64(text[place])) * np.uint64(1099511628211)
+        hashes[i] = hashed

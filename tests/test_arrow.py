@@ -145,7 +145,7 @@ def test_columns_of_labels(labels, expected):
         ({"text": [1, 2]}, "text is not of strings, got int64"),
         ({"text": ["a", "b"], "features": [[1.0], [2.0]]}, "columns text and features"),
         ({"name": ["a", "b"]}, r"no column holds features: .* got name \(string\)"),
-        ({"features": [[1.0], [1.0, 2.0]]}, "differ in length, got 1 and 2"),
+        ({"features": [[1.0], [1.0, 2.0]]}, "row 1: the list of features has 2 numbers, expected 1"),
         ({"features": ["a", "b"]}, "features is not of lists of numbers, got string"),
         ({"features": [["a"], ["b"]]}, "features is not of numbers, got string"),
         ({"indices": [[1.5], [2.0]]}, "indices is not of lists of integers"),
@@ -377,3 +377,61 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch, tmp_path):
             MissingExtra, match=r"(Parquet|Arrow) needs pyarrow: pip install 'treemax\[arrow\]'"
         ):
             work()
+
+
+# --- files that are not what they should be ------------------------------------------------------------
+
+
+def saved(path: Path, table: pa.Table) -> Path:
+    if path.suffix == ".parquet":
+        return write(path, table)
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_features_that_are_missing_or_of_another_length(kind, tmp_path):
+    lists = [None, None, [1.0, 2.0], [1.0], [], [3.0, 4.0], None]
+    path = saved(tmp_path / f"data.{kind}", pa.table({"features": lists, "label": list("abcdefg")}))
+    with pytest.raises(FormatError, match=r"row 0: the features are missing"):
+        read_examples(path)
+    with open_examples(path, skip_bad=True) as reader:
+        (chunk,) = reader
+    assert chunk.rows.tolist() == [[1, 2], [3, 4]] and list(chunk.labels) == [["c"], ["f"]]
+    assert "row 3: the list of features has 1 numbers, expected 2" in reader.bad_messages[2]
+    nothing = pa.table({"features": pa.array([None, None], pa.list_(pa.float32())), "label": [1, 2]})
+    with pytest.warns(UserWarning, match="2 malformed"):
+        assert len(read_examples(saved(path, nothing), skip_bad=True)) == 0
+    assert len(read_examples(saved(path, nothing[:0]))) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_strings_that_are_not_utf8_are_skipped_by_row(kind, tmp_path):
+    texts = pa.array([b"a", b"\xff", b"c", b"d"]).view(pa.string())
+    flat = pa.array([b"x", b"y", b"\xfe", b"z"]).view(pa.string())
+    labels = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), flat)
+    path = saved(tmp_path / f"data.{kind}", pa.table({"text": texts, "labels": labels}))
+    with pytest.raises(FormatError, match="row 1: a string is not UTF-8"):
+        read_examples(path)
+    with pytest.warns(UserWarning, match="2 malformed"):
+        found = read_examples(path, skip_bad=True)
+    assert found.texts == ["a", "d"] and list(found.labels) == [["x"], ["z"]]
+
+
+def test_names_of_columns_that_are_not_utf8(tmp_path):
+    path = write(tmp_path / "data.parquet", pa.table({"text": ["a"], "colour": ["b"]}))
+    path.write_bytes(path.read_bytes().replace(b"colour", b"c\xffl\xffur"))
+    with pytest.raises(FormatError, match="data.parquet: not a sound Parquet file"):
+        read_examples(path)
+
+
+def test_an_arrow_file_that_claims_more_memory_than_there_is(tmp_path, monkeypatch):
+    path = saved(tmp_path / "data.arrow", pa.table({"text": ["a"], "label": [1]}))
+
+    def no_memory(batch):
+        raise MemoryError
+
+    monkeypatch.setattr("treemax.formats.arrow._validate", no_memory)
+    with pytest.raises(FormatError, match="data.arrow: not a sound Arrow file .out of memory"):
+        read_examples(path)

@@ -242,7 +242,13 @@ CSR = {
         ({"X": np.array([[object()]])}, "array X holds Python objects"),
         ({"X": np.ones((3, 0))}, "array X has 0 columns"),
         ({"X": np.ones((3, 2)), "y": np.arange(2)}, "labels for 2 rows but features for 3"),
-        ({"X": np.ones((2, 2)), "y": np.array([1.5, 2])}, "y has 1.5"),
+        ({"X": np.ones((2, 2)), "y": np.array([1.5, 2])}, "row 0: a label is neither"),
+        ({"X": np.ones((2, 2)), "y": np.array([2, np.nan])}, "row 1: a label is neither"),
+        ({"X": np.ones((2, 2)), "y": np.array([[1, 0], [0, 3]])}, "row 1: a label is neither"),
+        (
+            {"X": np.ones((2, 2)), "y_bytes": np.array([97, 255], np.uint8), "y_offsets": np.arange(3)},
+            "row 1: a label is neither UTF-8",
+        ),
         ({"X": np.ones((2, 2)), "y": np.array(["a", None])}, "array y holds Python objects"),
         (
             {"X": np.ones((2, 2)), "y_values": np.arange(3), "y_indptr": np.array([0, 2, 9])},
@@ -264,7 +270,7 @@ CSR = {
         ({**CSR, "format": np.array(b"csc")}, "CSR format, got 'csc'"),
         (
             {"text_bytes": np.array([255], np.uint8), "text_offsets": np.array([0, 1])},
-            "text_bytes is not UTF-8",
+            "row 0: the text is not UTF-8",
         ),
     ],
 )
@@ -290,6 +296,61 @@ def test_malformed_npz_rows_are_skipped(tmp_path):
     with pytest.warns(UserWarning, match="1 malformed"):
         got = read_examples(path, skip_bad=True)
     assert (got.rows.indices.tolist(), list(got.labels)) == ([1], [["b"]])
+
+
+def test_npz_rows_with_malformed_texts_and_labels_are_skipped(tmp_path):
+    path = npz(
+        tmp_path / "data.npz",
+        text_bytes=np.frombuffer(b"ab\xffcd", np.uint8),
+        text_offsets=np.arange(6),
+        y_values=np.array([1, 2, 3.5, 4, 5, 6]),
+        y_indptr=np.array([0, 1, 3, 4, 5, 6]),
+    )
+    with open_examples(path, skip_bad=True) as reader:
+        (chunk,) = reader
+    assert chunk.texts == ["a", "c", "d"] and list(chunk.labels) == [[1], [5], [6]]
+    assert [message.partition(": row ")[2][:1] for message in reader.bad_messages] == ["1", "2"]
+
+
+def test_npz_members_that_are_no_arrays(tmp_path):
+    """A member called y is no array y, and what NumPy's headers hold is not repeated at length."""
+    path = tmp_path / "data.npz"
+    npz(path, X=np.ones((2, 2)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("y", b"not an array")
+    assert read_examples(path).labels.counts.tolist() == [0, 0]
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x02\x00" + (50_000).to_bytes(4, "little") + b"(" * 50_000)
+    with pytest.raises(FormatError, match="array X has no readable header") as caught:
+        read_examples(path)
+    assert len(str(caught.value)) < 1000
+
+
+def test_jsonl_kinds_after_an_empty_object(tmp_path):
+    """An object without features is of features by name, not a list of numbers nor a text."""
+    path = tmp_path / "data.jsonl"
+    for other, complaint in (('{"features": [1, 2]}', "a list of numbers"), ('{"text": "a"}', "a text")):
+        path.write_text('{"features": {}}\n' + other + '\n{"features": {"4": 2}}\n')
+        with pytest.raises(FormatError, match=f":2: this example has {complaint}, those before it"):
+            read_examples(path)
+        with pytest.warns(UserWarning, match="1 malformed"):
+            rows = read_examples(path, skip_bad=True).rows
+        assert rows.indptr.tolist() == [0, 0, 1] and rows.indices.tolist() == [4]
+
+
+def test_jsonl_with_nothing_good_in_its_first_block(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text("nothing\n" * 100_000 + '{"features": {"1": 2}, "label": 3}\n')
+    with open_examples(path, skip_bad=True) as reader:
+        (chunk,) = reader
+    assert chunk.rows.indices.tolist() == [1] and reader.bad_lines == 100_000
+
+
+def test_the_first_line_of_fasttext_may_lack_a_label(tmp_path):
+    for first in ("no label here", "3:1 was the result", "12 9 7"):
+        path = tmp_path / "data.txt"
+        path.write_text(f"{first}\n__label__a one\n")
+        assert read_examples(path).texts == [first, "one"]
 
 
 def test_npz_with_unsorted_and_repeated_indices(tmp_path):

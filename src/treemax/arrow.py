@@ -74,16 +74,19 @@ def texts_of(batch: Any, layout: Layout, trouble: Trouble) -> list[str]:
     if not _is_string(column.type):
         raise ValueError(f"the column text is not of strings, got {column.type}")
     trouble.add(_nulls(column), "the text is missing (null)")
-    return column.fill_null("").to_pylist()
+    return _strings(column, np.arange(len(column)), trouble)
 
 
 def rows_of(batch: Any, layout: Layout, trouble: Trouble, n_features: int | None = None) -> Rows:
     """The features of a batch; of rows with a complaint they may be anything."""
     if layout.kind == "sparse":
         return _sparse_rows(batch, layout, trouble, n_features)
-    matrix = _listed(batch, layout, trouble) if layout.kind == "dense" else _columns(batch, layout)
-    if n_features is not None and matrix.shape[1] != n_features and len(matrix):
-        raise ValueError(f"rows have {matrix.shape[1]} numbers, expected {n_features}")
+    if layout.kind == "dense":
+        matrix = _listed(batch, trouble, n_features)
+    else:
+        matrix = _columns(batch, layout)
+        if n_features is not None and matrix.shape[1] != n_features and len(matrix):
+            raise ValueError(f"rows have {matrix.shape[1]} numbers, expected {n_features}")
     trouble.add(np.flatnonzero(~np.isfinite(matrix).all(axis=1)), "a feature is not a finite number")
     return matrix
 
@@ -119,7 +122,7 @@ def _label_values(flat: Any, row_of: NDArray[np.int64], trouble: Trouble) -> NDA
     if _is_null(flat.type):
         return np.zeros(len(flat), dtype=np.int64)
     if _is_string(flat.type):
-        return np.array([*flat.fill_null("").to_pylist(), None], dtype=object)[:-1]  # strings, one by one
+        return np.array([*_strings(flat, row_of, trouble), None], dtype=object)[:-1]  # strings, one by one
     if not _is_number(flat.type) or types.is_boolean(flat.type):
         raise ValueError(f"labels are neither strings nor integers, got {flat.type}")
     values = flat.fill_null(0).to_numpy(zero_copy_only=False)
@@ -133,6 +136,23 @@ def _label_values(flat: Any, row_of: NDArray[np.int64], trouble: Trouble) -> NDA
     return np.where(whole, values, 0).astype(np.int64)
 
 
+def _strings(column: Any, row_of: NDArray[np.int64], trouble: Trouble) -> list[str]:
+    """The strings of a column, "" where there is none, or where it is not UTF-8, with a complaint."""
+    column = column.fill_null("")
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        pass
+    found: list[str] = []
+    for row, raw in zip(row_of, column.cast("large_binary").to_pylist()):
+        try:
+            found.append(raw.decode("utf-8"))
+        except UnicodeDecodeError:
+            trouble.add(np.array([row]), "a string is not UTF-8")
+            found.append("")
+    return found
+
+
 def _columns(batch: Any, layout: Layout) -> NDArray[np.float32]:
     matrix = np.empty((batch.num_rows, len(layout.columns)), dtype=np.float32)
     for place, name in enumerate(layout.columns):
@@ -140,23 +160,24 @@ def _columns(batch: Any, layout: Layout) -> NDArray[np.float32]:
     return matrix
 
 
-def _listed(batch: Any, layout: Layout, trouble: Trouble) -> NDArray[np.float32]:
+def _listed(batch: Any, trouble: Trouble, n_features: int | None) -> NDArray[np.float32]:
+    """Lists of numbers as a matrix, as wide as expected or else as the first list is long."""
     column = _list_column(batch, "features")
     lengths = _lengths(column)
     present = np.asarray(column.is_valid())
     trouble.add(np.flatnonzero(~present), "the features are missing (null)")
     fixed = getattr(column.type, "list_size", -1)
-    width = fixed if fixed >= 0 else int(lengths[present].max(initial=0))
-    uneven = np.flatnonzero(present & (lengths != width))
-    if len(uneven):
-        raise ValueError(
-            f"the lists of features differ in length, got {lengths[uneven[0]]} and {width}; "
-            "sparse rows go into indices and values"
+    first = fixed if fixed >= 0 else int(next(iter(lengths[present & (lengths > 0)]), 0))
+    width = n_features or first or 1
+    for length in np.unique(lengths[present & (lengths != width)]).tolist():
+        trouble.add(
+            np.flatnonzero(present & (lengths == length)),
+            f"the list of features has {length} numbers, expected {width}; sparse rows go into indices and values",
         )
-    if width == 0 and present.any():
-        raise ValueError("the lists of features are empty")
+    usable = present & (lengths == width)
+    flat = _floats(_plain(column.flatten()), "features")
     matrix = np.zeros((batch.num_rows, width), dtype=np.float32)
-    matrix[present] = _floats(_plain(column.flatten()), "features").reshape(-1, width)
+    matrix[usable] = flat[np.repeat(usable, lengths)].reshape(-1, width)
     return matrix
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -12,10 +11,10 @@ import numpy as np
 
 from treemax.arrow import Trouble, labels_of, layout_of, rows_of, texts_of
 from treemax.extras import imported
-from treemax.formats.errors import BadLines, FormatError
+from treemax.formats.errors import BadLines, FormatError, reason
 from treemax.formats.examples import Examples, keep_where, rechunk
 from treemax.formats.options import Options
-from treemax.formats.streams import Source
+from treemax.formats.streams import Source, seekable
 from treemax.inputs import SparseRows
 
 BATCH_ROWS = 4096
@@ -28,7 +27,7 @@ def read_parquet(source: Source, options: Options, bad: BadLines) -> Iterator[Ex
     imported("pyarrow", "Parquet", "arrow")
     from pyarrow import parquet
 
-    with _at_hand(source) as file, _sound("Parquet file", source.name):
+    with seekable(source) as file, _sound("Parquet file", source.name):
         opened = parquet.ParquetFile(file, pre_buffer=False)
         wanted = _layout(opened.schema_arrow, source.name).wanted
         batches = opened.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False)
@@ -40,7 +39,7 @@ def read_arrow(source: Source, options: Options, bad: BadLines) -> Iterator[Exam
     imported("pyarrow", "Arrow", "arrow")
     from pyarrow import ipc
 
-    with _at_hand(source) as file, _sound("Arrow file", source.name):
+    with seekable(source) as file, _sound("Arrow file", source.name):
         whole = file.read(6) == b"ARROW1"
         file.seek(0)
         if whole:
@@ -52,19 +51,6 @@ def read_arrow(source: Source, options: Options, bad: BadLines) -> Iterator[Exam
 
 
 @contextmanager
-def _at_hand(source: Source) -> Iterator[Any]:
-    """A file that can be read at any place: standard input and gzip go through a temporary file."""
-    if not (source.live or source.compressed or source.path is None):
-        with source.path.open("rb") as file:
-            yield file
-        return
-    with tempfile.TemporaryFile() as copy:
-        source.copy_to(copy)
-        copy.seek(0)
-        yield copy
-
-
-@contextmanager
 def _sound(what: str, name: str) -> Iterator[None]:
     """What pyarrow says of a damaged file, with the name of the file."""
     import pyarrow
@@ -73,8 +59,8 @@ def _sound(what: str, name: str) -> Iterator[None]:
         yield
     except FormatError:
         raise
-    except (pyarrow.ArrowException, OSError) as error:
-        raise FormatError.at(name, None, f"not a sound {what} ({str(error).splitlines()[0]})") from None
+    except (pyarrow.ArrowException, OSError, ValueError, MemoryError, TypeError, LookupError) as error:
+        raise FormatError.at(name, None, f"not a sound {what} ({reason(error)})") from None
 
 
 def _layout(schema: Any, name: str) -> Any:
@@ -87,16 +73,16 @@ def _layout(schema: Any, name: str) -> Any:
 def _examples(schema: Any, batches: Iterable[Any], options: Options, bad: BadLines) -> Iterator[Examples]:
     """Batches as examples; rows that cannot be used are reported, and left out."""
     layout = _layout(schema, bad.name)
-    n_read, width = 0, options.n_features or 1
+    n_read, width, dense_width = 0, options.n_features or 1, options.n_features
     for batch in batches:
-        batch.validate(full=True)  # what a damaged file holds may point anywhere
+        _validate(batch)
         trouble = Trouble()
         try:
             labels = labels_of(batch, layout, trouble)
             if layout.kind == "text":
                 examples = Examples(labels, texts=texts_of(batch, layout, trouble))
             else:
-                examples = Examples(labels, rows_of(batch, layout, trouble, options.n_features))
+                examples = Examples(labels, rows_of(batch, layout, trouble, dense_width))
         except ValueError as error:
             raise FormatError.at(bad.name, None, f"rows {n_read} and following: {error}") from None
         for row in sorted(trouble.of_row):
@@ -105,6 +91,8 @@ def _examples(schema: Any, batches: Iterable[Any], options: Options, bad: BadLin
             keep = np.ones(len(examples), dtype=bool)
             keep[list(trouble.of_row)] = False
             examples = keep_where(examples, keep)
+        if isinstance(examples.rows, np.ndarray) and len(examples):
+            dense_width = examples.rows.shape[1]
         if isinstance(examples.rows, SparseRows):
             width = max(width, examples.rows.n_features)
             rows = SparseRows(examples.rows.indptr, examples.rows.indices, examples.rows.values, width)
@@ -113,6 +101,31 @@ def _examples(schema: Any, batches: Iterable[Any], options: Options, bad: BadLin
         yield examples
     if n_read == 0:
         yield from _examples_of_nothing(schema, options, bad)
+
+
+def _validate(batch: Any) -> None:
+    """Refuse a batch that points anywhere, as in a damaged file. Strings that are not UTF-8 are for later, row by row."""
+    import pyarrow
+
+    try:
+        batch.validate(full=True)
+    except pyarrow.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+        for column in batch.columns:
+            _as_bytes(column).validate(full=True)
+
+
+def _as_bytes(column: Any) -> Any:
+    """Strings, or lists of strings, as bytes: the same buffers under another type."""
+    import pyarrow
+
+    kind, raw = column.type, {"string": pyarrow.binary(), "large_string": pyarrow.large_binary()}
+    if str(kind) in raw:
+        return column.view(raw[str(kind)])
+    if pyarrow.types.is_list(kind) and str(kind.value_type) in raw:
+        return column.view(pyarrow.list_(raw[str(kind.value_type)]))
+    return column
 
 
 def _examples_of_nothing(schema: Any, options: Options, bad: BadLines) -> Iterator[Examples]:

@@ -30,6 +30,7 @@ _SUFFIXES = {
 _NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _NUMBERS = _NUMBER + rb"(?:," + _NUMBER + rb")*"
 _ONLY_LABELS = re.compile(rb"\s*" + _NUMBERS + rb"\s*$")
+_ANY_LABELLED = re.compile(rb"^[ \t]*__label__\S", re.MULTILINE)
 _LINES = {  # tried in this order; each looks at the start of the line only
     "npz": re.compile(rb"PK\x03\x04|PK\x05\x06"),
     "parquet": re.compile(rb"PAR1"),
@@ -56,11 +57,13 @@ def format_of_source(source: Source, holds_text: bool = False) -> str:
     by_name = format_of_name(source.path) if source.path is not None else None
     if by_name is not None:
         return by_name
-    line = _first_telling_line(source.peek())
+    head = source.peek()
+    line = _first_telling_line(head)
     if holds_text:
         return "jsonl" if _LINES["jsonl"].match(line) else "fasttext"
     for name, pattern in _LINES.items():
-        if pattern.match(line):
+        # A line of fastText may do without a label; that of another tells.
+        if pattern.match(line) or (name == "fasttext" and _ANY_LABELLED.search(head)):
             return name
     raise FormatError.at(
         source.name,

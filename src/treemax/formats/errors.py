@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 REMEMBERED = 10  # messages of skipped lines; the count goes on
+LONGEST = 400  # characters of what a message says after the name: files may bring names of any length along
 
 
 class FormatError(ValueError):
@@ -11,6 +12,7 @@ class FormatError(ValueError):
     @classmethod
     def at(cls, name: str, line: int | None, what: str) -> FormatError:
         """The error for line `line` of the file `name`."""
+        what = what if len(what) <= LONGEST else what[:LONGEST] + "..."
         return cls(f"{name}: {what}" if line is None else f"{name}:{line}: {what}")
 
 
@@ -41,6 +43,13 @@ class BadLines:
     def count_more(self, lines: int) -> None:
         """`lines` more are malformed, of which no more is known."""
         self.count += lines
+
+
+def reason(error: BaseException) -> str:
+    """What a library says of a file that it cannot read: the first line, or the kind of error where there is none."""
+    if isinstance(error, MemoryError):
+        return "out of memory: a size in it is wrong, or it needs more memory than there is"
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def shown(text: str | bytes, limit: int = 40) -> str:

@@ -26,6 +26,7 @@ _OVERFLOW = float(2**128 - 2**103)  # from here on, rounding to float32 gives in
 _WORDS = {
     "text": "a text",
     "dense": "a list of numbers",
+    "object": "an empty object",  # of columns or of names, as the next will tell
     "sparse": "an object of columns",
     "named": "named features",
 }
@@ -34,6 +35,7 @@ _WORDS = {
 def read_jsonl(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
     """The examples of a file of JSON lines, block by block."""
     parser = _Parser(options)
+    nothing = True
     for first, lines in source.text_blocks():
         labels: list[list[Any]] = []
         features: list[Any] = []
@@ -49,8 +51,10 @@ def read_jsonl(source: Source, options: Options, bad: BadLines) -> Iterator[Exam
             else:
                 labels.append(row[0])
                 features.append(row[1])
-        yield parser.examples(labels, features)
-    if source.line == 1:
+        if labels:  # before the first example it is not known whether there are texts or features
+            nothing = False
+            yield parser.examples(labels, features)
+    if nothing:
         yield parser.examples([], [])
 
 
@@ -85,7 +89,7 @@ class _Parser:
         return Examples(ragged, self._sparse_rows(features))
 
     def _expect(self, kind: str) -> None:
-        if self._kind not in (None, kind):
+        if self._kind not in (None, kind) and not (self._kind == "object" and kind in ("sparse", "named")):
             raise ValueError(
                 f"this example has {_WORDS[kind]}, those before it have {_WORDS[self._kind or '']}"
             )
@@ -106,7 +110,7 @@ class _Parser:
         kind = "named" if not columns or self._kind == "named" else "sparse"
         self._expect(kind)
         pairs = self._hashed(features) if kind == "named" else self._columns(features)
-        self._kind = kind if features else self._kind
+        self._kind = kind if features else self._kind or "object"
         return _summed(pairs)
 
     def _dense(self, features: list[Any]) -> list[float]:

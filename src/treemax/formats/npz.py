@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -26,17 +25,16 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from treemax.formats.errors import BadLines, FormatError
+from treemax.formats.errors import BadLines, FormatError, reason
 from treemax.formats.examples import (
     Examples,
     integer_labels,
-    keep_labels,
-    keep_rows,
+    keep_where,
     no_labels,
     string_labels,
 )
 from treemax.formats.options import Options
-from treemax.formats.streams import Source
+from treemax.formats.streams import Source, seekable
 from treemax.inputs import MAX_FEATURES, SparseRows
 from treemax.labels import RaggedLabels, read_labels
 
@@ -48,30 +46,28 @@ _DAMAGE = (
     zlib.error,
     struct.error,
     EOFError,
+    KeyError,
+    MemoryError,
     OSError,
     ValueError,
     OverflowError,
     NotImplementedError,
     RuntimeError,
 )
+_NO_LABEL = "a label is neither UTF-8 text nor a 64-bit integer, or not 0 or 1 in an indicator matrix"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read_npz(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
     """The examples of an archive, a stretch at a time. Standard input is copied to a temporary file first."""
-    with tempfile.TemporaryFile() as copy:
-        if source.live or source.compressed or source.path is None:
-            source.copy_to(copy)
-            place: Any = copy
-        else:
-            place = source.path
+    with seekable(source) as file:
         try:
-            with zipfile.ZipFile(place) as archive:
+            with zipfile.ZipFile(file) as archive:
                 yield from _read_archive(_Archive(archive, source.name), options, bad)
         except FormatError:
             raise
         except _DAMAGE as error:
-            raise FormatError.at(source.name, None, f"not a sound npz archive ({error})") from None
+            raise FormatError.at(source.name, None, f"not a sound npz archive ({reason(error)})") from None
 
 
 class _Archive:
@@ -80,7 +76,8 @@ class _Archive:
     def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
         self._archive = archive
         self.name = name
-        self.arrays = {member.removesuffix(".npy") for member in archive.namelist()}
+        members = archive.namelist()
+        self.arrays = {member.removesuffix(".npy") for member in members if member.endswith(".npy")}
 
     def has(self, *names: str) -> bool:
         return self.arrays.issuperset(names)
@@ -102,8 +99,8 @@ class _Column:
         try:
             version = npy.read_magic(stream)  # type: ignore[no-untyped-call]
             self.shape, fortran, self.dtype = _HEADERS[version](stream)  # type: ignore[no-untyped-call]
-        except (ValueError, KeyError, SyntaxError, TypeError) as error:
-            raise archive.error(f"array {name} has no readable header ({error})") from None
+        except Exception as error:  # NumPy has Python read it, with whatever that may raise
+            raise archive.error(f"array {name} has no readable header ({reason(error)})") from None
         if self.dtype.hasobject or self.dtype.names:
             raise archive.error(f"array {name} holds Python objects or records, got dtype {self.dtype}")
         self._whole = self._transposed() if fortran and len(self.shape) > 1 else None
@@ -274,16 +271,17 @@ class _Strings:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def strings(self, count: int) -> list[str]:
+    def take(self, count: int) -> tuple[list[str], NDArray[np.bool_]]:
         starts = self._offsets.take(count).tolist()
         data = self._bytes.take(starts[-1]).astype(np.uint8, copy=False).tobytes()
-        try:
-            return [data[first:last].decode("utf-8") for first, last in itertools.pairwise(starts)]
-        except UnicodeDecodeError:
-            raise self._bytes.archive.error(f"array {self._bytes.name} is not UTF-8") from None
-
-    def take(self, count: int) -> tuple[list[str], NDArray[np.bool_]]:
-        return self.strings(count), np.ones(count, dtype=bool)
+        strings, good = [], np.ones(count, dtype=bool)
+        for place, (first, last) in enumerate(itertools.pairwise(starts)):
+            try:
+                strings.append(data[first:last].decode("utf-8"))
+            except UnicodeDecodeError:
+                strings.append("")
+                good[place] = False
+        return strings, good
 
 
 class _LabelVector:
@@ -295,11 +293,14 @@ class _LabelVector:
     def __len__(self) -> int:
         return len(self._column)
 
-    def take(self, count: int) -> RaggedLabels:
+    def take(self, count: int) -> tuple[RaggedLabels, NDArray[np.bool_]]:
         values = self._column.take(count)
         if values.dtype.kind == "U":
-            return string_labels([[label] for label in values.tolist()])
-        return _checked_labels(values, self._column)
+            return string_labels([[label] for label in values.tolist()]), np.ones(count, dtype=bool)
+        good = _are_labels(values)
+        if not good.all():
+            values = np.where(good[:, None] if values.ndim == 2 else good, values, 0).astype(values.dtype)
+        return _checked_labels(values, self._column), good
 
 
 class _LabelStrings:
@@ -311,8 +312,9 @@ class _LabelStrings:
     def __len__(self) -> int:
         return len(self._strings)
 
-    def take(self, count: int) -> RaggedLabels:
-        return string_labels([[label] for label in self._strings.strings(count)])
+    def take(self, count: int) -> tuple[RaggedLabels, NDArray[np.bool_]]:
+        strings, good = self._strings.take(count)
+        return string_labels([[label] for label in strings]), good
 
 
 class _LabelLists:
@@ -325,10 +327,10 @@ class _LabelLists:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def take(self, count: int) -> RaggedLabels:
+    def take(self, count: int) -> tuple[RaggedLabels, NDArray[np.bool_]]:
         starts = self._starts.take(count)
-        flat = self._vector.take(int(starts[-1]))
-        return RaggedLabels(starts, flat.values, flat.dtype, "lists")
+        flat, good = self._vector.take(int(starts[-1]))
+        return RaggedLabels(starts, flat.values, flat.dtype, "lists"), ~_rows_with(~good, starts)
 
 
 class _NoLabels:
@@ -340,8 +342,20 @@ class _NoLabels:
     def __len__(self) -> int:
         return self._n_rows
 
-    def take(self, count: int) -> RaggedLabels:
-        return no_labels(count)
+    def take(self, count: int) -> tuple[RaggedLabels, NDArray[np.bool_]]:
+        return no_labels(count), np.ones(count, dtype=bool)
+
+
+def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which entries are 64-bit integers, or which rows of a matrix have zeros and ones only."""
+    if values.dtype.kind not in "biuf" or values.ndim not in (1, 2):
+        return np.ones(len(values), dtype=bool)  # another complaint is for these
+    if values.ndim == 2 and values.shape[1] != 1:
+        return np.asarray(((values == 0) | (values == 1)).all(axis=1))
+    values = values.reshape(len(values))
+    if values.dtype.kind == "f":
+        return np.isfinite(values) & (np.abs(values) < 2**53) & (np.floor(values) == values)
+    return np.asarray(values <= np.iinfo(np.int64).max)
 
 
 def _checked_labels(values: NDArray[Any], column: _Column) -> RaggedLabels:
@@ -391,12 +405,18 @@ def _read_archive(archive: _Archive, options: Options, bad: BadLines) -> Iterato
     for first in range(0, max(1, len(features)), features.step):
         count = min(features.step, len(features) - first)
         rows, good = features.take(count)
-        row_labels = labels.take(count)
-        for row in np.flatnonzero(~good).tolist():
-            bad.report(
-                None, f"row {first + row}: NaN, infinity, too large for float32, or a column out of range"
-            )
-        if not good.all():
-            rows = rows[good] if isinstance(rows, np.ndarray) else keep_rows(rows, good)
-            row_labels = keep_labels(row_labels, good)
-        yield Examples(row_labels, texts=rows) if isinstance(rows, list) else Examples(row_labels, rows)
+        row_labels, labels_good = labels.take(count)
+        for row in np.flatnonzero(~(good & labels_good)).tolist():
+            bad.report(None, f"row {first + row}: {_complaint(rows) if not good[row] else _NO_LABEL}")
+        good &= labels_good
+        yield keep_where(_examples(rows, row_labels), good)
+
+
+def _examples(rows: Any, labels: RaggedLabels) -> Examples:
+    return Examples(labels, texts=rows) if isinstance(rows, list) else Examples(labels, rows)
+
+
+def _complaint(rows: Any) -> str:
+    if isinstance(rows, list):
+        return "the text is not UTF-8"
+    return "NaN, infinity, too large for float32, or a column out of range"

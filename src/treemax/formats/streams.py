@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,19 @@ class Source:
             line = self.line + self._buffer.count(b"\n", self._start, self._stop)
             what = "is cut off" if isinstance(error, EOFError) else f"is damaged ({error})"
             raise FormatError.at(self.name, line, f"the gzip data {what}; the file is not whole") from None
+
+
+@contextlib.contextmanager
+def seekable(source: Source) -> Iterator[Any]:
+    """The file, to be read at any place: standard input and gzip go through a temporary file."""
+    if not (source.live or source.compressed or source.path is None):
+        with source.path.open("rb") as file:
+            yield file
+        return
+    with tempfile.TemporaryFile() as copy:
+        source.copy_to(copy)
+        copy.seek(0)
+        yield copy
 
 
 def shards_of(folder: str | os.PathLike[str]) -> list[Path]:

@@ -12,14 +12,11 @@ The format is described, for readers in other languages, in docs/model-file.md.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import math
 import mmap
 import os
 import re
-import secrets
 import stat
 import struct
 import zlib
@@ -30,6 +27,8 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from treemax.replacing import remove_strays, replacing
 
 FORMAT_VERSION = 1
 MAGIC = "treemax"
@@ -183,8 +182,10 @@ def write_model(path: AnyPath, header: Mapping[str, Any], arrays: Mapping[str, A
     ({'depth': 3}, [0.0, 1.0, 2.0, 3.0])
     """
     content, stored, specs, header_size = _planned(header, arrays)
-    offsets = _Layout(header_size, 0, specs).offsets
-    with _replacing(path) as file:
+    layout = _Layout(header_size, 0, specs)
+    offsets = layout.offsets
+    with replacing(path) as file:
+        file.truncate(layout.file_size)  # so that an error can say how much room is needed
         specs = [
             _write_array(file, offset, spec, array)
             for offset, spec, array in zip(offsets, specs, stored.values())
@@ -294,57 +295,6 @@ def _write_array(file: BinaryIO, offset: int, spec: _ArraySpec, array: NDArray[A
 def _write_at(file: BinaryIO, position: int, piece: bytes) -> None:
     file.seek(position)
     file.write(piece)
-
-
-@contextlib.contextmanager
-def _replacing(path: AnyPath) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when it is complete, and vanishes if it never is."""
-    target = Path(os.path.realpath(path))  # through a symbolic link: the link stays, its target is replaced
-    mode = _existing_mode(target)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            errno.ENOENT, "The folder to save the model in does not exist", str(target.parent)
-        )
-    temporary = target.with_name(f".treemax-{secrets.token_hex(8)}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            if mode is not None:
-                temporary.chmod(mode)
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _existing_mode(target: Path) -> int | None:
-    """Permissions of the file about to be replaced; a rename must not do what writing to it could not."""
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "Cannot save a model in place of a folder", str(target))
-    if not stat.S_ISREG(mode):
-        raise ModelFileError(f"{target} is not a regular file; a model cannot be saved there.")
-    if not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, "The file to replace is write-protected", str(target))
-    return stat.S_IMODE(mode)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name durable. The model is whole by now, so a file system that cannot is no failure."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 # --- reading -------------------------------------------------------------------------------------------
@@ -606,6 +556,7 @@ def saved_bytes(thing: Saveable, **options: Any) -> int:
 def load(path: AnyPath, verify: bool | None = None) -> Any:
     """Load whatever `save` has saved, as the class it was; see `read_model` for `verify`."""
     header, arrays = read_model(path, verify)
+    remove_strays(Path(path).absolute().parent)
     try:
         if verify or (verify is None and Path(path).stat().st_size <= VERIFY_UP_TO):
             _check_numbers(arrays)

@@ -15,6 +15,7 @@ from treemax.formats.examples import Examples
 from treemax.formats.streams import append
 from treemax.inputs import SparseRows
 from treemax.labels import RaggedLabels
+from treemax.replacing import temporary_room
 
 
 class _Spool:
@@ -28,7 +29,8 @@ class _Spool:
 
     def add(self, values: Any) -> None:
         array = np.ascontiguousarray(values, dtype=self._dtype)
-        self._file.write(array.tobytes())
+        with temporary_room():
+            self._file.write(array.tobytes())
         self.count += len(array)
 
     def write(self, archive: zipfile.ZipFile, name: str) -> None:

@@ -21,6 +21,7 @@ from treemax.formats.numbers import pairs, sparse_rows_to_write
 from treemax.formats.options import Options
 from treemax.formats.streams import Source, append
 from treemax.inputs import MAX_FEATURES, SparseRows
+from treemax.replacing import temporary_room
 
 
 def read_xmc(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
@@ -130,9 +131,10 @@ def write_xmc(chunks: Iterable[Examples], target: IO[bytes]) -> None:
             n_features = max(n_features, rows.n_features)
             n_labels = max(n_labels, chunk.labels.n_columns, int(labels.max(initial=-1)) + 1)
             features = pairs(rows)
-            body.writelines(
-                b"%s %s\n" % (_joined(labels), row) for labels, row in zip(chunk.labels, features)
-            )
+            with temporary_room():
+                body.writelines(
+                    b"%s %s\n" % (_joined(labels), row) for labels, row in zip(chunk.labels, features)
+                )
         target.write(b"%d %d %d\n" % (n_rows, n_features, n_labels))
         append(target, body)
 

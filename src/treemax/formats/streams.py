@@ -1,4 +1,4 @@
-"""Bytes in and bytes out: files, standard input and output, gzip, blocks of whole lines, careful writing."""
+"""Bytes in and bytes out: files, standard input and output, gzip, blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import gzip
 import io
 import os
-import secrets
 import shutil
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.formats.errors import FormatError
+from treemax.replacing import replacing, temporary_room
 
 BLOCK_BYTES = 512 * 1024  # large enough that the cost per block vanishes, small enough to stay in the cache
 MAX_LINE_BYTES = 256 * 1024 * 1024
@@ -69,6 +69,8 @@ class Source:
         self.live = str(path) == "-"
         self.name = "standard input" if self.live else str(path)
         self.path = None if self.live else Path(path)
+        if self.live and sys.stdin is None:
+            raise OSError(errno.EBADF, "It is closed, and nothing can be read from it", self.name)
         self._file: Any = sys.stdin.buffer if self.live else Path(path).open("rb", buffering=0)  # noqa: SIM115
         self.line = 1  # the number of the first line not handed out yet
         self._buffer = bytearray(BLOCK_BYTES)
@@ -188,6 +190,8 @@ class Source:
             line = self.line + self._buffer.count(b"\n", self._start, self._stop)
             what = "is cut off" if isinstance(error, EOFError) else f"is damaged ({error})"
             raise FormatError.at(self.name, line, f"the gzip data {what}; the file is not whole") from None
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.name) from error
 
 
 @contextlib.contextmanager
@@ -198,8 +202,9 @@ def seekable(source: Source) -> Iterator[Any]:
             yield file
         return
     with tempfile.TemporaryFile() as copy:
-        source.copy_to(copy)
-        copy.seek(0)
+        with temporary_room():
+            source.copy_to(copy)
+            copy.seek(0)
         yield copy
 
 
@@ -223,32 +228,23 @@ def open_target(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Standard output (`-`), pipes and devices are written as they are.
     """
     if str(path) == "-":
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, "It is closed, and nothing can be written to it", "standard output")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        if target.is_dir():
-            raise IsADirectoryError(f"{path} is a directory; give the name of a file to write.")
+    if target.exists() and not target.is_file() and not target.is_dir():
         with target.open("wb") as stream:
             yield stream
         return
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "The folder to write to does not exist", str(target.parent))
-    scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with scratch.open("xb") as stream:
-            if target.suffix == ".gz":
-                # No name and time inside: the same examples give the same file.
-                with gzip.GzipFile("", "wb", 6, stream, mtime=0) as compressed:
-                    yield compressed  # type: ignore[misc]
-            else:
-                yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.replace(target)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with replacing(path) as stream:
+        if target.suffix == ".gz":
+            # No name and time inside: the same examples give the same file.
+            with gzip.GzipFile("", "wb", 6, stream, mtime=0) as compressed:
+                yield compressed  # type: ignore[misc]
+        else:
+            yield stream
 
 
 def append(target: IO[bytes], part: IO[bytes]) -> None:

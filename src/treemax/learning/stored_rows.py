@@ -22,6 +22,7 @@ from treemax.inputs import SparseRows
 from treemax.kernels import dealing as kernels
 from treemax.labels import Targets
 from treemax.learning.adagrad import SUMMED_TOGETHER, squared_sum
+from treemax.replacing import temporary_room
 
 WINDOW = 2 * SUMMED_TOGETHER  # entries read from the disk at a time
 
@@ -30,6 +31,7 @@ class Spool:
     """A file without a name, to which arrays are written and from which they are read."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._folder = folder
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self.size = 0
 
@@ -43,9 +45,10 @@ class Spool:
         """Write an array at a place."""
         plain: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         content = memoryview(plain)
-        while content:
-            done = os.pwrite(self._file.fileno(), content, start)
-            content, start = content[done:], start + done
+        with temporary_room(self._folder):
+            while content:
+                done = os.pwrite(self._file.fileno(), content, start)
+                content, start = content[done:], start + done
         self.size = max(self.size, start)
 
     def read(self, start: int, count: int, dtype: Any) -> NDArray[Any]:

@@ -186,6 +186,31 @@ def _refuse_what_looks_like_numbers(X: Any, name: str) -> None:
     for dtype in X.dtypes if hasattr(X, "columns") else [getattr(X, "dtype", "")]:
         if str(dtype).lower().startswith(("date", "time", "duration", "period")):
             raise ValueError(f"Input {name} contains dates or times ({dtype}); expected numbers.")
+    _refuse_strings(X, name)
+
+
+def _refuse_strings(X: Any, name: str) -> None:
+    """Strings that look like numbers, of which NumPy would make numbers."""
+    dtypes = list(X.dtypes) if hasattr(X, "columns") else [getattr(X, "dtype", None)]
+    if all(getattr(dtype, "kind", "O") in "biufc" for dtype in dtypes):
+        return
+    table = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if not isinstance(table, np.ndarray | list | tuple) or getattr(table, "ndim", 2) != 2:
+        return
+    try:
+        kind = np.asarray(table).dtype.kind  # that of strings, where there is one among numbers
+    except (TypeError, ValueError, OverflowError):
+        kind = "O"
+    if kind in "biufc":
+        return
+    for i, row in enumerate(table):
+        for j, value in enumerate(row if isinstance(row, np.ndarray | list | tuple) else ()):
+            if isinstance(value, str | bytes):
+                plain = value.item() if isinstance(value, np.generic) else value
+                raise ValueError(
+                    f"Input {name} is not a table of numbers: row {i}, column {j} is {plain!r:.40}, a string. Convert "
+                    "strings to numbers first, or make features of texts, see treemax.text."
+                )
 
 
 def _first_trouble(X: Any) -> str:

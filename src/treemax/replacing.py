@@ -78,7 +78,9 @@ def temporary_room(folder: str | os.PathLike[str] | None = None) -> Iterator[Non
     except OSError as error:
         if error.filename is not None or error.errno not in _NO_ROOM:
             raise
-        advice = "name another folder for it" + (" in the environment variable TMPDIR" if folder is None else "")
+        advice = "name another folder for it" + (
+            " in the environment variable TMPDIR" if folder is None else ""
+        )
         what = f"{error.strerror} for a temporary file; {advice}"
         raise OSError(error.errno, what, str(folder or tempfile.gettempdir())) from error
 

@@ -454,7 +454,7 @@ with replacing({str(small.parent / "other.treemax")!r}) as file:
 def test_a_full_disk_is_named_with_what_is_needed(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treemax.modelfile._write_array", fail)
     with pytest.raises(
-        OSError, match="No space left on device: it needs 8.* MB at least, and .* is free"
+        OSError, match=r"No space left on device: it needs 8.* MB at least, and .* is free"
     ) as full:
         write_model(small, {}, {"w": np.ones(10**6)})
     assert full.value.filename == str(small) and full.value.errno == errno.ENOSPC

@@ -396,6 +396,61 @@ def check_bad_input_is_refused(estimator: Any) -> None:
     np.testing.assert_array_equal(before.scores, after.scores)
 
 
+def check_extreme_values(estimator: Any) -> None:
+    """One wrong value in a row does no lasting harm, or is refused; answers are numbers whatever the rows are."""
+    X, y = example_data(420)
+    mixed = X.copy()
+    mixed[::7] *= np.float32(1e-42)
+    mixed[1::7] *= np.float32(1e-12)
+    mixed[2::7] *= np.float32(1e12)
+    wild = np.full((4, X.shape[1]), 1e15, dtype=np.float32)
+    wild[1] *= -1.0
+    wild[2, ::2] *= -1.0
+    wild[3] = 1e-42
+    for form in (np.asarray, sp.csr_matrix):
+        trained: list[Any] = [clone(estimator).fit(form(X), y)]
+        for value in (1e6, 1e15):
+            wrong = X.copy()
+            wrong[3, np.flatnonzero(X[3])[0]] = value
+            trained.append(clone(estimator).fit(form(wrong), y))
+            if hasattr(estimator, "partial_fit"):
+                trained.append(clone(estimator).fit(form(X), y).partial_fit(form(wrong[:7]), y[:7]))
+                begun = clone(estimator).partial_fit(form(wrong), y)
+                trained.append(begun.partial_fit(form(X), y).partial_fit(form(X), y))
+        for model in trained:
+            assert model.score(form(X), y) > 0.85, (
+                f"one wrong value leaves an accuracy of {model.score(form(X), y)}"
+            )
+        try:
+            trained.append(clone(estimator).fit(form(mixed), y))
+        except ValueError as error:
+            assert "not finite numbers" in str(error)
+        for model in trained:
+            for rows in (wild, mixed, X):
+                assert np.isfinite(model.predict_topk(form(rows), 3).scores).all()
+                assert np.isfinite(model.predict_proba(form(rows))).all()
+        _too_large_is_refused(estimator, form)
+
+
+def _too_large_is_refused(estimator: Any, form: Callable[[Any], Any]) -> None:
+    X, y = example_data()
+    model = clone(estimator).fit(form(X), y)
+    before, known = model.predict_topk(form(X), 3), facts(model)
+    for value in (1.1e15, -1e20, 3e38):
+        wrong = X.copy()
+        wrong[3, 4] = value
+        rows = form(wrong)
+        for learn in (model.fit, getattr(model, "partial_fit", model.fit)):
+            refused(lambda learn=learn, X=rows: learn(X, y), "row 3", "column 4", "e+")  # type: ignore[misc]
+        refused(lambda X=rows: model.predict(X), "row 3", "column 4", "e+")  # type: ignore[misc]
+    for scale in (1e-12, 1e-38, 1e-42):
+        small = form(X * np.float32(scale))
+        for learn in (clone(estimator).fit, getattr(clone(estimator), "partial_fit", model.fit)):
+            refused(lambda learn=learn, X=small: learn(X, y), "largest value", "too small")  # type: ignore[misc]
+    assert facts(model) == known, "refused rows have changed the model"
+    np.testing.assert_array_equal(before.scores, model.predict_topk(form(X), 3).scores)
+
+
 def check_parameters_when_used(estimator: Any) -> None:
     """Whatever parameters become after `fit`, or are in a file: an answer, or a ValueError, or a ModelFileError."""
     X, y = example_data()
@@ -538,6 +593,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_copies,
     check_threads_agree,
     check_bad_input_is_refused,
+    check_extreme_values,
     check_parameters_when_used,
     check_unfitted,
     check_partial_fit_continues,

@@ -19,6 +19,7 @@ from treemax.kernels import dealing, soundness
 from treemax.sparse import csr_parts
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
+SMALLEST = 1e-10  # that the largest value of training rows may be
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
@@ -111,7 +112,7 @@ Rows: TypeAlias = "NDArray[np.float32] | SparseRows"
 def as_rows(X: Any, name: str = "X") -> Rows:
     """Convert `X` (array, list, data frame, any SciPy sparse format, table of Arrow) into rows for the kernels.
 
-    Refuses NaN, infinities, values too large for float32, column indices outside the matrix, empty input
+    Refuses NaN, infinities, values beyond 1e15 (whose squares add up to more than float32 holds), column indices outside the matrix, empty input
     and anything that is not a table of numbers. Unsorted indices are sorted and duplicates summed.
 
     >>> as_rows([[0, 1], [2, float("nan")]])
@@ -120,6 +121,7 @@ def as_rows(X: Any, name: str = "X") -> Rows:
     ValueError: Input X contains NaN at row 1, column 1.
     """
     if isinstance(X, SparseRows):
+        _check_magnitudes(X.indptr, X.indices, X.values, name)
         return X
     if sp.issparse(X):
         return _sparse_rows(X, name)
@@ -133,9 +135,20 @@ def as_rows(X: Any, name: str = "X") -> Rows:
         if sp.issparse(matrix):  # a data frame of sparse columns
             return _sparse_rows(matrix, name)
     matrix = read_only(matrix)
-    if not soundness.all_finite(matrix):
-        _refuse_non_finite(matrix, name)
+    if not soundness.largest_magnitude(matrix) <= soundness.LARGEST:
+        row, column = np.argwhere(~(np.abs(matrix) <= soundness.LARGEST))[0]
+        _refuse(matrix[row, column], row, column, name)
     return matrix
+
+
+def check_can_be_learned(rows: Rows) -> None:
+    """Refuse training rows whose values are all so small that their squares are lost, or nearly so."""
+    values = rows.values[rows.indptr[0] : rows.indptr[-1]] if isinstance(rows, SparseRows) else rows
+    largest = float(soundness.largest_magnitude(values))
+    if 0 < largest < SMALLEST:
+        raise ValueError(
+            f"The largest value in X is {largest:.3g}: too small to learn from. Multiply X by a constant, for values of about one."
+        )
 
 
 def is_arrow(thing: Any) -> bool:
@@ -243,13 +256,28 @@ def _check_extent(shape: tuple[int, int]) -> None:
             )
 
 
-def _refuse_non_finite(matrix: NDArray[np.float32], name: str) -> None:
-    row, column = np.argwhere(~np.isfinite(matrix))[0]
-    raise ValueError(f"Input {name} contains {_what(matrix[row, column])} at row {row}, column {column}.")
+def _check_magnitudes(
+    indptr: NDArray[np.int64], indices: NDArray[Any], values: NDArray[np.float32], name: str
+) -> None:
+    """Refuse sparse rows with a value that is no number, or too large a one."""
+    first, last = int(indptr[0]), int(indptr[-1])
+    own = read_only(values[first:last])
+    if not soundness.largest_magnitude(own) <= soundness.LARGEST:
+        at = first + int(np.argmin(np.abs(own) <= soundness.LARGEST))
+        _refuse(values[at], int(np.searchsorted(indptr, at, side="right")) - 1, indices[at], name)
 
 
-def _what(value: np.float32) -> str:
-    return "NaN" if np.isnan(value) else "infinity or a value too large for float32"
+def _refuse(value: np.float32, row: int, column: int, name: str) -> None:
+    if np.isnan(value):
+        what, advice = "NaN", ""
+    elif np.isinf(value):
+        what, advice = "infinity or a value too large for float32", ""
+    else:
+        what = f"the value {value:.3g}"
+        advice = (
+            f"; at most {soundness.LARGEST:.0e} can be learned from. Scale the column, or leave the row out"
+        )
+    raise ValueError(f"Input {name} contains {what} at row {row}, column {column}{advice}.")
 
 
 def _usable_rows(X: Any) -> SparseRows | None:
@@ -284,11 +312,7 @@ def _sparse_rows(X: Any, name: str) -> SparseRows:
     indptr, indices, data = csr_parts(X, name)
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(data, dtype=np.float32)
-        total = values.sum(dtype=np.float64)
-    if not np.isfinite(total):
-        at = int(np.flatnonzero(~np.isfinite(values))[0])
-        row = int(np.searchsorted(indptr, at, side="right")) - 1
-        raise ValueError(f"Input {name} contains {_what(values[at])} at row {row}, column {indices[at]}.")
+    _check_magnitudes(indptr, indices, values, name)
     return SparseRows(
         np.ascontiguousarray(indptr, dtype=np.int64),
         np.ascontiguousarray(indices, dtype=np.uint32),

@@ -23,7 +23,15 @@ from treemax.calibration import LEADING, Calibration, largest
 from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.estimators.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.inference.parts import expect_counts, truth, whole_number
-from treemax.inputs import MAX_FEATURES, Rows, SparseRows, as_rows, chosen_rows, is_arrow
+from treemax.inputs import (
+    MAX_FEATURES,
+    Rows,
+    SparseRows,
+    as_rows,
+    check_can_be_learned,
+    chosen_rows,
+    is_arrow,
+)
 from treemax.labels import (
     Form,
     LabelIndex,
@@ -34,6 +42,7 @@ from treemax.labels import (
     read_labels,
     target_ids,
 )
+from treemax.learning.finite import LARGEST_WEIGHT, check_learned
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
 from treemax.parameters import CheckedParameters, check_number
@@ -75,6 +84,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
     NODE_BY_NODE = (
         False  # and here one that is trained by a pool, so that clusters and checkpoints are for it
     )
+    LARGEST_WEIGHT = LARGEST_WEIGHT  # less where scores are products of weights
 
     label_index_: LabelIndex
     label_counts_: NDArray[np.int64]
@@ -187,6 +197,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         """`fit` with whatever else a system takes, which is handed to its `_train_named`."""
         self._check_when_used()
         rows, labels = self._read(X, y)
+        check_can_be_learned(rows)
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
         index, ids = _sorted_index(labels)
@@ -234,6 +245,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any
     ) -> None:
         """Take over what was learned, all at once."""
+        check_learned(model, type(self).__name__, self.LARGEST_WEIGHT)
         if isinstance(rows, SparseRows):
             self.__dict__.pop("feature_names_in_", None)
             self.n_features_in_ = rows.n_features

@@ -22,8 +22,9 @@ from treemax.inference.learned_tree import padded
 from treemax.inference.linear import sparsified
 from treemax.inference.parts import expect_counts, real_number, whole_number
 from treemax.labels import LabelIndex
+from treemax.learning.finite import check_learned
 from treemax.learning.language_model import OPTIMIZERS, FlatOutput, Settings, Stream, Training, TreeOutput
-from treemax.learning.learned_tree import Structure
+from treemax.learning.learned_tree import LARGEST_FACTOR, Structure
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import perplexity
 from treemax.parameters import CheckedParameters, check_choice, check_number, is_auto
@@ -181,7 +182,7 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
         check_number("dimension", self.dimension, whole=True, least=1, most=4096)
         check_number("context", self.context, whole=True, least=1, most=256)
         check_number("passes", self.passes, whole=True, least=1)
-        check_number("learning_rate", self.learning_rate, above=0, auto=True)
+        check_number("learning_rate", self.learning_rate, above=0, most=1000, auto=True)
         check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("batch_size", self.batch_size, whole=True, least=1, most=65536)
         check_number("assign_every", self.assign_every, above=0)
@@ -312,6 +313,7 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
         history: list[dict[str, float]],
     ) -> None:
         """Take over what was learned, all at once."""
+        check_learned(model, type(self).__name__, LARGEST_FACTOR)
         self.model_ = model
         self.vocabulary_ = vocabulary
         self.n_texts_ = n_texts

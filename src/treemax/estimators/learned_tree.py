@@ -18,6 +18,7 @@ from treemax.inputs import Rows, SparseRows
 from treemax.labels import LabelIndex, Targets
 from treemax.learning.held_out import held_out_rows
 from treemax.learning.learned_tree import (
+    LARGEST_FACTOR,
     OBJECTIVES,
     OPTIMIZERS,
     STATISTICS,
@@ -119,6 +120,7 @@ class LearnedTree(WithHierarchy):
     density estimation", 2017.
     """
 
+    LARGEST_WEIGHT = LARGEST_FACTOR
     model_: LearnedTreeModel
     losses_: list[float]
 
@@ -184,7 +186,7 @@ class LearnedTree(WithHierarchy):
         check_number("arity", self.arity, whole=True, least=2, most=1024)
         check_number("dimension", self.dimension, whole=True, least=1, most=4096)
         check_number("passes", self.passes, whole=True, least=1, auto=True)
-        check_number("learning_rate", self.learning_rate, above=0, auto=True)
+        check_number("learning_rate", self.learning_rate, above=0, most=1000, auto=True)
         check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)

@@ -17,7 +17,7 @@ from treemax.inference.parts import settings_from
 from treemax.inputs import Rows, SparseRows
 from treemax.kernels.lom_tree import Way
 from treemax.labels import Targets
-from treemax.learning.adagrad import mean_squared_length, row_orders
+from treemax.learning.adagrad import MOST_RATE, mean_squared_length, row_orders, tamed
 from treemax.learning.lom_tree import Settings, empty_model, learn, make_room, nodes_for
 from treemax.parameters import check_number, is_auto
 from treemax.progress import progress_bar
@@ -105,7 +105,7 @@ class LOMTree(OnlineLabelClassifier):
         check_number("swap_resistance", self.swap_resistance, least=0)
         check_number("least_weight", self.least_weight, above=0, most=1)
         check_number("passes", self.passes, whole=True, least=1)
-        check_number("learning_rate", self.learning_rate, above=0, auto=True)
+        check_number("learning_rate", self.learning_rate, above=0, most=MOST_RATE, auto=True)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -115,7 +115,8 @@ class LOMTree(OnlineLabelClassifier):
         done, planned = 0, self.passes * len(rows)
         with progress_bar(planned, "lom-tree", "rows", self.verbose) as bar:
             try:
-                for n in learn(model, rows, targets, orders, self.settings_, self._way(n_labels)):
+                tame = tamed(rows, self.settings_.initial)
+                for n in learn(model, tame, targets, orders, self.settings_, self._way(n_labels)):
                     done += n
                     bar.update(n)
             except KeyboardInterrupt:
@@ -143,8 +144,12 @@ class LOMTree(OnlineLabelClassifier):
 
     def _continue(self, model: LOMTreeModel, rows: Rows, targets: Targets) -> None:
         order = [np.arange(len(rows), dtype=np.uint32)]
-        for _ in learn(model, rows, targets, order, self.settings_, self._way(model.n_labels)):
+        tame = tamed(rows, self.settings_.initial)
+        for _ in learn(model, tame, targets, order, self.settings_, self._way(model.n_labels)):
             pass
+
+    def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.regressors.bias[:1]  # that of the root, which sees every row
 
     def _way(self, n_labels: int) -> Way:
         max_nodes = nodes_for(n_labels) if is_auto(self.max_nodes) else int(self.max_nodes)

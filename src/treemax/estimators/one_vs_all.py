@@ -20,6 +20,7 @@ from treemax.labels import Targets, picked_targets
 from treemax.learning.adagrad import (
     LOSSES,
     MOST_BATCH_ROWS,
+    MOST_RATE,
     Learnable,
     Settings,
     bytes_to_learn,
@@ -141,8 +142,8 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         check_number("batch_size", self.batch_size, whole=True, least=1, most=MOST_BATCH_ROWS)
         check_number("final_rate", self.final_rate, least=0, most=1)
         check_number("least_gradient", self.least_gradient, least=0)
-        for name in ("learning_rate", "initial_accumulator"):
-            check_number(name, getattr(self, name), above=0, auto=True)
+        check_number("learning_rate", self.learning_rate, above=0, most=MOST_RATE, auto=True)
+        check_number("initial_accumulator", self.initial_accumulator, above=0, auto=True)
         check_flag("scale", self.scale)
         if self.max_memory is not None:
             check_number("max_memory", self.max_memory, above=0)
@@ -207,6 +208,9 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
         for _ in learn(model, rows, targets, order, steady, len(rows), thread_count(self.n_jobs)):
             pass
+
+    def _biases(self, model: Learnable, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.bias[ids]
 
     def _bias_of_new(self, n_labels: int) -> NDArray[np.float32]:
         """A label that arrives in a stream starts as one among as many as there are now."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from treemax.estimators.base import LabelClassifier
 from treemax.estimators.streams import stream_chunks
-from treemax.inputs import Rows
+from treemax.inputs import Rows, check_can_be_learned
 from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 
 Self = TypeVar("Self", bound="OnlineLabelClassifier")
@@ -83,6 +84,7 @@ class OnlineLabelClassifier(LabelClassifier):
         return self
 
     def _begin(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:
+        check_can_be_learned(rows)
         if announced is not None:
             missing = set(labels.values.tolist()) - set(announced.values.tolist())
             if missing:
@@ -95,6 +97,7 @@ class OnlineLabelClassifier(LabelClassifier):
         model = self._start_named(rows, targets, index, labels.multi_label)
         self._adopt(X, rows, labels, index, targets, model)
         self._continue(self.model_, rows, targets)
+        self._check_biases(targets)
         self._calibrate_again()
 
     def _go_on(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:
@@ -111,7 +114,21 @@ class OnlineLabelClassifier(LabelClassifier):
         np.add.at(self.label_counts_, targets.ids[targets.indptr[0] : targets.indptr[-1]], 1)
         self.n_examples_ += len(rows)
         self._continue(model, rows, targets)
+        self._check_biases(targets)
         self._calibrate_again()
+
+    def _check_biases(self, targets: Targets) -> None:
+        """Say so if learning went wrong: a weight that is no number soon makes the biases of the labels such."""
+        ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
+        if not np.isfinite(self._biases(self.model_, ids)).all():
+            raise ValueError(
+                f"{type(self).__name__} has learned weights that are not finite numbers, and cannot be used any more. "
+                "Go on from the last model that was saved, with a lower learning rate and features of about one."
+            )
+
+    def _biases(self, model: Any, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        """Biases that change with every row of these labels."""
+        return np.zeros(0, dtype=np.float32)
 
     def _calibrate_again(self) -> None:
         """Take over what the model found of its scores while it learned, if it looks."""

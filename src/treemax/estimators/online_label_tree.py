@@ -174,7 +174,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         check_number("alpha", self.alpha, least=0, most=1)
         check_number("epsilon", self.epsilon, above=0)
         check_number("least_gradient", self.least_gradient, least=0, most=0.5)
-        check_number("learning_rate", self.learning_rate, above=0, auto=True)
+        check_number("learning_rate", self.learning_rate, above=0, most=1000, auto=True)
         if self.sample is not None:
             check_number("sample", self.sample, above=0, most=1)
 
@@ -235,6 +235,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         ):
             pass
         adopt_labels(model, self.settings_)
+
+    def _biases(self, model: OnlineTree, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.blocks.bias[model.nodes.place[model.leaf_of[ids]]]
 
     def _first_tree(
         self, rows: SparseRows, targets: Targets, index: LabelIndex, multi_label: bool, settings: Settings

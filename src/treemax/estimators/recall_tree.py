@@ -21,7 +21,7 @@ from treemax.inference.scaling import scaling_of
 from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets, picked_targets
 from treemax.learning import recall_paper as paper
-from treemax.learning.adagrad import mean_squared_length, suggestion, suggestion_for_stream
+from treemax.learning.adagrad import MOST_RATE, mean_squared_length, suggestion, suggestion_for_stream
 from treemax.learning.held_out import Schedule
 from treemax.learning.recall_tree import (
     Settings,
@@ -186,7 +186,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         for name in ("n_candidates", "depth", "passes"):
             check_number(name, getattr(self, name), whole=True, least=1, auto=True)
         for name in ("learning_rate", "router_rate"):
-            check_number(name, getattr(self, name), above=0, auto=True)
+            check_number(name, getattr(self, name), above=0, most=MOST_RATE, auto=True)
         check_number("calibration", self.calibration, least=0, most=0.5)
         for name in ("final_rate", "least_share"):
             check_number(name, getattr(self, name), least=0, most=1)
@@ -270,6 +270,9 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         order = [np.arange(len(rows), dtype=np.uint32)]
         for _ in self._learn(model, rows, targets, order, steady, len(rows)):
             pass
+
+    def _biases(self, model: Model, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.regressors.bias[ids]
 
     def _learn(
         self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: Settings, planned: int,

@@ -17,6 +17,7 @@ from treemax.inference.softmax_tree import SoftmaxTreeModel
 from treemax.inputs import Rows, SparseRows, chosen_rows
 from treemax.labels import Targets
 from treemax.learning import softmax_tree as learning
+from treemax.learning.adagrad import mean_squared_length, tamed
 from treemax.learning.tao import (
     BETA,
     DROP,
@@ -216,6 +217,8 @@ class SoftmaxTree(LabelClassifier):
 
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> SoftmaxTreeModel:
         labels = targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
+        squared_length, width = mean_squared_length(rows)
+        rows = tamed(rows, squared_length / width)
         random = check_random_state(self.random_state)
         states = self._states_to_go_on_from(rows, n_labels)
         alpha = self.alpha_ if states else self._chosen_alpha(rows, labels, n_labels, random)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs import Rows, SparseRows, read_only
+from treemax.inputs import SMALLEST, Rows, SparseRows, read_only
 
 ROWS_AT_ONCE = 4096
 LEAST_SPREAD = 1.0 / 3.0  # of a feature beside the median feature; one that is smaller is made as large
@@ -56,7 +56,7 @@ def scaling_of(rows: Rows) -> Scaling | None:
     relative = deviation[varies] / np.median(deviation[varies])
     factor = np.zeros(len(mean))
     factor[varies] = np.clip(relative, LEAST_SPREAD, 1.0) / deviation[varies]
-    factor[factor > np.finfo(np.float32).max] = 0.0  # too small a spread to be told from rounding
+    factor[factor > 1.0 / SMALLEST] = 0.0  # too small a spread to be told from rounding
     return Scaling(mean.astype(np.float32), factor.astype(np.float32))
 
 

@@ -24,6 +24,9 @@ SOFTMAX_LINK, LOGISTIC_LINK, HINGE_LINK = 0, 1, 2  # from a score to a probabili
 LABEL_BLOCK = 4096  # labels scored at a time by a sparse row: 16 KB of scores stay in the first-level cache
 LEAST_PROBABILITY = np.float32(1e-6)  # of the hinge's link, which would otherwise give zeros throughout
 
+STEEPEST = np.float32(
+    100.0
+)  # gradient of the squared hinge: times a large value, its square must not overflow
 _ONE = np.float32(1.0)
 
 
@@ -49,9 +52,9 @@ def _gradient(loss, scores, truth, held):
         for j in range(truth.size):
             held[j] = scores[truth[j]]
         for c in range(scores.size):
-            scores[c] = max(np.float32(0.0), _ONE + scores[c])
+            scores[c] = min(max(np.float32(0.0), _ONE + scores[c]), STEEPEST)
         for j in range(truth.size):
-            scores[truth[j]] = -max(np.float32(0.0), _ONE - held[j])
+            scores[truth[j]] = -min(max(np.float32(0.0), _ONE - held[j]), STEEPEST)
 
 
 @fast_kernel

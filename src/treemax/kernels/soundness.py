@@ -6,21 +6,39 @@ import numpy as np
 
 from treemax.kernels.jit import kernel
 
-_NOT_A_SIGN, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
+LARGEST = np.float32(
+    1e15
+)  # value of a feature: its square, and the sum of many, is far from what float32 cannot hold
+_NOT_A_SIGN = np.uint32(0x7FFFFFFF)
 
 
 @kernel
-def all_finite(matrix):
-    """Whether there is neither NaN nor infinity in a contiguous float32 matrix: by their bits, as integers vectorise."""
+def largest_magnitude(values):
+    """The largest absolute value in a contiguous float32 array; NaN and infinity count as larger than all others.
+
+    By their bits, as integers vectorise: without a sign, floating-point numbers are in the order of their bits.
+    """
     largest = np.uint32(0)
-    for bits in matrix.ravel().view(np.uint32):
+    for bits in values.ravel().view(np.uint32):
         largest = max(largest, bits & _NOT_A_SIGN)
-    return largest < _INFINITY
+    return np.uint32(largest).view(np.float32)
+
+
+@kernel
+def squared_lengths(indptr, values):
+    """The squared length of every row."""
+    squares = np.zeros(indptr.size - 1)
+    for row in range(squares.size):
+        total = 0.0
+        for p in range(indptr[row], indptr[row + 1]):
+            total += np.float64(values[p]) * np.float64(values[p])
+        squares[row] = total
+    return squares
 
 
 @kernel
 def is_sound(indptr, indices, values, n_rows, n_columns):
-    """True for rows whose columns are sorted, distinct and inside, and whose values are all finite."""
+    """True for rows whose columns are sorted, distinct and inside, and whose values are none too large."""
     if indptr.size != n_rows + 1 or indptr[0] != 0 or indices.size != values.size:
         return False
     if indptr[n_rows] > indices.size:
@@ -31,7 +49,7 @@ def is_sound(indptr, indices, values, n_rows, n_columns):
         before = np.int64(-1)
         for p in range(indptr[row], indptr[row + 1]):
             column = np.int64(indices[p])
-            if column <= before or column >= n_columns or not np.isfinite(values[p]):
+            if column <= before or column >= n_columns or not abs(values[p]) <= LARGEST:
                 return False
             before = column
     return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,14 +16,20 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax.inference.linear import FeatureMajor, LabelMajor, LinearModel, densified, sparsified, unpacked
-from treemax.inputs import Rows, SparseRows
+from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
+from treemax.kernels.soundness import LARGEST, largest_magnitude, squared_lengths
 from treemax.labels import Targets
 from treemax.threads import for_each, one_blas_thread
 
 LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
 MOST_BATCH_ROWS = 65_536
 SUMMED_TOGETHER = 1 << 20  # values whose squares are added up in one go
+MOST_RATE = (
+    1e10  # a weight moves by less than this a row: its product with the largest value is a float32 still
+)
+FAR_LONGER = 100.0  # times the length of the median row: such rows say nothing of the others
+FAR_LARGER = 1000.0  # times the root of the mean square of the values of usual rows
 WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
 
 
@@ -198,18 +204,39 @@ def squared_sum(values: NDArray[np.float32]) -> float:
 
 
 def mean_squared_length(rows: Rows) -> tuple[float, float]:
-    """The mean squared length of a row that is not all zero, and the mean number of its non-zeros."""
+    """The mean squared length of a row that is not all zero, and the mean number of its non-zeros.
+
+    Rows far longer than the others do not count: one wrong value would make all rates useless.
+    """
     if isinstance(rows, SparseRows):
         values = rows.values[rows.indptr[0] : rows.indptr[-1]]
+        squared = squared_lengths(rows.indptr, rows.values)
         total = squared_sum(values)
         count = int(np.count_nonzero(values))
         filled = int((np.diff(rows.indptr) > 0).sum())
     else:
         squared = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
         total, count, filled = float(squared.sum()), int(np.count_nonzero(rows)), int((squared > 0).sum())
-    if total <= 0.0 or not math.isfinite(total):
+    if total <= 0.0:
         return 1.0, 1.0
-    return total / max(1, filled), count / max(1, filled)
+    return mean_without_outliers(squared, total / max(1, filled)), count / max(1, filled)
+
+
+def mean_without_outliers(squared: NDArray[np.float64], mean: float) -> float:
+    """The mean of squared lengths, given that of all; without those of rows `FAR_LONGER` than the median row."""
+    squared = squared[squared > 0]
+    limit = FAR_LONGER**2 * float(np.median(squared))
+    return mean if squared.max() <= limit else float(squared[squared <= limit].mean())
+
+
+def tamed(rows: Rows, mean_square: float) -> Rows:
+    """The rows with values at most `FAR_LARGER` than usual, for what a single row may spoil; mostly as they are."""
+    most = np.float32(min(FAR_LARGER * math.sqrt(mean_square), float(LARGEST)))
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    if largest_magnitude(values) <= most:
+        return rows
+    clipped = read_only(np.clip(values, -most, most))
+    return replace(rows, values=clipped) if isinstance(rows, SparseRows) else clipped
 
 
 def row_orders(n_rows: int, passes: int, random_state: Any) -> Iterator[NDArray[np.uint32]]:

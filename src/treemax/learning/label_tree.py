@@ -18,6 +18,7 @@ from treemax.kernels import grouping
 from treemax.kernels import siblings as kernels
 from treemax.labels import Targets
 from treemax.learning.adagrad import mean_squared_length
+from treemax.learning.finite import check_learned
 from treemax.learning.lasso import train_sparsely
 from treemax.pools import Arrays, Crew, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
@@ -226,6 +227,7 @@ def learned(
 ) -> Arrays:
     """What a node has learned, packed: the arrays of a `NodeResult`."""
     late, early = _unscaled(late, common.length), _unscaled(early, common.length)
+    check_learned((late, early), "LabelTree")
     scale = np.float32(0.0)
     if common.settings.precision == "int8":
         late, scale = rounded(late)

@@ -33,6 +33,7 @@ FEW_FEATURES = 0.5  # share of the columns that occur, below which the others ge
 NUMBERS_TO_ASSIGN = 2**26  # of representations that are held while labels are assigned
 LEAST_ERROR = 1e-3  # of a child's probability: vectors that are less wrong are let be
 FEWEST_PASSES, FEWEST_ROWS = 6, 20_000  # to be learned in all
+LARGEST_FACTOR = 1e12  # of an embedding and of a vector of a node, whose product is multiplied by values
 INITIAL_SQUARES = np.float32(1e-8)
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
 OBJECTIVES = {"log-likelihood": kernels.LOG_LIKELIHOOD, "probability": kernels.PROBABILITY}

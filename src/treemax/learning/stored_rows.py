@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from treemax.inputs import SparseRows
 from treemax.kernels import dealing as kernels
+from treemax.kernels.soundness import squared_lengths
 from treemax.labels import Targets
-from treemax.learning.adagrad import SUMMED_TOGETHER, squared_sum
+from treemax.learning.adagrad import SUMMED_TOGETHER, mean_without_outliers, squared_sum
 from treemax.replacing import temporary_room
 
 WINDOW = 2 * SUMMED_TOGETHER  # entries read from the disk at a time
@@ -156,8 +157,11 @@ class StoredRows:
             squared_sum(self.values.read(4 * first, min(SUMMED_TOGETHER, self.nnz - first), np.float32))
             for first in range(0, self.nnz, SUMMED_TOGETHER)
         )
-        filled = int((self.lengths() > 0).sum())
-        return total / max(1, filled) if 0.0 < total < np.inf else 1.0
+        if total <= 0.0:
+            return 1.0
+        parts = (self.part(start, stop) for start, stop in self.windows())
+        squared = np.concatenate([squared_lengths(part.indptr, part.values) for part in parts])
+        return mean_without_outliers(squared, total / max(1, int((self.lengths() > 0).sum())))
 
 
 class Piles:

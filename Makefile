@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 EXTRAS ?= .venv-extras
 
-.PHONY: help demo test test-extras docs clean
+.PHONY: help demo test test-extras fuzz faults docs clean
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -35,6 +35,16 @@ test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker
 
 test-extras: $(EXTRAS)/.ready  ## the tests of what needs an extra (PyTorch, Ray, data sets of Hugging Face)
 	$(EXTRAS)/bin/python -m pytest tests/extras src/treemax/torch
+
+MINUTES ?= 30
+FUZZ := PYTHONPATH=tests $(BIN)/python -m fuzz.run --minutes $(MINUTES)
+fuzz: $(VENV)/.dev    ## mutated data files and model files for MINUTES, and as long again with bounds checks
+	NUMBA_CACHE_DIR=.numba_cache/fuzz $(FUZZ)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.numba_cache/fuzz-bounds $(FUZZ)
+
+faults: $(VENV)/.dev  ## kills, forks, threads and limits, long: TREEMAX_FAULTS_SECONDS and TREEMAX_FAULTS_ROUNDS
+	TREEMAX_FAULTS_SECONDS=$${TREEMAX_FAULTS_SECONDS:-120} TREEMAX_FAULTS_ROUNDS=$${TREEMAX_FAULTS_ROUNDS:-200} \
+		$(BIN)/python -m pytest tests/faults
 
 docs: $(VENV)/.dev    ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

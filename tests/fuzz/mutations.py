@@ -112,7 +112,9 @@ def _changed(
 def _as(value: float, dtype: np.dtype) -> Any:
     with np.errstate(all="ignore"):
         if dtype.kind in "iu":
-            return np.array([int(value) % 2**64], dtype=np.uint64).astype(dtype)[0]
+            return np.array([int(value) % 2**64 if np.isfinite(value) else 0], dtype=np.uint64).astype(dtype)[
+                0
+            ]
         return np.array([value], dtype=np.float64).astype(dtype)[0]
 
 

@@ -83,14 +83,24 @@ def parts(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def use(model: Any, name: str, path: str) -> str:
     """Ask everything, learn where the model can, save, load and ask again; raises where an answer is not sound."""
     _, X, y = kind_of(name)
-    ask(model, X)
+    ask(model, with_strange_rows(X))
     if hasattr(model, "partial_fit"):
         model.partial_fit(X[:20], y[:20])
         model.partial_fit(X[20:40], y[20:40])
         ask(model, X)
     modelfile.save(model, path)
-    ask(modelfile.load(path), X)
+    ask(modelfile.load(path), with_strange_rows(X))
     return "answered"
+
+
+def with_strange_rows(X: Any) -> Any:
+    """The rows, one without any feature, and one with features of which the training had none."""
+    if isinstance(X, list):
+        return [*X, "", "unknown words"]
+    if not sp.issparse(X):
+        return np.concatenate([X, np.zeros((1, X.shape[1]), np.float32)])
+    strange = sp.csr_matrix(([1.0], [300], [0, 0, 1]), shape=(2, 301))
+    return sp.vstack([sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], 301)), strange], "csr")
 
 
 def ask(model: Any, X: Any) -> None:

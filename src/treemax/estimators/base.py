@@ -22,7 +22,7 @@ from treemax import modelfile
 from treemax.calibration import LEADING, Calibration, largest
 from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.estimators.prior import label_frequencies, most_frequent, replace_rows, without_known_features
-from treemax.inference.parts import expect_counts, truth, whole_number
+from treemax.inference.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.inputs import (
     MAX_FEATURES,
     Rows,
@@ -553,8 +553,11 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         if form.endswith("indicator") and not np.array_equal(index.classes, np.arange(len(index))):
             raise ValueError("the labels are not the columns of an indicator matrix")
         estimator.label_index_ = index
-        estimator.label_counts_ = np.array(expect_counts(arrays, "label_counts", np.int64, (len(index),)))
-        estimator.n_examples_ = whole_number("n_examples", header["n_examples"])
+        n_examples = estimator.n_examples_ = whole_number(
+            "n_examples", header["n_examples"], most=MOST_COUNTED // len(index)
+        )
+        counts = expect_counts(arrays, "label_counts", np.int64, (len(index),), most=n_examples)
+        estimator.label_counts_ = np.array(counts)
         estimator.n_features_in_ = whole_number("n_features", header["n_features"], most=MAX_FEATURES)
         estimator.sparse_input_ = truth("sparse_input", header["sparse_input"])
         estimator.calibration_ = Calibration.checked(header["calibration"])

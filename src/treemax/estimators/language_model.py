@@ -20,7 +20,7 @@ from treemax.estimators.vocabulary import END, Vocabulary
 from treemax.inference.language_model import LanguageModel
 from treemax.inference.learned_tree import padded
 from treemax.inference.linear import sparsified
-from treemax.inference.parts import expect_counts, real_number, whole_number
+from treemax.inference.parts import MOST_COUNTED, expect_counts, real_number, whole_number
 from treemax.labels import LabelIndex
 from treemax.learning.finite import check_learned
 from treemax.learning.language_model import OPTIMIZERS, FlatOutput, Settings, Stream, Training, TreeOutput
@@ -506,11 +506,14 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
         estimator = cls(**parameters_from_parts(header["parameters"], parameters))
         estimator._check_when_used()
         index = LabelIndex.from_arrays(modelfile.part("words", arrays), "O")
-        counts = np.array(expect_counts(arrays, "counts", np.int64, (len(index),)))
+        most = MOST_COUNTED // max(1, len(index))
+        counts = np.array(expect_counts(arrays, "counts", np.int64, (len(index),), most=most))
         model = LanguageModel.from_parts(header["model"], modelfile.part("model", arrays), len(index))
         history = [
             {name: real_number(name, value) for name, value in entry.items()} for entry in header["history"]
         ]
+        if not counts.any() or not all("loss" in entry for entry in history):
+            raise ValueError("the words were never counted, or a loss is missing")
         n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))
         estimator._adopt(model, Vocabulary(index, counts), n_texts, n_examples, history)
         return estimator

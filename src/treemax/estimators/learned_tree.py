@@ -295,5 +295,7 @@ class LearnedTree(WithHierarchy):
         return {**header, "losses": self.losses_}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LearnedTreeModel:
+        if not self.label_counts_.any():
+            raise ValueError("no row of the training had a label")
         self.losses_ = [real_number("a loss", loss) for loss in header["losses"]]
         return LearnedTreeModel.from_parts(header, arrays, len(self.label_index_))

@@ -1,0 +1,96 @@
+"""Memory that runs out: a MemoryError or an error of ours, and the model goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+
+from faults.limits import ROUNDS  # noqa: E402
+from fuzz.model_files import FOLDER, Damaged, check  # noqa: E402
+from fuzz.saved_models import NAMES_OF_ALL, ask, kind_of, parts  # noqa: E402
+from fuzz.workers import is_ours, run_cases  # noqa: E402
+from treemax import modelfile  # noqa: E402
+
+M_MMAP_THRESHOLD = -3
+ROOM = [0, 2**18, 2**20, 2**22, 2**24]  # bytes beyond what the process has
+TIMES = 400  # as many rows as the model was trained with
+
+
+@contextmanager
+def memory_limit(room: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def many(X: object) -> object:
+    return (
+        X * TIMES
+        if isinstance(X, list)
+        else sp.vstack([X] * TIMES)
+        if sp.issparse(X)
+        else np.tile(X, (TIMES, 1))
+    )
+
+
+def use_within_limit(case: tuple[str, int, int]) -> str:
+    """Ask, learn and save with little memory; afterwards the model answers, learns and saves."""
+    name, room, number = case
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**14)  # larger arrays are always asked of the system
+    path = f"{FOLDER}/treemax-memory-{os.getpid()}.treemax"
+    _, X, y = kind_of(name)
+    modelfile.write_model(path, *parts(name))
+    model = modelfile.load(path)
+    before, more = model.predict_proba(X), many(X)
+    more_y = None if y is None else y * TIMES if isinstance(y, list) else np.concatenate([y] * TIMES)
+    acts = [
+        lambda: model.predict_proba(more),
+        lambda: model.predict_topk(more, 3),
+        lambda: modelfile.save(model, path),
+    ]
+    if hasattr(model, "partial_fit"):
+        acts.append(lambda: model.partial_fit(more[: 72 * 20], more_y[: 72 * 20]))
+    failed = 0
+    try:
+        for act in acts[number % 2 :]:
+            try:
+                with memory_limit(room):
+                    act()
+            except Exception as error:
+                assert isinstance(error, MemoryError | OSError) or is_ours(error), repr(error)
+                failed += 1
+            if act is not acts[-1] or len(acts) == 3:
+                assert np.array_equal(model.predict_proba(X), before)
+        ask(modelfile.load(path), X)
+        ask(model, X)
+        if hasattr(model, "partial_fit"):
+            model.partial_fit(X, y)
+            ask(model, X)
+    finally:
+        Path(path).unlink(missing_ok=True)
+    return f"{failed} refused"
+
+
+@pytest.mark.filterwarnings("ignore:This model was saved without")
+@pytest.mark.parametrize("name", NAMES_OF_ALL)
+def test_a_model_survives_a_lack_of_memory(name: str) -> None:
+    assert check(Damaged(name, [])) == "answered"  # here, so that the processes below need not compile
+    rounds = 1 if ROUNDS < 10 else 4
+    cases = [(name, room, number) for number in range(rounds) for room in ROOM]
+    outcomes = list(run_cases(cases, use_within_limit, memory=2**33))
+    assert [(outcome.case, outcome.what) for outcome in outcomes if outcome.found] == []
+    assert any(outcome.what != "0 refused" for outcome in outcomes)  # so that it was little indeed

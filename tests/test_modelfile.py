@@ -640,6 +640,7 @@ FORGERIES = {
     "not ASCII": (lambda w: '{"magic": "ü"}'.encode(), "not valid JSON"),
     "deep": (lambda w: b"[" * 200_000, "not valid JSON"),
     "long number": (lambda w: b'{"magic": ' + b"9" * 10_000 + b"}", "not valid JSON"),
+    "NaN": (lambda w: b'{"magic": "treemax", "rate": NaN}', "not valid JSON"),
     "array not described": (lambda w: w["arrays"].append(3), "not described"),
     "duplicate": (lambda w: w["arrays"].append(w["arrays"][0]), "same name"),
     "object dtype": (set_first(dtype="|O"), "unknown dtype"),

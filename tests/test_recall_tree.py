@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import treemax
 from treemax.calibration import Calibration
-from treemax.inference.recall_tree import Beam
+from treemax.inference.recall_tree import Beam, _restored_candidates
 from treemax.kernels.recall_tree import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
 from treemax.kernels.scorers import EMPTY, LEAST_NEW
 from treemax.labels import Targets
@@ -359,3 +359,20 @@ def test_a_beam_wider_than_the_tree_is_as_wide_as_the_tree():
     wide = treemax.RecallTree(beam=2**31 - 1, n_candidates=2**31 - 1, verbose=0).fit(X, y)
     whole = treemax.RecallTree(beam=16, n_candidates=30, verbose=0).fit(X, y)
     np.testing.assert_array_equal(wide.predict_topk(X, 3).scores, whole.predict_topk(X, 3).scores)
+
+
+def test_a_file_cannot_unfold_to_more_than_memory():
+    n = 10**6
+    n_labels = np.zeros(n, np.int32)
+    n_labels[7] = n
+    with pytest.raises(ValueError, match="table of candidates would need 9"):
+        _restored_candidates({"n_labels": n_labels}, n, n)
+
+
+def test_a_changed_arity_does_not_change_the_tree_that_is_there():
+    X, y = np.eye(400, dtype=np.float32), np.arange(400)
+    model = treemax.RecallTree(arity=16, verbose=0).partial_fit(X[:5], y[:5])
+    model.set_params(arity=2)
+    for _ in range(20):
+        model.partial_fit(X, y)
+    assert (model.model_.arity, model.model_.depth) == (16, depth_for(400, 16, 8000))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +20,33 @@ from fuzz.saved_models import NAMES_OF_ALL, ask, kind_of, parts  # noqa: E402
 from fuzz.workers import is_ours, run_cases  # noqa: E402
 from treemax import modelfile  # noqa: E402
 
-M_MMAP_THRESHOLD = -3
 ROOM = [0, 2**18, 2**20, 2**22, 2**24]  # bytes beyond what the process has
 TIMES = 400  # as many rows as the model was trained with
+
+
+def address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @contextmanager
 def memory_limit(room: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + room, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + room, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def used_up() -> list[np.ndarray]:
+    """All that the allocator has left from before, so that whatever is large has to be asked of the system."""
+    held: list[np.ndarray] = []
+    with memory_limit(0):
+        for size in (2**22, 2**19, 2**16):
+            with suppress(MemoryError):
+                while True:
+                    held.append(np.empty(size, np.uint8))
+    return held
 
 
 def many(X: object) -> object:
@@ -50,7 +62,6 @@ def many(X: object) -> object:
 def use_within_limit(case: tuple[str, int, int]) -> str:
     """Ask, learn and save with little memory; afterwards the model answers, learns and saves."""
     name, room, number = case
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**14)  # larger arrays are always asked of the system
     path = f"{FOLDER}/treemax-memory-{os.getpid()}.treemax"
     _, X, y = kind_of(name)
     modelfile.write_model(path, *parts(name))
@@ -68,11 +79,13 @@ def use_within_limit(case: tuple[str, int, int]) -> str:
     try:
         for act in acts[number % 2 :]:
             try:
+                held = used_up()
                 with memory_limit(room):
                     act()
             except Exception as error:
                 assert isinstance(error, MemoryError | OSError) or is_ours(error), repr(error)
                 failed += 1
+            held.clear()
             if act is not acts[-1] or len(acts) == 3:
                 assert np.array_equal(model.predict_proba(X), before)
         ask(modelfile.load(path), X)

@@ -14,7 +14,6 @@ from fuzz import mutations
 from fuzz.saved_models import NAMES_OF_ALL, parts, use
 from treemax import modelfile
 
-SKIPPED = ("parameters",)  # of the header, which are not mutated
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
@@ -35,7 +34,7 @@ class Damaged(NamedTuple):
 def forged(model: str, seed: int) -> Forged:
     """A forged file that follows from the seed."""
     random = np.random.default_rng([seed, NAMES_OF_ALL.index(model)])
-    return Forged(model, mutations.random_changes(random, parts(model), SKIPPED))
+    return Forged(model, mutations.random_changes(random, parts(model)))
 
 
 def damaged(model: str, seed: int) -> Damaged:

@@ -118,10 +118,10 @@ def _as(value: float, dtype: np.dtype) -> Any:
         return np.array([value], dtype=np.float64).astype(dtype)[0]
 
 
-def random_changes(random: np.random.Generator, parts: Parts, skipped: tuple[str, ...] = ()) -> list[Change]:
-    """One change or a few together; `skipped` keys of the header are left alone."""
+def random_changes(random: np.random.Generator, parts: Parts) -> list[Change]:
+    """One change or a few together."""
     header, arrays = parts
-    paths = [path for path in _paths(header) if not set(skipped) & set(path)]
+    paths = _paths(header)
     n = int(random.choice([1, 1, 1, 2, 2, 3, 5]))
     return [
         _random_array_change(random, arrays)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -163,16 +164,72 @@ def _npz(content: bytes) -> Read:
             arrays = {name: archive[name] for name in archive.files}
     except Exception:
         return None
-    if set(arrays) != {"X", "y"}:
+    labels, rows = _npz_labels(arrays), _npz_rows(arrays)
+    return None if labels is None or rows is None or len(labels) != len(rows) else (labels, rows)
+
+
+def _npz_labels(arrays: dict[str, np.ndarray]) -> list[list[Any]] | None:
+    if "y" in arrays and not {"y_values", "y_indptr"} & set(arrays):
+        y = arrays["y"]
+        return (
+            [[label] for label in y.tolist()]
+            if y.ndim == 1 and y.dtype.kind in "iU" and "" not in y
+            else None
+        )
+    if not {"y_values", "y_indptr"} <= set(arrays) or "y" in arrays:
         return None
-    X, y = arrays["X"], arrays["y"]
-    if X.ndim != 2 or y.ndim != 1 or len(X) != len(y) or X.dtype.kind not in "f" or y.dtype.kind not in "iU":
+    values, starts = arrays["y_values"], arrays["y_indptr"]
+    if (
+        values.ndim != 1
+        or values.dtype.kind not in "iU"
+        or "" in values
+        or not _are_starts(starts, len(values))
+    ):
         return None
-    with np.errstate(over="ignore"):
-        single = X.astype(np.float32)
-    if not np.isfinite(single).all() or X.size == 0:
+    return [values[start:end].tolist() for start, end in pairwise(starts.tolist())]
+
+
+def _npz_rows(arrays: dict[str, np.ndarray]) -> Rows | None:
+    names = set(arrays) - {"y", "y_values", "y_indptr"}
+    if names == {"X"}:
+        X = arrays["X"]
+        with np.errstate(over="ignore"):
+            single = (
+                X.astype(np.float32) if X.ndim == 2 and X.size and X.dtype.kind == "f" else np.array([np.nan])
+            )
+        return [list(row) for row in single] if np.isfinite(single).all() else None
+    if names != {"data", "indices", "indptr", "shape"}:
         return None
-    return [[label] for label in y.tolist()], [list(row) for row in single]
+    data, indices, indptr, shape = (arrays[name] for name in ("data", "indices", "indptr", "shape"))
+    if (
+        data.ndim != 1
+        or data.dtype != np.float32
+        or not np.isfinite(data).all()
+        or indices.shape != data.shape
+    ):
+        return None
+    if (
+        shape.shape != (2,)
+        or shape.dtype.kind != "i"
+        or indices.dtype.kind != "i"
+        or not _are_starts(indptr, len(data))
+    ):
+        return None
+    if (
+        len(indptr) != shape[0] + 1
+        or not 0 < shape[1] < 2**31
+        or ((indices < 0) | (indices >= shape[1])).any()
+    ):
+        return None
+    return [
+        dict(zip(indices[start:end].tolist(), data[start:end])) for start, end in pairwise(indptr.tolist())
+    ]
+
+
+def _are_starts(starts: np.ndarray, n: int) -> bool:
+    if starts.ndim != 1 or starts.dtype.kind != "i" or len(starts) < 2:
+        return False
+    return bool(starts[0] == 0 and starts[-1] == n and (np.diff(starts) >= 0).all())
 
 
 def _tables(format: str, content: bytes) -> Read:

@@ -261,7 +261,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             paper.make_room(model, n_labels, n_features, n_candidates)
             return model
         make_room(model, n_labels, n_features, n_candidates)
-        while is_auto(self.depth) and model.depth < depth_for(n_labels, self.arity, int(model.found[2])):
+        while is_auto(self.depth) and model.depth < depth_for(n_labels, model.arity, int(model.found[2])):
             model = deepened(model, n_candidates)
         return model
 

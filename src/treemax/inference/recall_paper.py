@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from treemax.inference.parts import (
     MOST_COUNTED,
+    check_room,
     expect,
     expect_counts,
     truth,
@@ -300,6 +301,7 @@ def _only_answering(
     width = int(n_own.max())
     if width > n_labels:
         raise ValueError("the candidates do not fit the labels")
+    check_room("the table of candidates", 9 * len(n_own) * width)
     shape = (int(n_own.sum()),)
     labels = expect(arrays, "nodes/labels", np.int32, shape)
     counts = expect_counts(arrays, "nodes/counts", np.int32, shape, least=1)

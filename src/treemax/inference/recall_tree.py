@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from treemax.calibration import Calibration
 from treemax.inference.linear import blocks, densified, known_features, sparsified
-from treemax.inference.parts import expect, expect_counts, real_number, truth, whole_number, whole_numbers
+from treemax.inference.parts import (
+    check_room,
+    expect,
+    expect_counts,
+    real_number,
+    truth,
+    whole_number,
+    whole_numbers,
+)
 from treemax.inference.scaling import Scaling
 from treemax.inference.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
@@ -236,6 +244,7 @@ def _restored_candidates(
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     """The candidates of the nodes: a row for each again, as wide as the longest."""
     n_own = expect_counts(arrays, "n_labels", np.int32, (n_nodes,), most=n_labels).astype(np.int64)
+    check_room("the table of candidates", 9 * n_nodes * int(n_own.max()))
     filled = np.arange(n_own.max()) < n_own[:, None]
     labels, counts = np.zeros(filled.shape, np.int32), np.zeros(filled.shape, np.float32)
     n = (int(n_own.sum()),)

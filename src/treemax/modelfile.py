@@ -36,6 +36,7 @@ ALIGNMENT = 64  # of every array in the file: a cache line, and the widest vecto
 VERIFY_UP_TO = 64 * 2**20  # files up to this size have their arrays verified unless told otherwise
 MAX_HEADER_BYTES = 64 * 2**20
 LARGEST = 1e30  # number of a model: products of larger ones soon leave single precision
+SUMS = ("squares", "square", "cells")  # arrays with AdaGrad's sums, which may be larger
 
 HEADER_MEMBER = "header.json"
 HEADER_START = 128  # where the JSON begins, in every version of the format
@@ -573,9 +574,10 @@ def _check_numbers(arrays: Arrays) -> None:
         if array.dtype.itemsize == 2:  # NumPy is slow with these
             sound = not ((array.view(np.uint16) & 0x7C00) == 0x7C00).any()
         else:
+            most = np.finfo(np.float32).max if name.endswith(SUMS) else LARGEST
             most = (
-                LARGEST if array.dtype.itemsize == 4 else math.inf
-            )  # which some sums in double precision may be
+                most if array.dtype.itemsize == 4 else math.inf
+            )  # which some numbers in double precision are
             sound = bool(array.min() >= -most and array.max() <= most)
         if not sound:
             raise ModelFileError(

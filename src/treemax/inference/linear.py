@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from treemax.inference.parts import expect_counts
+from treemax.inference.parts import expect_squares
 from treemax.inference.scaling import Scaling
 from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
@@ -183,7 +183,7 @@ def from_arrays(layout: str, arrays: dict[str, NDArray[Any]]) -> LinearModel:
         if array.dtype != expected:
             raise ValueError(f"{name} has dtype {array.dtype}, expected {np.dtype(expected)}")
         if name.endswith("squares"):
-            expect_counts(arrays, name, np.float32, array.shape)
+            expect_squares(arrays, name, array.shape)
     model = forms[layout](**arrays)
     if not _sound(model):
         raise ValueError("the arrays of weights do not fit together")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.calibration import Calibration
+from treemax.inference.parts import expect_squares
 from treemax.inference.searching import Arguments, Found, room_for_best, search_above, search_rows
 from treemax.inference.stream_summary import StreamSummary
 from treemax.inputs import Rows, read_only
@@ -340,6 +341,8 @@ def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
             raise ValueError(
                 f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}"
             )
+    for name in optional & set(arrays):
+        expect_squares(arrays, name, arrays[name].shape)
     n_blocks = len(arrays["owner"])
     for name, length in (("used", 1), ("lanes", 1), ("filled", 1), ("bias", LANES), ("bias_squares", LANES)):
         if name in arrays and len(arrays[name]) != length * n_blocks:

@@ -32,14 +32,19 @@ def expect_counts(
     name: str,
     kind: Any,
     shape: tuple[int, ...],
-    least: int = 0,
-    most: int = MOST_COUNTED,
+    least: float = 0,
+    most: float = MOST_COUNTED,
 ) -> NDArray[Any]:
-    """The same for what was counted, or summed up from squares: nothing is below `least` or above `most`."""
+    """The same for what was counted: nothing is below `least` or above `most`."""
     array = expect(arrays, name, kind, shape)
     if array.size and not (array.min() >= least and array.max() <= most):
         raise ValueError(f"{name} has numbers that are not from {least} to {most}")
     return array
+
+
+def expect_squares(arrays: dict[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The same for AdaGrad's sums of squares, which may be large, but not negative."""
+    return expect_counts(arrays, name, np.float32, shape, most=np.inf)
 
 
 def check_room(what: str, n_bytes: int) -> None:

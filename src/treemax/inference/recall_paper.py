@@ -14,6 +14,7 @@ from treemax.inference.parts import (
     check_room,
     expect,
     expect_counts,
+    expect_squares,
     truth,
     whole_number,
     whole_numbers,
@@ -220,8 +221,8 @@ def _restored_tallies(arrays: dict[str, NDArray[Any]], n_labels: int) -> Tallies
     records = np.zeros(n, TALLY)
     for name in TALLY_PARTS:
         records[name] = expect(arrays, f"tallies/{name}", TALLY[name], (n,))
-    for name, least in (("count", 1), ("square", 0)):
-        expect_counts(arrays, f"tallies/{name}", TALLY[name], (n,), least)
+    expect_counts(arrays, "tallies/count", TALLY["count"], (n,), least=1)
+    expect_squares(arrays, "tallies/square", (n,))
     labels, nodes, above = records["label"], records["node"], records["above"]
     ordered = (above >= NONE) & (above < np.arange(n)) & ((above == NONE) == (nodes == 0))
     if (labels < 0).any() or (labels >= n_labels).any() or (nodes < 0).any() or not ordered.all():

@@ -16,6 +16,7 @@ from treemax.inference.parts import (
     check_room,
     expect,
     expect_counts,
+    expect_squares,
     real_number,
     truth,
     whole_number,
@@ -283,11 +284,11 @@ def restored(
         halves = np.array(expect(arrays, f"{name}/halves", np.float16, (n, n_features)))
         return frozen_scorers(halves, np.array(expect(arrays, f"{name}/scale", np.float32, (n,))), bias)
     if resume:
-        squares = np.array(expect_counts(arrays, f"{name}/bias_squares", np.float32, (n,)))
+        squares = np.array(expect_squares(arrays, f"{name}/bias_squares", (n,)))
     if not sparse:
         shape = (n, n_features)
         weights = np.array(expect(arrays, f"{name}/weights", np.float32, shape))
-        own = np.array(expect_counts(arrays, f"{name}/squares", np.float32, shape))
+        own = np.array(expect_squares(arrays, f"{name}/squares", shape))
         return dense_scorers(weights, own, bias, squares)
     if width == 1:
         n_weights = len(arrays[f"{name}/owners"])
@@ -295,7 +296,7 @@ def restored(
             expect(arrays, f"{name}/entries", np.uint32, (n_features,)),
             expect(arrays, f"{name}/owners", np.uint32, (n_weights,)),
             expect(arrays, f"{name}/weights", np.float32, (n_weights,)),
-            expect_counts(arrays, f"{name}/squares", np.float32, (n_weights,)) if resume else None,
+            expect_squares(arrays, f"{name}/squares", (n_weights,)) if resume else None,
             bias, squares,
         )  # fmt: skip
     keys, cells = _table(arrays, f"{name}/", 2 * width, True, stored=2 * width if resume else width)

@@ -74,11 +74,8 @@ class AddsCountsOfOldFits(OneVsAll):
 
 
 class RemembersOldClasses(OneVsAll):
-    def _adopt(self, *learned):
-        before = self.__dict__.get("_classes")
-        super()._adopt(*learned)
-        if before is not None:
-            self.__dict__["_classes"] = before
+    def _known_classes(self):
+        return self.__dict__.setdefault("_first_classes", super()._known_classes())
 
 
 class Random(OneVsAll):

@@ -785,3 +785,21 @@ def test_two_classes_cannot_share_a_name() -> None:
     assert saveable(Dot) is Dot
     with pytest.raises(ValueError, match="Two saveable classes are called Dot"):
         saveable(type("Dot", (), {"__module__": "elsewhere"}))
+
+
+def test_what_does_not_read_back_as_written_does_not_replace_a_good_file(tmp_path, monkeypatch):
+    path = tmp_path / "model.treemax"
+    write_model(path, {}, {"numbers": np.arange(3)})
+
+    write_array = modelfile._write_array
+
+    def wrong(file, offset, spec, array):
+        right = write_array(file, offset, spec, array)
+        write_array(file, offset, spec, array + 1)  # other bytes than those of the checksum
+        return right
+
+    monkeypatch.setattr(modelfile, "_write_array", wrong)
+    with pytest.raises(ModelFileError, match="was not saved, and what was there stays"):
+        write_model(path, {}, {"numbers": np.arange(4)})
+    assert read_model(path)[1]["numbers"].tolist() == [0, 1, 2]
+    assert [file.name for file in tmp_path.iterdir()] == ["model.treemax"]

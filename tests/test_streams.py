@@ -155,3 +155,12 @@ def test_learning_takes_no_more_memory_as_the_stream_goes_on():
     assert set(grown) == set(ONLINE)
     for name, megabytes in grown.items():
         assert float(megabytes) < 25, f"{name} grew by {megabytes} MB"
+
+
+@pytest.mark.parametrize("name", ["OneVsAll", "RecallTree", "LOMTree", "OnlineLabelTree"])
+def test_a_warning_about_a_fresh_start_names_the_line_of_the_caller(name, tmp_path):
+    X, y = np.eye(4, dtype=np.float32), ["a", "b", "c", "d"]
+    getattr(treemax, name)(verbose=0).partial_fit(X, y).save(tmp_path / "model.treemax")
+    with pytest.warns(UserWarning, match="without its learning state") as told:
+        treemax.load(tmp_path / "model.treemax").partial_fit(X, y)
+    assert [warning.filename for warning in told] == [__file__]

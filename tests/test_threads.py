@@ -13,7 +13,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from treemax import threads
-from treemax.threads import SharedLock, for_each, interruptible, one_blas_thread, thread_count
+from treemax.threads import for_each, interruptible, one_blas_thread, thread_count
 
 
 def test_thread_count_means_what_scikit_learn_means(monkeypatch):
@@ -157,47 +157,3 @@ def test_blas_is_put_back_by_the_last_of_many_threads():
 
     list(for_each(range(40), work, 8))
     assert set(seen) <= {1} and blas_threads() == before
-
-
-def test_a_shared_lock_is_shared_by_readers_and_held_alone_by_writers():
-    lock, inside, seen = SharedLock(), {"readers": 0, "writers": 0}, []
-
-    def work(number):
-        kind = "writers" if number % 5 == 0 else "readers"
-        with lock.alone() if kind == "writers" else lock.shared():
-            inside[kind] += 1
-            seen.append((inside["readers"], inside["writers"]))
-            time.sleep(0.001)
-            inside[kind] -= 1
-
-    list(for_each(range(60), work, 8))
-    assert len(seen) == 60
-    assert all(writers == 0 or (readers, writers) == (0, 1) for readers, writers in seen)
-
-
-def test_a_writer_waits_for_readers_and_goes_before_those_who_come_later():
-    lock, order = SharedLock(), []
-
-    def enter(name, door):
-        with door():
-            order.append(name)
-
-    with lock.shared():
-        writer = threading.Thread(target=enter, args=("writer", lock.alone))
-        writer.start()
-        while not lock._waiting:
-            time.sleep(0.001)
-        reader = threading.Thread(target=enter, args=("reader", lock.shared))
-        reader.start()
-        time.sleep(0.01)
-        assert not order
-    writer.join()
-    reader.join()
-    assert order == ["writer", "reader"]
-
-
-def test_a_shared_lock_is_free_again_after_an_error():
-    lock = SharedLock()
-    for door in (lock.shared, lock.alone, lock.shared, lock.alone):
-        with pytest.raises(RuntimeError), door():
-            raise RuntimeError

@@ -92,6 +92,13 @@ def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
     return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)
 
 
+def sliceable(X: Any) -> Any:
+    """`X` in a form of which a slice is a cheap view; numbers are checked and converted once, here."""
+    if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
+        return as_rows(X)
+    return X.iloc if hasattr(X, "iloc") else X
+
+
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A view that cannot be written to.
 

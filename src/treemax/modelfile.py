@@ -20,7 +20,7 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
@@ -182,19 +182,23 @@ def write_model(path: AnyPath, header: Mapping[str, Any], arrays: Mapping[str, A
     >>> header, arrays["node/weights"].tolist()
     ({'depth': 3}, [0.0, 1.0, 2.0, 3.0])
     """
+    with replacing(path, _check_written) as file:
+        _write(file, header, arrays)
+
+
+def _write(file: BinaryIO, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     content, stored, specs, header_size = _planned(header, arrays)
     layout = _Layout(header_size, 0, specs)
     offsets = layout.offsets
-    with replacing(path) as file:
-        file.truncate(layout.file_size)  # so that an error can say how much room is needed
-        specs = [
-            _write_array(file, offset, spec, array)
-            for offset, spec, array in zip(offsets, specs, stored.values())
-        ]
-        text = _header_text(content, specs, offsets).ljust(header_size)
-        _write_at(file, HEADER_START, text)
-        for position, piece in _Layout(header_size, zlib.crc32(text), specs).structure():
-            _write_at(file, position, piece)
+    file.truncate(layout.file_size)  # so that an error can say how much room is needed
+    specs = [
+        _write_array(file, offset, spec, array)
+        for offset, spec, array in zip(offsets, specs, stored.values())
+    ]
+    text = _header_text(content, specs, offsets).ljust(header_size)
+    _write_at(file, HEADER_START, text)
+    for position, piece in _Layout(header_size, zlib.crc32(text), specs).structure():
+        _write_at(file, position, piece)
 
 
 def _planned(
@@ -296,6 +300,17 @@ def _write_array(file: BinaryIO, offset: int, spec: _ArraySpec, array: NDArray[A
 def _write_at(file: BinaryIO, position: int, piece: bytes) -> None:
     file.seek(position)
     file.write(piece)
+
+
+def _check_written(temporary: Path, target: Path) -> None:
+    """Read back what was written, before it replaces a file that was good."""
+    try:
+        read_model(temporary, verify=True)
+    except ModelFileError as error:
+        raise ModelFileError(
+            f"{target} was not saved, and what was there stays: what was written for it does not read back the same. The "
+            f"disk or the memory may be faulty, or a thread changed the arrays meanwhile. Save it again. ({error})"
+        ) from error
 
 
 # --- reading -------------------------------------------------------------------------------------------
@@ -488,6 +503,7 @@ class Saveable(Protocol):
 
 
 SaveableClass = TypeVar("SaveableClass", bound=type)
+Result = TypeVar("Result")
 _CLASSES: dict[str, type] = {}
 
 
@@ -541,17 +557,23 @@ def object_from_parts(header: dict[str, Any], arrays: Arrays) -> Any:
 def save(thing: Saveable, path: AnyPath, **options: Any) -> None:
     """Save an object of a saveable class in one file, all or nothing; see `write_model`.
 
-    `options` are handed to the object's `to_parts`.
+    `options` are handed to the object's `to_parts`. An object that other threads may change stays as it is while it is
+    written, and no longer.
     """
-    header, arrays = object_parts(thing, **options)
-    write_model(path, header, arrays)
+    with replacing(path, _check_written) as file:
+        at_rest(thing, lambda thing: _write(file, *object_parts(thing, **options)))
 
 
 def saved_bytes(thing: Saveable, **options: Any) -> int:
     """The size of the file that `save` would write, without writing it."""
-    header, arrays = object_parts(thing, **options)
-    _, _, specs, header_size = _planned(header, arrays)
+    _, _, specs, header_size = at_rest(thing, lambda thing: _planned(*object_parts(thing, **options)))
     return _Layout(header_size, 0, specs).file_size
+
+
+def at_rest(thing: Any, work: Callable[[Any], Result]) -> Result:
+    """Call `work` with the object, which stays as it is meanwhile, also where other threads would change it."""
+    waits = getattr(thing, "_at_rest", None)
+    return work(thing) if waits is None else waits(work)
 
 
 def load(path: AnyPath, verify: bool | None = None) -> Any:

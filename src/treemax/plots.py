@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.modelfile import at_rest
 from treemax.parameters import check_number
 from treemax.trees import NodeLabels, Tree
 
@@ -193,6 +194,10 @@ def _outline(model: Any, depth: int, labels: int, children: int) -> dict[str, An
     for name, value in (("depth", depth), ("labels", labels), ("children", children)):
         check_number(name, value, whole=True, least=1)
     model = getattr(model, "estimator", model)  # that of a TextModel
+    return at_rest(model, lambda model: _outline_at_rest(model, depth, labels, children))
+
+
+def _outline_at_rest(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
     tree, names = _tree_of(model), model.classes_
 
     def outline(node: int, shown: _Shown, level: int) -> dict[str, Any]:

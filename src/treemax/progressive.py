@@ -13,12 +13,11 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
 from treemax.formats import is_source, open_examples
-from treemax.inputs import SparseRows, as_rows
+from treemax.inputs import SparseRows, sliceable
 from treemax.labels import RaggedLabels, read_labels
 from treemax.metrics.encoding import IdEncoder
 from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
@@ -253,18 +252,11 @@ def _parts(X: Any, y: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any]]:
     labels = read_labels(y)
     if len(labels) != n:
         raise ValueError(f"X has {n} rows, but y has {len(labels)}.")
-    rows = _sliceable(X)
+    rows = sliceable(X)
     vector = isinstance(y, np.ndarray) and y.ndim == 1
     for start in range(0, n, chunk_rows):
         stop = min(start + chunk_rows, n)
         yield rows[start:stop], (y[start:stop] if vector else labels.rows(start, stop))
-
-
-def _sliceable(X: Any) -> Any:
-    """`X` in a form of which a slice is a cheap view; numbers are checked and converted once, here."""
-    if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
-        return as_rows(X)
-    return X.iloc if hasattr(X, "iloc") else X
 
 
 def _row_count(X: Any) -> int:

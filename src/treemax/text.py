@@ -7,9 +7,12 @@ and the two are saved as one model that takes raw text.
 
 from __future__ import annotations
 
+import copy
 import re
+import threading
+import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,16 +24,19 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.estimators.base import TrainingInterrupted
+from treemax.estimators.sharing import SharedEstimator
 from treemax.estimators.stored import Source, stored_rows
 from treemax.estimators.streams import stream_chunks
 from treemax.inputs import as_rows, is_arrow
 from treemax.kernels.text import hash_texts
 from treemax.labels import LabelIndex
+from treemax.locks import fork_safe
 from treemax.modelfile import (
     LARGEST,
     AnyPath,
     Arrays,
     ModelFileError,
+    at_rest,
     object_from_parts,
     object_parts,
     part,
@@ -42,6 +48,9 @@ from treemax.parameters import CheckedParameters
 from treemax.vocabulary import Vocabulary, weighted
 from treemax.words import WordCounter, encoded, word_counter
 
+Result = TypeVar("Result")
+
+_REPLACING = fork_safe(threading.Lock())
 MAX_BITS = 30  # of a hashed feature: SciPy's indices are signed 32-bit integers
 MAX_GRAM = 20  # the longest n-gram
 
@@ -446,6 +455,8 @@ class TextModel(ClassifierMixin, BaseEstimator):
     ['fruit']
     """
 
+    _replacing = 0  # odd while `fit` replaces vectoriser and estimator
+
     def __init__(self, vectorizer: Any, estimator: Any) -> None:
         self.vectorizer = vectorizer
         self.estimator = estimator
@@ -457,14 +468,56 @@ class TextModel(ClassifierMixin, BaseEstimator):
         """
         vectorizer = clone(self.vectorizer)
         X = vectorizer.fit_transform(texts)
-        # The vectoriser changes when the estimator has, so that a `y` it refuses leaves the model as it was.
-        try:
-            self.estimator.fit(X, y, **options)
-        except TrainingInterrupted:  # the estimator keeps what it has learned so far
-            vars(self.vectorizer).update(vars(vectorizer))
-            raise
-        vars(self.vectorizer).update(vars(vectorizer))
+        self._train(vectorizer, lambda estimator: estimator.fit(X, y, **options))
         return self
+
+    def _train(self, vectorizer: Any, train: Callable[[Any], object]) -> None:
+        """Train a twin of the estimator, and replace estimator and vectoriser together when both are ready.
+
+        A `y` that the estimator refuses leaves the model as it was.
+        """
+        estimator = self.estimator
+        trainee = estimator._twin() if isinstance(estimator, SharedEstimator) else estimator
+        before = dict(vars(trainee))
+        try:
+            train(trainee)
+        except TrainingInterrupted:  # the estimator keeps what it has learned so far
+            self._replace(vectorizer, trainee, before)
+            raise
+        self._replace(vectorizer, trainee, before)
+
+    def _replace(self, vectorizer: Any, trainee: Any, before: dict[str, Any]) -> None:
+        with _REPLACING:
+            self._replacing += 1
+            try:
+                if trainee is not self.estimator:
+                    self.estimator._take_over(trainee, before)
+                vars(self.vectorizer).update(vars(vectorizer))
+            finally:
+                self._replacing += 1
+
+    def _of_one_fit(self, work: Callable[..., Result], *args: Any) -> Result:
+        """What `work` gives when vectoriser and estimator belong together: once more if `fit` has replaced them."""
+        while True:
+            number, error = self._replacing, None
+            try:
+                found = work(*args)
+            except Exception as failed:
+                error = failed
+            if number == self._replacing and number % 2 == 0:
+                if error is not None:
+                    raise error
+                return found
+            time.sleep(0.001)
+
+    def _pair(self) -> TextModel:
+        """Vectoriser and estimator that belong together, and stay so when `fit` replaces them."""
+        vectorizer = copy.copy(self.vectorizer)
+        return TextModel(vectorizer, at_rest(self.estimator, lambda estimator: estimator))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, **vars(self._of_one_fit(self._pair)), "_replacing": 0}
 
     @available_if(_fits_files)
     def fit_file(
@@ -493,8 +546,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
                 f"fit_file takes TfidfText or HashingText as vectorizer, not {type(vectorizer).__name__}."
             )
         stored = stored_rows(data, lambda texts: as_rows(rows_of(texts)), 1, folder)
-        self.estimator._fit_stored(stored, data, limit, label_features)
-        vars(self.vectorizer).update(vars(vectorizer))
+        self._train(vectorizer, lambda estimator: estimator._fit_stored(stored, data, limit, label_features))
         return self
 
     @available_if(_learns_online)
@@ -525,31 +577,31 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     def predict(self, texts: Any) -> Any:
         """The label of each text, as the estimator predicts it."""
-        return self.estimator.predict(self._rows(texts))
+        return self._of_one_fit(lambda: self.estimator.predict(self._rows(texts)))
 
     def predict_topk(self, texts: Any, k: int = 5) -> Any:
         """The k best labels of each text and their scores, best first."""
-        return self.estimator.predict_topk(self._rows(texts), k)
+        return self._of_one_fit(lambda: self.estimator.predict_topk(self._rows(texts), k))
 
     @available_if(_gives_probabilities)
     def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:
         """All labels of each text whose probability is at least `threshold`, as the estimator gives them."""
-        return self.estimator.predict_above(self._rows(texts), threshold, scores)
+        return self._of_one_fit(lambda: self.estimator.predict_above(self._rows(texts), threshold, scores))
 
     @available_if(_gives_probabilities)
     def predict_proba_of(self, texts: Any, labels: Any) -> Any:
         """The probabilities of given labels for each text."""
-        return self.estimator.predict_proba_of(self._rows(texts), labels)
+        return self._of_one_fit(lambda: self.estimator.predict_proba_of(self._rows(texts), labels))
 
     @available_if(_gives_probabilities)
     def predict_proba(self, texts: Any) -> Any:
         """The probability of every label for each text."""
-        return self.estimator.predict_proba(self._rows(texts))
+        return self._of_one_fit(lambda: self.estimator.predict_proba(self._rows(texts)))
 
     def score(self, texts: Any, y: Any, sample_weight: Any = None) -> float:
         """The estimator's score on these texts."""
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        return self.estimator.score(self._rows(texts), y, **weights)
+        return self._of_one_fit(lambda: self.estimator.score(self._rows(texts), y, **weights))
 
     def describe(self) -> dict[str, Any]:
         """What the estimator says of itself, and the kind of the vectoriser."""
@@ -562,6 +614,11 @@ class TextModel(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         save(self, path, **options)
+
+    def _at_rest(self, work: Callable[[TextModel], Any]) -> Any:
+        """Call `work` with this model, while the estimator stays as it is."""
+        pair = self._of_one_fit(self._pair)
+        return at_rest(pair.estimator, lambda estimator: work(TextModel(pair.vectorizer, estimator)))
 
     def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]:
         """Both parts, their arrays under `vectorizer/` and `estimator/`."""

@@ -13,6 +13,8 @@ import numpy as np
 import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
+from treemax.locks import fork_safe
+
 Piece = TypeVar("Piece")
 MOST_THREADS = 1024  # that may be asked for
 
@@ -89,56 +91,6 @@ def _finished(under_way: dict[Future[object], Piece]) -> Iterator[Piece]:
         yield piece
 
 
-class SharedLock:
-    """A lock that many may share who only read, while one who changes things has it alone.
-
-    Those who wait to be alone go first, so that many readers cannot keep a writer out.
-
-    >>> lock = SharedLock()
-    >>> with lock.shared(), lock.shared():
-    ...     pass
-    >>> with lock.alone():
-    ...     pass
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._readers = 0
-        self._waiting = 0  # to be alone
-        self._alone = False
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Together with others who share it."""
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._alone or self._waiting))
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """With nobody else."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not (self._alone or self._readers))
-                self._alone = True
-            finally:
-                self._waiting -= 1
-                self._changed.notify_all()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._alone = False
-                self._changed.notify_all()
-
-
 class _QuietBlas:
     """Holds the linear algebra library to one thread while any of our threads calls it.
 
@@ -146,7 +98,7 @@ class _QuietBlas:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._users = 0
         self._controller: ThreadpoolController | None = None
         self._limit: Any = None

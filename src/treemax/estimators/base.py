@@ -8,6 +8,8 @@ answers, saving. A system adds its own file with a subclass that says how to tra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -22,6 +24,7 @@ from treemax import modelfile
 from treemax.calibration import LEADING, Calibration, largest
 from treemax.checkpoints import checkpoints_are_kept, kept
 from treemax.estimators.prior import label_frequencies, most_frequent, replace_rows, without_known_features
+from treemax.estimators.sharing import SharedEstimator, answers, answers_rows, at_rest
 from treemax.inference.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.inputs import (
     MAX_FEATURES,
@@ -45,7 +48,7 @@ from treemax.labels import (
 from treemax.learning.finite import LARGEST_WEIGHT, check_learned
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
-from treemax.parameters import CheckedParameters, check_number
+from treemax.parameters import check_number
 from treemax.pools import cluster_in_use
 
 Self = TypeVar("Self", bound="LabelClassifier")
@@ -72,7 +75,7 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.done = done
 
 
-class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
+class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
     """Base class of all classifiers; see `OneVsAll` for one that is easy to read.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
@@ -171,6 +174,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         """The parameters back from their parts."""
         return saved
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures: labels, features, weights and whatever a system adds."""
         check_is_fitted(self, "model_")
@@ -204,14 +208,28 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         self._check_size(rows.shape[1], len(index))
         targets = target_ids(labels, ids)
         self._check_place()
-        try:
-            with kept(self, targets):
-                model = self._train_named(rows, targets, index, labels.multi_label, **options)
-        except TrainingInterrupted as interruption:
-            self._adopt(X, rows, labels, index, targets, interruption.model)
-            raise
-        self._adopt(X, rows, labels, index, targets, model)
+        with self._training() as trainee:
+            try:
+                with kept(self, targets):
+                    model = trainee._train_named(rows, targets, index, labels.multi_label, **options)
+            except TrainingInterrupted as interruption:
+                trainee._adopt(X, rows, labels, index, targets, interruption.model)
+                raise
+            trainee._adopt(X, rows, labels, index, targets, model)
         return self
+
+    @contextmanager
+    def _training(self: Self) -> Iterator[Self]:
+        """A twin to train. What it learned is taken over at once when it is ready, or when Ctrl-C leaves something to
+        keep; other threads see the model from before until then."""
+        trainee = self._twin()
+        before = dict(trainee.__dict__)
+        try:
+            yield trainee
+        except TrainingInterrupted:
+            self._take_over(trainee, before)
+            raise
+        self._take_over(trainee, before)
 
     def _check_place(self) -> None:
         """Refuse a cluster and checkpoints where they would be of no use."""
@@ -263,20 +281,26 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         self._threshold_was_set = False
         self.model_ = model
         self.reading_ = {}
-        self.__dict__.pop("_classes", None)
 
     @property
     def classes_(self) -> NDArray[Any]:
         """All labels in the order of their ids: sorted after `fit`, by arrival after `partial_fit`."""
         if "label_index_" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__} has no classes_ before it is fitted")
-        known = self.__dict__.get("_classes")
-        if known is None or len(known) != len(self.label_index_):
-            known = self.__dict__["_classes"] = self.label_index_.classes
+        return self._known_classes()
+
+    def _known_classes(self) -> NDArray[Any]:
+        """The labels of the index, which are put together once."""
+        index = self.label_index_
+        of_index, known = self.__dict__.get("_classes", (None, ()))
+        if of_index is not index or len(known) != len(index):
+            known = index.classes
+            self.__dict__["_classes"] = index, known
         return known
 
     # --- answering --------------------------------------------------------------------------------------
 
+    @answers_rows
     def predict_topk(self, X: Any, k: int = 5) -> TopK:
         """The k most probable labels of each row, best first, with their probabilities.
 
@@ -287,6 +311,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         ids, scores = self._calibrated_top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
         return TopK(self._labels_of(ids), scores)
 
+    @answers_rows
     def predict(self, X: Any) -> Any:
         """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
 
@@ -314,9 +339,13 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
     @threshold_.setter
     def threshold_(self, value: float) -> None:
         check_number("threshold_", value, least=0, most=1)
-        self.calibration_ = self.calibration_._replace(threshold=float(value))
+        self._alone(type(self)._set_threshold, float(value))
+
+    def _set_threshold(self, value: float) -> None:
+        self.calibration_ = self.calibration_._replace(threshold=value)
         self._threshold_was_set = True
 
+    @answers_rows
     def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
         """All labels of each row whose probability is at least `threshold`, however many they are.
 
@@ -333,6 +362,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         ends = np.searchsorted(row_of, np.arange(1, len(rows) + 1)).tolist()
         return [pairs[start:end] for start, end in zip([0, *ends], ends)]
 
+    @answers
     def predict_proba_of(self, X: Any, labels: Any) -> NDArray[np.float32]:
         """The probabilities of given labels, of shape (rows, labels): no others are looked at where a model can.
 
@@ -353,6 +383,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
             answer[unknown] = np.where(ids[unknown] >= 0, frequencies[ids[unknown]], 0.0)
         return answer
 
+    @answers
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """The probability of every label, in the order of `classes_`; of a multi-class model they sum to one.
 
@@ -514,6 +545,7 @@ class LabelClassifier(CheckedParameters, ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         modelfile.save(self, path, resume=resume)
 
+    @at_rest
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays."""
         check_is_fitted(self, "model_")

@@ -13,6 +13,7 @@ from treemax import modelfile
 from treemax.checkpoints import checkpoints_are_kept
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
+from treemax.estimators.sharing import at_rest
 from treemax.estimators.stored import Source, learned_form, stored_rows
 from treemax.inference.compact import loaded_tree, saved_arrays
 from treemax.inference.label_tree import MOST_CHILDREN, Forest, PackedTree
@@ -226,15 +227,18 @@ class LabelTree(WithHierarchy):
         room = room_for_rows(memory, stored, len(index), thread_count(self.n_jobs))
         source = RowsOnDisk(stored, room)
         stopped = None
-        try:
-            forest = self._train_forest(source, index, several, label_features)
-        except TrainingInterrupted as interruption:
-            forest, stopped = interruption.model, interruption
-        labels = learned_form(RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several)
-        self._adopt(source.rows, source.rows, labels, index, stored.targets, forest)
-        self.sparse_input_ = data.overview.sparse
-        if stopped is not None:
-            raise stopped
+        with self._training() as trainee:
+            try:
+                forest = trainee._train_forest(source, index, several, label_features)
+            except TrainingInterrupted as interruption:
+                forest, stopped = interruption.model, interruption
+            labels = learned_form(
+                RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several
+            )
+            trainee._adopt(source.rows, source.rows, labels, index, stored.targets, forest)
+            trainee.sparse_input_ = data.overview.sparse
+            if stopped is not None:
+                raise stopped
         return self
 
     def _train_named(
@@ -333,11 +337,13 @@ class LabelTree(WithHierarchy):
     def _beam_width(self, packed: PackedTree) -> int | None:
         return None if self.search == "exact" else min(int(self.beam), len(packed.tree))
 
+    @at_rest
     def label_tree(self) -> Tree:
         """The tree over the labels, of several the first; its leaves are places in `classes_`."""
         tree: Tree = self.model_.trees[0].tree
         return tree
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         trees = self.model_.trees

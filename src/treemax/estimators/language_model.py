@@ -16,6 +16,7 @@ import treemax
 from treemax import modelfile
 from treemax.estimators.base import TopK, TrainingInterrupted
 from treemax.estimators.hierarchies import parameter_parts, parameters_from_parts
+from treemax.estimators.sharing import SharedEstimator, answers, at_rest
 from treemax.estimators.vocabulary import END, Vocabulary
 from treemax.inference.language_model import LanguageModel
 from treemax.inference.learned_tree import padded
@@ -27,7 +28,7 @@ from treemax.learning.language_model import OPTIMIZERS, FlatOutput, Settings, St
 from treemax.learning.learned_tree import LARGEST_FACTOR, Structure
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import perplexity
-from treemax.parameters import CheckedParameters, check_choice, check_number, is_auto
+from treemax.parameters import check_choice, check_number, is_auto
 from treemax.progress import progress_bar
 from treemax.threads import thread_count
 from treemax.trees import Tree, crowned_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
@@ -39,7 +40,7 @@ WORDS_AT_ONCE = 2**18  # whose contexts are held
 
 
 @modelfile.saveable
-class TreeLanguageModel(CheckedParameters, BaseEstimator):
+class TreeLanguageModel(SharedEstimator, BaseEstimator):
     """A language model: how likely each word is to come next, by softmaxes along the path to it in a tree.
 
     The words before are represented by a short vector, the sum of a matrix times the embedding of each of them; each
@@ -314,11 +315,8 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
     ) -> None:
         """Take over what was learned, all at once."""
         check_learned(model, type(self).__name__, LARGEST_FACTOR)
-        self.model_ = model
-        self.vocabulary_ = vocabulary
-        self.n_texts_ = n_texts
-        self.n_examples_ = n_examples
-        self.history_ = history
+        learned = {"model_": model, "vocabulary_": vocabulary, "history_": history}
+        self.__dict__.update(learned, n_texts_=n_texts, n_examples_=n_examples)
 
     # --- answering --------------------------------------------------------------------------------------
 
@@ -336,6 +334,7 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
             raise AttributeError("TreeLanguageModel has no label_counts_ before it is fitted")
         return self.vocabulary_.counts
 
+    @answers
     def log_prob(self, texts: Any) -> list[NDArray[np.float32]]:
         """The natural logarithm of the probability of every word of every text, given those before, and of its end.
 
@@ -374,6 +373,7 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
         """The most probable word after each context."""
         return self.predict_topk(contexts, 1).labels[:, 0]
 
+    @answers
     def predict_topk(self, contexts: Any, k: int = 5) -> TopK:
         """The k most probable words after each context, best first, with their probabilities, by exact search.
 
@@ -386,6 +386,7 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
         )
         return TopK(self.vocabulary_.index.labels(ids), probabilities)
 
+    @answers
     def predict_proba(self, contexts: Any) -> NDArray[np.float32]:
         """The probability of every word, in the order of `classes_`, to come after each context."""
         rows = self._contexts(contexts)
@@ -411,6 +412,7 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
             row[: len(words)] = words
         return found
 
+    @answers
     def sample(
         self, n: int = 1, beginning: str = "", max_words: int = 50, random_state: Any = None
     ) -> list[str]:
@@ -446,11 +448,13 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
 
     # --- what it is -------------------------------------------------------------------------------------
 
+    @at_rest
     def label_tree(self) -> Tree:
         """The tree over the words; its leaves are places in `classes_`."""
         check_is_fitted(self, "model_")
         return self.model_.tree
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         check_is_fitted(self, "model_")
@@ -481,6 +485,7 @@ class TreeLanguageModel(CheckedParameters, BaseEstimator):
         check_is_fitted(self, "model_")
         modelfile.save(self, path)
 
+    @at_rest
     def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays."""
         header, arrays = self.model_.parts()

@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
+from treemax.estimators.sharing import at_rest
 from treemax.inference.learned_tree import LearnedTreeModel, padded
 from treemax.inference.linear import sparsified
 from treemax.inference.parts import real_number
@@ -265,10 +266,12 @@ class LearnedTree(WithHierarchy):
         """How often `fit` went through the rows."""
         return len(self.losses_)
 
+    @at_rest
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""
         return self.model_.tree
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         tree, model = self.model_.tree, self.model_

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier
+from treemax.estimators.sharing import at_rest
 from treemax.inference.lom_tree import LOMTreeModel
 from treemax.inference.parts import settings_from
 from treemax.inputs import Rows, SparseRows
@@ -136,17 +138,16 @@ class LOMTree(OnlineLabelClassifier):
             warnings.warn(
                 "This model was saved without its learning state, which starts afresh. "
                 "Use save(path, resume=True) to continue as if learning had never stopped.",
-                stacklevel=4,
+                stacklevel=8,
             )
             model.start_afresh()
         make_room(model, n_labels, n_features)
         return model
 
-    def _continue(self, model: LOMTreeModel, rows: Rows, targets: Targets) -> None:
+    def _continue(self, model: LOMTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
         order = [np.arange(len(rows), dtype=np.uint32)]
         tame = tamed(rows, self.settings_.initial)
-        for _ in learn(model, tame, targets, order, self.settings_, self._way(model.n_labels)):
-            pass
+        return learn(model, tame, targets, order, self.settings_, self._way(model.n_labels))
 
     def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.regressors.bias[:1]  # that of the root, which sees every row
@@ -169,10 +170,12 @@ class LOMTree(OnlineLabelClassifier):
         right, asked = self.model_.found
         return float(1.0 - right / max(1, asked))
 
+    @at_rest
     def node_labels(self) -> NodeLabels:
         """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from treemax import modelfile
 from treemax.calibration import Calibration, calibrated, labels_to_rank
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier, WithRate
+from treemax.estimators.sharing import at_rest
 from treemax.inference import linear
 from treemax.inference.parts import real_number, settings_from
 from treemax.inference.scaling import Scaling, scaling_of
@@ -202,12 +204,11 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     def _grown(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
         return grown(model, n_features, self._bias_of_new(n_labels))
 
-    def _continue(self, model: Learnable, rows: Rows, targets: Targets) -> None:
+    def _continue(self, model: Learnable, rows: Rows, targets: Targets) -> Iterator[int]:
         settings = self.settings_
         order = [np.arange(len(rows), dtype=np.uint32)]
         steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
-        for _ in learn(model, rows, targets, order, steady, len(rows), thread_count(self.n_jobs)):
-            pass
+        return learn(model, rows, targets, order, steady, len(rows), thread_count(self.n_jobs))
 
     def _biases(self, model: Learnable, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.bias[ids]
@@ -256,10 +257,17 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
         return linear.top(self.model_, rows, k, *how)
 
+    def _rows_at_once(self) -> int:  # whole blocks: what is computed together shows in the last bits
+        blocks = 8 * thread_count(self.n_jobs)
+        return (
+            blocks * linear.rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
+        )
+
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
         return linear.probabilities(self.model_, rows, *how)
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         weights = self.model_.weights

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterator
+from itertools import chain
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from treemax.estimators.base import LabelClassifier
+from treemax import modelfile
+from treemax.estimators.base import LabelClassifier, TopK
 from treemax.estimators.streams import stream_chunks
-from treemax.inputs import Rows, check_can_be_learned
+from treemax.inputs import Rows, SparseRows, check_can_be_learned, sliceable
 from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
+from treemax.locks import ModelLock
+from treemax.threads import thread_count
 
+Result = TypeVar("Result")
 Self = TypeVar("Self", bound="OnlineLabelClassifier")
+
+FEW_ROWS = 256  # which are answered at once in any case
+SECONDS_ALONE = 0.02  # a learner lets others in after so long, at the end of a block
 
 
 class WithRate:
@@ -36,7 +48,12 @@ class OnlineLabelClassifier(LabelClassifier):
 
     A subclass adds `_start` (an empty model for a stream), `_grown` (room for what is new) and `_continue`
     (learn on). All that can be refused is refused before anything is changed.
+
+    Any threads may learn, ask, save, describe, pickle and copy one model at the same time. Calls that learn take turns.
+    Between two blocks of their rows, a few thousand at most, answers are given and the model is saved.
     """
+
+    n_jobs: int | None
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
         """A model that knows nothing yet, for a stream that begins with these rows."""
@@ -50,8 +67,11 @@ class OnlineLabelClassifier(LabelClassifier):
         """The model with room for so many features and labels; the one given stays as it is."""
         raise NotImplementedError
 
-    def _continue(self, model: Any, rows: Rows, targets: Targets) -> None:
-        """Learn the rows in the order given, in place."""
+    def _continue(self, model: Any, rows: Rows, targets: Targets) -> Iterator[int]:
+        """Learn the rows in the order given, in place, block by block; yields the rows of each block.
+
+        Between two blocks nothing runs, and the model is whole: other threads ask and save it then.
+        """
         raise NotImplementedError
 
     def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -62,10 +82,11 @@ class OnlineLabelClassifier(LabelClassifier):
         self._check_when_used()
         rows, labels = self._read(X, y)
         announced = None if classes is None else read_labels(classes, "classes")
-        if not self.__sklearn_is_fitted__():
-            self._begin(X, rows, labels, announced)
-        else:
-            self._go_on(X, rows, labels, announced)
+        lock = self._lock
+        with lock.learners:
+            blocks = self._learned(X, rows, labels, announced)
+            while lock.change(_go_through, blocks):
+                pass
         return self
 
     def fit_stream(
@@ -83,7 +104,8 @@ class OnlineLabelClassifier(LabelClassifier):
             self.partial_fit(X, y)
         return self
 
-    def _begin(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:
+    def _begin(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
+        """Make a model that has learned nothing yet."""
         check_can_be_learned(rows)
         if announced is not None:
             missing = set(labels.values.tolist()) - set(announced.values.tolist())
@@ -96,11 +118,11 @@ class OnlineLabelClassifier(LabelClassifier):
         targets = _indexed(index, labels, announced)
         model = self._start_named(rows, targets, index, labels.multi_label)
         self._adopt(X, rows, labels, index, targets, model)
-        self._continue(self.model_, rows, targets)
-        self._check_biases(targets)
-        self._calibrate_again()
+        self.label_counts_[:], self.n_examples_ = 0, 0
+        return targets
 
-    def _go_on(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> None:
+    def _go_on(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
+        """Make room in the model for what is new in these rows."""
         self._check_width(X, rows)
         self._check_form(labels)
         n_features = max(rows.shape[1], self.n_features_in_)
@@ -111,9 +133,20 @@ class OnlineLabelClassifier(LabelClassifier):
         n_new = n_labels - len(self.label_counts_)
         if n_new or not self.label_counts_.flags.writeable:
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
-        np.add.at(self.label_counts_, targets.ids[targets.indptr[0] : targets.indptr[-1]], 1)
-        self.n_examples_ += len(rows)
-        self._continue(model, rows, targets)
+        return targets
+
+    def _learned(
+        self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
+    ) -> Iterator[int]:
+        """Learn the rows, and count them; yields after each block."""
+        start = self._go_on if self.__sklearn_is_fitted__() else self._begin
+        targets, done = start(X, rows, labels, announced), 0
+        for n in self._continue(self.model_, rows, targets):
+            ids = targets.ids[targets.indptr[done] : targets.indptr[done + n]]
+            np.add.at(self.label_counts_, ids, 1)
+            self.n_examples_ += n
+            done += n
+            yield n
         self._check_biases(targets)
         self._calibrate_again()
 
@@ -159,6 +192,101 @@ class OnlineLabelClassifier(LabelClassifier):
                 new.update(np.asarray(part.values)[index.ids(part.values) < 0].tolist())
         self._check_size(n_features, len(index) + len(new), growing)
         return len(index) + len(new)
+
+    # --- one model, many threads --------------------------------------------------------------------------
+
+    @property
+    def _lock(self) -> ModelLock:
+        """Made when first needed, for scikit-learn wants nothing but parameters in a new estimator."""
+        lock = self.__dict__.get("_model_lock")
+        return self.__dict__.setdefault("_model_lock", ModelLock()) if lock is None else lock
+
+    def _asked(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        return self._lock.ask(work, self, *args, **options)
+
+    def _asked_rows(self, work: Callable[..., Any], X: Any, *args: Any, **options: Any) -> Any:
+        """Many rows are answered in blocks, so that a learner, and those who wait for it, wait for one only.
+
+        When `fit` replaces the model meanwhile, all of them are answered anew.
+        """
+        n_rows = _n_rows(X)
+        size = n_rows if n_rows <= FEW_ROWS else self._rows_at_once()
+        if n_rows <= size or self.__dict__.get("_label_form") not in ("vector", "lists"):
+            return self._lock.ask(work, self, X, *args, **options)
+        rows = sliceable(X)
+
+        def answered(start: int) -> tuple[Any, LabelIndex]:
+            return work(self, rows[start : start + size], *args, **options), self.label_index_
+
+        while True:
+            parts = [self._lock.ask(answered, start) for start in range(0, n_rows, size)]
+            if all(index is parts[0][1] for _, index in parts):
+                return _joined([answers for answers, _ in parts])
+
+    def _rows_at_once(self) -> int:
+        """How many rows are answered while others wait."""
+        return 2048 * thread_count(self.n_jobs)
+
+    def _at_rest(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        return self._lock.rest(work, self, *args, **options)
+
+    def _alone(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        return self._lock.change(work, self, *args, **options)
+
+    def _twin(self: Self) -> Self:
+        return self._lock.ask(super()._twin)
+
+    def _known_classes(self) -> NDArray[Any]:
+        return self._lock.ask(super()._known_classes)
+
+    def _take_over(self, trained: Any, before: dict[str, Any]) -> None:
+        with self._lock.learners:
+            self._lock.change(super()._take_over, trained, before)
+
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """This estimator as a JSON-able header and named arrays, which learning does not change."""
+        parts = super().to_parts
+        if self._lock.is_at_rest:  # as while a file is written: no copies are needed
+            return parts(resume)
+        return self._lock.rest(lambda: copy.deepcopy(parts(resume)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of everything: what reads it comes back to it after others have gone on learning."""
+        state = super().__getstate__
+
+        def copied() -> dict[str, Any]:
+            return copy.deepcopy({name: value for name, value in state().items() if name != "_model_lock"})
+
+        return self._lock.rest(copied)
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        twin: Self = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.__setstate__(self.__getstate__())
+        return twin
+
+
+def _go_through(blocks: Iterator[int]) -> bool:
+    """Learn a block, and more while they take no time to speak of; whether there may be others."""
+    end = perf_counter() + SECONDS_ALONE
+    return any(perf_counter() > end for _ in blocks)
+
+
+def _n_rows(X: Any) -> int:
+    """The rows of what can be cut into blocks of rows; 0 of anything else."""
+    if sp.issparse(X) or isinstance(X, np.ndarray | SparseRows) or hasattr(X, "iloc"):
+        return X.shape[0] if len(X.shape) == 2 else 0
+    return len(X) if isinstance(X, list) else 0
+
+
+def _joined(parts: list[Any]) -> Any:
+    """The answers to several blocks of rows as one. Those to later ones may know more labels."""
+    if isinstance(parts[0], list):
+        return list(chain.from_iterable(parts))
+    if isinstance(parts[0], TopK):
+        k = min(part.scores.shape[1] for part in parts)
+        return TopK(*(np.concatenate([part[i][:, :k] for part in parts]) for i in range(2)))
+    return np.concatenate(parts)
 
 
 def _indexed(index: LabelIndex, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:

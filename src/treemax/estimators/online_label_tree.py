@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
@@ -15,6 +15,7 @@ from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.hierarchies import WithHierarchy
 from treemax.estimators.online import OnlineLabelClassifier
+from treemax.estimators.sharing import at_rest
 from treemax.inference.linear import sparsified
 from treemax.inference.online_tree import OnlineTree
 from treemax.inference.parts import settings_from, whole_number
@@ -222,18 +223,17 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             warnings.warn(
                 "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
                 "Use save(path, resume=True) to continue as if learning had never stopped.",
-                stacklevel=4,
+                stacklevel=8,
             )
             model.knows_squares = True
         model.make_room_for_labels(n_labels)
         return model
 
-    def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> None:
+    def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> Iterator[int]:
         order = np.arange(len(rows), dtype=np.uint32)
-        for _ in learn(
+        yield from learn(
             model, sparsified(rows), targets, [order], self.settings_, self.beam, thread_count(self.n_jobs)
-        ):
-            pass
+        )
         adopt_labels(model, self.settings_)
 
     def _biases(self, model: OnlineTree, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
@@ -284,10 +284,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             raise AttributeError("OnlineLabelTree has no learning_rate_ before it is fitted")
         return self.settings_.rate_after(self.model_.stream)
 
+    @at_rest
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""
         return Tree.from_parents(*self.model_.shape())
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         return {

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.estimators.base import TrainingInterrupted
 from treemax.estimators.online import OnlineLabelClassifier, WithRate
+from treemax.estimators.sharing import at_rest
 from treemax.inference.parts import settings_from, truth
-from treemax.inference.recall_paper import ROUTER_WEIGHTS, Descent, PaperTreeModel
+from treemax.inference.recall_paper import ROUTER_WEIGHTS, ROWS_AT_ONCE, Descent, PaperTreeModel
 from treemax.inference.recall_tree import Beam, RecallTreeModel
 from treemax.inference.scaling import scaling_of
 from treemax.inputs import Rows, SparseRows, chosen_rows
@@ -248,7 +249,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             warnings.warn(
                 "This model was saved without its learning state, which starts afresh. "
                 "Use save(path, resume=True) to continue as if learning had never stopped.",
-                stacklevel=4,
+                stacklevel=8,
             )
             model.start_afresh()
         if n_features > model.n_features and not model.is_sparse:
@@ -265,11 +266,10 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             model = deepened(model, n_candidates)
         return model
 
-    def _continue(self, model: Model, rows: Rows, targets: Targets) -> None:
+    def _continue(self, model: Model, rows: Rows, targets: Targets) -> Iterator[int]:
         steady = replace(self.settings_, final_rate=1.0)
         order = [np.arange(len(rows), dtype=np.uint32)]
-        for _ in self._learn(model, rows, targets, order, steady, len(rows)):
-            pass
+        return self._learn(model, rows, targets, order, steady, len(rows))
 
     def _biases(self, model: Model, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.regressors.bias[ids]
@@ -333,6 +333,9 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         search: Any = self._search(self.model_, self.model_.n_labels)
         return self.model_.best(rows, k, search, thread_count(self.n_jobs))
 
+    def _rows_at_once(self) -> int:  # the paper's: rows that end at the same node share what they read
+        return max(super()._rows_at_once(), ROWS_AT_ONCE if self.algorithm == "paper" else 0)
+
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         search = self._search(self.model_, self.model_.n_labels)
         return self.model_.probabilities(rows, search, thread_count(self.n_jobs))
@@ -349,10 +352,12 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         _, among, asked = self.model_.found
         return float(among / max(1, asked))
 
+    @at_rest
     def node_labels(self) -> NodeLabels:
         """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         return {

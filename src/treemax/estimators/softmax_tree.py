@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.estimators.base import LabelClassifier, TrainingInterrupted
+from treemax.estimators.sharing import answers, at_rest
 from treemax.inference.parts import real_number
 from treemax.inference.softmax_tree import SoftmaxTreeModel
 from treemax.inputs import Rows, SparseRows, chosen_rows
@@ -353,6 +354,7 @@ class SoftmaxTree(LabelClassifier):
         mean = float(-np.log(own[covered]).mean()) if covered.any() else math.inf
         return Perplexity(math.exp(mean), float(covered.mean()))
 
+    @answers
     def explain(self, x: Any, n_features: int = 5, tree: int = 0) -> Explanation:
         """The way of one row: at each decision its score, and the features that added most to it."""
         rows = self._rows_to_predict(x if np.ndim(x) != 1 else np.asarray(x).reshape(1, -1))
@@ -377,10 +379,12 @@ class SoftmaxTree(LabelClassifier):
         """How training stood after all nodes of each depth, tree after tree."""
         return [record for state in self.states_ or [] for record in state.history]
 
+    @at_rest
     def node_labels(self) -> NodeLabels:
         """Which labels stand where in the tree, of several trees in the first; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
+    @at_rest
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         model = self.model_

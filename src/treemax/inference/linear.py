@@ -243,9 +243,14 @@ def probabilities(model: LinearModel, rows: Rows, link: str, normalise: bool, th
 
 def blocks(n_rows: int, n_labels: int) -> Iterator[slice]:
     """Rows in blocks small enough that their scores stay in the cache, or at least in bounds."""
-    size = min(ROWS_AT_ONCE, max(1, SCORES_AT_ONCE // max(1, n_labels)))
+    size = rows_of_block(n_labels)
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
+
+
+def rows_of_block(n_labels: int) -> int:
+    """How many rows have their scores computed together."""
+    return min(ROWS_AT_ONCE, max(1, SCORES_AT_ONCE // max(1, n_labels)))
 
 
 def densified(rows: SparseRows, n_features: int) -> Floats:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from treemax.inference.stream_summary import StreamSummary
 from treemax.inputs import Rows, read_only
 from treemax.kernels import online_tree as kernels
 from treemax.kernels.online_tree import LANES, Blocks, Nodes, Scratch, Store
-from treemax.threads import SharedLock
 
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
@@ -34,7 +31,6 @@ class OnlineTree:
 
     def __init__(self, one_label: bool, seed: int = 0) -> None:
         self.one_label = one_label
-        self.lock = SharedLock()  # searches share it; learning, which moves things, is alone
         self.knows_squares = True  # AdaGrad's; not after loading a file without them
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
@@ -52,12 +48,11 @@ class OnlineTree:
 
     def __getstate__(self) -> dict[str, Any]:
         elsewhere = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
-        return {**self.__dict__, "store": elsewhere, "lock": None, "scratch": []}
+        return {**self.__dict__, "store": elsewhere, "scratch": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy has chunks of its own, at other addresses; and what was mapped from a file can be written to."""
         self.__dict__.update(state)
-        self.lock = SharedLock()
         self.chunks = [_aligned_copy(chunk) for chunk in self.chunks]
         self.leaf_of, self.counts = _enlarged(self.leaf_of, 0), _enlarged(self.counts, 0)
         self.store = self.store._replace(free=_enlarged(self.store.free, 0))
@@ -250,50 +245,43 @@ class OnlineTree:
     def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
         ids, probabilities = room_for_best(len(rows), k)
-        with self._searching() as arguments:
-            search_rows(kernels.beam_search, arguments, rows, threads, (width,), ids, probabilities)
+        search_rows(kernels.beam_search, self._arguments(), rows, threads, (width,), ids, probabilities)
         return ids, probabilities
 
     def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k labels of the largest probability, by uniform-cost search."""
         ids, probabilities = room_for_best(len(rows), k)
-        with self._searching() as arguments:
-            search_rows(kernels.exact_search, arguments, rows, threads, (), ids, probabilities)
+        search_rows(kernels.exact_search, self._arguments(), rows, threads, (), ids, probabilities)
         return ids, probabilities
 
     def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
-        with self._searching() as arguments:
-            out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
-            search_rows(kernels.all_probabilities, arguments, rows, threads, (), out)
+        out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
+        search_rows(kernels.all_probabilities, self._arguments(), rows, threads, (), out)
         return out
 
     def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
-        with self._searching() as arguments:
-            options = (read_only(self.leaf_of),)
-            search_rows(kernels.probabilities_of, arguments, rows, threads, options, read_only(ids), out)
+        options = (read_only(self.leaf_of),)
+        search_rows(kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out)
         return out
 
     def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
         """All labels with at least this probability."""
-        with self._searching() as arguments:
-            return search_above(kernels.labels_above, arguments, rows, threshold, threads)
+        return search_above(kernels.labels_above, self._arguments(), rows, threshold, threads)
 
-    @contextmanager
-    def _searching(self) -> Iterator[Arguments]:
-        """What a search takes, while nobody learns."""
-        with self.lock.shared():
-            state = (
-                self.one_label,
-                self.n_nodes,
-                int(self.counts[kernels.WIDEST]),
-                Nodes(*map(read_only, self.nodes)),
-                Blocks(*map(read_only, self.blocks)),
-                Store(*map(read_only, self.store)),
-            )
-            yield lambda rows: (rows.indptr, rows.indices, rows.values, *state)
+    def _arguments(self) -> Arguments:
+        """What a search takes."""
+        state = (
+            self.one_label,
+            self.n_nodes,
+            int(self.counts[kernels.WIDEST]),
+            Nodes(*map(read_only, self.nodes)),
+            Blocks(*map(read_only, self.blocks)),
+            Store(*map(read_only, self.store)),
+        )
+        return lambda rows: (rows.indptr, rows.indices, rows.values, *state)
 
 
 def _empty_blocks() -> Blocks:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, SparseScorers
+from treemax.locks import fork_safe
 
 Scorers = DenseScorers | SparseScorers | SparseGroups
 SCORERS_AT_ONCE = 1024  # whose halves are written together: what that takes stays in the cache
-_WRITING = Lock()
+_WRITING = fork_safe(Lock())
 
 
 def dense_scorers(

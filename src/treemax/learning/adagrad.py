@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from treemax.inputs import Rows, SparseRows, read_only
 from treemax.kernels import linear as kernels
 from treemax.kernels.soundness import LARGEST, largest_magnitude, squared_lengths
 from treemax.labels import Targets
-from treemax.threads import for_each, one_blas_thread
+from treemax.threads import one_blas_thread, run_all
 
 LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
 MOST_BATCH_ROWS = 65_536
@@ -81,7 +82,7 @@ def grown(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> Lea
         warnings.warn(
             "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
             "Use save(path, resume=True) to continue as if learning had never stopped.",
-            stacklevel=5,
+            stacklevel=9,
         )
     n_labels, n_features = len(bias), max(n_features, table.n_features)
     new_bias = np.concatenate([table.bias, bias[table.n_labels :]])
@@ -106,7 +107,8 @@ def learn(
     threads: int,
     done_before: int = 0,
 ) -> Iterator[int]:
-    """Learn the rows in the given orders (one per pass), in place; yields the rows done after each piece.
+    """Learn the rows in the given orders (one per pass), in place; yields the rows of each block, when all threads
+    are done with it.
 
     `done_before` of the planned rows were learned earlier: the rate goes on falling from there.
 
@@ -125,8 +127,10 @@ def learn(
         with one_blas_thread():
             run(*inputs, order, targets.indptr, targets.ids, *state, rates, *constants)
 
-    for _, order in for_each(_cut(orders, _piece_rows(model, rows)), work, threads):
-        yield len(order)
+    pieces = _cut(orders, _piece_rows(model, rows))
+    while block := list(islice(pieces, 1 if threads == 1 else 2 * threads)):
+        run_all(block, work, threads)
+        yield sum(len(order) for _, order in block)
 
 
 def _kernel_and_inputs(model: Learnable, rows: Rows) -> tuple[Callable[..., None], tuple[NDArray[Any], ...]]:
@@ -145,6 +149,7 @@ def _rates(settings: Settings, done: int, n_rows: int, planned_rows: int) -> NDA
 
 
 def _piece_rows(model: Learnable, rows: Rows) -> int:
+    """The rows that one kernel call learns."""
     width = rows.nnz / max(1, len(rows)) if isinstance(rows, SparseRows) else rows.shape[1]
     return int(np.clip(WORK_AT_ONCE / (model.n_labels * max(1.0, width)), 1, 8192))
 

@@ -133,8 +133,7 @@ def adopt_labels(tree: OnlineTree, settings: Settings) -> None:
         )
         order = np.arange(len(waiting), dtype=np.uint32)
         targets = Targets(np.arange(len(waiting) + 1), waiting.astype(np.uint32))
-        with tree.lock.alone():
-            _grow(tree, nothing, targets, order, settings)
+        _grow(tree, nothing, targets, order, settings)
 
 
 def learn(
@@ -161,10 +160,9 @@ def learn(
                 stop = min(stop, start + _answered_first(tree, rows, targets, order[start:], width))
             piece = order[start:stop]
             rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
-            with tree.lock.alone():
-                if threads > 1:
-                    _grow(tree, rows, targets, piece, settings)
-                _learn_piece(tree, rows, targets, piece, rates, settings, threads)
+            if threads > 1:
+                _grow(tree, rows, targets, piece, settings)
+            _learn_piece(tree, rows, targets, piece, rates, settings, threads)
             tree.stream.rows += len(piece)
             tree.stream.labels += int(n_labels[piece].sum())
             tree.stream.entries += int(n_entries[piece].sum())

@@ -451,6 +451,37 @@ def _too_large_is_refused(estimator: Any, form: Callable[[Any], Any]) -> None:
     np.testing.assert_array_equal(before.scores, model.predict_topk(form(X), 3).scores)
 
 
+def check_large_feature_ids(estimator: Any) -> None:
+    """Memory follows the features that occur, not their largest id: in learning, answers and files."""
+    X, y = example_data()
+    narrow, far = sp.csr_matrix(X), 2**32 - 2
+    column = sp.csr_matrix(([1.0, 1.0], ([3, 10], [0, 0])), shape=(len(X), 1))
+    wide = sp.csr_matrix(sp.hstack([narrow, column]))
+    wide = sp.csr_matrix(
+        (wide.data, np.where(wide.indices == 20, far, wide.indices.astype(np.int64)), wide.indptr), shape=(len(X), far + 1)
+    )  # fmt: skip
+    models = [clone(estimator).fit(wide, y)]
+    if hasattr(estimator, "partial_fit"):
+        models += [
+            clone(estimator).partial_fit(wide, y).partial_fit(narrow, y).partial_fit(wide, y),
+            clone(estimator).fit(narrow, y).partial_fit(wide, y),
+        ]
+    for model in models:
+        assert model.n_features_in_ == 21
+        assert model.score(wide, y) > 0.9 and model.score(narrow, y) > 0.9
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(Path(folder) / "model.treemax", resume=True)
+            loaded = treemax.load(Path(folder) / "model.treemax")
+        same_answers(model, loaded, wide)
+        same_answers(pickle.loads(pickle.dumps(model)), loaded, wide)
+        if hasattr(estimator, "partial_fit"):
+            same_answers(model.partial_fit(wide[:30], y[:30]), loaded.partial_fit(wide[:30], y[:30]), wide)
+    known = clone(estimator).fit(narrow, y)
+    np.testing.assert_allclose(known.predict_proba(wide), known.predict_proba(narrow), atol=1e-6)
+    same = known.predict_topk(wide, 3).scores
+    np.testing.assert_allclose(same, known.predict_topk(narrow, 3).scores, atol=1e-6)
+
+
 def check_parameters_when_used(estimator: Any) -> None:
     """Whatever parameters become after `fit`, or are in a file: an answer, or a ValueError, or a ModelFileError."""
     X, y = example_data()
@@ -594,6 +625,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_threads_agree,
     check_bad_input_is_refused,
     check_extreme_values,
+    check_large_feature_ids,
     check_parameters_when_used,
     check_unfitted,
     check_partial_fit_continues,

@@ -38,6 +38,7 @@ class SparseRows:
     indices: NDArray[np.uint32]
     values: NDArray[np.float32]
     n_features: int
+    numbers: Any = None  # `FeatureNumbers`, where indices are such in place of ids
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "values"):

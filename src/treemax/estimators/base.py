@@ -48,6 +48,7 @@ from treemax.labels import (
 from treemax.learning.finite import LARGEST_WEIGHT, check_learned
 from treemax.memory import available_bytes, in_words
 from treemax.metrics import precision_at_k
+from treemax.numbering import FeatureNumbers, numbered
 from treemax.parameters import check_number
 from treemax.pools import cluster_in_use
 
@@ -97,6 +98,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
     calibration_: Calibration
     sparse_input_: bool  # the training rows were sparse: a row without entries tells nothing
     model_: Any
+    _feature_numbers: FeatureNumbers | None = None  # where ids are large and few
     reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
 
     # --- what a system adds -----------------------------------------------------------------------------
@@ -202,6 +204,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
         self._check_when_used()
         rows, labels = self._read(X, y)
         check_can_be_learned(rows)
+        rows = numbered(rows)
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
         index, ids = _sorted_index(labels)
@@ -267,8 +270,10 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
         if isinstance(rows, SparseRows):
             self.__dict__.pop("feature_names_in_", None)
             self.n_features_in_ = rows.n_features
+            self._feature_numbers = rows.numbers
         else:
             validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=True)
+            self._feature_numbers = None
         self.label_index_ = index
         self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
         self.n_examples_ = len(rows)
@@ -502,6 +507,8 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
         self._check_when_used()
         rows = as_rows(X)
         self._check_width(X, rows)
+        if self._feature_numbers is not None and isinstance(rows, SparseRows):
+            return self._feature_numbers.rows(rows)
         return rows
 
     def _check_width(self, X: Any, rows: Rows) -> None:
@@ -558,6 +565,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
             "label_dtype": None if index_dtype is None else index_dtype.str.replace("<U0", "<U"),
             "label_form": self._label_form,
             "n_features": self.n_features_in_,
+            "direct_features": None if self._feature_numbers is None else self._feature_numbers.direct,
             "n_examples": self.n_examples_,
             "sparse_input": self.sparse_input_,
             "calibration": list(self.calibration_),
@@ -570,6 +578,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
             "label_counts": self.label_counts_,
             **modelfile.prefixed("model", arrays),
             **modelfile.prefixed("parameters", parameter_arrays),
+            **({} if self._feature_numbers is None else {"feature_ids": self._feature_numbers.ids}),
         }
 
     @classmethod
@@ -591,6 +600,10 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
         counts = expect_counts(arrays, "label_counts", np.int64, (len(index),), most=n_examples)
         estimator.label_counts_ = np.array(counts)
         estimator.n_features_in_ = whole_number("n_features", header["n_features"], most=MAX_FEATURES)
+        if header.get("direct_features") is not None:
+            estimator._feature_numbers = FeatureNumbers.checked(
+                header["direct_features"], arrays["feature_ids"], estimator.n_features_in_
+            )
         estimator.sparse_input_ = truth("sparse_input", header["sparse_input"])
         estimator.calibration_ = Calibration.checked(header["calibration"])
         estimator._threshold_was_set = truth("threshold_was_set", header["threshold_was_set"])

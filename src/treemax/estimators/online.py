@@ -18,6 +18,7 @@ from treemax.estimators.streams import stream_chunks
 from treemax.inputs import Rows, SparseRows, check_can_be_learned, sliceable
 from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 from treemax.locks import ModelLock
+from treemax.numbering import numbered
 from treemax.threads import thread_count
 
 Result = TypeVar("Result")
@@ -130,6 +131,7 @@ class OnlineLabelClassifier(LabelClassifier):
         model = self._grown(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
         self.model_, self.n_features_in_ = model, n_features
+        self._feature_numbers = getattr(rows, "numbers", None) or self._feature_numbers
         n_new = n_labels - len(self.label_counts_)
         if n_new or not self.label_counts_.flags.writeable:
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
@@ -139,7 +141,9 @@ class OnlineLabelClassifier(LabelClassifier):
         self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
     ) -> Iterator[int]:
         """Learn the rows, and count them; yields after each block."""
-        start = self._go_on if self.__sklearn_is_fitted__() else self._begin
+        is_fitted = self.__sklearn_is_fitted__()
+        start = self._go_on if is_fitted else self._begin
+        rows = numbered(rows, *((self._feature_numbers, self.n_features_in_) if is_fitted else ()))
         targets, done = start(X, rows, labels, announced), 0
         for n in self._continue(self.model_, rows, targets):
             ids = targets.ids[targets.indptr[done] : targets.indptr[done + n]]

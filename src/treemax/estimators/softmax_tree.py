@@ -361,18 +361,23 @@ class SoftmaxTree(LabelClassifier):
         if len(rows) != 1:
             raise ValueError(f"explain takes one row, got {len(rows)}.")
         structure, values = self.model_.structure, _dense_row(rows, self.model_.n_features)
-        names = getattr(self, "feature_names_in_", None)
         leaf, steps = int(self.model_.leaves_of(rows)[0, tree]), []
         path, node = _path_to(leaf, structure.roots[tree], structure.children), int(structure.roots[tree])
         for side in path:
             added = self.model_.plane(node) * values
             order = np.argsort(-np.abs(added), kind="stable")[:n_features]
-            features = [(int(f) if names is None else names[f], float(added[f])) for f in order if added[f]]
+            features = [(self._feature(int(f)), float(added[f])) for f in order if added[f]]
             score = float(added.sum(dtype=np.float64)) + float(self.model_.plane_bias[node])
             steps.append(Step(node, ("left", "right")[side], score, features))
             node = int(structure.children[node, side])
         ids = structure.classes[structure.starts[leaf] : structure.starts[leaf + 1]]
         return Explanation(steps, leaf, self._labels_of(ids.astype(np.int64)[None])[0])
+
+    def _feature(self, number: int) -> Any:
+        """The name of a feature, or its id."""
+        if self._feature_numbers is not None:
+            return self._feature_numbers.id_of(number)
+        return self.feature_names_in_[number] if hasattr(self, "feature_names_in_") else number
 
     @property
     def history_(self) -> list[Record]:

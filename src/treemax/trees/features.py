@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from treemax.inputs import Rows, SparseRows, as_rows
 from treemax.labels import LabelIndex, read_labels
+from treemax.numbering import numbered
 from treemax.trees.kmeans import unit_rows
 
 
@@ -21,7 +22,7 @@ def given_vectors(label_features: Any, labels: LabelIndex) -> SparseRows:
     """
     names, features = _names_and_features(label_features)
     given = read_labels(names, "the labels of label_features")
-    matrix = as_rows(features, "label_features")
+    matrix = numbered(as_rows(features, "label_features"))
     if given.multi_label or len(given) != len(matrix):
         raise ValueError(
             f"label_features has {len(given)} labels and {len(matrix)} rows; expected one row for each label."

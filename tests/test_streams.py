@@ -164,3 +164,63 @@ def test_a_warning_about_a_fresh_start_names_the_line_of_the_caller(name, tmp_pa
     with pytest.warns(UserWarning, match="without its learning state") as told:
         treemax.load(tmp_path / "model.treemax").partial_fit(X, y)
     assert [warning.filename for warning in told] == [__file__]
+
+
+ONLINE = ["OneVsAll", "RecallTree", "LOMTree", "OnlineLabelTree"]
+
+
+def labelled_rows(n_rows, n_labels):
+    y = np.random.default_rng(0).integers(0, n_labels, n_rows)
+    return np.cos(np.outer(y + 1, np.arange(1, 9))).astype(np.float32), y
+
+
+@pytest.mark.parametrize("name", ONLINE)
+def test_at_the_bound_new_labels_are_left_out_and_known_ones_are_learned(name, tmp_path):
+    X, y = labelled_rows(200, 30)
+    first = list(dict.fromkeys(y.tolist()))[:5]
+    bounded, plain = (getattr(treemax, name)(verbose=0) for _ in range(2))
+    bounded.set_params(max_labels=5)
+    with pytest.warns(UserWarning, match="max_labels=5") as told:
+        for part in np.array_split(np.arange(200), 7):
+            bounded.partial_fit(X[part], y[part])
+            known = part[np.isin(y[part], first)]
+            if len(known):
+                plain.partial_fit(X[known], y[known])
+    assert len(told) == 1 and told[0].filename == __file__
+    assert bounded.classes_.tolist() == first and bounded.n_examples_ == np.isin(y, first).sum()
+    assert bounded.label_counts_.tolist() == [int((y == label).sum()) for label in first]
+    np.testing.assert_array_equal(bounded.predict_topk(X, 3).scores, plain.predict_topk(X, 3).scores)
+    bounded.save(tmp_path / "model.treemax", resume=True)
+    loaded = treemax.load(tmp_path / "model.treemax")
+    with pytest.warns(UserWarning, match="max_labels=5"):
+        loaded.partial_fit(X, y)
+    assert loaded.max_labels == 5 and loaded.classes_.tolist() == first
+
+
+@pytest.mark.parametrize("name", ["OneVsAll", "OnlineLabelTree"])
+def test_rows_keep_the_labels_that_are_known_at_the_bound(name):
+    X = np.eye(5, dtype=np.float32)
+    bounded, plain = (getattr(treemax, name)(verbose=0) for _ in range(2))
+    with pytest.warns(UserWarning, match="max_labels=2"):
+        bounded.set_params(max_labels=2).partial_fit(X, [["a"], ["b", "c"], ["c"], [], ["d", "a"]])
+    plain.partial_fit(X[[0, 1, 3, 4]], [["a"], ["b"], [], ["a"]])
+    assert bounded.classes_.tolist() == ["a", "b"] and bounded.n_examples_ == 4
+    np.testing.assert_array_equal(bounded.predict_proba(X), plain.predict_proba(X))
+    before = bounded.predict_proba(X)
+    bounded.partial_fit(X[:2], [["e"], ["f"]])
+    assert bounded.n_examples_ == 4 and (bounded.predict_proba(X) == before).all()
+
+
+@pytest.mark.parametrize("name", ONLINE)
+def test_more_labels_than_the_bound_are_refused_where_all_of_them_are_meant(name):
+    X, y = labelled_rows(60, 10)
+    model = getattr(treemax, name)(verbose=0, max_labels=4)
+    with pytest.raises(ValueError, match=r"10 labels are more than \w+ may know \(max_labels=4\)"):
+        model.fit(X, y)
+    with pytest.raises(ValueError, match="5 labels are more than"):
+        model.partial_fit(X[:1], [1], classes=[1, 2, 3, 4, 5])
+    for wrong in (0, 2.5, "many"):
+        with pytest.raises(ValueError, match="max_labels must be"):
+            model.set_params(max_labels=wrong).partial_fit(X, y)
+    few = y < 4
+    assert model.set_params(max_labels=4).fit(X[few], y[few]).predict(X[few]).max() < 4

@@ -106,6 +106,9 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
         """Refuse, before anything is changed, what would not fit in memory; `growing` from what there is."""
 
+    def _check_labels(self, n_labels: int) -> None:
+        """Refuse more labels than the model may know."""
+
     def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
         """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible."""
         raise NotImplementedError
@@ -208,6 +211,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
         index, ids = _sorted_index(labels)
+        self._check_labels(len(index))
         self._check_size(rows.shape[1], len(index))
         targets = target_ids(labels, ids)
         self._check_place()

@@ -57,6 +57,8 @@ class LOMTree(OnlineLabelClassifier):
         Seed of the row order. One seed gives the same model, bit for bit.
     verbose : int
         0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
 
     Attributes
     ----------
@@ -92,6 +94,7 @@ class LOMTree(OnlineLabelClassifier):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        max_labels: int | None = None,
     ) -> None:
         self.max_nodes = max_nodes
         self.swap_resistance = swap_resistance
@@ -101,8 +104,10 @@ class LOMTree(OnlineLabelClassifier):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.max_labels = max_labels
 
     def _check_parameters(self) -> None:
+        super()._check_parameters()
         check_number("max_nodes", self.max_nodes, whole=True, least=1, auto=True)
         check_number("swap_resistance", self.swap_resistance, least=0)
         check_number("least_weight", self.least_weight, above=0, most=1)

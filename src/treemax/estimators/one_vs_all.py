@@ -81,6 +81,8 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         Seed of the row order. One seed and one thread give the same model, bit for bit.
     verbose : int
         0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
 
     Attributes
     ----------
@@ -122,6 +124,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         verbose: int = 1,
         scale: bool = True,
         calibration: float = 0.05,
+        max_labels: int | None = None,
     ) -> None:
         self.loss = loss
         self.passes = passes
@@ -136,8 +139,10 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         self.verbose = verbose
         self.scale = scale
         self.calibration = calibration
+        self.max_labels = max_labels
 
     def _check_parameters(self) -> None:
+        super()._check_parameters()
         check_choice("loss", self.loss, LOSSES, auto=True)
         check_number("passes", self.passes, whole=True, least=1, auto=True)
         check_number("calibration", self.calibration, least=0, most=0.5)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, islice
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -15,10 +17,11 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.estimators.base import LabelClassifier, TopK
 from treemax.estimators.streams import stream_chunks
-from treemax.inputs import Rows, SparseRows, check_can_be_learned, sliceable
+from treemax.inputs import Rows, SparseRows, check_can_be_learned, chosen_rows, sliceable
 from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 from treemax.locks import ModelLock
 from treemax.numbering import numbered
+from treemax.parameters import check_number
 from treemax.threads import thread_count
 
 Result = TypeVar("Result")
@@ -55,6 +58,19 @@ class OnlineLabelClassifier(LabelClassifier):
     """
 
     n_jobs: int | None
+    max_labels: int | None = None
+    _warned_of_labels = False
+
+    def _check_parameters(self) -> None:
+        if self.max_labels is not None:
+            check_number("max_labels", self.max_labels, whole=True, least=1)
+
+    def _check_labels(self, n_labels: int) -> None:
+        if self.max_labels is not None and n_labels > self.max_labels:
+            raise ValueError(
+                f"{n_labels:,} labels are more than {type(self).__name__} may know (max_labels={self.max_labels}). Raise "
+                "max_labels, or leave out the rare ones."
+            )
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
         """A model that knows nothing yet, for a stream that begins with these rows."""
@@ -78,7 +94,9 @@ class OnlineLabelClassifier(LabelClassifier):
     def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn these rows, in order, on top of what was learned before.
 
-        `classes` may announce labels (scikit-learn's manner); nothing needs to be announced.
+        `classes` may announce labels (scikit-learn's manner); nothing needs to be announced. When `max_labels` are known,
+        new ones are left out, with one warning: rows that have no other label are not learned, and labels that are known
+        go on learning. Labels are never forgotten.
         """
         self._check_when_used()
         rows, labels = self._read(X, y)
@@ -142,6 +160,10 @@ class OnlineLabelClassifier(LabelClassifier):
     ) -> Iterator[int]:
         """Learn the rows, and count them; yields after each block."""
         is_fitted = self.__sklearn_is_fitted__()
+        if self.max_labels is not None:
+            rows, labels = self._within_bound(rows, labels, announced)
+            if not len(rows):
+                return
         start = self._go_on if is_fitted else self._begin
         rows = numbered(rows, *((self._feature_numbers, self.n_features_in_) if is_fitted else ()))
         targets, done = start(X, rows, labels, announced), 0
@@ -153,6 +175,35 @@ class OnlineLabelClassifier(LabelClassifier):
             yield n
         self._check_biases(targets)
         self._calibrate_again()
+
+    def _within_bound(
+        self, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
+    ) -> tuple[Rows, RaggedLabels]:
+        """The rows and labels without the labels, by arrival, that are more than `max_labels`."""
+        index = self.label_index_ if self.__sklearn_is_fitted__() else LabelIndex()
+        if announced is not None or labels.is_indicator:  # the caller counts on all of them
+            self._check_labels(self._labels_to_be(index, labels, announced, rows.shape[1]))
+            return rows, labels
+        values = labels.values[labels.indptr[0] : labels.indptr[-1]]
+        if len(values):
+            index.check_kind(labels.dtype)
+        new = dict.fromkeys(values[index.ids(values) < 0].tolist())
+        room = max(0, int(self.max_labels or 0) - len(index))
+        if len(new) <= room:
+            return rows, labels
+        if not self._warned_of_labels:
+            warnings.warn(
+                f"This {type(self).__name__} knows as many labels as it may (max_labels={self.max_labels}): new ones are left "
+                "out from now on.",
+                stacklevel=7,
+            )
+            self._warned_of_labels = True
+        left_out = set(islice(new, room, None))
+        kept = np.fromiter((label not in left_out for label in values.tolist()), bool, len(values))
+        counts = np.bincount(np.repeat(np.arange(len(labels)), labels.counts)[kept], minlength=len(labels))
+        learned = np.flatnonzero((counts > 0) | (labels.counts == 0))
+        indptr = np.concatenate([[0], np.cumsum(counts[learned])])
+        return chosen_rows(rows, learned), replace(labels, indptr=indptr, values=values[kept])
 
     def _check_biases(self, targets: Targets) -> None:
         """Say so if learning went wrong: a weight that is no number soon makes the biases of the labels such."""

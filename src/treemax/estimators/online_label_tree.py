@@ -90,6 +90,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         same model, bit for bit.
     verbose : int
         0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
 
     Attributes
     ----------
@@ -140,6 +142,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        max_labels: int | None = None,
     ) -> None:
         self.policy = policy
         self.arity = arity
@@ -159,8 +162,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.max_labels = max_labels
 
     def _check_parameters(self) -> None:
+        super()._check_parameters()
         choices = {"policy": tuple(POLICIES), "schedule": SCHEDULES, "search": ("beam", "exact")}
         for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)

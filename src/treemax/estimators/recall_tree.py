@@ -104,6 +104,8 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         Seed of the row order. One seed and one thread give the same model, bit for bit.
     verbose : int
         0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
 
     Attributes
     ----------
@@ -155,6 +157,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         router_weight: str = "increase",
         calibration: float = 0.05,
         scale: bool = True,
+        max_labels: int | None = None,
     ) -> None:
         self.n_candidates = n_candidates
         self.beam = beam
@@ -176,8 +179,10 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         self.router_weight = router_weight
         self.calibration = calibration
         self.scale = scale
+        self.max_labels = max_labels
 
     def _check_parameters(self) -> None:
+        super()._check_parameters()
         for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
             check_choice(name, getattr(self, name), choices)
         if self.bound is not None:

@@ -344,17 +344,15 @@ def test_rows_without_features(tree):
     np.testing.assert_allclose(probabilities.sum(), 1.0, rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
-@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e6, 1e15, 1e25, 3e38])
-def test_features_near_the_limits_of_single_precision(loss, scale):
-    """A defined result; and as long as squares can be told, the same answers as at scale one."""
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 1e6, 1e14])
+def test_features_near_the_limits_of_what_is_accepted(loss, scale):
+    """The same answers as at scale one."""
     X, y = easy(200)
     X = X * np.float32(scale)
     fitted = model(loss=loss).fit(X, y)
     assert np.isfinite(fitted.predict_proba(X)).all()
-    if 1e-6 <= scale <= 1e6:
-        assert fitted.score(X, y) > 0.9
+    assert fitted.score(X, y) > 0.9
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -96,11 +96,11 @@ def test_loss_is_chosen_by_the_form_of_y():
 
 
 def test_refuses_politely_what_would_not_fit():
-    X = sp.csr_matrix(([1.0, 1.0], ([0, 1], [0, 2**31])), shape=(2, 2**31 + 1))
+    X = sp.csr_matrix(([1.0, 1.0], ([0, 1], [0, 1])), shape=(2, 2**24))
     with pytest.raises(
-        MemoryError, match=r"OneVsAll needs .* GB for 2,147,483,649 features x 2 labels.*fewer features"
+        MemoryError, match=r"OneVsAll needs .* MB for 16,777,216 features x 2 labels.*fewer features"
     ):
-        OneVsAll(max_memory=8).fit(X, ["a", "b"])
+        OneVsAll(max_memory=0.1).fit(X, ["a", "b"])
     small = OneVsAll(max_memory=1e-5)
     small.partial_fit(np.eye(3), ["a", "b", "c"])
     before = small.predict_proba(np.eye(3))

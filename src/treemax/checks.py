@@ -415,6 +415,8 @@ def check_extreme_values(estimator: Any) -> None:
             trained.append(clone(estimator).fit(form(wrong), y))
             if hasattr(estimator, "partial_fit"):
                 trained.append(clone(estimator).fit(form(X), y).partial_fit(form(wrong[:7]), y[:7]))
+                alone = clone(estimator).partial_fit(form(wrong[3:4]), y[3:4]).partial_fit(form(X), y)
+                trained.append(alone.partial_fit(form(X), y).partial_fit(form(X), y))
                 begun = clone(estimator).partial_fit(form(wrong), y)
                 trained.append(begun.partial_fit(form(X), y).partial_fit(form(X), y))
         for model in trained:

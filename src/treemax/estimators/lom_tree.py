@@ -131,12 +131,15 @@ class LOMTree(OnlineLabelClassifier):
         return model
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> LOMTreeModel:
+        self.settings_ = self._stream_settings(rows, multi_label)
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels)
+
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
         squared_length, width = mean_squared_length(rows)
         rate = RATE / math.sqrt(squared_length * width)
-        self.settings_ = Settings(
+        return Settings(
             rate if is_auto(self.learning_rate) else float(self.learning_rate), squared_length / width
         )
-        return empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels)
 
     def _grown(self, model: LOMTreeModel, n_features: int, n_labels: int) -> LOMTreeModel:
         if not model.knows_squares:

@@ -161,7 +161,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         scaling = scaling_of(rows) if self.scale else None
         if scaling is not None and not isinstance(rows, SparseRows):
             rows = scaling(rows)
-        settings = self._settings(rows, targets, n_labels, multi_label, stream=False)
+        settings = self._settings(rows, targets, n_labels, multi_label)
         bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
         schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
@@ -201,10 +201,13 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         return linear.packed(model)
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
-        self.settings_ = self._settings(rows, targets, n_labels, multi_label, stream=True)
+        self.settings_ = self._stream_settings(rows, multi_label)
         self._calibration = None
         bias = self._bias_of_new(n_labels)
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
+
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+        return self._settings(rows, None, 0, multi_label)
 
     def _grown(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
         return grown(model, n_features, self._bias_of_new(n_labels))
@@ -224,12 +227,12 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
             self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY)
         )
 
-    def _settings(
-        self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool, stream: bool
-    ) -> Settings:
+    def _settings(self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool) -> Settings:
+        """Settings for passes over these rows, or without targets for a stream that begins with them."""
+        stream = targets is None
         loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
         passes = _passes(self.passes, rows)
-        if stream:
+        if targets is None:
             suggested = suggestion_for_stream(loss, rows)
         else:
             suggested = suggestion(loss, rows, targets, n_labels, passes)

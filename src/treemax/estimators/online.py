@@ -19,6 +19,7 @@ from treemax.estimators.base import LabelClassifier, TopK
 from treemax.estimators.streams import stream_chunks
 from treemax.inputs import Rows, SparseRows, check_can_be_learned, chosen_rows, sliceable
 from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
+from treemax.learning.adagrad import FAR_LONGER
 from treemax.locks import ModelLock
 from treemax.numbering import numbered
 from treemax.parameters import check_number
@@ -27,6 +28,7 @@ from treemax.threads import thread_count
 Result = TypeVar("Result")
 Self = TypeVar("Self", bound="OnlineLabelClassifier")
 
+FIRST_ROWS = 16  # of a stream, after which its settings stay
 FEW_ROWS = 256  # which are answered at once in any case
 SECONDS_ALONE = 0.02  # a learner lets others in after so long, at the end of a block
 
@@ -58,6 +60,7 @@ class OnlineLabelClassifier(LabelClassifier):
     """
 
     n_jobs: int | None
+    settings_: Any
     max_labels: int | None = None
     _warned_of_labels = False
 
@@ -75,6 +78,10 @@ class OnlineLabelClassifier(LabelClassifier):
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
         """A model that knows nothing yet, for a stream that begins with these rows."""
         raise NotImplementedError
+
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> Any:
+        """Settings for a stream that begins with these rows, where they depend on the rows."""
+        return None
 
     def _start_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
         """The same as `_start`, for a system that must also know what the labels are called."""
@@ -148,6 +155,7 @@ class OnlineLabelClassifier(LabelClassifier):
         n_labels = self._labels_to_be(self.label_index_, labels, announced, n_features)
         model = self._grown(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
+        self._reconsider_settings(rows)
         self.model_, self.n_features_in_ = model, n_features
         self._feature_numbers = getattr(rows, "numbers", None) or self._feature_numbers
         n_new = n_labels - len(self.label_counts_)
@@ -232,6 +240,17 @@ class OnlineLabelClassifier(LabelClassifier):
             )
         if self._label_form in ("indicator", "dense-indicator") and not labels.is_indicator:
             raise ValueError("The model began with an indicator matrix as y; keep to that form.")
+
+    def _reconsider_settings(self, rows: Rows) -> None:
+        """Take other rates when those of the first rows prove to come from a row far larger than the others."""
+        if self.n_examples_ >= FIRST_ROWS or getattr(self.model_, "scaling", None) is not None:
+            return
+        values = rows.values[rows.indptr[0] : rows.indptr[-1]] if isinstance(rows, SparseRows) else rows
+        if not values.any():
+            return
+        settings = self._stream_settings(rows, self.multi_label_)
+        if settings is not None and 0 < FAR_LONGER**2 * settings.initial < self.settings_.initial:
+            self.settings_ = settings
 
     def _labels_to_be(
         self, index: LabelIndex, labels: RaggedLabels, announced: RaggedLabels | None, n_features: int

@@ -244,10 +244,12 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             calibrate(model, rows, targets, self._beam(model.n_labels), thread_count(self.n_jobs))
 
     def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
-        suggested = suggestion_for_stream("softmax", rows)
-        rate = STREAM_RATE * suggested.rate
-        self.settings_ = self._settings(rows, rate, suggested.initial, 1.0, 1)
+        self.settings_ = self._stream_settings(rows, multi_label)
         return self._empty(rows, n_labels)
+
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+        suggested = suggestion_for_stream("softmax", rows)
+        return self._settings(rows, STREAM_RATE * suggested.rate, suggested.initial, 1.0, 1)
 
     def _grown(self, model: Model, n_features: int, n_labels: int) -> Model:
         if not model.knows_squares:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -273,7 +274,7 @@ class SoftmaxTree(LabelClassifier):
                 "warm_start=True needs the features, labels and depth of the training before; "
                 "fit with warm_start=False instead."
             )
-        return list(states)
+        return copy.deepcopy(list(states))  # training changes them, and others may be saving this model
 
     def _depth(self, n_labels: int) -> int:
         if self.depth != "auto":

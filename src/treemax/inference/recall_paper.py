@@ -86,7 +86,7 @@ class PaperTreeModel(CandidateModel):
             filled = np.arange(nodes.labels.shape[1]) < own[:, None]
             counts = self.tallies.records["count"][nodes.candidates[:n][filled]]
         children = [row[row > 0].tolist() for row in nodes.children[:n]]
-        labels = [row[:k] for row, k in zip(nodes.labels, own)]
+        labels = [row[:k] for row, k in zip(nodes.labels[:n].copy(), own)]
         return NodeLabels(children, labels, np.split(counts, np.cumsum(own)[:-1]), nodes.total[:n].tolist())
 
     @property

@@ -160,8 +160,8 @@ class RecallTreeModel(CandidateModel):
             for node in range(n_inner)
         ]  # fmt: skip
         children += [[]] * (len(own.total) - n_inner)
-        labels = [row[:n] for row, n in zip(own.labels, own.n_labels)]
-        counts = [row[:n] for row, n in zip(own.label_counts, own.n_labels)]
+        labels = [row[:n] for row, n in zip(own.labels.copy(), own.n_labels)]
+        counts = [row[:n] for row, n in zip(own.label_counts.copy(), own.n_labels)]
         return NodeLabels.from_leaves(children, labels, counts, own.total.tolist())
 
     # --- to a file and back -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from treemax.learning.adagrad import mean_squared_length
 from treemax.learning.recall_tree import Settings, empty_scorers, longer, more_scorers
 from treemax.threads import run_all
 
-ROWS_AT_ONCE = 2048
+ROWS_AT_ONCE = 512  # other threads that ask may have to wait for so many
 
 
 def depth_for(n_labels: int) -> int:

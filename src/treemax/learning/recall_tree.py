@@ -22,7 +22,7 @@ from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
 from treemax.labels import Targets
 from treemax.threads import run_all
 
-ROWS_AT_ONCE = 2048
+ROWS_AT_ONCE = 512  # other threads that ask may have to wait for so many
 LEAST_PROBABILITY = 1e-6
 OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels

@@ -18,10 +18,12 @@ from sklearn.exceptions import NotFittedError
 
 from treemax.formats import is_source, open_examples
 from treemax.inputs import SparseRows, sliceable
-from treemax.labels import RaggedLabels, read_labels
+from treemax.labels import LabelIndex, RaggedLabels, read_labels
 from treemax.metrics.encoding import IdEncoder
 from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
+from treemax.modelfile import part, prefixed
 
+_COUNTS = ("_seen", "_learned", "_next_point", "_hits_before", "_predict_seconds", "_learn_seconds")
 _SCORED_TOGETHER = 1024  # rows: scoring one by one would take longer than predicting them
 
 
@@ -116,6 +118,27 @@ class ProgressiveRun:
             self._add_point()
         elif len(self._rankings) >= _SCORED_TOGETHER:
             self._score()
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Where it stands, without the estimator, as a JSON-able header and arrays, for `restore`."""
+        self._score()
+        scores, arrays = self._scores.parts()
+        index = self._encoder.index
+        header = {
+            **{name: getattr(self, name) for name in _COUNTS},
+            "label_dtype": None if index.dtype is None else index.dtype.str,
+            "curve": [list(point) for point in self._curve],
+            "scores": scores,
+        }
+        return header, {**prefixed("scores", arrays), **prefixed("labels", index.arrays())}
+
+    def restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Go on from what `parts` gave."""
+        for name in _COUNTS:
+            setattr(self, name, header[name])
+        self._curve = [ProgressivePoint(*point) for point in header["curve"]]
+        self._encoder = IdEncoder(LabelIndex.from_arrays(part("labels", arrays), header["label_dtype"]))
+        self._scores.restore(header["scores"], part("scores", arrays))
 
     def result(self) -> ProgressiveResult:
         """Metrics and curve up to here."""

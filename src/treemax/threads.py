@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -50,13 +51,16 @@ def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: 
     pool = ThreadPoolExecutor(threads)
     try:
         for piece in pieces:
-            under_way[pool.submit(work, piece)] = piece
+            with delayed_interrupt():
+                under_way[pool.submit(work, piece)] = piece
             while len(under_way) >= 2 * threads:
                 yield from _finished(under_way)
         while under_way:
             yield from _finished(under_way)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with delayed_interrupt():
+            pool.shutdown(wait=True, cancel_futures=True)
+            del pool
 
 
 @contextmanager
@@ -77,6 +81,35 @@ def interruptible() -> Iterator[None]:
         raise
 
 
+class delayed_interrupt:
+    """Ctrl-C inside is answered at the end of the block.
+
+    For what must not be left half done: Python's own queues and conditions are left locked, or unlocked twice, where it
+    comes in their midst. Only the main thread hears of Ctrl-C; elsewhere this does nothing.
+
+    >>> with delayed_interrupt():
+    ...     pass
+    """
+
+    def __enter__(self) -> None:
+        self._pressed = False
+        in_main = threading.current_thread() is threading.main_thread()
+        handler: Any = signal.getsignal(signal.SIGINT) if in_main else None
+        self._handler = handler if callable(handler) else None
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is None:
+            return
+        signal.signal(signal.SIGINT, self._handler)
+        if self._pressed:
+            self._handler(signal.SIGINT, None)
+
+    def _note(self, number: int, frame: object) -> None:
+        self._pressed = True
+
+
 def run_all(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> None:
     """Call `work` on every piece, and return when all are done."""
     for _ in for_each(pieces, work, threads):
@@ -84,7 +117,8 @@ def run_all(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: i
 
 
 def _finished(under_way: dict[Future[object], Piece]) -> Iterator[Piece]:
-    done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+    with delayed_interrupt():
+        done, _ = wait(under_way, return_when=FIRST_COMPLETED)
     for future in done:
         piece = under_way.pop(future)
         future.result()

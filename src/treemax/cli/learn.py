@@ -1,9 +1,7 @@
-"""Commands that learn: fit and stream."""
+"""The command that trains a model: fit."""
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +10,7 @@ from typing import Any
 
 import click
 
+from treemax.cli.interruption import interruption
 from treemax.cli.options import (
     check_output,
     data_options,
@@ -20,6 +19,7 @@ from treemax.cli.options import (
     model_options,
     read_size,
 )
+from treemax.cli.saving import check_room, finish, save_model
 
 CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # what a model may find from the data
 
@@ -82,19 +82,24 @@ def fit(
     reading = {"format_": format_, "skip_bad": skip_bad, "bits": bits}
     with _training_place(cluster, checkpoint):  # found before hours are spent on reading
         if memory is None:
-            model, train = _in_memory(model, vectorizer, data, hierarchy, reading)
+            model, train = _in_memory(model, vectorizer, data, hierarchy, reading, output)
         else:
             model, train = _from_disk(model, vectorizer, data, hierarchy, reading, memory, scratch or output)
-        start = time.perf_counter()
+        start, interrupted = time.perf_counter(), None
         try:
             train()
-        except TrainingInterrupted as stop:
-            remember_reading(model, bits)
-            model.save(output, resume=resume)
-            raise TrainingInterrupted(None, stop.done) from None
+            interruption.hold()
+        except KeyboardInterrupt as stop:  # what was learned until then is kept
+            interrupted = stop
+            if not getattr(model, "estimator", model).__sklearn_is_fitted__():
+                raise
         seconds = time.perf_counter() - start
         remember_reading(model, bits)
-        model.save(output, resume=resume)
+        place = save_model(model, output, resume=resume)
+        finish(output, place)
+        if interrupted is not None:
+            done = interrupted.done if isinstance(interrupted, TrainingInterrupted) else 1.0
+            raise TrainingInterrupted(None, done)
     facts = model.describe()
     chosen = "".join(f"{name.replace('_', ' ')} {facts[name]}, " for name in CHOSEN if name in facts)
     click.echo(
@@ -129,7 +134,7 @@ def _check_options(
 
 
 def _in_memory(
-    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any]
+    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], output: str
 ) -> tuple[Any, Callable[[], object]]:
     """The model for DATA, all of which is read, and how to train it."""
     from treemax.cli.data import TrainingRows, opened, read_edges, read_whole
@@ -139,6 +144,7 @@ def _in_memory(
         learnable = TrainingRows(reader.name)
         examples = learnable.part(read_whole(reader))
     learnable.finish()
+    check_room(output, examples, model)
     if hierarchy is not None:
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
     if examples.texts is not None:
@@ -177,114 +183,3 @@ def _training_place(address: str | None, folder: str | None) -> Iterator[None]:
         if address is not None:
             stack.enter_context(treemax.cluster(address))
         yield
-
-
-@click.command(short_help="Predict, then learn, in order: progressive validation.")
-@click.argument("data", is_eager=True)  # known when MODEL is checked
-@model_options
-@click.option(
-    "-o",
-    "--output",
-    metavar="MODEL",
-    callback=check_output,
-    help="Write the model here at the end, ready to be continued.",
-)
-@click.option("--start", metavar="MODEL", help="Continue with this model instead of a new one.")
-@click.option("--text", type=click.Choice(["hashing"]), default="hashing", hidden=True)
-@click.option(
-    "--chunk",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Rows predicted, then learned, at a time.",
-)
-@click.option("--multi-label", is_flag=True, help="Rows may have several labels although the first have one.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: one line a report, the last with all metrics."
-)
-@data_options
-def stream(
-    data: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
-    output: str | None, start: str | None, text: str, chunk: int, multi_label: bool, as_json: bool,
-    format_: str, skip_bad: bool, bits: int | None,
-) -> None:  # fmt: skip
-    """Progressive validation on DATA: predict each example, then learn it, in order.
-
-    Prints how it stands at 1, 2, 4, 8, ... examples: progressive P@1, P@1 since the last report, labels known
-    and microseconds an example. Every example is a test example once, so no held-out data is needed.
-    """
-    import treemax
-    from treemax.cli.data import TrainingRows, as_lists, check_kind, chunks, opened, remember_reading
-    from treemax.progressive import ProgressiveRun
-    from treemax.text import TextModel
-
-    if start is not None and (settings or text_settings):
-        raise click.UsageError(
-            "--set and --text-set are for a new model; --start continues with one as it is."
-        )
-    model = make_model(model_name, settings, jobs) if start is None else treemax.load(start)
-    vectorizer = make_vectorizer(text, text_settings)
-    run, seen = None, 0
-    report = _json_line if as_json else _Table().line
-    with opened(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
-        learnable = TrainingRows(reader.name, multi_label or getattr(model, "multi_label_", False))
-        try:
-            for examples in map(learnable.part, chunks(reader, "stream", progress=not as_json)):
-                if len(examples) == 0:
-                    continue
-                if run is None:
-                    if start is None and examples.texts is not None:
-                        model = TextModel(vectorizer, model)
-                    check_kind(model, examples, reader.name)
-                    _check_online(model)
-                    run = ProgressiveRun(model, report=report)
-                run.step(examples.X, as_lists(examples.y) if learnable.multi_label else examples.y)
-                seen += len(examples)
-        finally:  # Ctrl-C or a malformed line: what was learned until then is kept
-            if run is not None and seen:
-                if output is not None:
-                    if start is None:
-                        remember_reading(model, bits)
-                    model.save(output, resume=True)
-                _print_metrics(run.result().metrics, as_json)
-    learnable.finish()
-
-
-def _check_online(model: Any) -> None:
-    if not hasattr(model, "partial_fit"):
-        from treemax.estimators import MODELS
-
-        able = ", ".join(name for name, kind in MODELS.items() if hasattr(kind, "partial_fit"))
-        kind = type(getattr(model, "estimator", model)).__name__
-        raise ValueError(f"{kind} cannot learn from a stream; {able} can")
-
-
-def _print_metrics(metrics: dict[str, float], as_json: bool) -> None:
-    if as_json:
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        click.echo(json.dumps(finite))  # JSON has no infinity, which the logarithm of no success is
-        return
-    click.echo()
-    for name, value in metrics.items():
-        click.echo(f"{name:>18} {value:.4g}")
-
-
-def _json_line(point: Any) -> None:
-    click.echo(json.dumps(point._asdict()))
-
-
-class _Table:
-    """The reports as lines under one heading."""
-
-    def __init__(self) -> None:
-        self.begun = False
-
-    def line(self, point: Any) -> None:
-        if not self.begun:
-            click.echo(f"{'examples':>12} {'P@1':>8} {'since':>8} {'labels':>9} {'us/example':>11}")
-            self.begun = True
-        micros = 1e6 * (point.predict_seconds + point.learn_seconds) / point.examples
-        click.echo(
-            f"{point.examples:>12,} {point.precision:>8.4f} {point.window_precision:>8.4f} "
-            f"{point.labels_known:>9,} {micros:>11.1f}"
-        )

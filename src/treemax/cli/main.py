@@ -6,8 +6,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,8 +20,10 @@ from click.shell_completion import get_completion_class
 from treemax import __version__
 from treemax.cli.answer import evaluate, predict
 from treemax.cli.files import convert, info
-from treemax.cli.learn import fit, stream
+from treemax.cli.interruption import interruption
+from treemax.cli.learn import fit
 from treemax.cli.show import demo
+from treemax.cli.stream import stream
 from treemax.cli.tune import tune
 from treemax.extras import MissingExtra
 
@@ -30,6 +36,13 @@ class _Commands(click.Group):
         return list(self.commands)
 
     def invoke(self, context: click.Context) -> Any:
+        with interruption:
+            try:
+                return self._invoke(context)
+            finally:
+                interruption.hold()  # the end is near
+
+    def _invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except KeyboardInterrupt as stop:
@@ -37,15 +50,52 @@ class _Commands(click.Group):
             click.echo(message[0].upper() + message[1:], err=True)
             context.exit(130)
         except BrokenPipeError:  # the reader of our output has gone, as in `treemax predict ... | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             context.exit(0)
         except OSError as error:
+            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error.filename = "standard output"  # all others are named
+            if error.filename == "standard output":
+                _drop_output()
             known = error.filename and error.strerror
             raise click.ClickException(
                 f"{error.filename}: {error.strerror}" if known else str(error)
             ) from None
         except (ValueError, MemoryError, MissingExtra) as error:
             raise click.ClickException(str(error) or "out of memory") from None
+
+
+class _ClosedOutput(io.RawIOBase):
+    """In the place of a standard output that was closed from the start: an error for whoever writes to it."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raise OSError(errno.EBADF, "It is closed, and nothing can be written to it", "standard output")
+
+
+def _drop_output() -> None:
+    """Forget what could not be written, which Python would try once more when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(nowhere, sys.stdout.fileno())
+        return
+    sys.stdout = None  # type: ignore[assignment]
+
+
+def _replace_closed_streams() -> None:
+    """Where standard input, output or error is closed, let no other file take its number: whatever a library writes
+    to its standard error would go into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(_ClosedOutput(), write_through=True)  # type: ignore[arg-type]
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 @click.group(
@@ -75,4 +125,5 @@ for command in (fit, tune, predict, evaluate, stream, info, convert, demo, compl
 
 def main() -> None:
     """The `treemax` command."""
+    _replace_closed_streams()
     commands.main(prog_name="treemax")

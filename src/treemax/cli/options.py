@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,19 @@ def read_size(context: click.Context, parameter: click.Parameter, size: str | No
         return None if size is None else as_bytes(size)
     except ValueError:
         raise click.BadParameter(f"expected a size such as 2GB or 500MB, got {size!r}.") from None
+
+
+def read_time(context: click.Context, parameter: click.Parameter, text: str) -> float:
+    """A time such as 30s, 5m or 1h, in seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    number = text[:-1] if text[-1:] in units else text
+    try:
+        seconds = float(number) * units.get(text[-1:], 1)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise click.BadParameter(f"expected a time such as 30s, 5m or 1h, got {text!r}.")
+    return seconds
 
 
 bits_option = click.option(

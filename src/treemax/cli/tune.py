@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from treemax.cli.options import check_output, data_options
+from treemax.cli.saving import finish, save_model
 
 
 @click.command(short_help="Search over models and settings by validation.")
@@ -87,8 +88,9 @@ def tune(
         report=lambda line: click.echo(line, err=True),
     )
     remember_reading(result.model, bits)
-    result.model.save(output)
+    place = save_model(result.model, output)
     _print(result, as_json)
+    finish(output, place)
     if result.interrupted:
         rows = "all rows" if result.refitted else f"{result.best['rows']:,} rows"
         raise KeyboardInterrupt(f"interrupted; {output} is the best so far, trained on {rows}")

@@ -28,6 +28,11 @@ class IdEncoder:
         """The number of different labels so far."""
         return len(self._index)
 
+    @property
+    def index(self) -> LabelIndex:
+        """The index that gives the ids."""
+        return self._index
+
     def targets(self, y_true: Any) -> Targets:
         """The ids of the true labels of each row."""
         labels = read_labels(y_true, "y_true")

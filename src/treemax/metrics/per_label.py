@@ -34,6 +34,16 @@ class LabelTallies:
             np.add.at(self._predicted[band], places[places >= 0], 1)
             np.add.at(self._correct[band], places[correct], 1)
 
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """All counts, for `restore`."""
+        return {"true": self._true, "predicted": self._predicted, "correct": self._correct}
+
+    def restore(self, arrays: dict[str, NDArray[np.int64]]) -> None:
+        """Go on from counts that `arrays` gave."""
+        self._true, self._predicted, self._correct = (
+            np.array(arrays[name]) for name in ("true", "predicted", "correct")
+        )
+
     def _make_room(self, size: int) -> None:
         if size > len(self._true):
             more = max(size, 2 * len(self._true)) - len(self._true)

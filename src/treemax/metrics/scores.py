@@ -117,6 +117,18 @@ class Scores:
         known = np.bincount(row[weights.seen(true_ids(targets))], minlength=len(targets))
         self.n_unseen += int(np.count_nonzero((counts > 0) & (known == 0)))
 
+    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """All that was counted, as a JSON-able header and arrays, for `restore`."""
+        counts = {name: getattr(self, name) for name in ("n", "n_unlabelled", "n_unseen", "first_hits")}
+        return {"sums": self._sums, **counts}, self._tallies.arrays()
+
+    def restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Go on from what `parts` gave."""
+        header = dict(header)
+        self._sums = dict(header.pop("sums"))
+        vars(self).update(header)
+        self._tallies.restore(arrays)
+
     def _add(self, name: str, rows: NDArray[np.float64]) -> None:
         self._sums[name] = self._sums.get(name, 0.0) + float(rows.sum())
 

@@ -65,11 +65,12 @@ def make_room(model: PaperTreeModel, n_labels: int, n_features: int, n_candidate
         if isinstance(scorers, SparseScorers):
             setattr(model, name, with_features(scorers, n_features))
     if n_labels > len(model.regressors.bias):
-        known, room = len(model.regressors.bias), max(n_labels, 2 * len(model.regressors.bias))
+        room = max(n_labels, 2 * len(model.regressors.bias))
         model.regressors = more_scorers(model.regressors, room)
-        model.regressors.bias[known:] = first_bias(n_candidates)
         model.tallies = model.tallies._replace(first=longer(model.tallies.first, room))
-    model.n_labels = max(model.n_labels, n_labels)
+    if n_labels > model.n_labels:  # not in all of the room, of which a model that was loaded has less
+        model.regressors.bias[model.n_labels : n_labels] = first_bias(n_candidates)
+        model.n_labels = n_labels
 
 
 def _make_row_room(model: PaperTreeModel, form: Any, row: int, search: Descent, threads: int) -> None:

@@ -719,3 +719,93 @@ def test_fit_on_a_cluster_without_ray(tmp_path):
     assert "pip install 'treemax[ray]'" in refused(
         "fit", data, "-o", tmp_path / "m.treemax", "--model", "label-tree", "--cluster", "auto"
     )
+
+
+# --- checkpoints of a stream, and standard streams -----------------------------------------------------
+
+
+def lines(n: int) -> str:
+    return "".join(f"{i % 7} {i % 7}:1 {10 + i % 5}:0.5\n" for i in range(n))
+
+
+def stopped_after(data: Path, folder: Path, n: int, monkeypatch, *options: str) -> None:
+    """Leave the checkpoint of a stream that was lost after its first examples."""
+    whole = data.read_text()
+    data.write_text("".join(whole.splitlines(keepends=True)[:n]))
+    with monkeypatch.context() as patch:
+        patch.setattr("treemax.cli.checkpoint.StreamCheckpoint.remove", lambda self: None)
+        done("stream", data, "--checkpoint", folder, "--every", "0", *options)
+    data.write_text(whole)
+
+
+@pytest.mark.parametrize("model", ["one-vs-all", "online-label-tree", "recall-tree", "lom-tree"])
+def test_a_stream_goes_on_from_its_checkpoint(tmp_path, monkeypatch, model):
+    data, folder = tmp_path / "data.svm", tmp_path / "kept"
+    data.write_text(lines(300))
+    done("stream", data, "-o", tmp_path / "a", "--model", model)
+    stopped_after(data, folder, 120, monkeypatch, "--model", model)
+    result = treemax_command(
+        "stream", data, "-o", tmp_path / "b", "--checkpoint", folder, "--model", model, "--json"
+    )
+    assert result.exit_code == 0 and "after 120 examples" in result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])["n"] == 300
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_checkpoint_is_for_the_same_data_and_options(tmp_path, monkeypatch):
+    data, folder, model = tmp_path / "data.svm", tmp_path / "kept", tmp_path / "model"
+    data.write_text(lines(50))
+    stopped_after(data, folder, 40, monkeypatch)
+    kept = (folder / "stream.treemax").read_bytes()
+    again = ["stream", data, "-o", model, "--checkpoint", folder]
+    for content, complaint in (
+        (lines(30), "it ends before the 40 examples"),
+        ("9 9:1\n" + lines(50), "differ"),
+    ):
+        data.write_text(content)
+        result = treemax_command(*again)
+        assert result.exit_code == 1 and complaint in result.stderr and not model.exists()
+        assert (folder / "stream.treemax").read_bytes() == kept
+    result = treemax_command(*again, "--chunk", "2")
+    assert result.exit_code == 2 and "--chunk was 1, and is 2 now" in " ".join(result.stderr.split())
+    result = treemax_command(*again, "--every", "soon")
+    assert result.exit_code == 2 and "30s, 5m or 1h" in result.stderr
+
+
+def test_a_model_without_a_place_is_written_elsewhere(tmp_path, monkeypatch):
+    data, model, spare = tmp_path / "data.svm", tmp_path / "model.treemax", tmp_path / "spare"
+    data.write_text(lines(50))
+    spare.mkdir()
+    write = treemax.modelfile._write_array
+
+    def full(file, *rest):
+        if not Path(f"/proc/self/fd/{file.fileno()}").readlink().is_relative_to(spare):
+            raise OSError(28, "No space left on device")
+        return write(file, *rest)
+
+    monkeypatch.setattr("treemax.modelfile._write_array", full)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(spare))
+    for name in ("fit", "stream"):
+        result = treemax_command(name, data, "-o", model)
+        assert result.exit_code == 1 and f"{model}: No space left on device: it needs" in result.stderr
+        (found,) = spare.glob("treemax-*/model.treemax")
+        assert f"the model is in {found}" in result.stderr and treemax.load(found).n_examples_ == 50
+        found.unlink()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("info MODEL >&-", 1, "Error: standard output: It is closed, and nothing can be written to it\n"),
+        ("info MODEL >/dev/full", 1, "Error: standard output: No space left on device\n"),
+        ("predict MODEL - <&-", 1, "Error: standard input: It is closed, and nothing can be read from it\n"),
+        ("info MODEL >&- 2>&- <&-", 1, ""),
+        ("info MODEL 2>&- <&- >/dev/null", 0, ""),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(folder, arguments, code, message):
+    shell = f"{sys.executable} -m treemax {arguments.replace('MODEL', str(folder / 'features.treemax'))}"
+    result = subprocess.run(["sh", "-c", shell], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (code, message)

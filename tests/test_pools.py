@@ -10,7 +10,7 @@ import treemax
 from node_by_node import MODELS, clone, model_bytes, problem
 from treemax.inputs import SparseRows, as_rows
 from treemax.pools import Table, Threads, all_results, cluster_in_use, gathered, pool_for, using
-from treemax.ray_cluster import bundles
+from treemax.ray_cluster import _result, bundles
 
 
 class PartedPool:
@@ -125,3 +125,41 @@ def test_bundles_have_every_problem_once_and_in_order(sizes, workers, least):
         assert len(bundle) == 1 or sum(own) <= share
         assert not following or sum(own) + following[0] > share, "no bundle is smaller than it must be"
         left -= sum(own)
+
+
+class RayThatFails:
+    """As much of Ray as an error takes."""
+
+    class exceptions:
+        class RayError(Exception):
+            pass
+
+        class RayTaskError(RayError):
+            cause: Exception
+
+    def __init__(self, error, cause=None):
+        self.error = error
+        self.error.cause = cause
+
+    def get(self, reference):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "said"),
+    [
+        (ValueError("rows must be finite"), ValueError, "^rows must be finite$"),
+        (MemoryError("no room"), MemoryError, "^no room$"),
+        (AttributeError("old version\nof it"), ConnectionError, r"failed \(AttributeError: old version\)\.$"),
+    ],
+)
+def test_errors_of_tasks_come_without_the_traceback_of_the_worker(cause, kind, said):
+    error = RayThatFails.exceptions.RayTaskError("Traceback (most recent call last):\n  File ...")
+    with pytest.raises(kind, match=said):
+        _result(RayThatFails(error, cause), None)
+
+
+def test_errors_of_the_cluster_are_one_line():
+    error = RayThatFails.exceptions.RayError("the node died\nTraceback ...")
+    with pytest.raises(ConnectionError, match=r"^The cluster has failed \(the node died\)\.$"):
+        _result(RayThatFails(error), None)

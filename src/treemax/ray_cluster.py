@@ -192,7 +192,7 @@ class _RayCrew:
                     own = [problems[number] for number in bundle]
                     under_way[pool.work_off.remote(work, self.shared, common, own)] = bundle
                 for reference, bundle in done:
-                    yield from zip(bundle, _copied(ray.get(reference)), strict=True)
+                    yield from zip(bundle, _copied(_result(ray, reference)), strict=True)
                 if not under_way:
                     return
                 ready, _ = ray.wait(list(under_way), num_returns=1)
@@ -200,6 +200,22 @@ class _RayCrew:
         finally:
             for reference in under_way:  # after an interruption
                 ray.cancel(reference)
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    """What a task gave. An error of its own is raised as it was there, one of the cluster in a line: Ray's have the whole
+    traceback of the worker in their message."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, ValueError | MemoryError | OSError) and not isinstance(cause, type(error)):
+            raise cause from None
+        said = f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
+        raise ConnectionError(f"A task on the cluster has failed ({said}).") from error
+    except ray.exceptions.RayError as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConnectionError(f"The cluster has failed ({said}).") from error
 
 
 def _copied(results: list[Arrays]) -> list[Arrays]:

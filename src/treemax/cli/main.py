@@ -10,6 +10,7 @@ import contextlib
 import errno
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,4 +127,10 @@ for command in (fit, tune, predict, evaluate, stream, info, convert, demo, compl
 def main() -> None:
     """The `treemax` command."""
     _replace_closed_streams()
-    commands.main(prog_name="treemax")
+    interruption.__enter__()
+    try:
+        commands.main(prog_name="treemax")
+    finally:
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # while Python ends, which it does not do well with Ctrl-C

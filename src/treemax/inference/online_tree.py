@@ -182,8 +182,15 @@ class OnlineTree:
         features, weights = np.empty(filled.sum(), np.uint32), np.empty(n_values, np.float32)
         squares = np.empty(n_values if with_squares else 0, dtype=np.float32)
         kernels.pack_records(self.n_blocks, self.blocks, self.store, features, weights, squares)
-        packed = {"features": features, "weights": weights}
-        return {**packed, "squares": squares} if with_squares else packed
+        if not with_squares:
+            return {"features": features, "weights": weights}
+        # In order of the features: that of the tables depends on when they grew.
+        block = np.repeat(np.arange(self.n_blocks), filled)
+        order = np.lexsort((features, block))
+        lanes = self._stored_lanes()[block]
+        moved = (np.cumsum(lanes) - lanes)[order] - (np.cumsum(lanes[order]) - lanes[order])
+        values = np.arange(n_values) + np.repeat(moved, lanes[order])
+        return {"features": features[order], "weights": weights[values], "squares": squares[values]}
 
     @classmethod
     def from_arrays(

@@ -67,11 +67,15 @@ def _sizes(tables: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def stored_sparse(scorers: SparseScorers, resume: bool) -> dict[str, NDArray[Any]]:
-    """The weights, feature after feature; with `resume` also AdaGrad's sums."""
+    """The weights, feature after feature; with `resume` also AdaGrad's sums, and in order of their owners: that of the
+    tables depends on when they grew, and a stream that was stopped is to end with the same file."""
     entries = n_entries(scorers)
     n = int(entries.sum())
     owners, weights, squares = np.empty(n, np.uint32), np.empty(n, np.float32), np.empty(n, np.float32)
     list_entries(scorers, owners, weights, squares)
+    if resume:
+        order = np.lexsort((owners, np.repeat(np.arange(len(entries)), entries)))
+        owners, weights, squares = owners[order], weights[order], squares[order]
     parts = {"entries": entries.astype(np.uint32), "owners": owners, "weights": weights}
     return {**parts, "squares": squares} if resume else parts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import signal
 import threading
@@ -13,7 +14,14 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from treemax import threads
-from treemax.threads import for_each, interruptible, one_blas_thread, thread_count
+from treemax.threads import (
+    delayed_interrupt,
+    for_each,
+    interruptible,
+    one_blas_thread,
+    run_all,
+    thread_count,
+)
 
 
 def test_thread_count_means_what_scikit_learn_means(monkeypatch):
@@ -157,3 +165,25 @@ def test_blas_is_put_back_by_the_last_of_many_threads():
 
     list(for_each(range(40), work, 8))
     assert set(seen) <= {1} and blas_threads() == before
+
+
+def test_control_c_is_answered_after_what_must_not_be_left_half_done():
+    reached = []
+    with pytest.raises(KeyboardInterrupt), delayed_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the end")
+    assert reached == ["the end"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_control_c_does_not_reach_the_queues_of_threads():
+    """It comes from another thread while this one waits in Python's own locks, and again while threads are awaited."""
+
+    def work(piece):
+        for _ in range(20):
+            _thread.interrupt_main()
+            time.sleep(0.001)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all(range(50), work, 2)
+    assert threading.active_count() < 50

@@ -31,6 +31,7 @@ from benchmarks import (  # noqa: E402
     suites,
     systems,
     tao_reference,
+    time_of_choices,
 )
 from benchmarks.make_data import kconfig, manuals, parameters, splits, verses  # noqa: E402
 
@@ -358,6 +359,13 @@ def fakes(tmp_path):
     folder.mkdir()
     (folder / "fake.py").write_text(FAKE_DRIVER)
     return lambda *moods: systems.peers(",".join(f"fake:mood={mood}" for mood in moods), folder)
+
+
+def test_every_way_of_choosing_is_timed(data, monkeypatch):
+    monkeypatch.setattr(suites, "prepared", lambda name, validation: data)
+    (line,) = time_of_choices.lines(["toy"])
+    assert line[0] == "toy" and len(line) == len(time_of_choices.COLUMNS)
+    assert time_of_choices.seconds(measure.Data(data), calibrated=False, cost=0.5)[1] == 0.5
 
 
 def test_prepared_data_reads_back(data):

@@ -153,6 +153,17 @@ def test_texts_in_every_kind_of_source(vectorizer, kind, little_room, tmp_path):
     assert found.predict(examples.texts[:3]).tolist() == expected.predict(examples.texts[:3]).tolist()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_columns_of_svmlight_count_from_zero_or_one_as_in_memory(first, tmp_path):
+    lines = [f"{number % 5} {first + number % 5}:1 {first + 6}:{number}" for number in range(60)]
+    (tmp_path / "rows.svm").write_text("\n".join(lines))
+    examples = read_examples(tmp_path / "rows.svm")
+    in_memory = treemax.LabelTree(verbose=0, random_state=0).fit(examples.X, examples.y)
+    from_disk = treemax.LabelTree(verbose=0, random_state=0).fit_file(tmp_path / "rows.svm")
+    assert from_disk.n_features_in_ == in_memory.n_features_in_ == 7
+    assert parts(from_disk) == parts(in_memory)
+
+
 def test_rows_without_a_label_are_left_out_where_rows_have_one(tmp_path):
     path = tmp_path / "data.jsonl"
     lines = [{"text": f"word{i % 50} other{i % 7}", "labels": [i % 9] if i % 4 else []} for i in range(400)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ class Source:
     def chunks(self, title: str, all_rows: bool = False) -> Iterator[Examples]:
         """All examples to learn from, chunk by chunk."""
         with open_examples(self._source, chunk_rows=CHUNK_ROWS, **self._reading) as reader:
-            self.name = reader.name
+            self.name, self._format = reader.name, reader.format
             with progress_bar(reader.size or 0, title, "B", self._verbose) as bar:
                 for chunk in reader:
                     bar.update(reader.position - bar.n)
@@ -68,7 +69,10 @@ class Source:
         n_rows = n_labelled = n_features = 0
         several = texts = sparse = False
         dtype = np.dtype(np.int64)
+        first_index = math.inf
         for chunk in self.chunks("looking", all_rows=True):
+            if isinstance(chunk.rows, SparseRows):
+                first_index = min(first_index, int(chunk.rows.indices.min(initial=2**32 - 1)))
             counts = chunk.labels.counts
             n_rows, n_labelled = n_rows + len(chunk), n_labelled + int((counts > 0).sum())
             several = several or bool((counts > 1).any())
@@ -80,6 +84,13 @@ class Source:
                 dtype = chunk.labels.dtype
         if not names:
             raise FormatError(f"{self.name}: no {'labels' if n_rows else 'examples'} in it")
+        if (
+            self._format == "svmlight"
+            and self._reading.get("zero_based", "auto") == "auto"
+            and first_index > 0
+        ):
+            self._reading = {**self._reading, "zero_based": False}  # as `read_examples` takes such a file
+            n_features -= "n_features" not in self._reading
         n_used = n_rows if several else n_labelled
         return Overview(
             n_used, n_rows - n_used, _sorted_index(names, dtype), several, n_features, texts, sparse

@@ -313,6 +313,14 @@ def run_python(program: str) -> str:
     return done.stdout
 
 
+def test_parts_within_parts_without_end_are_refused() -> None:
+    part: dict = {"class": "HashingText", "state": {}}
+    for _ in range(5000):
+        part = {"class": "TextModel", "state": {"vectorizer": part, "estimator": part}}
+    with pytest.raises(ModelFileError, match="do not make a TextModel"):
+        object_from_parts(part, {})
+
+
 # --- saving does no harm -------------------------------------------------------------------------------
 
 

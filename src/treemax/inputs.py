@@ -100,6 +100,16 @@ def sliceable(X: Any) -> Any:
     return X.iloc if hasattr(X, "iloc") else X
 
 
+def ascends(numbers: NDArray[Any], strictly: bool = False) -> bool:
+    """Whether no number is below the one before it; not by their differences, which may overflow.
+
+    >>> ascends(np.array([0, 2, 2])), ascends(np.array([0, -(2**63), 2]))
+    (True, False)
+    """
+    later, before = numbers[1:], numbers[:-1]
+    return bool((later > before).all() if strictly else (later >= before).all())
+
+
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """A view that cannot be written to.
 

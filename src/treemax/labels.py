@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
-from treemax.inputs import is_arrow, read_only
+from treemax.inputs import ascends, is_arrow, read_only
 from treemax.kernels import soundness
 from treemax.sparse import csr_parts
 
@@ -168,7 +168,7 @@ def read_labels(y: Any, name: str = "y") -> RaggedLabels:
 def _checked(labels: RaggedLabels, name: str) -> RaggedLabels:
     """Labels put together by hand: make sure that no row points outside."""
     indptr = labels.indptr
-    if not len(indptr) or indptr[0] < 0 or indptr[-1] > len(labels.values) or (np.diff(indptr) < 0).any():
+    if not len(indptr) or indptr[0] < 0 or indptr[-1] > len(labels.values) or not ascends(indptr):
         raise ValueError(
             f"{name} is not a valid RaggedLabels: its indptr does not fit its {len(labels.values)} values."
         )
@@ -451,6 +451,8 @@ class LabelIndex:
             index._take_integers(arrays["integers"])
         else:
             index._take_strings(arrays["bytes"], arrays["offsets"])
+        if index.dtype is None and len(index):
+            raise ValueError("the label index is damaged: its labels have no type")
         return index
 
     def _take_integers(self, integers: NDArray[Any]) -> None:
@@ -466,9 +468,8 @@ class LabelIndex:
 
     def _take_strings(self, text: NDArray[Any], offsets: NDArray[Any]) -> None:
         sound = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
-        if (
-            not (sound and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text))
-            or (np.diff(offsets) < 0).any()
+        if not (sound and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(
+            offsets
         ):
             raise ValueError("the label index is damaged: the offsets do not fit its text")
         self._packed, self._values, self._size = (text, offsets), None, len(offsets) - 1

@@ -548,7 +548,7 @@ def object_from_parts(header: dict[str, Any], arrays: Arrays) -> Any:
         return cls.from_parts(state, arrays)
     except ModelFileError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ModelFileError(
             f"is damaged: its parts do not make a {name} ({type(error).__name__}: {error})."
         ) from error

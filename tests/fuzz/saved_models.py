@@ -23,6 +23,11 @@ WORDS = ["red", "blue", "green", "apple", "car", "sky", "old", "new", "fast"]
 TEXTS = [f"{WORDS[i]} {WORDS[(i * 2 + 1) % N_LABELS]} thing{i % 4}" for i in NUMBERS]
 NAMES = np.array([f"label {i}" for i in NUMBERS])
 SEVERAL = [[int(i), int(i + 3) % N_LABELS] for i in NUMBERS]
+HIERARCHY = {
+    "root": ["low", "high"],
+    "low": [f"label {i}" for i in range(4)],
+    "high": [f"label {i}" for i in range(4, 9)],
+}
 INDICATOR = np.eye(N_LABELS, dtype=int)[NUMBERS]
 
 Question = tuple[Any, Any]  # X and y
@@ -38,6 +43,7 @@ KINDS: dict[str, Kind] = {
     "one-vs-all, sparse, several labels": (treemax.OneVsAll, SPARSE, SEVERAL),
     "label-tree": (lambda: treemax.LabelTree(max_leaf=3, arity=2), SPARSE, NAMES),
     "label-tree, several trees and labels": (lambda: treemax.LabelTree(n_trees=2, max_leaf=3), SPARSE, SEVERAL),
+    "label-tree, own hierarchy": (lambda: treemax.LabelTree(tree=HIERARCHY), SPARSE, NAMES),
     "label-tree, eight bits": (lambda: treemax.LabelTree(precision="int8", max_leaf=3), DENSE, INDICATOR),
     "online-label-tree": (lambda: treemax.OnlineLabelTree(max_leaf=3, arity=2), SPARSE, NUMBERS),
     "online-label-tree, several labels": (lambda: treemax.OnlineLabelTree(max_leaf=3), SPARSE, SEVERAL),
@@ -49,14 +55,14 @@ KINDS: dict[str, Kind] = {
     "lom-tree, sparse": (treemax.LOMTree, SPARSE, NUMBERS),
     "learned-tree": (lambda: treemax.LearnedTree(arity=2), SPARSE, NAMES),
     "learned-tree, several labels": (lambda: treemax.LearnedTree(arity=3), SPARSE, SEVERAL),
-    "softmax-tree": (treemax.SoftmaxTree, DENSE, NAMES),
-    "softmax-tree, sparse": (treemax.SoftmaxTree, SPARSE, NUMBERS),
+    "softmax-tree": (lambda: treemax.SoftmaxTree(depth=2, leaf_classes=4), DENSE, NAMES),
+    "softmax-tree, sparse": (lambda: treemax.SoftmaxTree(depth=1, leaf_classes=6), SPARSE, NUMBERS),
     "softmax-forest": (lambda: treemax.SoftmaxForest(n_trees=2), DENSE, NUMBERS),
     "text, tf-idf": _text(treemax.TfidfText(), treemax.LabelTree(max_leaf=3)),
     "text, hashing": _text(treemax.HashingText(bits=6), treemax.OnlineLabelTree()),
     "language-model": (lambda: treemax.TreeLanguageModel(arity=4, dimension=8, context=2), TEXTS, None),
 }  # fmt: skip
-RESUMABLE = ("one-vs-all", "online-label-tree", "recall-tree", "lom-tree", "text, hashing")
+RESUMABLE = ("one-vs-all", "online-label-tree", "recall-tree", "lom-tree", "softmax-tree", "text, hashing")
 NAMES_OF_ALL = list(KINDS) + [f"{name}, to resume" for name in KINDS if name.startswith(RESUMABLE)]
 
 
@@ -88,6 +94,9 @@ def use(model: Any, name: str, path: str) -> str:
         model.partial_fit(X[:20], y[:20])
         model.partial_fit(X[20:40], y[20:40])
         ask(model, X)
+    if name.startswith("softmax") and name.endswith("to resume"):
+        model.set_params(warm_start=True, iterations=1).fit(X, y)
+        ask(model, X)
     modelfile.save(model, path)
     ask(modelfile.load(path), with_strange_rows(X))
     return "answered"
@@ -113,6 +122,9 @@ def ask(model: Any, X: Any) -> None:
         for row in model.predict_above(X[:5], 0.2, scores=True):
             _check(np.array([score for _, score in row], dtype=float))
         _check(model.predict_proba_of(X[:5], best.labels[:5]))
+    for tree in ("label_tree", "node_labels"):
+        if hasattr(model, tree):
+            getattr(model, tree)()
     if hasattr(model, "log_prob"):
         assert all(np.isfinite(row).all() for row in model.log_prob(X[:5])), "a probability is not finite"
 

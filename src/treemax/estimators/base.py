@@ -620,7 +620,10 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
             raise ValueError(f"it has {len(names)} names for {estimator.n_features_in_} features")
         if names:
             estimator.feature_names_in_ = np.array(names, dtype=object)
-        estimator.model_ = estimator._model_from_parts(header["model"], modelfile.part("model", arrays))
+        model = estimator._model_from_parts(header["model"], modelfile.part("model", arrays))
+        if getattr(model, "n_features", estimator.n_features_in_) != estimator.n_features_in_:
+            raise ValueError("the weights do not fit the features")
+        estimator.model_ = model
         return estimator
 
     def __sklearn_tags__(self) -> Any:

@@ -301,8 +301,8 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         if self.settings_.loss not in LOSSES:
             raise ValueError(f"unknown loss {self.settings_.loss!r}")
         model = linear.from_arrays(header["layout"], arrays)
-        if model.n_labels != len(self.label_index_) or model.n_features > self.n_features_in_:
-            raise ValueError("the weights do not fit the labels and features")
+        if model.n_labels != len(self.label_index_):
+            raise ValueError("the weights do not fit the labels")
         return model
 
 

@@ -35,7 +35,7 @@ from treemax.formats.examples import (
 )
 from treemax.formats.options import Options
 from treemax.formats.streams import Source, seekable
-from treemax.inputs import MAX_FEATURES, SparseRows
+from treemax.inputs import MAX_FEATURES, SparseRows, ascends
 from treemax.labels import RaggedLabels, read_labels
 
 _STRETCH_ROWS = 4096
@@ -165,7 +165,7 @@ class _Starts:
     def take(self, count: int) -> NDArray[np.int64]:
         """Where the next `count` rows start, from the first of them, and where the last ends."""
         starts = np.concatenate([self._last, self._column.take(count).astype(np.int64)])
-        if (np.diff(starts) < 0).any() or starts[-1] > self._total:
+        if not ascends(starts) or starts[-1] > self._total:
             raise self._column.archive.error(
                 f"array {self._column.name} should ascend to at most {self._total}, and does not"
             )
@@ -245,8 +245,8 @@ def _check_format(archive: _Archive) -> None:
 def _canonical(rows: SparseRows) -> SparseRows:
     """Indices ascending in every row, duplicates added up."""
     row = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
-    ascends = (row[1:] != row[:-1]) | (rows.indices[1:] > rows.indices[:-1])
-    if ascends.all():
+    in_order = (row[1:] != row[:-1]) | (rows.indices[1:] > rows.indices[:-1])
+    if in_order.all():
         return rows
     order = np.lexsort((rows.indices, row))
     row, indices, values = row[order], rows.indices[order], rows.values[order]

@@ -164,6 +164,10 @@ def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np
     counts, n_features = arrays["counts"].astype(np.int64), arrays["n_features"].astype(np.int64)
     sound = link in ("softmax", "logistic") and tree.depth > 0
     sound = sound and arrays["codes"].dtype == np.int8 and arrays["steps"].dtype == np.uint8
+    sound = (
+        sound and n_features.min(initial=0) >= 0 and n_features.max(initial=0) <= n_slots
+    )  # so that sums are
+    sound = sound and counts.min(initial=0) >= 0 and counts.max(initial=0) <= n_entries  # what they seem
     sound = sound and int(n_features.sum()) == n_slots and int(counts.sum()) == n_entries
     steps = _from_bytes(arrays["steps"]) if sound else np.empty(0, dtype=np.int64)
     check_slopes(arrays["slopes"], arrays["shifts"])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from treemax.inference.parts import expect_squares
 from treemax.inference.scaling import Scaling
-from treemax.inputs import Rows, SparseRows, read_only
+from treemax.inputs import Rows, SparseRows, ascends, read_only
 from treemax.kernels import linear as kernels
 from treemax.threads import one_blas_thread, run_all
 
@@ -197,7 +197,7 @@ def _sound(model: LinearModel) -> bool:
     if isinstance(model, PackedFeatures):
         indptr, labels = model.indptr, model.labels
         fits = fits and weights.ndim == indptr.ndim == 1 and labels.shape == weights.shape and len(indptr) > 0
-        fits = fits and indptr[0] == 0 and indptr[-1] == len(labels) and bool((np.diff(indptr) >= 0).all())
+        fits = fits and indptr[0] == 0 and indptr[-1] == len(labels) and ascends(indptr)
         return fits and (len(labels) == 0 or int(labels.max()) < len(bias))
     if isinstance(model, LabelMajor) and fits and weights.ndim == 2:
         shapes = {array.shape for array in (model.mean, model.factor) if array is not None}

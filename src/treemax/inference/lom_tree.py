@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inference.linear import blocks
-from treemax.inference.parts import expect, expect_counts, truth, whole_number, whole_numbers
+from treemax.inference.linear import ROWS_AT_ONCE, blocks
+from treemax.inference.parts import check_room, expect, expect_counts, truth, whole_number, whole_numbers
 from treemax.inference.recall_tree import SMALLEST_TABLE, CandidateModel, restored, stored
 from treemax.inference.scorers import Scorers, able_to_learn, for_answers
 from treemax.inference.sparse_scorers import restored_sparse, stored_sparse
-from treemax.inputs import Rows
+from treemax.inputs import Rows, ascends
 from treemax.kernels import lom_tree as kernels
 from treemax.kernels.lom_tree import DEEPEST, NONE, Nodes, Tallies, Way
 from treemax.kernels.scorers import EMPTY, SparseScorers
@@ -157,6 +157,8 @@ class LOMTreeModel(CandidateModel):
         """The model back from its parts; what does not fit together is a ValueError."""
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
         n_features = whole_number("n_features", header["n_features"])
+        if not sparse:
+            check_room("a block of rows", 4 * ROWS_AT_ONCE * n_features)
         nodes, tallies = _restored_tree(arrays, n_labels)
         n_inner = int(nodes.used[kernels.INNER])
         regressors = restored(arrays, "regressors", n_inner, 1, n_features, sparse, resume)
@@ -257,7 +259,7 @@ def _checked_lists(arrays: dict[str, NDArray[Any]], n: int, n_tallies: int, n_la
     lists = Lists(
         starts, *(expect(arrays, f"tallies/{key}", kind, (n_tallies,)) for key, kind in kinds.items())
     )
-    if starts[0] != 0 or starts[-1] != n_tallies or (np.diff(starts) < 0).any():
+    if starts[0] != 0 or starts[-1] != n_tallies or not ascends(starts):
         raise ValueError("the tallies do not fit the nodes")
     if (lists.labels < 0).any() or (lists.labels >= n_labels).any():
         raise ValueError("the tallies do not fit the labels")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from treemax.inference.linear import SCORES_AT_ONCE, densified, sparsified
 from treemax.inference.parts import expect, truth, whole_number
 from treemax.inference.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
-from treemax.inputs import Rows, SparseRows
+from treemax.inputs import Rows, SparseRows, ascends
 from treemax.kernels import search as sparse_kernels
 from treemax.kernels import softmax_tree as kernels
 from treemax.kernels.softmax_tree import FEW, PANEL, Leaves, Planes, Structure
@@ -358,7 +358,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
     ) -> SparseSoftmaxTrees:
         n_nodes = len(structure.children) + len(structure.starts) - 1
         tables = np.array(expect(arrays, "tables", np.int64, (n_nodes + 1,)))
-        if tables[0] != 0 or (np.diff(tables) < 0).any():
+        if tables[0] != 0 or not ascends(tables):
             raise ValueError("the tables of the nodes are not in order")
         slots = np.array(expect(arrays, "slots", np.uint64, (int(tables[-1]) + 1,)))
         entries = np.array(expect(arrays, "entries", np.uint32, (len(arrays["entries"]),)))
@@ -432,7 +432,9 @@ def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:
     later = (children < 0) | (children > np.arange(n)[:, None])
     if n_leaves < 1 or not later.all() or (named != np.arange(-n_leaves, n)).any() or not len(roots):
         raise ValueError("the nodes are no trees")
+    if starts[0] != 0 or not ascends(starts, strictly=True):
+        raise ValueError("the classes of the leaves are not in order")
     classes = expect(arrays, "classes", np.int32, (int(starts[-1]),))
-    if starts[0] != 0 or (np.diff(starts) < 1).any() or (classes < 0).any() or (classes >= n_labels).any():
+    if (classes < 0).any() or (classes >= n_labels).any():
         raise ValueError("the classes of the leaves do not fit the labels")
     return Structure(*(np.array(array) for array in (roots, children, starts, classes)))

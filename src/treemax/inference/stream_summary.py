@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.calibration import Calibration, calibration_of_answers
+from treemax.inputs import ascends
 
 LABELS = 50  # of an answer that are kept
 MOST_ANSWERS = 4000
@@ -97,7 +98,7 @@ class StreamSummary:
             if arrays[name].shape != shape or arrays[name].dtype != kind:
                 raise ValueError(f"{name} of the stream has another shape or type than it must have")
         scores, numbers, n_labels = (arrays[name] for name in ("scores", "numbers", "n_labels"))
-        sound = bool(((n_labels >= 0) & (n_labels <= self.labels)).all() and (np.diff(numbers) > 0).all())
+        sound = bool(((n_labels >= 0) & (n_labels <= self.labels)).all() and ascends(numbers, strictly=True))
         if not sound or not ((scores >= 0) & (scores <= 1)).all() or (numbers < 0).any():
             raise ValueError("the answers of the stream are damaged")
         self._answers = list(

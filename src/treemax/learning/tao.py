@@ -636,6 +636,7 @@ def state_from_parts(
     n_planes, sizes = len(arrays["plane_bias"]), np.asarray(arrays["leaf_sizes"], np.int64)
     n = n_planes + int(sizes.sum())
     fits = 0 <= depth < 31 and n_planes == 2**depth - 1 and len(sizes) == 2**depth and (sizes >= 0).all()
+    fits = fits and (sizes <= len(arrays["leaf_classes"])).all()  # so that their sum is what it seems
     classes, bias = np.array(arrays["leaf_classes"], np.int64), np.array(arrays["leaf_bias"], np.float32)
     if not fits or len(classes) != n - n_planes or len(bias) != n - n_planes:
         raise ValueError("the tree that was trained is not complete")

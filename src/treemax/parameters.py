@@ -38,11 +38,20 @@ class CheckedParameters:
             return False
         self._check_parameters()
         thread_count(self.__dict__.get("n_jobs"))
-        check_random_state(self.__dict__.get("random_state"))
+        _check_seed(self.__dict__.get("random_state"))
         for name in self._get_param_names():
             self.__dict__[name] = _plain(self.__dict__[name])
         self._checked = read(self.__dict__)
         return True
+
+
+def _check_seed(given: Any) -> None:
+    try:
+        check_random_state(given)
+    except ValueError:
+        raise ValueError(
+            f"random_state must be None, a RandomState or an integer from 0 to 4294967295, got {given!r:.60}."
+        ) from None
 
 
 @cache

@@ -168,7 +168,8 @@ def check(case: File) -> str:
         lenient = _read(path, case.format, True)
     if whole is None:
         assert in_chunks is None, "chunks are accepted of a file that is refused as a whole"
-        assert parsed(case.format, content) is None, "a sound file is refused"
+        if case.format not in ("parquet", "arrow"):  # pyarrow reads some files whose metadata are damaged
+            assert parsed(case.format, content) is None, "a sound file is refused"
         return "refused" if lenient is None else "answered"
     assert lenient is not None, "a file is accepted, but not with skip_bad"
     assert in_chunks is not None, "a file is accepted as a whole, but not in chunks"

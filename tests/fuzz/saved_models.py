@@ -19,6 +19,9 @@ CENTRES = _random.normal(size=(N_LABELS, N_FEATURES))
 NUMBERS = np.arange(N_ROWS) % N_LABELS
 DENSE = (CENTRES[NUMBERS] + 0.1 * _random.normal(size=(N_ROWS, N_FEATURES))).astype(np.float32)
 SPARSE = sp.csr_matrix(np.where(np.abs(DENSE) > 0.6, DENSE, 0))
+LARGE_IDS = sp.csr_matrix(
+    (SPARSE.data, SPARSE.indices.astype(np.int64) * 700_000_001, SPARSE.indptr), (N_ROWS, 2**32 - 2)
+)
 WORDS = ["red", "blue", "green", "apple", "car", "sky", "old", "new", "fast"]
 TEXTS = [f"{WORDS[i]} {WORDS[(i * 2 + 1) % N_LABELS]} thing{i % 4}" for i in NUMBERS]
 NAMES = np.array([f"label {i}" for i in NUMBERS])
@@ -51,6 +54,7 @@ KINDS: dict[str, Kind] = {
     "recall-tree, sparse": (lambda: treemax.RecallTree(arity=2, depth=2), SPARSE, NAMES),
     "recall-tree, paper": (lambda: treemax.RecallTree(algorithm="paper", n_candidates=3), DENSE, NAMES),
     "recall-tree, paper, sparse": (lambda: treemax.RecallTree(algorithm="paper"), SPARSE, NUMBERS),
+    "recall-tree, large ids": (lambda: treemax.RecallTree(arity=2), LARGE_IDS, NAMES),
     "lom-tree": (treemax.LOMTree, DENSE, NAMES),
     "lom-tree, sparse": (treemax.LOMTree, SPARSE, NUMBERS),
     "learned-tree": (lambda: treemax.LearnedTree(arity=2), SPARSE, NAMES),
@@ -108,8 +112,10 @@ def with_strange_rows(X: Any) -> Any:
         return [*X, "", "unknown words"]
     if not sp.issparse(X):
         return np.concatenate([X, np.zeros((1, X.shape[1]), np.float32)])
-    strange = sp.csr_matrix(([1.0], [300], [0, 0, 1]), shape=(2, 301))
-    return sp.vstack([sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], 301)), strange], "csr")
+    n_columns = max(301, X.shape[1])
+    strange = sp.csr_matrix(([1.0], [300], [0, 0, 1]), shape=(2, n_columns))
+    wide = sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], n_columns))
+    return sp.vstack([wide, strange], "csr")
 
 
 def ask(model: Any, X: Any) -> None:

@@ -331,5 +331,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             seed,
             settings.growth,
         )
-        tree.stream = StreamSummary.from_parts(header["stream"], modelfile.part("stream", arrays))
+        tree.stream = StreamSummary.from_parts(
+            header["stream"], modelfile.part("stream", arrays), not self.multi_label_
+        )
         return tree

@@ -41,6 +41,7 @@ from treemax.trees import NodeLabels
 
 LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
 STREAM_RATE = 0.75  # of what suits a softmax over all labels, in a stream; chosen on glyphs1k
+DEEPEST = 1000  # levels of a tree: each may take room for nodes beforehand
 ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
 PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # what is printed falls as rows arrive
 PASSES = {"dense": 10, "sparse": 5, "paper": 3}
@@ -189,7 +190,8 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             check_number("bound", self.bound, least=0)
         check_number("arity", self.arity, whole=True, least=2, most=256)
         check_number("beam", self.beam, whole=True, least=1)
-        for name in ("n_candidates", "depth", "passes"):
+        check_number("depth", self.depth, whole=True, least=1, most=DEEPEST, auto=True)
+        for name in ("n_candidates", "passes"):
             check_number(name, getattr(self, name), whole=True, least=1, auto=True)
         for name in ("learning_rate", "router_rate"):
             check_number(name, getattr(self, name), above=0, most=MOST_RATE, auto=True)

@@ -105,9 +105,9 @@ class PaperTreeModel(CandidateModel):
 
     def workspace(self, search: Descent) -> Workspace:
         """Room for one thread."""
-        width = self.nodes.labels.shape[1]
+        width, longest = self.nodes.labels.shape[1], min(search.depth, len(self.nodes.total))
         return Workspace(
-            np.zeros(search.depth, np.int64), np.zeros(search.depth, np.float32), np.zeros(width, np.int32),
+            np.zeros(longest, np.int64), np.zeros(longest, np.float32), np.zeros(width, np.int32),
             np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(1, np.float32),
         )  # fmt: skip
 

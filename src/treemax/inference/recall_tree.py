@@ -118,15 +118,16 @@ class RecallTreeModel(CandidateModel):
 
     def shape(self, beam: Beam) -> Shape:
         few = self.n_labels if self.n_labels <= beam.n_candidates else 0
+        n_candidates = min(beam.n_candidates, self.n_labels)
         return Shape(
-            self.arity, self.depth, beam.width, beam.n_candidates, few, np.float32(beam.least_share), np.float32(beam.prior),
+            self.arity, self.depth, beam.width, n_candidates, few, np.float32(beam.least_share), np.float32(beam.prior),
             np.float32(self.sharpness),
         )  # fmt: skip
 
     def workspace(self, beam: Beam) -> Workspace:
         """Room for one thread."""
         n_open = self.most_open(beam)
-        most = beam.width * self.histograms.labels.shape[1] + max(beam.n_candidates, 1) + 1
+        most = beam.width * self.histograms.labels.shape[1] + min(beam.n_candidates, self.n_labels) + 1
         real, whole = np.float32, np.int64
         return Workspace(
             np.zeros(n_open, whole), np.zeros(n_open, real), np.zeros((n_open, self.arity), real),

@@ -82,8 +82,8 @@ class StreamSummary:
         }
 
     @classmethod
-    def from_parts(cls, counts: list[int], arrays: dict[str, NDArray[Any]]) -> StreamSummary:
-        """The summary back; what does not fit together is a ValueError."""
+    def from_parts(cls, counts: list[int], arrays: dict[str, NDArray[Any]], one_label: bool) -> StreamSummary:
+        """The summary back, of rows that have one label or several; what does not fit together is a ValueError."""
         self = cls()
         if len(counts) != 4 or not all(isinstance(count, int) and 0 <= count < 2**62 for count in counts):
             raise ValueError(f"the counts of the stream are {counts}, expected four whole numbers")
@@ -98,7 +98,9 @@ class StreamSummary:
             if arrays[name].shape != shape or arrays[name].dtype != kind:
                 raise ValueError(f"{name} of the stream has another shape or type than it must have")
         scores, numbers, n_labels = (arrays[name] for name in ("scores", "numbers", "n_labels"))
-        sound = bool(((n_labels >= 0) & (n_labels <= self.labels)).all() and ascends(numbers, strictly=True))
+        sound = bool((arrays["hits"].sum(axis=1) <= n_labels).all())
+        sound = sound and not (one_label and (n_labels != 1).any())
+        sound = sound and bool((n_labels <= self.labels).all() and ascends(numbers, strictly=True))
         if not sound or not ((scores >= 0) & (scores <= 1)).all() or (numbers < 0).any():
             raise ValueError("the answers of the stream are damaged")
         self._answers = list(

@@ -40,9 +40,10 @@ def first_bias(n_candidates: int) -> float:
 
 def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int) -> PaperTreeModel:
     """A root that nothing came to."""
+    width = min(n_candidates, n_labels)
     nodes = Nodes(
         np.array([1, 0], np.int64), np.zeros(1, np.int32), np.zeros((1, 2), np.int32), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64),
-        np.zeros((1, n_candidates), np.int32), np.zeros((1, n_candidates), np.int32), np.zeros(1, np.int64), np.zeros(1, np.int64),
+        np.zeros((1, width), np.int32), np.zeros((1, width), np.int32), np.zeros(1, np.int64), np.zeros(1, np.int64),
     )  # fmt: skip
     tallies = Tallies(np.zeros(1, np.int64), np.zeros(n_labels, np.int32), np.zeros(0, TALLY))
     routers, regressors = (empty_scorers(sparse, n, 1, n_features) for n in (1, n_labels))
@@ -55,7 +56,7 @@ def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int)
 
 def make_room(model: PaperTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
     """See to it that labels up to this number have a regressor, and nodes room for so many candidates."""
-    missing = n_candidates - model.nodes.candidates.shape[1]
+    missing = min(n_candidates, n_labels) - model.nodes.candidates.shape[1]
     if missing > 0:
         own, wider = model.nodes, ((0, 0), (0, missing))
         model.nodes = own._replace(candidates=np.pad(own.candidates, wider), labels=np.pad(own.labels, wider))

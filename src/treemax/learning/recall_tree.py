@@ -67,7 +67,7 @@ def empty_model(
 ) -> RecallTreeModel:
     """A model that knows nothing."""
     n_inner = (arity**depth - 1) // (arity - 1)
-    n_nodes = n_inner * arity + 1
+    n_nodes, n_candidates = n_inner * arity + 1, min(n_candidates, n_labels)
     histograms = Histograms(
         np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, arity), np.float32), np.zeros(2, np.int64),
         np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_candidates), np.int32),
@@ -96,7 +96,7 @@ def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> S
 
 def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
     """See to it that labels up to this number have a regressor, and nodes room for so many candidates."""
-    own = model.histograms
+    own, n_candidates = model.histograms, min(n_candidates, n_labels)
     if own.labels.shape[1] < n_candidates:
         wider = ((0, 0), (0, n_candidates - own.labels.shape[1]))
         labels, counts = np.pad(own.labels, wider), np.pad(own.label_counts, wider)
@@ -165,7 +165,7 @@ def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
     leaves = np.arange(first_leaf, n_old)
     children = leaves[:, None] * arity + 1 + np.arange(arity)
     new.total[children] = old.total[leaves, None] / arity
-    width = min(n_candidates, old.labels.shape[1])
+    width = min(new.labels.shape[1], old.labels.shape[1])
     new.labels[children, :width] = old.labels[leaves, None, :width]
     new.label_counts[children, :width] = old.label_counts[leaves, None, :width] / arity
     new.n_labels[children] = np.minimum(old.n_labels[leaves, None], width)

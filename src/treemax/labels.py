@@ -418,7 +418,7 @@ class LabelIndex:
             out = np.empty(ids.shape, dtype=object)
             out.ravel()[:] = [self._unpack(int(i)) for i in ids.ravel()]
             return self._as_given(out)
-        return self._as_given(self._all()[ids])
+        return self._as_given(self._all().take(ids))  # NumPy's own indexing may crash here without memory
 
     def check_kind(self, dtype: np.dtype) -> None:
         """Refuse strings in an index of integers and the other way round, before anything is changed."""

@@ -70,7 +70,10 @@ def pruned(table: Table, crew: Crew, state: SoftmaxTreeState, settings: Settings
     tao = Tao(table, crew, settings, state)
     tao.reduce(0)
     found = _pruned(0, tao)
-    assert found is not None
+    if found is None:  # only a file that was tampered with has such a tree
+        raise ValueError(
+            "the tree that training goes on from has no class for any row; fit with warm_start=False."
+        )
     return found
 
 

@@ -114,7 +114,9 @@ def test_any_finite_number_comes_back(format, lists, data):
     dense = np.zeros((len(rows), 61), dtype=np.float32)
     for i, row in enumerate(rows):
         dense[i, list(row)] = list(row.values())
-    examples = Examples(read_labels(lists), as_rows(sp.csr_matrix(dense)))
+    X = sp.csr_matrix(dense)
+    sparse = SparseRows(X.indptr.astype(np.int64), X.indices.astype(np.uint32), X.data, 61)
+    examples = Examples(read_labels(lists), sparse)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
         write_examples(path, examples, format)

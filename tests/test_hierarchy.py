@@ -265,7 +265,7 @@ def test_a_hierarchy_that_does_not_fit_leaves_the_model_as_it_was():
     ):
         with pytest.raises(ValueError, match=words):
             model.set_params(tree=wrong).fit(X, y)
-    np.testing.assert_array_equal(model.predict_proba(X), before)
+    np.testing.assert_array_equal(model.set_params(tree="kmeans").predict_proba(X), before)
 
 
 # --- features of labels --------------------------------------------------------------------------------

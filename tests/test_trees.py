@@ -385,7 +385,7 @@ from treemax.inputs import as_rows
 from treemax.labels import Targets
 from treemax.trees import kmeans_tree, label_vectors
 random = np.random.RandomState(0)
-X = sp.csr_matrix((random.uniform(0.5, 1.0, size=(400, 6)) * 3e38).astype(np.float32))
+X = sp.csr_matrix((random.uniform(0.5, 1.0, size=(400, 6)) * 1e15).astype(np.float32))
 targets = Targets(np.arange(401), (np.arange(400) % 40).astype(np.uint32))
 vectors = label_vectors(as_rows(X), targets, 40)
 assert np.isfinite(vectors.values).all()

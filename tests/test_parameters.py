@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -100,14 +101,55 @@ def test_parameters_are_checked_once():
 
 
 @pytest.mark.parametrize("name", ["beam", "n_jobs", "random_state"])
-def test_a_file_with_a_bad_parameter_is_refused(tmp_path, name):
+def test_a_file_with_a_bad_parameter_is_refused(tmp_path, monkeypatch, name):
     model = treemax.OnlineLabelTree().fit(np.eye(4), [0, 1, 2, 3])
+    path = tmp_path / "model.treemax"
+    model.save(path)
     setattr(model, name, "x")
-    model.save(tmp_path / "model.treemax")
+    for refused in (lambda: model.save(path), model.describe):
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            refused()
+    assert treemax.load(path).predict(np.eye(4)).shape == (4,)  # the file from before is still there
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(treemax.OnlineLabelTree, "_check_when_used", lambda self: False)
+        model.save(path)
     with pytest.raises(
         treemax.ModelFileError, match=r"model\.treemax: is damaged: its parts do not make a Online"
     ):
-        treemax.load(tmp_path / "model.treemax")
+        treemax.load(path)
+
+
+def test_a_value_set_during_the_check_is_checked_the_next_time():
+    class SetMeanwhile(treemax.LabelTree):
+        def _check_parameters(self):
+            super()._check_parameters()
+            model.beam = 0  # as another thread may
+
+    model = treemax.LabelTree().fit(np.eye(4), [0, 1, 2, 3])
+    model.__class__ = SetMeanwhile
+    model.set_params(beam=7)._check_when_used()
+    with pytest.raises(ValueError, match="beam must be an integer at least 1, got 0"):
+        model.predict(np.eye(4))
+
+
+@pytest.mark.parametrize("call", ["ask", "learn"])
+def test_parameters_are_set_between_the_calls_of_other_threads(call):
+    model = treemax.OnlineLabelTree().fit(np.eye(4), [0, 1, 2, 3])
+    lock = model._lock
+    setter = threading.Thread(target=lambda: model.set_params(beam=3), daemon=True)
+
+    def work():
+        setter.start()
+        setter.join(0.2)
+        assert setter.is_alive() and model.beam != 3
+
+    if call == "ask":
+        lock.ask(work)
+    else:
+        with lock.learners:
+            work()
+    setter.join(30)
+    assert model.beam == 3
 
 
 def test_a_language_model_checks_its_parameters_too(tmp_path):
@@ -116,9 +158,9 @@ def test_a_language_model_checks_its_parameters_too(tmp_path):
     for call in (model.predict, model.predict_proba, model.log_prob, model.perplexity):
         with pytest.raises(ValueError, match="n_jobs must be"):
             call(["a"])
-    model.save(tmp_path / "model.treemax")
-    with pytest.raises(treemax.ModelFileError):
-        treemax.load(tmp_path / "model.treemax")
+    with pytest.raises(ValueError, match="n_jobs must be"):
+        model.save(tmp_path / "model.treemax")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_vectoriser_checks_its_parameters_too():
@@ -130,10 +172,14 @@ def test_a_vectoriser_checks_its_parameters_too():
         setattr(text, name, value)
         with pytest.raises(ValueError, match=name):
             text.transform(["red"])
+        with pytest.raises(ValueError, match=name):
+            text.to_parts()
+        setattr(text, name, good)
         header, arrays = text.to_parts()
         with pytest.raises((ValueError, TypeError)):
-            treemax.TfidfText.from_parts(header, arrays)
-        setattr(text, name, good)
+            treemax.TfidfText.from_parts(
+                {**header, "parameters": {**header["parameters"], name: value}}, arrays
+            )
     assert treemax.HashingText(bits=np.int8(20)).transform(["red"]).shape == (1, 2**20)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import treemax
 from treemax.formats import FORMATS, Examples, open_examples, write_examples
@@ -195,6 +196,16 @@ def test_at_the_bound_new_labels_are_left_out_and_known_ones_are_learned(name, t
     with pytest.warns(UserWarning, match="max_labels=5"):
         loaded.partial_fit(X, y)
     assert loaded.max_labels == 5 and loaded.classes_.tolist() == first
+
+
+@pytest.mark.parametrize("name", ONLINE)
+def test_sparse_rows_may_all_be_left_out_at_the_bound(name):
+    X = sp.csr_matrix(np.eye(6, dtype=np.float32))
+    model = getattr(treemax, name)(verbose=0, max_labels=3).partial_fit(X[:3], ["a", "b", "c"])
+    before = model.predict_topk(X, 3).scores
+    with pytest.warns(UserWarning, match="max_labels=3"):
+        model.partial_fit(X[3:], ["d", "e", "f"])
+    assert model.n_examples_ == 3 and (model.predict_topk(X, 3).scores == before).all()
 
 
 @pytest.mark.parametrize("name", ["OneVsAll", "OnlineLabelTree"])

@@ -76,7 +76,12 @@ class SparseRows:
 
 def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
     """Some of the rows, copied."""
-    return as_rows(rows.to_scipy()[indices]) if isinstance(rows, SparseRows) else rows[indices]
+    if not isinstance(rows, SparseRows):
+        return rows[indices]
+    chosen = rows.to_scipy()[indices]
+    return SparseRows(
+        chosen.indptr.astype(np.int64), chosen.indices.astype(np.uint32), chosen.data, rows.n_features
+    )
 
 
 def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:

@@ -34,14 +34,19 @@ class CheckedParameters:
         """Check the parameters where one of them is not what was checked last; says whether that was so."""
         kind: Any = type(self)
         read = _values_of(kind)
-        if self._checked is not None and all(map(operator.is_, read(self.__dict__), self._checked)):
+        given = read(self.__dict__)
+        if self._checked is not None and all(map(operator.is_, given, self._checked)):
             return False
-        self._check_parameters()
-        thread_count(self.__dict__.get("n_jobs"))
-        _check_seed(self.__dict__.get("random_state"))
-        for name in self._get_param_names():
-            self.__dict__[name] = _plain(self.__dict__[name])
-        self._checked = read(self.__dict__)
+        seen = object.__new__(kind)  # these very values, whatever another thread sets meanwhile
+        seen.__dict__.update(self.__dict__, **dict(zip(kind._get_param_names(), given)))
+        seen._check_parameters()
+        thread_count(seen.__dict__.get("n_jobs"))
+        _check_seed(seen.__dict__.get("random_state"))
+        checked = tuple(map(_plain, given))
+        for name, value, plain in zip(kind._get_param_names(), given, checked):
+            if plain is not value and self.__dict__[name] is value:
+                self.__dict__[name] = plain
+        self._checked = checked
         return True
 
 

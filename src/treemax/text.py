@@ -209,6 +209,7 @@ class TfidfText(CheckedParameters, _TextTransformer):
     def to_parts(self) -> tuple[dict[str, Any], Arrays]:
         """The fitted vectoriser as a header and arrays for the model file."""
         check_is_fitted(self)
+        self._check_when_used()
         parameters = self.get_params(deep=False)
         for name in ("analyzer", "tokenizer"):
             if callable(parameters[name]):

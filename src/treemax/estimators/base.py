@@ -183,6 +183,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures: labels, features, weights and whatever a system adds."""
         check_is_fitted(self, "model_")
+        self._check_when_used()
         facts = {
             "model": type(self).__name__,
             "labels": len(self.label_index_),
@@ -230,6 +231,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
         """A twin to train. What it learned is taken over at once when it is ready, or when Ctrl-C leaves something to
         keep; other threads see the model from before until then."""
         trainee = self._twin()
+        trainee._check_when_used()  # another thread may have set them
         before = dict(trainee.__dict__)
         try:
             yield trainee
@@ -560,6 +562,7 @@ class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays."""
         check_is_fitted(self, "model_")
+        self._check_when_used()  # a file with wrong parameters could not be loaded
         header, arrays = self._model_parts(resume)
         parameters, parameter_arrays = self._parameter_parts()
         index_dtype = self.label_index_.dtype

@@ -488,6 +488,7 @@ class TreeLanguageModel(SharedEstimator, BaseEstimator):
     @at_rest
     def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays."""
+        self._check_ready()
         header, arrays = self.model_.parts()
         parameters, parameter_arrays = parameter_parts(self)
         return {

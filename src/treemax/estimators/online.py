@@ -110,6 +110,7 @@ class OnlineLabelClassifier(LabelClassifier):
         announced = None if classes is None else read_labels(classes, "classes")
         lock = self._lock
         with lock.learners:
+            self._check_when_used()  # another thread may have set them
             blocks = self._learned(X, rows, labels, announced)
             while lock.change(_go_through, blocks):
                 pass
@@ -306,6 +307,11 @@ class OnlineLabelClassifier(LabelClassifier):
 
     def _alone(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
         return self._lock.change(work, self, *args, **options)
+
+    def set_params(self: Self, **params: Any) -> Self:
+        """Set parameters, between two calls that learn or ask: each of them uses one set of values."""
+        with self._lock.learners:
+            return self._lock.change(super().set_params, **params)
 
     def _twin(self: Self) -> Self:
         return self._lock.ask(super()._twin)

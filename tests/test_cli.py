@@ -24,6 +24,7 @@ from treemax import OneVsAll
 from treemax.cli.main import commands
 from treemax.cli.options import read_value
 from treemax.formats import read_examples, write_examples
+from treemax.replacing import claim
 
 WORDS = {
     "fruit": ["apple", "pear", "plum", "ripe"],
@@ -771,6 +772,19 @@ def test_a_checkpoint_is_for_the_same_data_and_options(tmp_path, monkeypatch):
     assert result.exit_code == 2 and "--chunk was 1, and is 2 now" in " ".join(result.stderr.split())
     result = treemax_command(*again, "--every", "soon")
     assert result.exit_code == 2 and "30s, 5m or 1h" in result.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of folders")
+def test_a_folder_of_checkpoints_is_for_one_stream_at_a_time(tmp_path):
+    data, folder = tmp_path / "data.svm", tmp_path / "kept"
+    data.write_text(lines(20))
+    folder.mkdir()
+    release = claim(folder)
+    result = treemax_command("stream", data, "--checkpoint", folder)
+    assert result.exit_code == 2 and "is in use by another treemax stream" in " ".join(result.stderr.split())
+    release()
+    for _ in range(2):  # and free again after each
+        done("stream", data, "--checkpoint", folder)
 
 
 def test_a_model_without_a_place_is_written_elsewhere(tmp_path, monkeypatch):

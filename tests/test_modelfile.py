@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import json
 import os
@@ -314,6 +315,7 @@ def run_python(program: str) -> str:
 
 
 def test_parts_within_parts_without_end_are_refused() -> None:
+    importlib.import_module("treemax.text")
     part: dict = {"class": "HashingText", "state": {}}
     for _ in range(5000):
         part = {"class": "TextModel", "state": {"vectorizer": part, "estimator": part}}
@@ -466,6 +468,20 @@ def test_a_full_disk_is_named_with_what_is_needed(small: Path, monkeypatch: pyte
     ) as full:
         write_model(small, {}, {"w": np.ones(10**6)})
     assert full.value.filename == str(small) and full.value.errno == errno.ENOSPC
+
+
+def test_a_limit_of_the_size_of_files_is_named(small: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before, limits = small.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, limits[1]))
+    try:
+        with pytest.raises(
+            OSError, match=r"File too large: more than the file system, or a limit"
+        ) as refused:
+            write_model(small, {}, {"w": np.ones(10**6)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.filename == str(small) and small.read_bytes() == before
 
 
 def test_arrays_stay_valid_when_the_file_is_replaced_or_removed(small: Path) -> None:

@@ -95,6 +95,21 @@ def remove_strays(folder: str | os.PathLike[str]) -> None:
                 _remove_stray(Path(folder, name))
 
 
+def claim(folder: str | os.PathLike[str]) -> Callable[[], None]:
+    """Have a folder to oneself until the process ends, or what is returned is called; a BlockingIOError if another has it."""
+    if fcntl is None:
+        return lambda: None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return lambda: os.close(descriptor)
+
+
 def _remove_stray(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -131,6 +146,10 @@ def _told(error: OSError, size: int, folder: Path) -> str:
     what = error.strerror or "Cannot be written"
     if error.errno not in _NO_ROOM:
         return what
+    if error.errno == errno.EFBIG:
+        return (
+            f"{what}: more than the file system, or a limit of this process (ulimit -f), allows for one file"
+        )
     free = shutil.disk_usage(folder).free
     return f"{what}: it needs {in_words(size)} at least, and {in_words(free)} is free in that folder"
 

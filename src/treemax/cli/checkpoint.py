@@ -12,6 +12,7 @@ import numpy as np
 
 from treemax.formats import Examples
 from treemax.inputs import SparseRows
+from treemax.replacing import claim
 
 
 class OtherData(ValueError):
@@ -19,7 +20,7 @@ class OtherData(ValueError):
 
 
 class StreamCheckpoint:
-    """The file `stream.treemax` in a folder, written every so many seconds and removed at the end.
+    """The file `stream.treemax` in a folder of its own, written every so many seconds and removed at the end.
 
     What was read of DATA so far is known by a digest of its examples. A command that goes on reads DATA from the
     beginning, does not learn what was learned before, and refuses DATA that begins otherwise.
@@ -28,6 +29,7 @@ class StreamCheckpoint:
     def __init__(self, folder: str, every: float, settings: dict[str, Any]) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._claim()
         self.path = self._folder / "stream.treemax"
         self._every = every
         self._settings = settings
@@ -40,6 +42,16 @@ class StreamCheckpoint:
             self._parts = self._read()
             self.found = self._parts[0]["stream"]
             click.echo(f"Going on from {self.path}, after {self.found['rows']:,} examples.", err=True)
+
+    def _claim(self) -> None:
+        """Two commands would replace each other's checkpoints, and the first to end would remove those of the other."""
+        try:
+            release = claim(self._folder)
+        except BlockingIOError:
+            raise click.UsageError(
+                f"{self._folder} is in use by another treemax stream. Wait for its end, or give another folder."
+            ) from None
+        click.get_current_context().call_on_close(release)
 
     def _read(self) -> tuple[dict[str, Any], Any]:
         from treemax import modelfile

@@ -149,4 +149,4 @@ def test_no_room_anywhere_is_said_in_words(tmp_path: Path) -> None:
     _, error = running.communicate(timeout=300)
     assert running.returncode == 1 and "Traceback" not in error
     assert f"{model}: File too large: " in error and "neither there nor elsewhere" in error
-    assert not list(tmp_path.glob("*.treemax")) and not list(tmp_path.glob(".treemax-*"))
+    assert not list(tmp_path.glob("*.treemax")) and not list(tmp_path.glob("*treemax-*"))

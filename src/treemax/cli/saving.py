@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -12,6 +13,8 @@ import click
 import numpy as np
 
 from treemax.cli.interruption import interruption
+
+OWN_FOLDER = "treemax-"  # how the names of folders begin that are made here
 
 
 def check_room(path: str, examples: Any, model: Any) -> None:
@@ -44,6 +47,7 @@ def save_model(model: Any, path: str, **options: Any) -> str:
         except (OSError, ModelFileError) as error:
             named = isinstance(error, OSError) and error.filename and error.strerror
             click.echo(f"{error.filename}: {error.strerror}" if named else str(error), err=True)  # type: ignore[union-attr]
+            _remove_own_folder(place)
             found = _another_place(path, attempt)
         if found is None:
             break
@@ -65,7 +69,15 @@ def _another_place(path: str, attempt: int) -> str | None:
     if attempt >= len(folders):
         return None
     try:
-        own = tempfile.mkdtemp(prefix="treemax-", dir=folders[attempt])
+        own = tempfile.mkdtemp(prefix=OWN_FOLDER, dir=folders[attempt])
     except OSError:
         return str(Path(folders[attempt], Path(path).name))  # fails, and says why
     return str(Path(own, Path(path).name))
+
+
+def _remove_own_folder(place: str) -> None:
+    """Remove the folder that was made for a model which could not be written there."""
+    folder = Path(place).parent
+    if folder.name.startswith(OWN_FOLDER):
+        with contextlib.suppress(OSError):  # it is not empty
+            folder.rmdir()

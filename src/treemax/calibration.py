@@ -21,9 +21,7 @@ F1_OF_AN_ANSWER = 0.03  # the F1 that may be lost so that every row gets a label
 MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
 CUT_ROWS = 0.1  # the share of the rows whose labels above the threshold may be more than were ranked
 FIRST_LABELS = 5  # of a row, on which probabilities are fitted
-LEADING = (
-    FIRST_LABELS + 1
-)  # labels whose scores say what the others of the row are worth, if a row has one label
+LEADING = FIRST_LABELS + 1  # labels of a row whose scores `one_of_all` needs
 SHARPNESS = np.geomspace(0.25, 4.0, 33)  # among which that of the labels after the first is looked for
 LEAST_LABELS, MOST_LABELS = 20, 200  # of a row, among which a threshold is looked for
 HALF = 0.5
@@ -40,8 +38,10 @@ class Calibration(NamedTuple):
     shift: float = 0.0
     threshold: float = HALF
     one_at_least: bool = True  # a row where no label reaches the threshold gets its best label
-    next_share: float = 0.0  # how often one of the next labels is right where the best is not; 0: not known
-    sharpness: float = 1.0  # the power of their scores in proportion to which the next labels share that
+    next_share: float = (
+        0.0  # how often one of the labels ranked 2 to 5 is right where the first is not; 0: not known
+    )
+    sharpness: float = 1.0  # exponent of the scores by which these labels divide that among them
 
     @property
     def changes_scores(self) -> bool:

@@ -196,6 +196,53 @@ def stress_online(kind: str, form: str, seconds: float, n_jobs: int | None) -> C
     return counts
 
 
+def stress_assigned(kind: str, seconds: float) -> Counter:
+    """Assign bad and good values to a parameter while others use the model: an error or an answer, and no crash."""
+    name, good = {
+        "recall": ("beam", 4), "paper": ("n_candidates", 20), "online-label-tree": ("beam", 10),
+        "lom": ("max_nodes", 500), "one-vs-all": ("batch_size", 1),
+    }[kind]  # fmt: skip
+    stream, counts = Stream("dense" if kind in ("recall", "paper") else "sparse"), Counter()
+    model = online(kind).set_params(**{name: good})
+    model.partial_fit(*stream.chunk(0))
+    compile_kernels(online(kind).set_params(**{name: good}), stream)
+
+    def assign() -> None:
+        for value in (0, good, -(2**62), good, None, good, 2**62, good):
+            setattr(model, name, value)
+            time.sleep(0.0001)
+        counts["assigned"] += 8
+
+    def tried(work):
+        def work_or_error() -> None:
+            try:
+                work()
+            except ValueError as error:
+                assert f"{name} must be" in str(error), error
+                counts["refused"] += 1
+
+        return work_or_error
+
+    def learn() -> None:
+        counts["chunks learned"] += 1
+        model.partial_fit(*stream.chunk(counts["chunks learned"]))
+
+    def asker(number: int):
+        random = np.random.default_rng(number)
+        return tried(lambda: ask(model, stream, random, counts))
+
+    threads = Threads(seconds)
+    threads.add(assign)
+    threads.add(tried(learn))
+    for number in range(N_ASKERS):
+        threads.add(asker(number))
+    threads.run()
+    setattr(model, name, good)
+    check_whole(model)
+    check_answer(*model.predict_topk(stream.rows(3, 20)[0], 3), 20)
+    return counts
+
+
 def compile_kernels(model, stream: Stream) -> None:
     """Do everything once, before time is taken."""
     random = np.random.default_rng(0)
@@ -275,8 +322,8 @@ def stress_refit(kind: str, seconds: float) -> Counter:
 
 def main(name: str, seconds: float) -> None:
     kind, form, *jobs = name.split("/")
-    if form == "refit":
-        counts = stress_refit(kind, seconds)
+    if form in ("refit", "assigned"):
+        counts = {"refit": stress_refit, "assigned": stress_assigned}[form](kind, seconds)
     else:
         counts = stress_online(kind, form, seconds, int(jobs[0]) if jobs else None)
     print(json.dumps(dict(sorted(counts.items()))))

@@ -43,3 +43,9 @@ def test_online_models_are_asked_and_saved_while_they_learn(name):
 def test_models_are_asked_and_saved_while_they_are_fitted_again(kind):
     counts = stressed(f"{kind}/refit")
     assert min(counts["asked"], counts["fitted"], counts["saved"]) > 0
+
+
+@pytest.mark.parametrize("kind", ["one-vs-all", "recall", "paper", "lom", "online-label-tree"])
+def test_parameters_are_assigned_while_others_learn_and_ask(kind):
+    counts = stressed(f"{kind}/assigned")
+    assert min(counts["assigned"], counts["refused"], counts["asked topk"], counts["chunks learned"]) > 0

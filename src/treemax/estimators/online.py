@@ -108,13 +108,24 @@ class OnlineLabelClassifier(LabelClassifier):
         self._check_when_used()
         rows, labels = self._read(X, y)
         announced = None if classes is None else read_labels(classes, "classes")
-        lock = self._lock
-        with lock.learners:
-            self._check_when_used()  # another thread may have set them
-            blocks = self._learned(X, rows, labels, announced)
-            while lock.change(_go_through, blocks):
+        with self._lock.learners:
+            learner = self._twin()  # its parameters stay, whatever another thread sets meanwhile
+            learner._check_when_used()
+            blocks = learner._learned(X, rows, labels, announced)
+            while self._lock.change(self._go_through, learner, blocks):
                 pass
         return self
+
+    def _go_through(self: Self, learner: Self, blocks: Iterator[int]) -> bool:
+        """Let a twin learn a block, and more while they take no time to speak of; whether there may be others."""
+        before, end = dict(learner.__dict__), perf_counter() + SECONDS_ALONE
+        try:
+            more = any(perf_counter() > end for _ in blocks)
+        finally:
+            super()._take_over(learner, before)
+        if not more and self.__sklearn_is_fitted__():
+            self._calibrate_again()
+        return more
 
     def fit_stream(
         self: Self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
@@ -183,7 +194,6 @@ class OnlineLabelClassifier(LabelClassifier):
             done += n
             yield n
         self._check_biases(targets)
-        self._calibrate_again()
 
     def _within_bound(
         self, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
@@ -277,7 +287,7 @@ class OnlineLabelClassifier(LabelClassifier):
         return self.__dict__.setdefault("_model_lock", ModelLock()) if lock is None else lock
 
     def _asked(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        return self._lock.ask(work, self, *args, **options)
+        return self._lock.ask(super()._asked, work, *args, **options)
 
     def _asked_rows(self, work: Callable[..., Any], X: Any, *args: Any, **options: Any) -> Any:
         """Many rows are answered in blocks, so that a learner, and those who wait for it, wait for one only.
@@ -287,14 +297,14 @@ class OnlineLabelClassifier(LabelClassifier):
         n_rows = _n_rows(X)
         size = n_rows if n_rows <= FEW_ROWS else self._rows_at_once()
         if n_rows <= size or self.__dict__.get("_label_form") not in ("vector", "lists"):
-            return self._lock.ask(work, self, X, *args, **options)
+            return self._asked(work, X, *args, **options)
         rows = sliceable(X)
 
-        def answered(start: int) -> tuple[Any, LabelIndex]:
-            return work(self, rows[start : start + size], *args, **options), self.label_index_
+        def answered(twin: Self, start: int) -> tuple[Any, LabelIndex]:
+            return work(twin, rows[start : start + size], *args, **options), twin.label_index_
 
         while True:
-            parts = [self._lock.ask(answered, start) for start in range(0, n_rows, size)]
+            parts = [self._asked(answered, start) for start in range(0, n_rows, size)]
             if all(index is parts[0][1] for _, index in parts):
                 return _joined([answers for answers, _ in parts])
 
@@ -344,12 +354,6 @@ class OnlineLabelClassifier(LabelClassifier):
         memo[id(self)] = twin
         twin.__setstate__(self.__getstate__())
         return twin
-
-
-def _go_through(blocks: Iterator[int]) -> bool:
-    """Learn a block, and more while they take no time to speak of; whether there may be others."""
-    end = perf_counter() + SECONDS_ALONE
-    return any(perf_counter() > end for _ in blocks)
 
 
 def _n_rows(X: Any) -> int:

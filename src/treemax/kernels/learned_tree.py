@@ -78,15 +78,18 @@ def _score_all(hidden, row, weights, biases, first, n, width, out, at):
 
 
 @fast_inline_kernel
-def _share(scores, at, n_children, out, to):
-    """The scores of a node's vectors made into the probabilities of its children."""
+def _share(scores, at, n_children):
+    """The scores of a node's vectors become the probabilities of its children.
+
+    In place: with two arrays, LLVM chooses the loop by their addresses, and the last bit with it.
+    """
     if n_children == np.uint64(1):
-        out[to] = _ONE
+        scores[at] = _ONE
         return
     if n_children == np.uint64(2):
         second = _ONE / (_ONE + exp32(-scores[at]))
-        out[to] = _ONE - second
-        out[to + _NEXT] = second
+        scores[at] = _ONE - second
+        scores[at + _NEXT] = second
         return
     top = scores[at]
     for c in range(_NEXT, n_children):
@@ -94,11 +97,11 @@ def _share(scores, at, n_children, out, to):
     total = _ZERO
     for c in range(np.uint64(0), n_children):
         e = exp32(scores[at + c] - top)
-        out[to + c] = e
+        scores[at + c] = e
         total += e
     share = _ONE / total
     for c in range(np.uint64(0), n_children):
-        out[to + c] *= share
+        scores[at + c] *= share
 
 
 @fast_inline_kernel
@@ -109,7 +112,7 @@ def _errors(scores, at, n_children, target):
         chosen = second if target == _NEXT else _ONE - second
         scores[at] = np.float32(target) - second
         return chosen
-    _share(scores, at, n_children, scores, at)
+    _share(scores, at, n_children)
     chosen = scores[at + target]
     for c in range(np.uint64(0), n_children):
         scores[at + c] = -scores[at + c]
@@ -411,14 +414,14 @@ def _mean_shares(labels, hidden, row_starts, weights, biases, first, n_children,
     """The mean probability of each child over the rows of each label: p_j|i, equation 9."""
     width, first, n_children = np.uint64(width), np.uint64(first), np.uint64(n_children)
     count = np.uint64(n_vectors(n_children))
-    scores, shares = np.empty(count, np.float32), np.empty(n_children, np.float32)
+    shares = np.empty(n_children, np.float32)
     for i in range(labels.size):
         start, stop = row_starts[labels[i]], row_starts[labels[i] + 1]
         for r in range(start, stop):
             _score_all(
-                hidden, np.uint64(r) * width, weights, biases, first, count, width, scores, np.uint64(0)
+                hidden, np.uint64(r) * width, weights, biases, first, count, width, shares, np.uint64(0)
             )
-            _share(scores, np.uint64(0), n_children, shares, np.uint64(0))
+            _share(shares, np.uint64(0), n_children)
             for j in range(shares.size):
                 means[i, j] += shares[j]
         if stop - start > 1:
@@ -637,12 +640,12 @@ def _offer(label, probability, ids, probabilities, filled):
 
 
 @fast_inline_kernel
-def _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, scores, shares):
+def _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares):
     """The probabilities of a node's children."""
     count = np.uint64(n_vectors(n_children[node]))
     first = np.uint64(first_vectors[node])
-    _score_all(hidden, np.uint64(0), weights, biases, first, count, width, scores, np.uint64(0))
-    _share(scores, np.uint64(0), np.uint64(n_children[node]), shares, np.uint64(0))
+    _score_all(hidden, np.uint64(0), weights, biases, first, count, width, shares, np.uint64(0))
+    _share(shares, np.uint64(0), np.uint64(n_children[node]))
 
 
 @inline_kernel
@@ -666,7 +669,7 @@ def best_exact(
     already less probable than the k-th best."""
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
-    scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    shares = np.empty(widest, np.float32)
     nodes, chances = np.empty(depth * widest + 2, np.int64), np.empty(depth * widest + 2, np.float32)
     k = ids.shape[1]
     for r in range(ids.shape[0]):
@@ -680,7 +683,7 @@ def best_exact(
             node, chance = nodes[n], chances[n]
             if filled == k and chance < probabilities[r, k - 1]:
                 continue
-            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, scores, shares)
+            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
             begin = n
             for c in range(n_children[node]):
                 child, probability = first_child[node] + c, chance * shares[c]
@@ -701,7 +704,7 @@ def best_beam(
     """The best labels below the `beam` most probable nodes of each level."""
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
-    scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    shares = np.empty(widest, np.float32)
     nodes, following = np.empty(beam, np.int64), np.empty(beam, np.int64)
     chances, coming = np.empty(beam, np.float32), np.empty(beam, np.float32)
     k = ids.shape[1]
@@ -717,7 +720,7 @@ def best_beam(
                 node = nodes[b]
                 if filled == k and chances[b] < probabilities[r, k - 1]:
                     continue
-                _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, scores, shares)
+                _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
                 for c in range(n_children[node]):
                     child, probability = first_child[node] + c, chances[b] * shares[c]
                     if n_children[child] == 0:
@@ -739,7 +742,7 @@ def all_above(
     """Ids and probabilities of all labels with at least this probability, row after row; `starts` says where."""
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
-    scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    shares = np.empty(widest, np.float32)
     nodes, chances = np.empty(depth * widest + 2, np.int64), np.empty(depth * widest + 2, np.float32)
     ids, probabilities = np.empty(256, np.int64), np.empty(256, np.float32)
     found = 0
@@ -752,7 +755,7 @@ def all_above(
         while n > 0:
             n -= 1
             node, chance = nodes[n], chances[n]
-            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, scores, shares)
+            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
             for c in range(n_children[node]):
                 child, probability = first_child[node] + c, chance * shares[c]
                 if probability < threshold:
@@ -789,7 +792,7 @@ def probabilities_of_all(
     """The probability of every label, from the root down."""
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
-    scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    shares = np.empty(widest, np.float32)
     chances = np.empty(n_children.size, np.float32)
     for r in range(out.shape[0]):
         first, last = np.uint64(indptr[r]), np.uint64(indptr[r + 1])
@@ -799,7 +802,7 @@ def probabilities_of_all(
             if n_children[node] == 0:
                 out[r, labels[node]] = chances[node]
                 continue
-            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, scores, shares)
+            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
             for c in range(n_children[node]):
                 chances[first_child[node] + c] = chances[node] * shares[c]
 
@@ -812,7 +815,7 @@ def probabilities_of_given(
     """The probabilities of given labels, from the leaf up; zero for an id of -1."""
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
-    scores, shares = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    shares = np.empty(widest, np.float32)
     for r in range(out.shape[0]):
         first, last = np.uint64(indptr[r]), np.uint64(indptr[r + 1])
         _represent(indices, values, first, last, _ONE, embeddings, width, hidden)
@@ -823,7 +826,7 @@ def probabilities_of_given(
             node, probability = leaves[ids[r, i]], _ONE
             while node > 0:
                 parent = parents[node]
-                _shares_at(parent, n_children, first_vectors, hidden, weights, biases, width, scores, shares)
+                _shares_at(parent, n_children, first_vectors, hidden, weights, biases, width, shares)
                 probability *= shares[node - first_child[parent]]
                 node = parent
             out[r, i] = probability

@@ -26,7 +26,7 @@ from benchmarks.measure import Data
 from benchmarks.output import keep, number, table
 from benchmarks.problem import features
 from benchmarks.suites import prepared
-from treemax import pools, ray_cluster
+from treemax.parallel import pools, ray_cluster
 
 WARM_UP_ROWS = 5000
 WAYS = {"1 thread": (1, 0), "2 threads": (2, 0), "Ray, 1 worker": (1, 1), "Ray, 2 workers": (1, 2)}

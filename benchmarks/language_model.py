@@ -22,7 +22,7 @@ import numpy as np
 import treemax
 from benchmarks.output import canvas, draw, keep, number, table
 from benchmarks.problem import seconds
-from treemax.threads import one_blas_thread
+from treemax.parallel.threads import one_blas_thread
 
 HERE = Path(__file__).parent
 KEPT = HERE / ".cache" / "language-model"

@@ -30,8 +30,8 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.measure import Data
 from benchmarks.suites import prepared
-from treemax.inputs import Rows, as_rows
-from treemax.learning.l1 import l1_logistic, l1_softmax
+from treemax.inputs.rows import Rows, as_rows
+from treemax.models.softmax_tree.solvers import l1_logistic, l1_softmax
 
 RESULTS = Path(__file__).parent / "results"
 CLOSE = 1e-3  # of the best objective

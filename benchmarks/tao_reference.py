@@ -30,7 +30,7 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.measure import Data
 from benchmarks.suites import prepared
-from treemax.learning.l1 import l1_logistic, l1_softmax
+from treemax.models.softmax_tree.solvers import l1_logistic, l1_softmax
 
 RESULTS = Path(__file__).parent / "results"
 SAGA_PASSES = 20

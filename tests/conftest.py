@@ -6,5 +6,7 @@ from pathlib import Path
 
 # Numba's cache does not notice an edited callee in another module: one cache per state of the kernels.
 _root = Path(__file__).parent.parent
-_state = hashlib.sha1(b"".join(p.read_bytes() for p in sorted((_root / "src/treemax/kernels").glob("*.py"))))
+_package = _root / "src/treemax"
+_kernels = [*sorted(_package.glob("kernels/*.py")), *sorted(_package.glob("models/*/*kernels.py"))]
+_state = hashlib.sha1(b"".join(path.read_bytes() for path in _kernels))
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache" / _state.hexdigest()[:12]))

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from treemax.inputs import SparseRows
-from treemax.labels import Targets
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import SparseRows
 
 
 class Classifier:

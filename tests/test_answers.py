@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import treemax
 from treemax.cli.main import commands
-from treemax.inference.label_tree import Forest, NodeWeights, PackedTree
-from treemax.inputs import as_rows
-from treemax.labels import LabelIndex, asked_ids
+from treemax.inputs.labels import LabelIndex, asked_ids
+from treemax.inputs.rows import as_rows
+from treemax.models.label_tree.model import Forest, NodeWeights, PackedTree
 from treemax.trees import random_tree
 
 N_FEATURES = 12

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import treemax
 from treemax.extras import MissingExtra
 from treemax.formats import Examples, FormatError, detect_format, open_examples, read_examples, write_examples
-from treemax.inputs import SparseRows, as_rows
-from treemax.labels import read_labels
+from treemax.inputs.labels import read_labels
+from treemax.inputs.rows import SparseRows, as_rows
 
 QUICK = settings(max_examples=40, deadline=None)
 KINDS = ("parquet", "arrow")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from treemax.learning.assignment import (
+from treemax.models.learned_tree.assignment import (
     assign_labels,
     best_objective,
     node_gradient,

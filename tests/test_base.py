@@ -17,8 +17,8 @@ from sklearn.exceptions import NotFittedError
 
 import treemax
 from treemax import OneVsAll, TrainingInterrupted
-from treemax.estimators import one_vs_all
-from treemax.labels import RaggedLabels, read_labels
+from treemax.inputs.labels import RaggedLabels, read_labels
+from treemax.models.one_vs_all import estimator as one_vs_all
 
 NAMES = np.array(["ant", "bee", "cat"])
 random = np.random.RandomState(0)

@@ -3,7 +3,7 @@
 import pytest
 
 from treemax.checks import CHECKS
-from treemax.estimators import MODELS, LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree
+from treemax.models import MODELS, LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},

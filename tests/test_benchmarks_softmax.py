@@ -17,7 +17,7 @@ from benchmarks.softmax import __main__ as command
 from benchmarks.softmax import answers, missing, models, shape, starts, trade_off, training
 
 import treemax
-from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
+from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 
 
 def leaf(classes, n_features, random):

@@ -11,8 +11,10 @@ import scipy.sparse as sp
 
 import treemax
 from node_by_node import MODELS, clone, model_bytes, problem
-from treemax import checkpoints, modelfile
-from treemax.learning import label_tree, tao
+from treemax import modelfile
+from treemax.models.label_tree import training as label_tree
+from treemax.models.softmax_tree import training as tao
+from treemax.parallel import checkpoints
 
 
 @pytest.mark.parametrize("number", range(len(MODELS)))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from treemax import checks
-from treemax.estimators import OneVsAll, TopK
-from treemax.inputs import SparseRows
+from treemax.inputs.rows import SparseRows
+from treemax.models import OneVsAll, TopK
 
 
 class DropsTheSecond(OneVsAll):

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.inference.compact import (
+from treemax.inputs.rows import as_rows
+from treemax.models.label_tree.compact import (
     MOST,
     _from_bytes,
     _from_steps,
@@ -17,8 +18,7 @@ from treemax.inference.compact import (
     rounded,
     saved_arrays,
 )
-from treemax.inference.label_tree import NodeWeights, PackedTree
-from treemax.inputs import as_rows
+from treemax.models.label_tree.model import NodeWeights, PackedTree
 from treemax.trees import random_tree
 
 

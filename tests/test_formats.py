@@ -28,8 +28,8 @@ from treemax.formats import (
     read_examples,
     write_examples,
 )
-from treemax.inputs import SparseRows, as_rows
-from treemax.labels import read_labels
+from treemax.inputs.labels import read_labels
+from treemax.inputs.rows import SparseRows, as_rows
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NUMERIC = ("xmc", "svmlight", "vw", "jsonl", "npz")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from treemax.formats import FORMATS, Examples, FormatError, open_examples, read_examples, write_examples
-from treemax.labels import read_labels
+from treemax.inputs.labels import read_labels
 
 # format, good lines around it, the malformed line, what the message says
 MALFORMED = [

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from treemax.inference.scaling import Scaling, scaling_of
-from treemax.inputs import as_rows
-from treemax.labels import Targets, picked_targets
-from treemax.learning.held_out import Schedule, held_out_rows
+from treemax.inputs.labels import Targets, picked_targets
+from treemax.inputs.rows import as_rows
+from treemax.models.held_out import Schedule, held_out_rows
+from treemax.models.scaling import Scaling, scaling_of
 
 
 def test_scaling_centres_and_brings_spreads_to_between_a_third_and_one():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import treemax
-from treemax.inputs import as_rows
-from treemax.labels import LabelIndex
+from treemax.inputs.labels import LabelIndex
+from treemax.inputs.rows import as_rows
 from treemax.trees import (
     Tree,
     complete_tree,

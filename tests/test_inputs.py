@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from treemax.inputs import MAX_FEATURES, SparseRows, as_rows, read_only
+from treemax.inputs.rows import MAX_FEATURES, SparseRows, as_rows, read_only
 from treemax.kernels import soundness
 
 TABLE = np.array([[0.0, 2.0, 0.0], [1.5, 0.0, -3.0], [0.0, 0.0, 0.0]])

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from treemax.inputs import as_rows
-from treemax.kernels import logistic_newton
-from treemax.learning import l1
-from treemax.learning.l1 import Solution, l1_logistic, l1_softmax
+from treemax.inputs.rows import as_rows
+from treemax.models.softmax_tree import logistic_newton_kernels as logistic_newton
+from treemax.models.softmax_tree import solvers as l1
+from treemax.models.softmax_tree.solvers import Solution, l1_logistic, l1_softmax
 
 FORMS = {"dense": np.asarray, "sparse": sp.csr_matrix}
 TIGHT = 1e-8

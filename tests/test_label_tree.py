@@ -9,13 +9,13 @@ import scipy.sparse as sp
 
 import treemax
 from treemax.datasets import load_wordnet
-from treemax.inference.label_tree import PackedTree
-from treemax.inputs import as_rows
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
-from treemax.labels import Targets
-from treemax.learning.adagrad import mean_squared_length
-from treemax.learning.label_tree import Common, Settings, TreeTraining
-from treemax.pools import Table, Threads
+from treemax.models.label_tree.model import PackedTree
+from treemax.models.label_tree.training import Common, Settings, TreeTraining
+from treemax.models.one_vs_all.training import mean_squared_length
+from treemax.parallel.pools import Table, Threads
 from treemax.trees import TREES, complete_tree
 
 N_LABELS = 40

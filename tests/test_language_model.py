@@ -11,11 +11,9 @@ from sklearn.exceptions import NotFittedError
 
 import treemax
 from treemax import TreeLanguageModel
-from treemax.estimators import TrainingInterrupted
-from treemax.estimators.vocabulary import END, UNKNOWN, Vocabulary, tokens
-from treemax.inference.learned_tree import padded
-from treemax.kernels import language_model as kernels
-from treemax.learning.language_model import (
+from treemax.models import TrainingInterrupted
+from treemax.models.language_model import kernels
+from treemax.models.language_model.training import (
     OPTIMIZERS,
     START_SQUARES,
     FlatOutput,
@@ -24,7 +22,9 @@ from treemax.learning.language_model import (
     Training,
     TreeOutput,
 )
-from treemax.learning.learned_tree import Structure
+from treemax.models.language_model.words import END, UNKNOWN, Vocabulary, tokens
+from treemax.models.learned_tree.model import padded
+from treemax.models.learned_tree.training import Structure
 from treemax.trees import crowned_tree, random_tree
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat ran to the dog", "a dog ran", ""] * 8
@@ -537,6 +537,6 @@ def test_bad_questions_are_refused():
 
 
 def test_what_does_not_fit_in_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("treemax.estimators.language_model.available_bytes", lambda: 1000)
+    monkeypatch.setattr("treemax.models.language_model.estimator.available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match="11 words at dimension 6"):
         small_model().fit(TEXTS)

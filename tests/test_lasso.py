@@ -11,11 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import treemax
-from treemax.inputs import as_rows
-from treemax.kernels import lasso as kernels
-from treemax.kernels import siblings
-from treemax.learning.label_tree import SLOPES
-from treemax.learning.lasso import LOSSES, held_out, train_sparsely
+from treemax.inputs.rows import as_rows
+from treemax.models.label_tree import kernels as siblings
+from treemax.models.label_tree import lasso_kernels as kernels
+from treemax.models.label_tree.lasso import LOSSES, held_out, train_sparsely
+from treemax.models.label_tree.training import SLOPES
 
 
 def problem(n_rows, n_children, n_features=25, seed=0, share=0.4, most=3):

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import treemax
 from treemax import HashingText, LearnedTree, TextModel
 from treemax.checks import example_data, example_lists
-from treemax.estimators import TrainingInterrupted
-from treemax.inference.learned_tree import LearnedTreeModel, aligned, padded, vectors_of
-from treemax.inputs import as_rows
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import as_rows
 from treemax.kernels.assignment import take_best_bounded
-from treemax.labels import Targets
-from treemax.learning.assignment import assign_labels
-from treemax.learning.learned_tree import Settings, Structure, Training, deepest, suggested_passes
+from treemax.models import TrainingInterrupted
+from treemax.models.learned_tree.assignment import assign_labels
+from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, vectors_of
+from treemax.models.learned_tree.training import Settings, Structure, Training, deepest, suggested_passes
 from treemax.trees import Tree, huffman_tree, random_tree
 
 seeds = st.integers(0, 2**32 - 1)

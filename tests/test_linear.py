@@ -10,12 +10,12 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treemax.inference import linear
-from treemax.inputs import as_rows
+from treemax.inputs.labels import LabelIndex, read_labels, target_ids
+from treemax.inputs.rows import as_rows
 from treemax.kernels import arithmetic
-from treemax.kernels import linear as kernels
-from treemax.labels import LabelIndex, read_labels, target_ids
-from treemax.learning.adagrad import LOSSES, Settings, empty_model, learn, prior_bias
+from treemax.models.one_vs_all import kernels
+from treemax.models.one_vs_all import model as linear
+from treemax.models.one_vs_all.training import LOSSES, Settings, empty_model, learn, prior_bias
 
 N_FEATURES, N_LABELS = 9, 6
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from treemax.locks import ModelLock, fork_safe
-from treemax.threads import for_each
+from treemax.parallel.locks import ModelLock, fork_safe
+from treemax.parallel.threads import for_each
 
 
 def started(work, *args) -> threading.Thread:
@@ -124,7 +124,7 @@ def test_a_lock_is_free_again_after_an_error(kind):
 
 CONTROL_C = """
 import random, signal, sys, threading, time
-from treemax.locks import ModelLock
+from treemax.parallel.locks import ModelLock
 
 lock, stop, counts = ModelLock(), threading.Event(), [0, 0, 0]
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.inputs import as_rows
-from treemax.kernels import lom_tree as kernels
-from treemax.kernels.lom_tree import DEEPEST, Way
-from treemax.labels import Targets
-from treemax.learning.lom_tree import Settings, empty_model, learn, nodes_for
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import as_rows
+from treemax.models.lom_tree import kernels
+from treemax.models.lom_tree.kernels import DEEPEST, Way
+from treemax.models.lom_tree.training import Settings, empty_model, learn, nodes_for
 
 SETTINGS = Settings(0.3, 0.5)
 

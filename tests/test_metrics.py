@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, ndcg_score, top_k_accuracy_score
 
 from treemax import metrics
-from treemax.labels import LabelIndex, Targets
+from treemax.inputs.labels import LabelIndex, Targets
 from treemax.metrics import DensityScores, IdEncoder, Scores, evaluate, hits
 
 # ---- slow references: one row, one label at a time, from the definitions in docs/metrics.md

@@ -315,7 +315,7 @@ def run_python(program: str) -> str:
 
 
 def test_parts_within_parts_without_end_are_refused() -> None:
-    importlib.import_module("treemax.text")
+    importlib.import_module("treemax.text.vectorizers")
     part: dict = {"class": "HashingText", "state": {}}
     for _ in range(5000):
         part = {"class": "TextModel", "state": {"vectorizer": part, "estimator": part}}

@@ -6,9 +6,9 @@ import scipy.sparse as sp
 
 import treemax
 from treemax.checks import example_data
-from treemax.inputs import SparseRows, as_rows
-from treemax.labels import LabelIndex
-from treemax.numbering import MANY_FEATURES, FeatureNumbers, numbered
+from treemax.inputs.labels import LabelIndex
+from treemax.inputs.numbering import MANY_FEATURES, FeatureNumbers, numbered
+from treemax.inputs.rows import SparseRows, as_rows
 from treemax.trees.features import given_vectors
 
 FAR = 2**32 - 2

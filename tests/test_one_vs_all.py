@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 
 import treemax
 from treemax import OneVsAll
-from treemax.calibration import Calibration
+from treemax.models.calibration import Calibration
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_refuses_politely_what_would_not_fit():
 
 def test_probabilities_that_would_not_fit_point_to_top_k(monkeypatch):
     model = OneVsAll().fit(np.eye(3), ["a", "b", "c"])
-    monkeypatch.setattr("treemax.estimators.base.available_bytes", lambda: 20)
+    monkeypatch.setattr("treemax.models.base.available_bytes", lambda: 20)
     with pytest.raises(MemoryError, match="predict_topk"):
         model.predict_proba(np.eye(3))
 

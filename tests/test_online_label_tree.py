@@ -22,10 +22,10 @@ from sklearn.base import clone
 import treemax
 from reference_online_tree import as_arrays, random_stream
 from treemax import OnlineLabelTree
-from treemax.estimators.base import TrainingInterrupted
-from treemax.inputs import as_rows
-from treemax.labels import RaggedLabels
-from treemax.learning.online_tree import POLICIES
+from treemax.inputs.labels import RaggedLabels
+from treemax.inputs.rows import as_rows
+from treemax.models.base import TrainingInterrupted
+from treemax.models.online_label_tree.training import POLICIES
 
 VARIANTS = {
     **{policy: {"policy": policy, "arity": 2, "max_leaf": 3} for policy in sorted(POLICIES)},
@@ -256,7 +256,7 @@ def test_numpy_numbers_as_parameters(tmp_path):
 
 def test_interrupted_fit_keeps_what_was_learned(monkeypatch):
     X, y = data(11, n_rows=300)
-    import treemax.learning.online_tree as learning
+    import treemax.models.online_label_tree.training as learning
 
     monkeypatch.setattr(learning, "ROWS_AT_ONCE", 50)
     done, whole = [], learning._learn_piece

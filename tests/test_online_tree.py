@@ -12,9 +12,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from reference_online_tree import Reference, as_arrays, random_stream
-from treemax.inference.online_tree import OnlineTree
-from treemax.kernels import online_tree as kernels
-from treemax.learning.online_tree import POLICIES, SCHEDULES, Settings, empty_tree, learn, planted_tree
+from treemax.models.online_label_tree import kernels
+from treemax.models.online_label_tree.model import OnlineTree
+from treemax.models.online_label_tree.training import (
+    POLICIES,
+    SCHEDULES,
+    Settings,
+    empty_tree,
+    learn,
+    planted_tree,
+)
 from treemax.trees import Tree
 
 LANES = kernels.LANES
@@ -572,8 +579,8 @@ import sys
 from dataclasses import replace
 import numpy as np
 from reference_online_tree import as_arrays, random_stream
-from treemax.inference.online_tree import OnlineTree
-from treemax.learning.online_tree import POLICIES, Settings, empty_tree, learn, adopt_labels
+from treemax.models.online_label_tree.model import OnlineTree
+from treemax.models.online_label_tree.training import POLICIES, Settings, empty_tree, learn, adopt_labels
 
 def use(tree, rows, targets, how):
     tree.make_room_for_labels(int(targets.ids.max()) + 2)

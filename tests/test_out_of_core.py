@@ -18,18 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.estimators import label_tree
 from treemax.formats import Examples, FormatError, read_examples, write_examples
 from treemax.formats.examples import labelled
-from treemax.inputs import SparseRows, as_rows
-from treemax.labels import Targets, read_labels
-from treemax.learning import stored_rows
-from treemax.learning.label_tree import node_problems
-from treemax.learning.out_of_core import Below, Room, room_for_rows, stored_label_vectors
-from treemax.learning.stored_rows import Piles, RowWriter, Spool, even_piles
+from treemax.inputs.labels import Targets, read_labels
+from treemax.inputs.rows import SparseRows, as_rows
 from treemax.memory import as_bytes, used_bytes
+from treemax.models import stored_rows
+from treemax.models.label_tree import estimator as label_tree
+from treemax.models.label_tree.out_of_core import Below, Room, room_for_rows, stored_label_vectors
+from treemax.models.label_tree.training import node_problems
+from treemax.models.stored_rows import Piles, RowWriter, Spool, even_piles
+from treemax.text.vocabulary import Vocabulary
 from treemax.trees import label_vectors, random_tree
-from treemax.vocabulary import Vocabulary
 
 QUICK = settings(max_examples=40, deadline=None)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(treemax.__file__).parents[1])}
@@ -415,8 +415,8 @@ def test_killed_in_the_middle_leaves_no_files(tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     script = (
-        "import sys, treemax, treemax.learning.large_nodes as large, treemax.estimators.label_tree as tree\n"
-        "from treemax.learning.out_of_core import Room\n"
+        "import sys, treemax, treemax.models.label_tree.large_nodes as large, treemax.models.label_tree.estimator as tree\n"
+        "from treemax.models.label_tree.out_of_core import Room\n"
         "tree.room_for_rows = lambda *arguments: Room(100_000, 1)\n"
         "visited = large.LargeNode._visited\n"
         "def slowly(self, *arguments):\n"
@@ -438,9 +438,9 @@ def test_killed_in_the_middle_leaves_no_files(tmp_path):
 
 SCRIPT = """
 import sys, treemax
-from treemax.estimators import label_tree
+from treemax.models import label_tree
 from treemax.formats import read_examples
-from treemax.learning.out_of_core import Room
+from treemax.models.label_tree.out_of_core import Room
 from treemax.memory import release_free_memory, used_bytes
 
 def trained(path, from_disk):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import treemax
+from treemax.parallel.progress import progress_bar
 from treemax.parameters import check_choice, check_number
-from treemax.progress import progress_bar
 
 
 @pytest.mark.parametrize("value", [0, 1, 2.5, np.float32(0.5), np.int64(7), 10])

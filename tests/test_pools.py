@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import treemax
 from node_by_node import MODELS, clone, model_bytes, problem
-from treemax.inputs import SparseRows, as_rows
-from treemax.pools import Table, Threads, all_results, cluster_in_use, gathered, pool_for, using
-from treemax.ray_cluster import _result, bundles
+from treemax.inputs.rows import SparseRows, as_rows
+from treemax.parallel.pools import Table, Threads, all_results, cluster_in_use, gathered, pool_for, using
+from treemax.parallel.ray_cluster import _result, bundles
 
 
 class PartedPool:

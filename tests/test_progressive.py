@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError
 
 from treemax import metrics
-from treemax.inputs import SparseRows
-from treemax.labels import LabelIndex, read_labels
-from treemax.progressive import ProgressivePoint, ProgressiveRun, progressive_validation
+from treemax.inputs.labels import LabelIndex, read_labels
+from treemax.inputs.rows import SparseRows
+from treemax.metrics.progressive import ProgressivePoint, ProgressiveRun, progressive_validation
 
 
 def dense(X):

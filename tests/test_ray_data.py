@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import treemax
-from treemax.ray_data import Answering
+from treemax.parallel.ray_data import Answering
 
 TEXTS = ["red apple", "green apple", "fast car", "red car"] * 10
 LABELS = ["fruit", "fruit", "vehicle", "vehicle"] * 10

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.inference.recall_paper import Descent
-from treemax.kernels import recall_paper as kernels
+from treemax.inputs.labels import Targets
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import LEAST_NEW
-from treemax.labels import Targets
-from treemax.learning.recall_paper import candidates_for, depth_for, empty_model, learn
-from treemax.learning.recall_tree import Settings
+from treemax.models.recall_tree import paper_kernels as kernels
+from treemax.models.recall_tree.paper_model import Descent
+from treemax.models.recall_tree.paper_training import candidates_for, depth_for, empty_model, learn
+from treemax.models.recall_tree.training import Settings
 
 SETTINGS = Settings(0.3, 0.2, 0.5, 1.0, 1e-3, 0.1)
 
@@ -30,7 +30,7 @@ def problem(n_rows=400, n_labels=40, n_features=12, seed=0):
 
 def learned(X, y, descent, sparse=False, passes=1):
     model = empty_model(sparse, X.shape[1], int(y.max()) + 1, descent.n_candidates)
-    rows = treemax.inputs.as_rows(sp.csr_matrix(X) if sparse else X)
+    rows = treemax.inputs.rows.as_rows(sp.csr_matrix(X) if sparse else X)
     targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
     orders = [np.arange(len(y), dtype=np.uint32)] * passes
     list(learn(model, rows, targets, orders, SETTINGS, descent, passes * len(y)))
@@ -337,7 +337,7 @@ def test_threads_keep_counts_sound(sparse, threads):
     X[np.abs(X) < 0.7] = 0.0
     descent = Descent(6, 8)
     model = empty_model(sparse, 40, 200, 6)
-    rows = treemax.inputs.as_rows(sp.csr_matrix(X) if sparse else X)
+    rows = treemax.inputs.rows.as_rows(sp.csr_matrix(X) if sparse else X)
     targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
     orders = [np.random.RandomState(i).permutation(len(y)).astype(np.uint32) for i in range(3)]
     list(learn(model, rows, targets, orders, SETTINGS, descent, 3 * len(y), threads))

@@ -8,12 +8,12 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from treemax.calibration import Calibration
-from treemax.inference.recall_tree import Beam, _restored_candidates
-from treemax.kernels.recall_tree import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
+from treemax.inputs.labels import Targets
 from treemax.kernels.scorers import EMPTY, LEAST_NEW
-from treemax.labels import Targets
-from treemax.learning.recall_tree import (
+from treemax.models.calibration import Calibration
+from treemax.models.recall_tree.kernels import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
+from treemax.models.recall_tree.model import Beam, _restored_candidates
+from treemax.models.recall_tree.training import (
     Settings,
     candidates_for,
     deepened,
@@ -142,7 +142,7 @@ def test_learns_as_the_reference_does(arity, depth, n_candidates, sparse):
     X[np.abs(X) < 0.4] = 0.0
     beam = Beam(3, n_candidates, 0.0, 0.3)
     model = empty_model(sparse, X.shape[1], 30, arity, depth, 30)
-    rows = treemax.inputs.as_rows(sp.csr_matrix(X) if sparse else X)
+    rows = treemax.inputs.rows.as_rows(sp.csr_matrix(X) if sparse else X)
     targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
     list(learn(model, rows, targets, [np.arange(len(y), dtype=np.uint32)], SETTINGS, beam, len(y)))
     reference = Reference(arity, depth, 30, X.shape[1], beam, SETTINGS, LEAST_NEW if sparse else 0.0)

@@ -2,7 +2,7 @@
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from treemax.estimators import MODELS
+from treemax.models import MODELS
 
 EXPECTED_FAILURES: dict[str, str] = {}
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.calibration import (
+from treemax.models.calibration import (
     LEADING,
     Calibration,
     best_threshold,

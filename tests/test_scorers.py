@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import treemax
-from treemax.inference.scorers import able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import HalfScorers, scores, scores_of, update
+from treemax.models.scorers import able_to_learn, dense_scorers, for_answers, frozen_scorers
 
 
 @kernel

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from treemax.inputs import as_rows
-from treemax.kernels import siblings as kernels
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import as_rows
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_kernel, kernel
-from treemax.labels import Targets
-from treemax.learning.label_tree import LOSSES, SLOPES, LevelScores, node_problems
+from treemax.models.label_tree import kernels
+from treemax.models.label_tree.training import LOSSES, SLOPES, LevelScores, node_problems
 from treemax.trees import Tree, complete_tree, huffman_tree, random_tree
 
 N_FEATURES = 12

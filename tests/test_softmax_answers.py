@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from treemax.inference import softmax_tree as inference
-from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
+from treemax.models.softmax_tree import model as inference
+from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 
 WIDTHS = (1, 7, 8, 9, 15, 16, 17, 24, 25, 32, 50)
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.estimators.softmax_tree import ALPHA_OF_FEW, ALPHAS, _in_words
-from treemax.inference.softmax_tree import Branch, Softmax, SoftmaxTreeModel
-from treemax.inputs import as_rows
-from treemax.learning import softmax_tree as learning
-from treemax.learning import tao_start
-from treemax.learning.tao import (
+from treemax.inputs.rows import as_rows
+from treemax.models.softmax_tree import sizes as learning
+from treemax.models.softmax_tree import start as tao_start
+from treemax.models.softmax_tree.estimator import ALPHA_OF_FEW, ALPHAS, _in_words
+from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
+from treemax.models.softmax_tree.training import (
     BETA,
     DROP,
     LEAST_CHANCE,
@@ -30,7 +30,7 @@ from treemax.learning.tao import (
     grown,
     table_of,
 )
-from treemax.pools import Threads
+from treemax.parallel.pools import Threads
 
 
 def problem(n_rows=300, n_labels=15, n_features=8, noise=0.4, seed=0):

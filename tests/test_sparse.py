@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from treemax.sparse import csr_parts
+from treemax.inputs.scipy_sparse import csr_parts
 
 FAR = 2**31 - 1
 
@@ -161,7 +161,7 @@ def test_no_damage_ends_the_process():
     script = """
         import numpy as np, scipy.sparse as sp, warnings
         from treemax import OneVsAll
-        from treemax.labels import read_labels
+        from treemax.inputs.labels import read_labels
         warnings.simplefilter("ignore")
         random = np.random.default_rng(0)
         model = OneVsAll(passes=1).fit(sp.csr_matrix(np.eye(6)), list("abcabc"))

@@ -7,14 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treemax.inference.sparse_scorers import (
-    empty_sparse_scorers,
-    n_entries,
-    restored_sparse,
-    stored_sparse,
-    with_buckets,
-    with_features,
-)
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import (
     LEAST_NEW,
@@ -25,6 +17,14 @@ from treemax.kernels.scorers import (
     settle,
     update,
     update_of,
+)
+from treemax.models.sparse_scorers import (
+    empty_sparse_scorers,
+    n_entries,
+    restored_sparse,
+    stored_sparse,
+    with_buckets,
+    with_features,
 )
 
 RATE, INITIAL = np.float32(0.5), np.float32(1.0)

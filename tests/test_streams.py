@@ -15,8 +15,8 @@ import scipy.sparse as sp
 
 import treemax
 from treemax.formats import FORMATS, Examples, open_examples, write_examples
-from treemax.inputs import SparseRows
-from treemax.labels import read_labels
+from treemax.inputs.labels import read_labels
+from treemax.inputs.rows import SparseRows
 
 ONLINE = ("OneVsAll", "OnlineLabelTree", "RecallTree", "LOMTree")
 

@@ -31,7 +31,7 @@ from sklearn.utils.validation import check_is_fitted
 from treemax import OneVsAll, TrainingInterrupted
 from treemax.kernels.text import is_word_character, sort_buckets
 from treemax.modelfile import ModelFileError, load, prefixed, read_model, save, saveable, write_model
-from treemax.text import HashingText, TextModel, TfidfText, read_texts
+from treemax.text.vectorizers import HashingText, TextModel, TfidfText, read_texts
 
 TEXTS = [
     "The cat sat on the mat, the red mat.",
@@ -329,7 +329,7 @@ def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"{text} {i}" for i in range(50) for text in TEXTS]
     whole = HashingText(char_ngram_range=(3, 4)).transform(texts)
     for size in (0, 1, 100, 1000):
-        monkeypatch.setattr("treemax.words.BATCH_BYTES", size)
+        monkeypatch.setattr("treemax.text.words.BATCH_BYTES", size)
         assert equal(HashingText(char_ngram_range=(3, 4)).transform(texts), whole)
 
 
@@ -400,7 +400,7 @@ def test_hashing_of_another_kind_is_refused(tmp_path: Path, change: dict[str, An
 def test_kernels_stay_within_their_arrays(tmp_path: Path) -> None:
     """The tightest texts (words of one letter, lone bytes of each length) with bounds checked."""
     program = """
-from treemax.text import HashingText
+from treemax.text.vectorizers import HashingText
 texts = ["a", "a a", "a b c d e f g", "", "é", "模", "😀", "a\\ud800", " ", "ab" * 40]
 for characters in (None, (1, 1), (1, 4)):
     for bits in (1, 12):

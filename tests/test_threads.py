@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from treemax import threads
-from treemax.threads import (
+from treemax.parallel import threads
+from treemax.parallel.threads import (
     delayed_interrupt,
     for_each,
     interruptible,

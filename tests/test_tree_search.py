@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treemax.inference.label_tree import Forest, NodeWeights, PackedTree
-from treemax.inputs import as_rows
+from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
+from treemax.models.label_tree.model import Forest, NodeWeights, PackedTree
 from treemax.trees import Tree, complete_tree, huffman_tree
 
 N_FEATURES = 20
@@ -527,8 +527,8 @@ def test_from_arrays_leaves_the_callers_dictionary_alone():
 MUTANTS = """
 import sys
 import numpy as np, scipy.sparse as sp
-from treemax.inference.label_tree import PackedTree
-from treemax.inputs import as_rows
+from treemax.models.label_tree.model import PackedTree
+from treemax.inputs.rows import as_rows
 rows = as_rows(sp.random(5, 20, 0.4, format="csr", random_state=0, dtype=np.float32))
 accepted = 0
 models = {}

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treemax.inputs import as_rows
-from treemax.labels import LabelIndex, read_labels, target_ids
+from treemax.inputs.labels import LabelIndex, read_labels, target_ids
+from treemax.inputs.rows import as_rows
 from treemax.trees import (
     Tree,
     complete_tree,
@@ -371,8 +371,8 @@ def test_label_vectors_against_numpy(seed, most):
 
 CANCELLING = """
 import numpy as np, scipy.sparse as sp
-from treemax.inputs import as_rows
-from treemax.labels import Targets
+from treemax.inputs.rows import as_rows
+from treemax.inputs.labels import Targets
 from treemax.trees import label_vectors
 for n in (4, 200_000):
     X = sp.csr_matrix(np.tile([[1.0], [-1.0]], (n // 2, 1)))
@@ -381,8 +381,8 @@ for n in (4, 200_000):
 """
 HUGE = """
 import numpy as np, scipy.sparse as sp
-from treemax.inputs import as_rows
-from treemax.labels import Targets
+from treemax.inputs.rows import as_rows
+from treemax.inputs.labels import Targets
 from treemax.trees import kmeans_tree, label_vectors
 random = np.random.RandomState(0)
 X = sp.csr_matrix((random.uniform(0.5, 1.0, size=(400, 6)) * 1e15).astype(np.float32))

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 import treemax
 from treemax import tuning
 from treemax.cli.main import commands
-from treemax.estimators import MODELS
 from treemax.extras import MissingExtra
+from treemax.models import MODELS
 from treemax.tuning import parse_metric
 from treemax.tuning import search as search_module
 from treemax.tuning.data import TuningData, holds_texts, sample_sizes

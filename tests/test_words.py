@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
 from treemax import TfidfText
-from treemax.words import PLAIN, _AnalysedWords, _PlainWords, _word_characters, word_counter
+from treemax.text.words import PLAIN, _AnalysedWords, _PlainWords, _word_characters, word_counter
 
 PARAMETERS = {**TfidfText().get_params(), "min_df": 1}
 WORDS = st.sampled_from(
@@ -79,7 +79,7 @@ def test_words_and_counts_are_those_of_the_analyzer(first, second, lowercase):
 
 @pytest.mark.parametrize("batch", [1, 50, 2**20])
 def test_many_words_in_small_batches(batch, monkeypatch):
-    monkeypatch.setattr("treemax.words.BATCH_BYTES", batch)
+    monkeypatch.setattr("treemax.text.words.BATCH_BYTES", batch)
     random = np.random.RandomState(0)
     texts = [" ".join(f"w{n}" for n in random.zipf(1.3, random.randint(0, 200)) % 5000) for _ in range(300)]
     reference = CountVectorizer(dtype=np.float32)

@@ -17,13 +17,13 @@ WARM_UP_ROWS = 300
 
 
 def models():
-    from treemax.estimators import MODELS
+    from treemax.models import MODELS
 
     return list(MODELS)
 
 
 def _model(settings):
-    from treemax.estimators import MODELS
+    from treemax.models import MODELS
 
     arguments = {name: value for name, value in settings.items() if name not in ("model", "threads")}
     if settings["model"] not in MODELS:

@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.language.problems import Rows
 from benchmarks.softmax.answers import singly
-from treemax.inference.softmax_tree import DenseSoftmaxTrees
-from treemax.threads import one_blas_thread
+from treemax.models.softmax_tree.model import DenseSoftmaxTrees
+from treemax.parallel.threads import one_blas_thread
 
 BLOCK = 2048  # rows whose probabilities are held at a time
 EPSILONS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)

@@ -19,9 +19,9 @@ import treemax
 from benchmarks.measure import Data
 from benchmarks.output import keep, number, table
 from benchmarks.suites import prepared
-from treemax.inference.softmax_tree import DenseSoftmaxTrees
-from treemax.inputs import read_only
-from treemax.kernels import softmax_tree as kernels
+from treemax.inputs.rows import read_only
+from treemax.models.softmax_tree import kernels
+from treemax.models.softmax_tree.model import DenseSoftmaxTrees
 
 ROUNDS = 60
 CALLS = 500  # of one row, a round

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from treemax.checkpoints import checkpoint
-    from treemax.estimators import (
+    from treemax.metrics.progressive import progressive_validation
+    from treemax.modelfile import ModelFileError
+    from treemax.models import (
         MODELS,
         LabelTree,
         LearnedTree,
@@ -23,39 +24,38 @@ if TYPE_CHECKING:
         TrainingInterrupted,
         TreeLanguageModel,
     )
-    from treemax.modelfile import ModelFileError
+    from treemax.parallel.checkpoints import checkpoint
+    from treemax.parallel.ray_cluster import cluster
+    from treemax.parallel.ray_data import predict_dataset
     from treemax.plots import plot_history, plot_tree, show_tree
-    from treemax.progressive import progressive_validation
-    from treemax.ray_cluster import cluster
-    from treemax.ray_data import predict_dataset
-    from treemax.text import HashingText, TextModel, TfidfText
+    from treemax.text.vectorizers import HashingText, TextModel, TfidfText
     from treemax.tuning import TuneResult, tune
 
 # Names are imported when first used: the command line answers `--help` without waiting for Numba.
 _HOMES = {
-    "MODELS": "treemax.estimators",
-    "LabelTree": "treemax.estimators",
-    "LearnedTree": "treemax.estimators",
-    "LOMTree": "treemax.estimators",
-    "OneVsAll": "treemax.estimators",
-    "OnlineLabelTree": "treemax.estimators",
-    "RecallTree": "treemax.estimators",
-    "SoftmaxForest": "treemax.estimators",
-    "SoftmaxTree": "treemax.estimators",
-    "TopK": "treemax.estimators",
-    "TrainingInterrupted": "treemax.estimators",
-    "TreeLanguageModel": "treemax.estimators",
+    "MODELS": "treemax.models",
+    "LabelTree": "treemax.models",
+    "LearnedTree": "treemax.models",
+    "LOMTree": "treemax.models",
+    "OneVsAll": "treemax.models",
+    "OnlineLabelTree": "treemax.models",
+    "RecallTree": "treemax.models",
+    "SoftmaxForest": "treemax.models",
+    "SoftmaxTree": "treemax.models",
+    "TopK": "treemax.models",
+    "TrainingInterrupted": "treemax.models",
+    "TreeLanguageModel": "treemax.models",
     "ModelFileError": "treemax.modelfile",
     "plot_history": "treemax.plots",
     "plot_tree": "treemax.plots",
     "show_tree": "treemax.plots",
-    "checkpoint": "treemax.checkpoints",
-    "cluster": "treemax.ray_cluster",
-    "predict_dataset": "treemax.ray_data",
-    "progressive_validation": "treemax.progressive",
-    "HashingText": "treemax.text",
-    "TextModel": "treemax.text",
-    "TfidfText": "treemax.text",
+    "checkpoint": "treemax.parallel.checkpoints",
+    "cluster": "treemax.parallel.ray_cluster",
+    "predict_dataset": "treemax.parallel.ray_data",
+    "progressive_validation": "treemax.metrics.progressive",
+    "HashingText": "treemax.text.vectorizers",
+    "TextModel": "treemax.text.vectorizers",
+    "TfidfText": "treemax.text.vectorizers",
     "TuneResult": "treemax.tuning",
     "tune": "treemax.tuning",
 }
@@ -99,7 +99,10 @@ def load(path: Any, verify: bool | None = None) -> Any:
     """
     from treemax.modelfile import load as load_model
 
-    for module in ("treemax.estimators", "treemax.text"):  # they register the classes that a file may hold
+    for module in (
+        "treemax.models",
+        "treemax.text.vectorizers",
+    ):  # they register the classes that a file may hold
         import_module(module)
     return load_model(path, verify)
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from treemax import load
 from treemax.datasets import load_wordnet
-from treemax.estimators import MODELS, TopK
 from treemax.formats import Examples
 from treemax.metrics import evaluate
-from treemax.text import TfidfText
+from treemax.models import MODELS, TopK
+from treemax.text.vectorizers import TfidfText
 
 MINUTES = ("softmax-tree", "softmax-forest")  # models that would make the demonstration wait
 HEADER = f"{'model':<20} {'P@1':>7} {'P@5':>7} {'train s':>9} {'us/example':>11} {'model MB':>9}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from treemax.threads import thread_count
+from treemax.parallel.threads import thread_count
 
 LARGEST_WHOLE = 2**31 - 1  # of a parameter: products of a few of them stay within 64 bits
 LARGEST, SMALLEST = 3.4e38, 1.2e-38  # as far as the float32 of the kernels goes

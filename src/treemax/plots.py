@@ -17,7 +17,7 @@ from treemax.parameters import check_number
 from treemax.trees import NodeLabels, Tree
 
 if TYPE_CHECKING:
-    from treemax.learning.tao import Record
+    from treemax.models.softmax_tree.training import Record
 
 LINE = 0.1  # inches that a line of a node's box takes
 

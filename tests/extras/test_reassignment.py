@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treemax.learning.assignment import assign_labels, node_gradient
+from treemax.models.learned_tree.assignment import assign_labels, node_gradient
 from treemax.torch import TreeSoftmax
 from treemax.torch.reassignment import (
     NOWHERE,

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from fuzz.plain_parsers import parsed
 from treemax.formats import FORMATS, Examples, FormatError, open_examples, read_examples
 from treemax.formats.examples import concatenate
-from treemax.inputs import SparseRows
+from treemax.inputs.rows import SparseRows
 
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
 LONGEST_MESSAGE = 1000

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from treemax.formats import Examples
-from treemax.inputs import SparseRows
+from treemax.inputs.rows import SparseRows
 from treemax.replacing import claim
 
 

@@ -12,8 +12,8 @@ import click
 
 from treemax.formats import Examples, FormatError, Reader, open_examples
 from treemax.formats.examples import labelled
-from treemax.labels import RaggedLabels
-from treemax.progress import progress_bar
+from treemax.inputs.labels import RaggedLabels
+from treemax.parallel.progress import progress_bar
 
 BITS = 18  # names of features are hashed into 2**18 columns, unless told otherwise
 
@@ -106,7 +106,7 @@ def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
 
 def takes_text(model: Any) -> bool:
     """Whether the model answers to raw text."""
-    from treemax.text import TextModel
+    from treemax.text.vectorizers import TextModel
 
     return isinstance(model, TextModel)
 

@@ -30,7 +30,7 @@ def info(model: str | None, as_json: bool, verify: bool, models: bool) -> None:
 
 
 def _known_models() -> dict[str, str]:
-    from treemax.estimators import MODELS
+    from treemax.models import MODELS
 
     return {name: (kind.__doc__ or "").strip().splitlines()[0] for name, kind in MODELS.items()}
 

@@ -73,7 +73,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
     from treemax.cli.data import remember_reading
-    from treemax.estimators import TrainingInterrupted
+    from treemax.models import TrainingInterrupted
 
     model = make_model(model_name, settings, jobs)
     places = {"--cluster": cluster, "--checkpoint": checkpoint}
@@ -113,7 +113,7 @@ def _check_options(
     model: Any, name: str, data: str, hierarchy: str | None, memory: int | None, scratch: str | None, places: dict[str, str | None]
 ) -> None:  # fmt: skip
     """Refuse options that the model, DATA or each other cannot do with."""
-    from treemax.estimators import MODELS
+    from treemax.models import MODELS
 
     if hierarchy is not None and "tree" not in model.get_params():
         raise click.UsageError(f"--hierarchy is for models with a tree over the labels, not for {name}.")
@@ -138,7 +138,7 @@ def _in_memory(
 ) -> tuple[Any, Callable[[], object]]:
     """The model for DATA, all of which is read, and how to train it."""
     from treemax.cli.data import TrainingRows, opened, read_edges, read_whole
-    from treemax.text import TextModel
+    from treemax.text.vectorizers import TextModel
 
     with opened(data, **reading) as reader:
         learnable = TrainingRows(reader.name)
@@ -157,7 +157,7 @@ def _from_disk(
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """The model for DATA, of which the beginning is read, and how to train it with little memory."""
     from treemax.cli.data import BITS, first_labelled, opened, read_edges
-    from treemax.text import TextModel
+    from treemax.text.vectorizers import TextModel
 
     with opened(data, **reading) as reader:
         examples = first_labelled(reader)

@@ -94,14 +94,14 @@ def model_options(command: Command) -> Command:
 
 
 def _complete_model(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
-    from treemax.estimators import MODELS
+    from treemax.models import MODELS
 
     return [name for name in MODELS if name.startswith(start)]
 
 
 def make_model(name: str, settings: tuple[str, ...], jobs: int) -> Any:
     """The model of this name with these parameters."""
-    from treemax.estimators import MODELS
+    from treemax.models import MODELS
 
     if name not in MODELS:
         raise click.BadParameter(
@@ -115,7 +115,7 @@ def make_model(name: str, settings: tuple[str, ...], jobs: int) -> Any:
 
 def make_vectorizer(kind: str, settings: tuple[str, ...]) -> Any:
     """The text vectoriser of this kind with these parameters."""
-    from treemax.text import HashingText, TfidfText
+    from treemax.text.vectorizers import HashingText, TfidfText
 
     vectorizer = {"tfidf": TfidfText, "hashing": HashingText}[kind]
     return vectorizer(**read_settings(vectorizer, settings, "--text-set"))

@@ -19,8 +19,8 @@ OWN_FOLDER = "treemax-"  # how the names of folders begin that are made here
 
 def check_room(path: str, examples: Any, model: Any) -> None:
     """Refuse a disk that has no room for the labels, and for the weights where their number is known, before training."""
-    from treemax.estimators import OneVsAll
     from treemax.memory import in_words
+    from treemax.models import OneVsAll
 
     labels = set(examples.labels.values.tolist())
     needed = 4096 + 16 * len(labels) + sum(len(label) for label in labels if isinstance(label, str))

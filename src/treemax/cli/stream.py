@@ -72,7 +72,7 @@ def stream(
     """
     import treemax
     from treemax.cli.data import TrainingRows, chunks, opened, remember_reading
-    from treemax.threads import delayed_interrupt
+    from treemax.parallel.threads import delayed_interrupt
 
     if start is not None and (settings or text_settings):
         raise click.UsageError(
@@ -120,7 +120,7 @@ class _Learner:
     def __init__(
         self, model: Any, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, report: Callable[[Any], object]
     ) -> None:  # fmt: skip
-        from treemax.progressive import ProgressiveRun
+        from treemax.metrics.progressive import ProgressiveRun
 
         self.model, self.run = model, None
         self._vectorizer, self._rows, self._kept, self._report = vectorizer, rows, kept, report
@@ -147,8 +147,8 @@ class _Learner:
 
     def _begun(self, examples: Any) -> Any:
         from treemax.cli.data import check_kind
-        from treemax.progressive import ProgressiveRun
-        from treemax.text import TextModel
+        from treemax.metrics.progressive import ProgressiveRun
+        from treemax.text.vectorizers import TextModel
 
         if not hasattr(self.model, "model_") and examples.texts is not None:
             self.model = TextModel(self._vectorizer, self.model)
@@ -176,7 +176,7 @@ class _Learner:
 
 def _check_online(model: Any) -> None:
     if not hasattr(model, "partial_fit"):
-        from treemax.estimators import MODELS
+        from treemax.models import MODELS
 
         able = ", ".join(name for name, kind in MODELS.items() if hasattr(kind, "partial_fit"))
         kind = type(getattr(model, "estimator", model)).__name__

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, and tables and data sets that are at hand already. See `treemax.arrow` for the columns."""
+"""Parquet and Arrow files, and tables and data sets that are at hand already. See `treemax.inputs.arrow_columns` for the columns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from treemax.arrow import Trouble, labels_of, layout_of, rows_of, texts_of
 from treemax.extras import imported
 from treemax.formats.errors import BadLines, FormatError, reason
 from treemax.formats.examples import Examples, keep_where, rechunk
 from treemax.formats.options import Options
 from treemax.formats.streams import Source, seekable
-from treemax.inputs import SparseRows
+from treemax.inputs.arrow_columns import Trouble, labels_of, layout_of, rows_of, texts_of
+from treemax.inputs.rows import SparseRows
 
 BATCH_ROWS = 4096
 GROUP_ROWS = 16_384  # rows of a row group that is written

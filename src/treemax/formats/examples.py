@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs import SparseRows
-from treemax.labels import RaggedLabels
+from treemax.inputs.labels import RaggedLabels
+from treemax.inputs.rows import SparseRows
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """A file, or a chunk of one: the labels of each example, and its features (`rows`) or its text (`texts`).
 
-    >>> from treemax.labels import read_labels
+    >>> from treemax.inputs.labels import read_labels
     >>> examples = Examples(read_labels([["a"], ["b", "c"]]), texts=["one", "two"])
     >>> len(examples), examples[1:].labels[0]
     (2, ['b', 'c'])

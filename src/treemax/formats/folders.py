@@ -12,7 +12,7 @@ from treemax.formats.errors import BadLines, FormatError
 from treemax.formats.examples import Examples
 from treemax.formats.options import Options
 from treemax.formats.streams import Source, shards_of
-from treemax.inputs import SparseRows
+from treemax.inputs.rows import SparseRows
 
 
 class Folder:

@@ -20,7 +20,7 @@ from treemax.formats.numbers import shortest
 from treemax.formats.options import Options
 from treemax.formats.streams import Source
 from treemax.formats.vw import hash_name
-from treemax.inputs import MAX_FEATURES, SparseRows
+from treemax.inputs.rows import MAX_FEATURES, SparseRows
 
 _OVERFLOW = float(2**128 - 2**103)  # from here on, rounding to float32 gives infinity
 _WORDS = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from treemax.formats.errors import shown
 from treemax.formats.examples import integer_labels, string_labels
-from treemax.labels import RaggedLabels
+from treemax.inputs.labels import RaggedLabels
 
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)

@@ -35,8 +35,8 @@ from treemax.formats.examples import (
 )
 from treemax.formats.options import Options
 from treemax.formats.streams import Source, seekable
-from treemax.inputs import MAX_FEATURES, SparseRows, ascends
-from treemax.labels import RaggedLabels, read_labels
+from treemax.inputs.labels import RaggedLabels, read_labels
+from treemax.inputs.rows import MAX_FEATURES, SparseRows, ascends
 
 _STRETCH_ROWS = 4096
 _STRETCH_BYTES = 4 * 1024 * 1024  # of dense rows

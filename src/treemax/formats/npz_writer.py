@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from treemax.formats.examples import Examples
 from treemax.formats.streams import append
-from treemax.inputs import SparseRows
-from treemax.labels import RaggedLabels
+from treemax.inputs.labels import RaggedLabels
+from treemax.inputs.rows import SparseRows
 from treemax.replacing import temporary_room
 
 

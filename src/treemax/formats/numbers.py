@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.formats.examples import Examples
-from treemax.inputs import SparseRows
+from treemax.inputs.rows import SparseRows
 
 
 def shortest(values: NDArray[np.float32]) -> list[str]:

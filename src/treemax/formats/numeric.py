@@ -20,7 +20,7 @@ from treemax.formats.examples import Examples, integer_labels
 from treemax.formats.numbers import pairs, sparse_rows_to_write
 from treemax.formats.options import Options
 from treemax.formats.streams import Source, append
-from treemax.inputs import MAX_FEATURES, SparseRows
+from treemax.inputs.rows import MAX_FEATURES, SparseRows
 from treemax.replacing import temporary_room
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from treemax.inputs import MAX_FEATURES
+from treemax.inputs.rows import MAX_FEATURES
 
 FORMATS = ("fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow")
 MAX_BITS = 31  # of a hash: the names of a file go into at most 2**31 columns

@@ -22,9 +22,9 @@ from treemax.formats.kinds import NUMBER, LabelKind
 from treemax.formats.numbers import pairs, sparse_rows_to_write
 from treemax.formats.options import Options
 from treemax.formats.streams import Source
-from treemax.inputs import SparseRows
+from treemax.inputs.labels import RaggedLabels
+from treemax.inputs.rows import SparseRows
 from treemax.kernels import parse
-from treemax.labels import RaggedLabels
 
 _INTEGERS = re.compile(r"[+-]?\d+(?:,[+-]?\d+)*", re.ASCII)
 _LIMITS = Limits(-(2**62), 2**62, 0, 2**32 - 1)

@@ -38,7 +38,7 @@ def write_examples(
     A name that ends in `.gz` is compressed, `-` is standard output, and `format="auto"` goes by the name.
 
     >>> import tempfile, treemax.formats as formats
-    >>> from treemax.labels import read_labels
+    >>> from treemax.inputs.labels import read_labels
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = folder + "/pets.jsonl.gz"
     ...     formats.write_examples(path, formats.Examples(read_labels([["cat"]]), texts=["it purrs"]))

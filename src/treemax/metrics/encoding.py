@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
+from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 
 
 class IdEncoder:

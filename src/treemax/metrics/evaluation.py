@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.labels import Targets
+from treemax.inputs.labels import Targets
 from treemax.metrics.encoding import IdEncoder
 from treemax.metrics.per_label import LabelTallies
 from treemax.metrics.propensity import DEFAULT_A, DEFAULT_B

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.labels import Targets
+from treemax.inputs.labels import Targets
 from treemax.metrics.ranking import true_ids
 
 

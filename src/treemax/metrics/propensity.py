@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.labels import Targets
+from treemax.inputs.labels import Targets
 from treemax.metrics.ranking import discounts, ideal_gain, true_counts, true_ids
 
 DEFAULT_A = 0.55

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.labels import Targets
+from treemax.inputs.labels import Targets
 
 
 def hits(targets: Targets, top_ids: Any) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """Learning the tree of an output layer: statistics of classes at nodes, and classes given to children anew.
 
 Algorithms 1 and 2 of Jernite, Choromanska and Sontag (2017) under a bound on the depth, in the form for
-densities (equation 12). The rule is that of `treemax.learning.assignment`, which these functions are tested
+densities (equation 12). The rule is that of `treemax.models.learned_tree.assignment`, which these functions are tested
 against; here it is for tensors on any device and all nodes of a level at once.
 """
 

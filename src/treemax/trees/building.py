@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from treemax.inputs import SparseRows
-from treemax.labels import LabelIndex, Targets
+from treemax.inputs.labels import LabelIndex, Targets
+from treemax.inputs.rows import SparseRows
 from treemax.trees.builders import complete_tree, even_arity, huffman_tree, random_tree
 from treemax.trees.hierarchy import is_hierarchy, tree_of
 from treemax.trees.kmeans import kmeans_tree, label_vectors

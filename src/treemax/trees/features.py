@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from treemax.inputs import Rows, SparseRows, as_rows
-from treemax.labels import LabelIndex, read_labels
-from treemax.numbering import numbered
+from treemax.inputs.labels import LabelIndex, read_labels
+from treemax.inputs.numbering import numbered
+from treemax.inputs.rows import Rows, SparseRows, as_rows
 from treemax.trees.kmeans import unit_rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.labels import LabelIndex
+from treemax.inputs.labels import LabelIndex
 from treemax.trees.tree import NO_LABEL, Tree
 
 Name = str | int

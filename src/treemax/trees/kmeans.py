@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from treemax.inputs import Rows, SparseRows, read_only
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels import clustering as kernels
 from treemax.kernels import grouping
-from treemax.labels import Targets
+from treemax.parallel.pools import Arrays, Crew, Table, Threads, all_results, pool_for
 from treemax.parameters import check_number
-from treemax.pools import Arrays, Crew, Table, Threads, all_results, pool_for
 from treemax.trees.tree import NO_LABEL, Tree
 
 STRONGEST = 100  # entries of a label's vector that are used: fewer cost accuracy, more cost time only

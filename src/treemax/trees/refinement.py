@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from treemax.inputs import SparseRows, as_rows
+from treemax.inputs.rows import SparseRows, as_rows
 from treemax.trees.builders import even_arity
 from treemax.trees.kmeans import kmeans_tree, unit_rows
 from treemax.trees.tree import NO_LABEL, Tree

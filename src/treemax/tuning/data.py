@@ -13,10 +13,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.formats.examples import keep_labels
-from treemax.inputs import Rows, SparseRows, as_rows, chosen_rows, is_arrow
-from treemax.labels import LabelIndex, RaggedLabels, read_labels
+from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels
+from treemax.inputs.rows import Rows, SparseRows, as_rows, chosen_rows, is_arrow
 from treemax.memory import available_bytes
-from treemax.text import read_texts
+from treemax.text.vectorizers import read_texts
 from treemax.tuning.spaces import Setting
 
 LEAST_ROWS = 20

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.labels import LabelIndex, RaggedLabels
+from treemax.inputs.labels import LabelIndex, RaggedLabels
 from treemax.metrics import IdEncoder, Scores
 
 NAMES = {"p": "P", "psp": "PSP", "ndcg": "nDCG", "macro-f1": "macro-F1", "micro-f1": "micro-F1"}

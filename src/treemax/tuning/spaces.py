@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from treemax.estimators import MODELS
-from treemax.inputs import Rows, SparseRows
-from treemax.text import HashingText, TfidfText
+from treemax.inputs.rows import Rows, SparseRows
+from treemax.models import MODELS
+from treemax.text.vectorizers import HashingText, TfidfText
 
 Space = dict[str, tuple[Any, ...]]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from treemax.threads import interruptible
+from treemax.parallel.threads import interruptible
 
 Answer = TypeVar("Answer")
 AGAIN = 1.0  # seconds after which a trial that did not hear is interrupted again

@@ -1,1 +1,0 @@
-"""Prediction over packed weights: what a trained model is, independent of how it was trained."""

@@ -1,0 +1,1 @@
+"""X and y as callers bring them, checked and converted."""

@@ -1,0 +1,600 @@
+"""Labels as they come, and the one index (label <-> id) that every model uses.
+
+A model works with ids 0, 1, 2, ... only. `read_labels` turns whatever the caller calls `y` into
+`RaggedLabels` (a list of labels per row), `LabelIndex` gives every label its id, and `Targets` is the
+result: the ids of each row.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
+
+from treemax.inputs.rows import ascends, is_arrow, read_only
+from treemax.inputs.scipy_sparse import csr_parts
+from treemax.kernels import soundness
+
+LONGEST_FIXED = 100  # characters of a label for which NumPy's strings, all as wide as the longest, are used
+ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # what a row of several labels may be
+
+Form = Literal["vector", "lists", "indicator", "dense-indicator"]
+"""How the caller wrote `y`: a vector has one label a row, the other forms any number."""
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedLabels(Sequence):
+    """The labels of each row: row i has `values[indptr[i]:indptr[i+1]]`, integers or strings throughout.
+
+    This is the form the readers give and the cheapest `y` to hand to an estimator. It also behaves as a
+    sequence of lists.
+
+    >>> y = read_labels([["b", "a"], [], ["c"]])
+    >>> len(y), y[0]
+    (3, ['b', 'a'])
+    >>> np.asarray(read_labels(["north", "east"])).tolist()
+    ['north', 'east']
+    """
+
+    indptr: NDArray[np.int64]
+    values: NDArray[Any]  # int64, or object holding str
+    dtype: np.dtype  # of the labels as the caller gave them
+    form: Form = "lists"
+    n_columns: int = 0  # of an indicator matrix
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        row = range(len(self))[row]
+        return self.values[self.indptr[row] : self.indptr[row + 1]].tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """For NumPy: a vector of labels where every row has one, else a vector of lists."""
+        if copy is False:
+            raise ValueError("RaggedLabels become an array by copying; leave out copy=False.")
+        if self.form == "vector":
+            values = self.values[self.indptr[0] : self.indptr[-1]]
+            return values.astype(dtype_for(values, self.dtype) if dtype is None else dtype)
+        rows = np.empty(len(self), dtype=object)
+        for row, labels in enumerate(self):
+            rows[row] = labels
+        return rows if dtype is None else rows.astype(dtype)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return np.diff(self.indptr)
+
+    @property
+    def multi_label(self) -> bool:
+        return self.form != "vector"
+
+    @property
+    def is_indicator(self) -> bool:
+        return self.form in ("indicator", "dense-indicator")
+
+    def rows(self, start: int, stop: int) -> RaggedLabels:
+        """Rows `start` to `stop`, as a view."""
+        indptr = self.indptr[start : stop + 1]
+        first = int(indptr[0])
+        values = self.values[first : int(indptr[-1])]
+        return RaggedLabels(indptr - first, values, self.dtype, self.form, self.n_columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Label ids of each row, sorted and without duplicates: row i has `ids[indptr[i]:indptr[i+1]]`."""
+
+    indptr: NDArray[np.int64]
+    ids: NDArray[np.uint32]
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "ids"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, rows: slice) -> Targets:
+        start, stop, _ = rows.indices(len(self))
+        return Targets(self.indptr[start : max(start, stop) + 1], self.ids)
+
+
+def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
+    """The dtype for arrays of labels: NumPy's strings, all as wide as the longest, only where none is long.
+
+    One label of a million characters would make every other as large. Neither can NumPy's strings end in a NUL.
+
+    >>> dtype_for(["cat"], np.dtype(str)), dtype_for(["cat", "c" * 101], np.dtype(str))
+    (dtype('<U'), dtype('O'))
+    """
+    if dtype.kind != "U" or all(len(label) <= LONGEST_FIXED and label[-1:] != "\0" for label in labels):
+        return dtype
+    return np.dtype(object)
+
+
+def picked_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
+    """The label ids of some rows."""
+    starts, counts = targets.indptr[rows], targets.indptr[rows + 1] - targets.indptr[rows]
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    entry = np.arange(indptr[-1]) - np.repeat(indptr[:-1], counts)
+    return Targets(indptr, targets.ids[np.repeat(starts, counts) + entry])
+
+
+def read_labels(y: Any, name: str = "y") -> RaggedLabels:
+    """Understand `y`: a vector of strings or integers, a list of label lists, or an indicator matrix.
+
+    >>> read_labels(["cat", "dog"]).form
+    'vector'
+    >>> read_labels(["cat", 7])
+    Traceback (most recent call last):
+    ...
+    ValueError: y mixes strings and integers: row 1 has 7 after 'cat'. Labels must be all strings or all integers.
+    """
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None.")
+    if isinstance(y, RaggedLabels):
+        return _checked(y, name)
+    if sp.issparse(y):
+        return _read_indicator(y, name)
+    y = _without_wrapping(y, name)
+    if not isinstance(y, np.ndarray):
+        return _read_rows(list(y), name, np.dtype(str))
+    if y.ndim == 2 and y.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; it is used as a vector.",
+            DataConversionWarning,
+            stacklevel=3,
+        )
+        y = y.ravel()
+    if y.dtype != object:
+        return _read_array(y, name)
+    if y.ndim != 1:
+        raise ValueError(
+            f"{name} should be a 1d array or a list of label lists, got an object array of shape {y.shape}."
+        )
+    return _read_rows(list(y), name, np.dtype(object))
+
+
+def _checked(labels: RaggedLabels, name: str) -> RaggedLabels:
+    """Labels put together by hand: make sure that no row points outside."""
+    indptr = labels.indptr
+    if not len(indptr) or indptr[0] < 0 or indptr[-1] > len(labels.values) or not ascends(indptr):
+        raise ValueError(
+            f"{name} is not a valid RaggedLabels: its indptr does not fit its {len(labels.values)} values."
+        )
+    return labels
+
+
+def _without_wrapping(y: Any, name: str) -> Any:
+    """Series, frames, tensors and the like as an array or a list; what has no rows is refused."""
+    if np.ma.is_masked(y):
+        raise ValueError(f"{name} has masked values at row {int(np.argmax(np.ma.getmaskarray(y)))}.")
+    if isinstance(y, np.ndarray):
+        return y.astype(object) if y.dtype.kind == "T" else y  # NumPy's strings of any length
+    if is_arrow(y) and hasattr(y, "to_pylist") and not hasattr(y, "schema"):  # an array, not a table
+        return y.to_pylist()
+    if hasattr(y, "to_list"):  # a pandas or polars series
+        as_list = str(y.dtype).startswith(("List", "Array", "object", "str", "String"))
+        return y.to_list() if as_list else y.to_numpy()
+    if hasattr(y, "to_numpy"):  # a data frame: a column, or an indicator matrix
+        return y.to_numpy()
+    if hasattr(y, "__array__"):
+        return np.asarray(y)
+    if isinstance(y, str | bytes | dict | set | frozenset) or not isinstance(y, Iterable):
+        raise ValueError(
+            f"{name} is one {type(y).__name__}; expected one label, or a list of labels, per row."
+        )
+    return y
+
+
+def _read_rows(rows: list[Any], name: str, string_dtype: np.dtype) -> RaggedLabels:
+    """A list of labels, or of label lists."""
+    if any(isinstance(row, ROW_TYPES) for row in rows):
+        return _read_lists(rows, name)
+    values, dtype = _uniform(rows, name, None)
+    return RaggedLabels(
+        np.arange(len(rows) + 1), values, string_dtype if dtype.kind == "O" else dtype, "vector"
+    )
+
+
+def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
+    if y.ndim == 2 and y.dtype.kind in "biuf":
+        return _read_indicator(sp.csr_matrix(y), name, "dense-indicator")
+    if y.ndim != 1:
+        raise ValueError(
+            f"{name} should be a 1d array or a list of label lists, got an array of shape {y.shape}."
+        )
+    if y.dtype.kind == "U":
+        return RaggedLabels(np.arange(len(y) + 1), y.astype(object), np.dtype(str), "vector")
+    if y.dtype.kind not in "biuf":
+        raise ValueError(
+            f"Unknown label type: {name} has dtype {y.dtype}; labels must be strings or integers."
+        )
+    return RaggedLabels(np.arange(len(y) + 1), _integers(y, name), y.dtype, "vector")
+
+
+def _integers(y: NDArray[Any], name: str, row_of: Callable[[int], int] = int) -> NDArray[np.int64]:
+    """Integer labels as int64; floats pass only when they are whole numbers, each one integer and no other."""
+    if y.dtype.kind == "f":
+        for sound, complaint in (
+            (np.isfinite(y), "Input {name} contains NaN or infinity at row {row}."),
+            (
+                y == np.floor(y),
+                "Unknown label type: continuous. {name} has {label} at row {row}; labels must be strings or integers.",
+            ),
+            (
+                np.abs(y) < 2**53,
+                "{name} has {label} at row {row}: a float of that size stands for several integers; pass integers.",
+            ),
+        ):
+            if not sound.all():
+                at = int(np.argmin(sound))
+                raise ValueError(complaint.format(name=name, label=y[at], row=row_of(at)))
+    elif y.size and y.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} has labels outside the range of 64-bit integers.")
+    return y.astype(np.int64)
+
+
+def _floats(labels: list[Any], name: str) -> NDArray[np.float64]:
+    try:
+        return np.array(labels, dtype=np.float64)
+    except OverflowError:
+        raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
+
+
+def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
+    if not set(map(type, rows)) <= {list, tuple}:  # which is quickly seen, and mostly so
+        rows = _in_order(rows, name)
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=indptr[1:])
+    values, dtype = _uniform(list(chain.from_iterable(rows)), name, indptr)
+    return RaggedLabels(indptr, values, np.dtype(str) if dtype.kind == "O" else dtype, "lists")
+
+
+def _in_order(rows: list[Any], name: str) -> list[Any]:
+    """Rows that may be sets or arrays as something that has an order; what is no row of labels is refused."""
+    for i, row in enumerate(rows):
+        if not isinstance(row, ROW_TYPES) or (isinstance(row, np.ndarray) and row.ndim != 1):
+            raise ValueError(
+                f"{name} mixes label lists and single labels: row {i} is {row!r}, not a list. "
+                "Give every row a list of labels (it may be empty)."
+            )
+    return [sorted(row, key=str) if isinstance(row, set | frozenset) else row for row in rows]
+
+
+def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> tuple[NDArray[Any], np.dtype]:
+    """Labels that are all strings or all integers as one array; anything else is refused by row."""
+
+    def row_of(position: int) -> int:
+        return position if indptr is None else int(np.searchsorted(indptr, position, side="right")) - 1
+
+    types = set(map(type, labels))
+    if all(issubclass(kind, str) for kind in types):
+        out = np.empty(len(labels), dtype=object)
+        out[:] = labels if types <= {str} else [str.__str__(label) for label in labels]
+        return out, np.dtype(object)
+    integers = (int, bool, np.integer, np.bool_)
+    if all(issubclass(kind, integers) for kind in types):
+        dtype = np.dtype(bool if types <= {bool, np.bool_} else np.int64)
+        try:
+            return np.array(labels, dtype=np.int64), dtype
+        except OverflowError:
+            raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
+    if all(issubclass(kind, (*integers, float, np.floating)) for kind in types):
+        return _integers(_floats(labels, name), name, row_of), np.dtype(np.float64)
+    first = labels[0]
+    for position, label in enumerate(labels):
+        if not isinstance(label, (str, *integers)):
+            raise ValueError(
+                f"Unknown label type: {name} has {label!r} ({type(label).__name__}) at row {row_of(position)}; "
+                "labels must be strings or integers."
+            )
+        if isinstance(label, str) != isinstance(first, str):
+            raise ValueError(
+                f"{name} mixes strings and integers: row {row_of(position)} has {label!r} after {first!r}. "
+                "Labels must be all strings or all integers."
+            )
+    raise AssertionError("unreachable")
+
+
+def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels:
+    """Column j of an indicator matrix is the label j."""
+    indptr, indices, values = csr_parts(y, name)
+    row_of = np.repeat(np.arange(y.shape[0]), np.diff(indptr))
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise ValueError(
+            f"{name} is not an indicator matrix: it has {values[at]} at row {row_of[at]}, column {indices[at]}; "
+            "expected 0 or 1."
+        )
+    kept = values != 0
+    starts = np.zeros(y.shape[0] + 1, dtype=np.int64)
+    np.cumsum(np.bincount(row_of[kept], minlength=y.shape[0]), out=starts[1:])
+    return RaggedLabels(starts, indices[kept].astype(np.int64), np.dtype(np.int64), form, y.shape[1])
+
+
+def asked_ids(labels: Any, index: LabelIndex, n_rows: int) -> NDArray[np.int64]:
+    """The ids of labels that someone asks about: the same for every row, or a table with those of each row.
+
+    None in a table stands for no label, as in the answers of `predict_topk`, and gets the id -1.
+    """
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise ValueError(f"labels must be a list of labels, or one list for each row, got {labels!r}.")
+    rows = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    nested = any(isinstance(row, ROW_TYPES) for row in rows)
+    table = [list(row) for row in rows if isinstance(row, ROW_TYPES)] if nested else [rows]
+    if len({len(row) for row in table}) > 1 or (nested and not len(table) == len(rows) == n_rows):
+        raise ValueError(
+            f"labels must be one list for all rows, or as many lists of one length as X has rows ({n_rows})."
+        )
+    ids = np.array([index.ids(row) for row in table], dtype=np.int64).reshape(len(table), -1)
+    for row, known in zip(table, ids):
+        unknown = [
+            label for label, number in zip(row, known) if number < 0 and not (nested and label is None)
+        ]
+        if unknown:
+            raise ValueError(f"The model does not know the label {unknown[0]!r} that is asked for.")
+    return np.ascontiguousarray(np.broadcast_to(ids, (n_rows, ids.shape[1])))
+
+
+class LabelIndex:
+    """Gives every label an id, 0, 1, 2, ... in order of arrival, and keeps it for ever.
+
+    >>> index = LabelIndex(["cat", "dog"])
+    >>> index.add(["eel", "cat"])
+    array([2, 0])
+    >>> index.labels([2, 1]).tolist()
+    ['eel', 'dog']
+    >>> index.ids(["dog", "yak"])
+    array([ 1, -1])
+    """
+
+    def __init__(self, labels: Iterable[Any] = (), dtype: Any = None) -> None:
+        values = labels if isinstance(labels, np.ndarray) and labels.dtype == object else list(labels)
+        self.dtype: np.dtype | None = None if dtype is None else np.dtype(dtype)
+        self._packed: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None  # strings of a loaded model
+        self._values: NDArray[Any] | None = np.empty(0, dtype=object)  # one slot per id, with room to grow
+        self._size = 0
+        self._ids: dict[Any, int] | None = {}
+        if len(values):
+            self.add(values)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, label: Any) -> bool:
+        return label in self._lookup()
+
+    @property
+    def holds_strings(self) -> bool:
+        """True for string labels, False for integers (and for an index still empty)."""
+        return self.dtype is not None and self.dtype.kind in "UO"
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """All labels in the order of their ids, in the caller's dtype."""
+        return self._as_given(self._all())
+
+    def add(self, labels: Any, dtype: Any = None) -> NDArray[np.int64]:
+        """The ids of `labels`; those not known yet get the next ids."""
+        values, found = (
+            (labels, np.dtype(dtype)) if dtype is not None else _uniform(list(labels), "labels", None)
+        )
+        if len(values) == 0:  # no labels are of no kind
+            return np.empty(0, dtype=np.int64)
+        self.check_kind(found)
+        lookup = self._lookup()
+        before = len(lookup)
+        given = values.tolist()
+        for label in dict.fromkeys(given):
+            lookup.setdefault(label, len(lookup))
+        ids = np.fromiter(map(lookup.__getitem__, given), np.int64, len(given))
+        self.dtype = self._merged_dtype(found)
+        if len(lookup) > before:
+            self._append(list(lookup) if before == 0 else _newest(lookup, len(lookup) - before))
+        return ids
+
+    def ids(self, labels: Any) -> NDArray[np.int64]:
+        """The ids of `labels`, -1 for those not known; nothing is added."""
+        values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+        lookup = self._lookup()
+        return np.fromiter(map(lookup.get, values, repeat(-1)), np.int64, len(values))
+
+    def labels(self, ids: Any) -> NDArray[Any]:
+        """The labels of an array of ids, in the caller's dtype and the array's shape."""
+        ids = np.asarray(ids)
+        if self._packed is not None and self._values is None and ids.size < self._size // 16:
+            out = np.empty(ids.shape, dtype=object)
+            out.ravel()[:] = [self._unpack(int(i)) for i in ids.ravel()]
+            return self._as_given(out)
+        return self._as_given(self._all().take(ids))  # NumPy's own indexing may crash here without memory
+
+    def check_kind(self, dtype: np.dtype) -> None:
+        """Refuse strings in an index of integers and the other way round, before anything is changed."""
+        if self.dtype is not None and (dtype.kind in "UO") != self.holds_strings:
+            have, got = ("strings", "integers") if self.holds_strings else ("integers", "strings")
+            raise ValueError(
+                f"The labels so far are {have}, but these are {got}; labels must be of one kind."
+            )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The index as arrays for the model file."""
+        if not self.holds_strings:
+            return {"integers": self._all().astype(np.int64)}
+        encoded = [label.encode("utf-8", "surrogatepass") for label in self._all()]
+        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+        np.cumsum([len(label) for label in encoded], out=offsets[1:])
+        return {"bytes": np.frombuffer(b"".join(encoded), dtype=np.uint8), "offsets": offsets}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], dtype: str | None) -> LabelIndex:
+        """The index back from its arrays, of which everything is checked; strings are decoded when asked for."""
+        try:
+            index = cls(dtype=dtype)
+        except TypeError:
+            raise ValueError(f"the label index is damaged: labels of type {dtype!r:.40}") from None
+        if index.dtype is not None and index.dtype.kind not in ("biuf" if "integers" in arrays else "UO"):
+            raise ValueError(f"the label index is damaged: its labels are not of type {dtype!r:.40}")
+        index._ids = None
+        if "integers" in arrays:
+            index._take_integers(arrays["integers"])
+        else:
+            index._take_strings(arrays["bytes"], arrays["offsets"])
+        if index.dtype is None and len(index):
+            raise ValueError("the label index is damaged: its labels have no type")
+        return index
+
+    def _take_integers(self, integers: NDArray[Any]) -> None:
+        if integers.ndim != 1 or integers.dtype != np.int64:
+            raise ValueError("the label index is damaged: integer labels are not a vector of int64")
+        with np.errstate(invalid="ignore"):
+            same = self.dtype is None or (integers.astype(self.dtype).astype(np.int64) == integers).all()
+        if not same:
+            raise ValueError(f"the label index is damaged: its labels are not of type {self.dtype}")
+        if (integers[1:] <= integers[:-1]).any() and len(np.unique(integers)) < len(integers):
+            raise ValueError("the label index is damaged: a label occurs twice")
+        self._values, self._size = integers.astype(object), len(integers)
+
+    def _take_strings(self, text: NDArray[Any], offsets: NDArray[Any]) -> None:
+        sound = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
+        if not (sound and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(
+            offsets
+        ):
+            raise ValueError("the label index is damaged: the offsets do not fit its text")
+        self._packed, self._values, self._size = (text, offsets), None, len(offsets) - 1
+        _check_utf8(text, offsets)
+        hashes = np.empty(self._size, dtype=np.uint64)
+        soundness.string_hashes(read_only(text), read_only(offsets), hashes)
+        hashes.sort()
+        if (hashes[1:] == hashes[:-1]).any():  # else no label can occur twice
+            self._lookup()
+        if self.dtype is not None and self.dtype.kind == "U":
+            long = np.flatnonzero(np.diff(offsets) > LONGEST_FIXED).tolist()
+            self.dtype = dtype_for(map(self._unpack, long), np.dtype(str))
+
+    def copy(self) -> LabelIndex:
+        """An index that can grow without the original noticing."""
+        twin = LabelIndex(dtype=self.dtype)
+        twin._packed, twin._size = self._packed, self._size
+        twin._values = None if self._values is None else self._values[: self._size].copy()
+        twin._ids = None if self._ids is None else dict(self._ids)
+        return twin
+
+    def _lookup(self) -> dict[Any, int]:
+        if self._ids is None:
+            lookup = {label: i for i, label in enumerate(self._all().tolist())}
+            if len(lookup) != self._size:
+                raise ValueError("the label index is damaged: a label occurs twice")
+            self._ids = lookup
+        return self._ids
+
+    def _all(self) -> NDArray[Any]:
+        if self._values is None:
+            values = np.empty(self._size, dtype=object)
+            values[:] = [self._unpack(i) for i in range(self._size)]
+            self._values = values
+        return self._values[: self._size]
+
+    def _unpack(self, i: int) -> str:
+        assert self._packed is not None
+        text, offsets = self._packed
+        return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
+
+    def _append(self, labels: list[Any]) -> None:
+        if self.dtype is not None:
+            self.dtype = dtype_for(labels, self.dtype)
+        values = self._all()
+        size = self._size + len(labels)
+        room = self._values
+        assert room is not None
+        if size > len(room):
+            room = np.empty(max(size, 2 * len(room)), dtype=object)
+            room[: self._size] = values
+            self._values = room
+        room[self._size : size] = labels
+        self._size = size
+
+    def _merged_dtype(self, found: np.dtype) -> np.dtype:
+        if self.dtype is None or self.holds_strings:
+            return self.dtype or found
+        merged = np.result_type(self.dtype, found)
+        # Where whole floats meet integers, or uint64 meets int64, NumPy goes to floats, which are not exact.
+        exact = merged.kind != "f" or self.dtype.kind == found.kind == "f"
+        return merged if exact else np.dtype(np.int64)
+
+    def _as_given(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values.copy() if self.dtype is None else values.astype(self.dtype)
+
+
+def _check_utf8(text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+    """Refuse labels that are not UTF-8: bytes that are not, or a label that begins within a character."""
+    try:
+        text.tobytes().decode("utf-8", "surrogatepass")
+        at = None
+    except UnicodeDecodeError as error:
+        at = error.start
+    starts = offsets[:-1][offsets[:-1] < len(text)]
+    within = starts[(text[starts] & 0xC0) == 0x80]
+    if at is None and len(within):
+        at = int(within[0])
+    if at is not None:
+        label = int(np.searchsorted(offsets, at, side="right")) - 1
+        raise ValueError(f"the label index is damaged: label {label} is not UTF-8")
+
+
+def _newest(lookup: dict[Any, int], count: int) -> list[Any]:
+    """The `count` labels added last, in order of arrival (dictionaries remember it)."""
+    newest = [label for label, _ in zip(reversed(lookup), range(count))]
+    return newest[::-1]
+
+
+def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct numbers in order, and which of them each number is.
+
+    >>> distinct(np.array([7, 3, 7]))
+    (array([3, 7]), array([1, 0, 1]))
+    """
+    least, most = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    if most - least > 8 * len(numbers):  # far apart
+        ordered = np.sort(numbers)
+        ordered = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+        return ordered, np.searchsorted(ordered, numbers)
+    there = np.zeros(most - least + 1, dtype=bool)
+    there[numbers - least] = True
+    return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[numbers - least]
+
+
+def _rises(labels: RaggedLabels, ids: NDArray[np.int64]) -> bool:
+    """Whether the ids of every row are sorted already, each there once."""
+    if labels.indptr[0] != 0 or labels.indptr[-1] != len(ids):
+        return False
+    rises = np.ones(len(ids) + 1, dtype=bool)
+    rises[1:-1] = ids[1:] > ids[:-1]
+    rises[labels.indptr] = True
+    return bool(rises.all())
+
+
+def target_ids(labels: RaggedLabels, ids: NDArray[np.int64]) -> Targets:
+    """Ids (one per entry of `labels`) as sorted sets per row; entries of -1 are left out."""
+    if (ids >= 0).all() and (not labels.multi_label or _rises(labels, ids)):
+        return Targets(labels.indptr.astype(np.int64), ids.astype(np.uint32))
+    row = np.repeat(np.arange(len(labels)), labels.counts)
+    known = ids >= 0
+    pairs = np.sort(row[known] << 32 | ids[known])  # ids fit into 32 bits
+    fresh = np.ones(len(pairs), dtype=bool)
+    fresh[1:] = pairs[1:] != pairs[:-1]
+    row, ids = pairs[fresh] >> 32, pairs[fresh] & 0xFFFFFFFF
+    indptr = np.zeros(len(labels) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(row, minlength=len(labels)), out=indptr[1:])
+    return Targets(indptr, ids.astype(np.uint32))

@@ -1,0 +1,346 @@
+"""Features as they come, made into the two forms the kernels know.
+
+Every estimator sees either a C-contiguous float32 matrix or `SparseRows` (float32 values, uint32 column
+indices, rows sorted and without duplicates). Whatever else a caller brings is converted here, once, and
+whatever cannot be converted is refused here with an error that says what is wrong and where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils import check_array
+
+from treemax.inputs.scipy_sparse import csr_parts
+from treemax.kernels import dealing, soundness
+
+MAX_FEATURES = 2**32 - 1  # column indices are uint32
+SMALLEST = 1e-10  # that the largest value of training rows may be
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Rows of a sparse matrix: row i holds `indices[indptr[i]:indptr[i+1]]` and the same part of `values`.
+
+    `indptr` need not start at zero, so that a slice of rows is a view and copies nothing.
+
+    >>> rows = as_rows(sp.csr_matrix([[0, 2.0], [1.0, 0], [0, 0]]))
+    >>> rows.shape, rows[1:].nnz
+    ((3, 2), 1)
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.uint32]
+    values: NDArray[np.float32]
+    n_features: int
+    numbers: Any = None  # `FeatureNumbers`, where indices are such in place of ids
+
+    def __post_init__(self) -> None:
+        for name in ("indptr", "indices", "values"):
+            array = getattr(self, name)
+            if array.flags.writeable:
+                object.__setattr__(self, name, read_only(array))
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.n_features
+
+    @property
+    def nnz(self) -> int:
+        return int(self.indptr[-1] - self.indptr[0])
+
+    def __getitem__(self, rows: slice) -> SparseRows:
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError("SparseRows can be sliced in steps of one only")
+        return SparseRows(
+            self.indptr[start : max(start, stop) + 1], self.indices, self.values, self.n_features
+        )
+
+    def to_scipy(self) -> sp.csr_matrix:
+        """The same rows as a SciPy CSR matrix."""
+        first, last = self.indptr[0], self.indptr[-1]
+        indices = self.indices[first:last]
+        index_dtype = np.int32 if self.n_features <= np.iinfo(np.int32).max else np.int64
+        parts = (self.values[first:last], indices.astype(index_dtype), self.indptr - first)
+        return sp.csr_matrix(parts, shape=self.shape)
+
+
+def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
+    """Some of the rows, copied."""
+    if not isinstance(rows, SparseRows):
+        return rows[indices]
+    chosen = rows.to_scipy()[indices]
+    return SparseRows(
+        chosen.indptr.astype(np.int64), chosen.indices.astype(np.uint32), chosen.data, rows.n_features
+    )
+
+
+def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
+    """Some of the rows, by number in ascending order; copied where they are not all."""
+    if len(numbers) == len(rows):
+        return rows
+    lengths = np.diff(rows.indptr)[numbers]
+    indices = np.empty(int(lengths.sum()), dtype=np.uint32)
+    values = np.empty(len(indices), dtype=np.float32)
+    first, last = rows.indptr[0], rows.indptr[-1]
+    dealing.copy_rows(
+        rows.indptr, rows.indices[first:last], rows.values[first:last], numbers, indices, values
+    )
+    return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)
+
+
+def sliceable(X: Any) -> Any:
+    """`X` in a form of which a slice is a cheap view; numbers are checked and converted once, here."""
+    if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
+        return as_rows(X)
+    return X.iloc if hasattr(X, "iloc") else X
+
+
+def ascends(numbers: NDArray[Any], strictly: bool = False) -> bool:
+    """Whether no number is below the one before it; not by their differences, which may overflow.
+
+    >>> ascends(np.array([0, 2, 2])), ascends(np.array([0, -(2**63), 2]))
+    (True, False)
+    """
+    later, before = numbers[1:], numbers[:-1]
+    return bool((later > before).all() if strictly else (later >= before).all())
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to.
+
+    Numba compiles a kernel once for arrays it may write to and once for those it may not. What is mapped
+    from a file is always read-only, so kernels see everything that they only read that way: one version,
+    and the same bits before and after saving.
+    """
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+Rows: TypeAlias = "NDArray[np.float32] | SparseRows"
+
+
+def as_rows(X: Any, name: str = "X") -> Rows:
+    """Convert `X` (array, list, data frame, any SciPy sparse format, table of Arrow) into rows for the kernels.
+
+    Refuses NaN, infinities, values beyond 1e15 (whose squares add up to more than float32 holds), column indices outside the matrix, empty input
+    and anything that is not a table of numbers. Unsorted indices are sorted and duplicates summed.
+
+    >>> as_rows([[0, 1], [2, float("nan")]])
+    Traceback (most recent call last):
+    ...
+    ValueError: Input X contains NaN at row 1, column 1.
+    """
+    if isinstance(X, SparseRows):
+        _check_magnitudes(X.indptr, X.indices, X.values, name)
+        return X
+    if sp.issparse(X):
+        return _sparse_rows(X, name)
+    if is_arrow(X):
+        from treemax.inputs.arrow_columns import table_rows  # imports this module
+
+        return table_rows(X, name)
+    matrix = _plain_floats(X)
+    if matrix is None:
+        matrix = _matrix(X, name)
+        if sp.issparse(matrix):  # a data frame of sparse columns
+            return _sparse_rows(matrix, name)
+    matrix = read_only(matrix)
+    if not soundness.largest_magnitude(matrix) <= soundness.LARGEST:
+        row, column = np.argwhere(~(np.abs(matrix) <= soundness.LARGEST))[0]
+        _refuse(matrix[row, column], row, column, name)
+    return matrix
+
+
+def check_can_be_learned(rows: Rows) -> None:
+    """Refuse training rows whose values are all so small that their squares are lost, or nearly so."""
+    values = rows.values[rows.indptr[0] : rows.indptr[-1]] if isinstance(rows, SparseRows) else rows
+    largest = float(soundness.largest_magnitude(values))
+    if 0 < largest < SMALLEST:
+        raise ValueError(
+            f"The largest value in X is {largest:.3g}: too small to learn from. Multiply X by a constant, for values of about one."
+        )
+
+
+def is_arrow(thing: Any) -> bool:
+    """Whether it is a table, a batch or an array of pyarrow, which need not be installed for the question."""
+    return type(thing).__module__.partition(".")[0] == "pyarrow"
+
+
+def _plain_floats(X: Any) -> NDArray[np.float32] | None:
+    """The common cases of a service, an array or a list with a row of floating-point numbers, without the detour of
+    all others: scikit-learn's checks take longer than most answers."""
+    if type(X) is list:
+        try:
+            X = np.asarray(X)
+        except (TypeError, ValueError, OverflowError):
+            return None
+    if type(X) is not np.ndarray or X.dtype.kind != "f" or X.ndim != 2 or not X.size:
+        return None
+    if X.dtype == np.float32 and X.flags.c_contiguous:
+        return X
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused later
+        return X.astype(np.float32, order="C")
+
+
+def _matrix(X: Any, name: str) -> Any:
+    """A table of numbers in whatever shape it comes, as float32 (or sparse, from a frame of sparse columns)."""
+    _refuse_what_looks_like_numbers(X, name)
+    try:
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused later
+            return check_array(
+                X, dtype=np.float32, order="C", ensure_all_finite=False, input_name=name, accept_sparse=True
+            )
+    except (TypeError, ValueError, OverflowError) as error:
+        where = _first_trouble(X)
+        if not where:
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"Input {name} is not a table of numbers: {where}. {error}") from None
+
+
+def _refuse_what_looks_like_numbers(X: Any, name: str) -> None:
+    """What would be converted without a word, or with a misleading one."""
+    if len(getattr(X, "shape", ())) == 2:
+        _check_extent(X.shape)
+    if hasattr(X, "collect"):
+        raise ValueError(f"Input {name} is a {type(X).__name__}: collect() it first.")
+    if np.ma.is_masked(X):
+        raise ValueError(f"Input {name} has masked values; fill them in, or leave their rows out.")
+    for dtype in X.dtypes if hasattr(X, "columns") else [getattr(X, "dtype", "")]:
+        if str(dtype).lower().startswith(("date", "time", "duration", "period")):
+            raise ValueError(f"Input {name} contains dates or times ({dtype}); expected numbers.")
+    _refuse_strings(X, name)
+
+
+def _refuse_strings(X: Any, name: str) -> None:
+    """Strings that look like numbers, of which NumPy would make numbers."""
+    dtypes = list(X.dtypes) if hasattr(X, "columns") else [getattr(X, "dtype", None)]
+    if all(getattr(dtype, "kind", "O") in "biufc" for dtype in dtypes):
+        return
+    table = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if not isinstance(table, np.ndarray | list | tuple) or getattr(table, "ndim", 2) != 2:
+        return
+    try:
+        kind = np.asarray(table).dtype.kind  # that of strings, where there is one among numbers
+    except (TypeError, ValueError, OverflowError):
+        kind = "O"
+    if kind in "biufc":
+        return
+    for i, row in enumerate(table):
+        for j, value in enumerate(row if isinstance(row, np.ndarray | list | tuple) else ()):
+            if isinstance(value, str | bytes):
+                plain = value.item() if isinstance(value, np.generic) else value
+                raise ValueError(
+                    f"Input {name} is not a table of numbers: row {i}, column {j} is {plain!r:.40}, a string. Convert "
+                    "strings to numbers first, or make features of texts, see treemax.text.vectorizers."
+                )
+
+
+def _first_trouble(X: Any) -> str:
+    """What stands where no number can be made of it, as far as that can be found."""
+    if getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
+        return ""
+    table = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if not isinstance(table, np.ndarray | list | tuple):
+        return f"it is a {type(X).__name__}"
+    for i, row in enumerate(table):
+        if isinstance(row, str | bytes):
+            return (
+                f"row {i} is the text {row!r:.40}; make features of texts first, see treemax.text.vectorizers"
+            )
+        if not isinstance(row, np.ndarray | list | tuple):
+            return ""
+        for j, value in enumerate(row):
+            try:
+                float(value)
+            except (TypeError, ValueError, OverflowError):
+                return f"row {i}, column {j} is {value!r:.40}"
+        if len(row) != len(table[0]):
+            return f"row {i} has {len(row)} values, row 0 has {len(table[0])}"
+    return ""
+
+
+def _check_extent(shape: tuple[int, int]) -> None:
+    for size, what in zip(shape, ("sample", "feature")):
+        if size == 0:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required."
+            )
+
+
+def _check_magnitudes(
+    indptr: NDArray[np.int64], indices: NDArray[Any], values: NDArray[np.float32], name: str
+) -> None:
+    """Refuse sparse rows with a value that is no number, or too large a one."""
+    first, last = int(indptr[0]), int(indptr[-1])
+    own = read_only(values[first:last])
+    if not soundness.largest_magnitude(own) <= soundness.LARGEST:
+        at = first + int(np.argmin(np.abs(own) <= soundness.LARGEST))
+        _refuse(values[at], int(np.searchsorted(indptr, at, side="right")) - 1, indices[at], name)
+
+
+def _refuse(value: np.float32, row: int, column: int, name: str) -> None:
+    if np.isnan(value):
+        what, advice = "NaN", ""
+    elif np.isinf(value):
+        what, advice = "infinity or a value too large for float32", ""
+    else:
+        what = f"the value {value:.3g}"
+        advice = (
+            f"; at most {soundness.LARGEST:.0e} can be learned from. Scale the column, or leave the row out"
+        )
+    raise ValueError(f"Input {name} contains {what} at row {row}, column {column}{advice}.")
+
+
+def _usable_rows(X: Any) -> SparseRows | None:
+    """A matrix that is just what the kernels want, as most are; if not, the long way says what is wrong. For
+    one row in a service most of the time goes here, so that every array is looked at once."""
+    if X.format != "csr" or len(shape := X.shape) != 2 or not 0 < shape[1] <= MAX_FEATURES or shape[0] == 0:
+        return None
+    parts = []
+    for part, dtype in ((X.indptr, _INT32), (X.indices, _INT32), (X.data, _FLOAT32)):
+        if type(part) is not np.ndarray or part.dtype != dtype or part.ndim != 1:
+            return None
+        if not part.flags.c_contiguous:
+            return None
+        parts.append(read_only(part))
+    indptr, indices, values = parts
+    if not soundness.is_sound(indptr, indices, values, *shape):
+        return None
+    return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1])
+
+
+def _sparse_rows(X: Any, name: str) -> SparseRows:
+    usable = _usable_rows(X)
+    if usable is not None:
+        return usable
+    if X.dtype.kind not in "fiub":
+        what = "Complex data not supported" if X.dtype.kind == "c" else f"dtype {X.dtype} is not numeric"
+        raise ValueError(f"{what}: sparse {name}")
+    if X.ndim == 2:
+        _check_extent(X.shape)
+    if X.shape[-1] > MAX_FEATURES:
+        raise ValueError(f"{name} has {X.shape[-1]:,} columns; at most {MAX_FEATURES:,} are supported.")
+    indptr, indices, data = csr_parts(X, name)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.ascontiguousarray(data, dtype=np.float32)
+    _check_magnitudes(indptr, indices, values, name)
+    return SparseRows(
+        np.ascontiguousarray(indptr, dtype=np.int64),
+        np.ascontiguousarray(indices, dtype=np.uint32),
+        values,
+        X.shape[1],
+    )

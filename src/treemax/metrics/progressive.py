@@ -1,0 +1,293 @@
+"""Progressive validation: predict, then learn, in order, so that every example is a test example once.
+
+Blum, Kalai and Langford, "Beating the hold-out: bounds for k-fold and progressive cross-validation",
+COLT 1999. An example is predicted by the model as it was before it (and, with larger chunks, before the
+chunk it came in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+
+from treemax.formats import is_source, open_examples
+from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels
+from treemax.inputs.rows import SparseRows, sliceable
+from treemax.metrics.encoding import IdEncoder
+from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
+from treemax.modelfile import part, prefixed
+
+_COUNTS = ("_seen", "_learned", "_next_point", "_hits_before", "_predict_seconds", "_learn_seconds")
+_SCORED_TOGETHER = 1024  # rows: scoring one by one would take longer than predicting them
+
+
+class OnlineEstimator(Protocol):
+    """What progressive validation needs of a model."""
+
+    def partial_fit(self, X: Any, y: Any) -> Any: ...
+
+    def predict_topk(self, X: Any, k: int) -> Any: ...
+
+
+class ProgressivePoint(NamedTuple):
+    """Where progressive validation stood after so many examples."""
+
+    examples: int
+    precision: float  # P@1 of all examples so far
+    window_precision: float  # P@1 of the examples since the point before
+    labels_known: int
+    predict_seconds: float  # spent so far
+    learn_seconds: float
+
+
+@dataclass(frozen=True)
+class ProgressiveResult:
+    """The metrics over the whole stream, by name as in `treemax.metrics.evaluate`, and the way there.
+
+    `curve` is a list of points, so `pandas.DataFrame(result.curve)` is a table of it.
+    """
+
+    metrics: dict[str, float]
+    curve: tuple[ProgressivePoint, ...]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One field of all points of the curve, for plotting: `column("examples")`, `column("precision")`."""
+        if name not in ProgressivePoint._fields:
+            raise ValueError(f"no column {name!r}; there are {', '.join(ProgressivePoint._fields)}.")
+        return np.array([getattr(point, name) for point in self.curve])
+
+
+class ProgressiveRun:
+    """Progressive validation step by step, for a caller who drives the stream.
+
+    Call `step` with each chunk; `result` may be asked for at any time, also after an interruption.
+    `progressive_validation` is this in a loop and explains the parameters.
+    """
+
+    def __init__(
+        self,
+        estimator: OnlineEstimator,
+        k: int = 5,
+        every: int | None = None,
+        report: Callable[[ProgressivePoint], object] | None = None,
+    ) -> None:
+        (self._k,) = check_ks([k])
+        if every is not None and every < 1:
+            raise ValueError(f"every must be a number of examples, 1 or more, or None; got {every}.")
+        self._estimator = estimator
+        self._every = every
+        self._report = report
+        self._next_point = every or 1
+        self._curve: list[ProgressivePoint] = []
+        self._encoder = IdEncoder()
+        self._scores = Scores([*(k for k in DEFAULT_KS if k < self._k), self._k])
+        self._unscored: list[RaggedLabels] = []
+        self._rankings: list[list[Any]] = []
+        self._hits_before = 0
+        self._seen = 0
+        self._learned = False
+        self._predict_seconds = 0.0
+        self._learn_seconds = 0.0
+
+    def step(self, X: Any, y: Any) -> None:
+        """Predict the rows of `X`, then learn them. A chunk that the estimator refuses is not counted."""
+        labels = read_labels(y)
+        n = _row_count(X)
+        if n != len(labels):
+            raise ValueError(f"after {self._seen} examples: X has {n} rows, but y has {len(labels)}.")
+        if n == 0:
+            return
+        start = perf_counter()
+        rankings = self._predict(X)
+        predicted = perf_counter()
+        self._estimator.partial_fit(X, y)
+        learned = perf_counter()
+        self._learned = True
+        self._predict_seconds += predicted - start
+        self._learn_seconds += learned - predicted
+        self._unscored.append(labels)
+        self._rankings += rankings
+        self._seen += n
+        if self._seen >= self._next_point:
+            self._add_point()
+        elif len(self._rankings) >= _SCORED_TOGETHER:
+            self._score()
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Where it stands, without the estimator, as a JSON-able header and arrays, for `restore`."""
+        self._score()
+        scores, arrays = self._scores.parts()
+        index = self._encoder.index
+        header = {
+            **{name: getattr(self, name) for name in _COUNTS},
+            "label_dtype": None if index.dtype is None else index.dtype.str,
+            "curve": [list(point) for point in self._curve],
+            "scores": scores,
+        }
+        return header, {**prefixed("scores", arrays), **prefixed("labels", index.arrays())}
+
+    def restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Go on from what `parts` gave."""
+        for name in _COUNTS:
+            setattr(self, name, header[name])
+        self._curve = [ProgressivePoint(*point) for point in header["curve"]]
+        self._encoder = IdEncoder(LabelIndex.from_arrays(part("labels", arrays), header["label_dtype"]))
+        self._scores.restore(header["scores"], part("scores", arrays))
+
+    def result(self) -> ProgressiveResult:
+        """Metrics and curve up to here."""
+        if self._seen == 0:
+            raise ValueError("there is nothing to evaluate: the stream gave no examples.")
+        if not self._curve or self._curve[-1].examples < self._seen:
+            self._add_point()
+        last = self._curve[-1]
+        metrics = self._scores.result() | {
+            "labels_known": last.labels_known,
+            "predict_seconds": last.predict_seconds,
+            "learn_seconds": last.learn_seconds,
+        }
+        return ProgressiveResult(metrics, tuple(self._curve))
+
+    def _predict(self, X: Any) -> list[list[Any]]:
+        """The ranked labels of each row; empty from a model that has not learned anything yet."""
+        n = _row_count(X)
+        try:
+            rankings = self._estimator.predict_topk(X, self._k).labels.tolist()
+        except NotFittedError:
+            if self._learned:
+                raise
+            return [[]] * n
+        if len(rankings) != n:
+            raise ValueError(f"predict_topk answered {len(rankings)} rows when asked for {n}.")
+        return rankings
+
+    def _score(self) -> None:
+        if self._unscored:
+            self._scores.update(
+                self._encoder.targets(_joined(self._unscored)), self._encoder.ranking(self._rankings)
+            )
+            self._unscored, self._rankings = [], []
+
+    def _add_point(self) -> None:
+        self._score()
+        before = self._curve[-1].examples if self._curve else 0
+        hits = self._scores.first_hits
+        index = getattr(self._estimator, "label_index_", self._encoder)
+        point = ProgressivePoint(
+            self._seen,
+            hits / self._seen,
+            (hits - self._hits_before) / (self._seen - before),
+            len(index),
+            self._predict_seconds,
+            self._learn_seconds,
+        )
+        self._hits_before = hits
+        self._next_point = self._after(self._seen)
+        self._curve.append(point)
+        if self._report is not None:
+            self._report(point)
+
+    def _after(self, seen: int) -> int:
+        """When the next point is due: at multiples of `every`, or at powers of two."""
+        return 1 << seen.bit_length() if self._every is None else (seen // self._every + 1) * self._every
+
+
+def progressive_validation(
+    estimator: OnlineEstimator,
+    stream: Any,
+    y: Any = None,
+    *,
+    k: int = 5,
+    chunk_rows: int | None = 1,
+    every: int | None = None,
+    report: Callable[[ProgressivePoint], object] | None = None,
+) -> ProgressiveResult:
+    """Predict, then learn, example by example, and say how well it went.
+
+    A true label that the model does not know yet is a miss. In the metrics, the constant predictor that
+    "entropy_reduction" compares with is the best constant of the whole stream, in hindsight.
+
+    Parameters
+    ----------
+    estimator
+        Has `partial_fit` and `predict_topk`; it goes on from what it knows already. Before it knows anything
+        it can predict nothing, and the first chunk counts as misses.
+    stream
+        Chunks (X, y), or with attributes X and y, from anything that can be iterated over; or one X, with its
+        `y` beside it. Or a file, a folder of files, a table or data set with texts or features and labels:
+        whatever `treemax.formats.open_examples` takes.
+    y
+        The labels, where `stream` is one X.
+    k
+        How many labels to predict for each example.
+    chunk_rows
+        Rows predicted and then learned together; larger chunks are cut. 1 is the strict definition; more is
+        faster and a little pessimistic, since an example no longer profits from the others of its chunk. None
+        takes the chunks as they come.
+    every
+        A point of the curve at every so many examples; None for powers of two, as suits a logarithmic axis.
+        With chunks, at the end of the chunk in which it is due. The end always has one.
+    report
+        Called with each point of the curve as it is reached, for lines on a terminal.
+    """
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be 1 or more, or None; got {chunk_rows}.")
+    run = ProgressiveRun(estimator, k, every, report)
+    for X_chunk, y_chunk in _pairs(stream, y):
+        for X_part, y_part in _parts(X_chunk, y_chunk, chunk_rows):
+            run.step(X_part, y_part)
+    return run.result()
+
+
+def _pairs(stream: Any, y: Any) -> Iterator[tuple[Any, Any]]:
+    if y is not None:
+        yield stream, y
+        return
+    if is_source(stream):
+        with open_examples(stream) as reader:
+            yield from ((chunk.X, chunk.y) for chunk in reader)
+        return
+    if hasattr(stream, "shape") or isinstance(stream, SparseRows):
+        raise ValueError("y is missing: give X and y, or a stream of (X, y) chunks.")
+    for number, chunk in enumerate(stream):
+        if hasattr(chunk, "X") and hasattr(chunk, "y"):  # what the readers of files give
+            yield chunk.X, chunk.y
+        elif isinstance(chunk, tuple | list) and len(chunk) == 2:
+            yield chunk[0], chunk[1]
+        else:
+            raise ValueError(
+                f"chunk {number} of the stream is a {type(chunk).__name__}, not a pair (X, y) of rows and labels."
+            )
+
+
+def _parts(X: Any, y: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any]]:
+    """A chunk, cut into pieces of at most `chunk_rows`."""
+    n = _row_count(X)
+    if chunk_rows is None or n <= chunk_rows:
+        yield X, y
+        return
+    labels = read_labels(y)
+    if len(labels) != n:
+        raise ValueError(f"X has {n} rows, but y has {len(labels)}.")
+    rows = sliceable(X)
+    vector = isinstance(y, np.ndarray) and y.ndim == 1
+    for start in range(0, n, chunk_rows):
+        stop = min(start + chunk_rows, n)
+        yield rows[start:stop], (y[start:stop] if vector else labels.rows(start, stop))
+
+
+def _row_count(X: Any) -> int:
+    return X.shape[0] if hasattr(X, "shape") else len(X)
+
+
+def _joined(chunks: list[RaggedLabels]) -> RaggedLabels:
+    """The rows of all chunks; one without any label has no kind of label to bring along."""
+    counts = np.concatenate([chunk.counts for chunk in chunks])
+    values = [chunk.values for chunk in chunks if len(chunk.values)] or [chunks[0].values]
+    return RaggedLabels(np.concatenate(([0], np.cumsum(counts))), np.concatenate(values), chunks[0].dtype)

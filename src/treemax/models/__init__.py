@@ -1,0 +1,44 @@
+"""The classifiers, one file per system, under the names the command line knows."""
+
+from __future__ import annotations
+
+from treemax.models.base import LabelClassifier, TopK, TrainingInterrupted
+from treemax.models.label_tree.estimator import LabelTree
+from treemax.models.language_model.estimator import TreeLanguageModel
+from treemax.models.learned_tree.estimator import LearnedTree
+from treemax.models.lom_tree.estimator import LOMTree
+from treemax.models.one_vs_all.estimator import OneVsAll
+from treemax.models.online import OnlineLabelClassifier
+from treemax.models.online_label_tree.estimator import OnlineLabelTree
+from treemax.models.recall_tree.estimator import RecallTree
+from treemax.models.softmax_tree.estimator import SoftmaxForest, SoftmaxTree
+
+MODELS: dict[str, type[LabelClassifier]] = {
+    "label-tree": LabelTree,
+    "learned-tree": LearnedTree,
+    "lom-tree": LOMTree,
+    "one-vs-all": OneVsAll,
+    "online-label-tree": OnlineLabelTree,
+    "recall-tree": RecallTree,
+    "softmax-tree": SoftmaxTree,
+    "softmax-forest": SoftmaxForest,
+}
+"""Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and
+the battery of tests by itself."""
+
+__all__ = [
+    "MODELS",
+    "LOMTree",
+    "LabelClassifier",
+    "LabelTree",
+    "LearnedTree",
+    "OneVsAll",
+    "OnlineLabelClassifier",
+    "OnlineLabelTree",
+    "RecallTree",
+    "SoftmaxForest",
+    "SoftmaxTree",
+    "TopK",
+    "TrainingInterrupted",
+    "TreeLanguageModel",
+]

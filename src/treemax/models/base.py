@@ -1,0 +1,668 @@
+"""What every classifier of the library shares.
+
+An estimator is thin: parameters, the labels, and `model_`, the trained thing itself, which knows rows and
+label ids only. This file does everything around that: reading X and y, the label index, the forms of the
+answers, saving. A system adds its own file with a subclass that says how to train (`_train`), how to answer
+(`_top`, `_probabilities`) and which arrays make up its model (`_model_parts`, `_model_from_parts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import treemax
+from treemax import modelfile
+from treemax.inputs.labels import (
+    Form,
+    LabelIndex,
+    RaggedLabels,
+    Targets,
+    asked_ids,
+    distinct,
+    read_labels,
+    target_ids,
+)
+from treemax.inputs.numbering import FeatureNumbers, numbered
+from treemax.inputs.rows import (
+    MAX_FEATURES,
+    Rows,
+    SparseRows,
+    as_rows,
+    check_can_be_learned,
+    chosen_rows,
+    is_arrow,
+)
+from treemax.memory import available_bytes, in_words
+from treemax.metrics import precision_at_k
+from treemax.models.calibration import LEADING, Calibration, largest
+from treemax.models.finite import LARGEST_WEIGHT, check_learned
+from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
+from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
+from treemax.models.sharing import SharedEstimator, answers, answers_rows, at_rest
+from treemax.parallel.checkpoints import checkpoints_are_kept, kept
+from treemax.parallel.pools import cluster_in_use
+from treemax.parameters import check_number
+
+Self = TypeVar("Self", bound="LabelClassifier")
+
+OFTEN_WITHOUT_LABELS = (
+    0.05  # the share of training rows without labels from which rows may be answered with none
+)
+ROWS_AT_ONCE = 1024  # when all probabilities of a row are looked through
+
+
+class TopK(NamedTuple):
+    """The best labels of each row, best first, and their scores; both of shape (rows, k)."""
+
+    labels: NDArray[Any]
+    scores: NDArray[np.float32]
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Raised by `fit` after Ctrl-C when what was learned so far is usable: the estimator keeps it."""
+
+    def __init__(self, model: Any, done: float) -> None:
+        super().__init__(f"interrupted after {done:.0%} of the training; what was learned so far is kept")
+        self.model = model
+        self.done = done
+
+
+class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
+    """Base class of all classifiers; see `OneVsAll` for one that is easy to read.
+
+    Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
+    label), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, `calibration_` (from scores to
+    probabilities), `threshold_` (of multi-label `predict`), and `model_`.
+    """
+
+    ONE_LABEL_ONLY = False  # a system for multi-class problems only says so here
+    NODE_BY_NODE = (
+        False  # and here one that is trained by a pool, so that clusters and checkpoints are for it
+    )
+    LARGEST_WEIGHT = LARGEST_WEIGHT  # less where scores are products of weights
+
+    label_index_: LabelIndex
+    label_counts_: NDArray[np.int64]
+    n_examples_: int
+    n_features_in_: int
+    multi_label_: bool
+    calibration_: Calibration
+    sparse_input_: bool  # the training rows were sparse: a row without entries tells nothing
+    model_: Any
+    _feature_numbers: FeatureNumbers | None = None  # where ids are large and few
+    reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
+
+    # --- what a system adds -----------------------------------------------------------------------------
+
+    def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
+        """Refuse, before anything is changed, what would not fit in memory; `growing` from what there is."""
+
+    def _check_labels(self, n_labels: int) -> None:
+        """Refuse more labels than the model may know."""
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
+        """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible."""
+        raise NotImplementedError
+
+    def _train_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
+        """The same as `_train`, for a system that must also know what the labels are called."""
+        return self._train(rows, targets, len(index), multi_label)
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first.
+
+        A score is between 0 and 1; `model_.calibration`, where there is one, makes a probability of it. The same for the
+        next three.
+        """
+        raise NotImplementedError
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        """The score of every label for each row."""
+        raise NotImplementedError
+
+    def _above(
+        self, rows: Rows, threshold: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Row, id and score of all labels with at least this score, by row and id.
+
+        For a system that finds them without looking at all labels; this one looks at all, in blocks.
+        """
+        found = []
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            probabilities = self._probabilities(rows[start : start + ROWS_AT_ONCE])
+            row, ids = np.nonzero(probabilities >= np.float32(threshold))
+            found.append((row + start, ids, probabilities[row, ids]))
+        row, ids, chosen = (np.concatenate(parts) for parts in zip(*found))
+        return row, ids, chosen
+
+    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The scores of given labels, ids[i] those of row i; 0 where the id is -1.
+
+        For a system that knows them without looking at all labels; this one looks at all, in blocks.
+        """
+        answer = np.empty(ids.shape, dtype=np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            block = slice(start, start + ROWS_AT_ONCE)
+            of_all = self._probabilities(rows[block])
+            answer[block] = np.take_along_axis(of_all, np.maximum(ids[block], 0), axis=1)
+        answer[ids < 0] = 0.0
+        return answer
+
+    def _calibration_of(self, model: Any) -> Calibration | None:
+        """What makes probabilities of the scores, if the training found that out."""
+        return getattr(model, "calibration", None)
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
+        raise NotImplementedError
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Any:
+        """The model back from its parts; anything unsound in them is a ValueError."""
+        raise NotImplementedError
+
+    def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """The parameters as JSON, and as arrays those that JSON is not made for."""
+        given = self.get_params(deep=False)
+        return {name: jsonable(name, value) for name, value in given.items()}, {}
+
+    @classmethod
+    def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
+        """The parameters back from their parts."""
+        return saved
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures: labels, features, weights and whatever a system adds."""
+        check_is_fitted(self, "model_")
+        self._check_when_used()
+        facts = {
+            "model": type(self).__name__,
+            "labels": len(self.label_index_),
+            "features": self.n_features_in_,
+            "examples": self.n_examples_,
+            "multi_label": self.multi_label_,
+        }
+        return {**facts, "threshold": round(self.threshold_, 3)} if self.multi_label_ else facts
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def fit(self: Self, X: Any, y: Any) -> Self:
+        """Train from nothing; a model trained before is replaced only when the new one is ready.
+
+        X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
+        a list of label lists or an indicator matrix (multi-label).
+        """
+        return self._fit(X, y)
+
+    def _fit(self: Self, X: Any, y: Any, **options: Any) -> Self:
+        """`fit` with whatever else a system takes, which is handed to its `_train_named`."""
+        self._check_when_used()
+        rows, labels = self._read(X, y)
+        check_can_be_learned(rows)
+        rows = numbered(rows)
+        if labels.is_indicator:
+            self._check_size(rows.shape[1], labels.n_columns)
+        index, ids = _sorted_index(labels)
+        self._check_labels(len(index))
+        self._check_size(rows.shape[1], len(index))
+        targets = target_ids(labels, ids)
+        self._check_place()
+        with self._training() as trainee:
+            try:
+                with kept(self, targets):
+                    model = trainee._train_named(rows, targets, index, labels.multi_label, **options)
+            except TrainingInterrupted as interruption:
+                trainee._adopt(X, rows, labels, index, targets, interruption.model)
+                raise
+            trainee._adopt(X, rows, labels, index, targets, model)
+        return self
+
+    @contextmanager
+    def _training(self: Self) -> Iterator[Self]:
+        """A twin to train. What it learned is taken over at once when it is ready, or when Ctrl-C leaves something to
+        keep; other threads see the model from before until then."""
+        trainee = self._twin()
+        trainee._check_when_used()  # another thread may have set them
+        before = dict(trainee.__dict__)
+        try:
+            yield trainee
+        except TrainingInterrupted:
+            self._take_over(trainee, before)
+            raise
+        self._take_over(trainee, before)
+
+    def _check_place(self) -> None:
+        """Refuse a cluster and checkpoints where they would be of no use."""
+        if self.NODE_BY_NODE or not (cluster_in_use() or checkpoints_are_kept()):
+            return
+        asked, may = (
+            ("cluster", "train on a cluster") if cluster_in_use() else ("checkpoint", "keep checkpoints")
+        )
+        raise ValueError(
+            f"{type(self).__name__} cannot {may}: fit it outside of treemax.{asked}. LabelTree, SoftmaxTree and "
+            "SoftmaxForest can."
+        )
+
+    def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
+        rows, labels = as_rows(X), read_labels(y)
+        if len(rows) != len(labels):
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: X has {len(rows)} rows, y has {len(labels)}."
+            )
+        if labels.multi_label and self.ONE_LABEL_ONLY:
+            raise ValueError(
+                f"{type(self).__name__} takes one label a row, and y is multi-label (label lists or an indicator "
+                "matrix). LabelTree, OnlineLabelTree, LearnedTree and OneVsAll take several."
+            )
+        if not labels.multi_label and not (labels.counts == 1).all():
+            row = int(np.argmax(labels.counts != 1))
+            raise ValueError(f"y: row {row} has {labels.counts[row]} labels, expected one.")
+        return rows, labels
+
+    def _adopt(
+        self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any
+    ) -> None:
+        """Take over what was learned, all at once."""
+        check_learned(model, type(self).__name__, self.LARGEST_WEIGHT)
+        if isinstance(rows, SparseRows):
+            self.__dict__.pop("feature_names_in_", None)
+            self.n_features_in_ = rows.n_features
+            self._feature_numbers = rows.numbers
+        else:
+            validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=True)
+            self._feature_numbers = None
+        self.label_index_ = index
+        self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
+        self.n_examples_ = len(rows)
+        self.multi_label_ = labels.multi_label
+        self.sparse_input_ = isinstance(rows, SparseRows)
+        self._label_form = labels.form
+        found = self._calibration_of(model) or Calibration()
+        often_without = (labels.counts == 0).mean() > OFTEN_WITHOUT_LABELS
+        self.calibration_ = found._replace(one_at_least=found.one_at_least and not often_without)
+        self._threshold_was_set = False
+        self.model_ = model
+        self.reading_ = {}
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """All labels in the order of their ids: sorted after `fit`, by arrival after `partial_fit`."""
+        if "label_index_" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no classes_ before it is fitted")
+        return self._known_classes()
+
+    def _known_classes(self) -> NDArray[Any]:
+        """The labels of the index, which are put together once."""
+        index = self.label_index_
+        of_index, known = self.__dict__.get("_classes", (None, ()))
+        if of_index is not index or len(known) != len(index):
+            known = index.classes
+            self.__dict__["_classes"] = index, known
+        return known
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    @answers_rows
+    def predict_topk(self, X: Any, k: int = 5) -> TopK:
+        """The k most probable labels of each row, best first, with their probabilities.
+
+        When the model knows fewer than k labels, as many as there are.
+        """
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"k must be a positive integer, got {k!r}.")
+        ids, scores = self._calibrated_top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
+        return TopK(self._labels_of(ids), scores)
+
+    @answers_rows
+    def predict(self, X: Any) -> Any:
+        """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
+
+        `fit` chooses `threshold_` on rows held out, for the largest micro-averaged F1; set it to another value as you
+        like. A row where no label reaches it gets its most probable label, unless that costs more than 0.03 of the F1 or more than one training row in twenty
+        had no label. A
+        multi-label model answers in the form of the `y` it was trained with: label lists or an indicator matrix.
+        """
+        rows = self._rows_to_predict(X)
+        if not self.multi_label_:
+            ids, _ = self._calibrated_top(rows, 1)
+            return self._labels_of(ids)[:, 0]
+        row_of, ids, _ = self._calibrated_above(rows, self.threshold_)
+        if self.calibration_.one_at_least:
+            row_of, ids = self._with_one_at_least(rows, row_of, ids)
+        return self._in_caller_form(row_of, ids, len(rows))
+
+    @property
+    def threshold_(self) -> float:
+        """The probability from which a multi-label `predict` answers with a label."""
+        if "calibration_" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no threshold_ before it is fitted")
+        return self.calibration_.threshold
+
+    @threshold_.setter
+    def threshold_(self, value: float) -> None:
+        check_number("threshold_", value, least=0, most=1)
+        self._alone(type(self)._set_threshold, float(value))
+
+    def _set_threshold(self, value: float) -> None:
+        self.calibration_ = self.calibration_._replace(threshold=value)
+        self._threshold_was_set = True
+
+    @answers_rows
+    def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
+        """All labels of each row whose probability is at least `threshold`, however many they are.
+
+        In the form of the `y` of the training: label lists (also for a multi-class model) or an indicator
+        matrix. With `scores`, a list for each row of pairs (label, probability), best first.
+        """
+        check_number("threshold", threshold, least=0, most=1)
+        rows = self._rows_to_predict(X)
+        row_of, ids, probabilities = self._calibrated_above(rows, float(threshold))
+        if not scores:
+            return self._in_caller_form(row_of, ids, len(rows))
+        order = np.lexsort((-probabilities, row_of))
+        pairs = list(zip(self.label_index_.labels(ids[order]).tolist(), probabilities[order].tolist()))
+        ends = np.searchsorted(row_of, np.arange(1, len(rows) + 1)).tolist()
+        return [pairs[start:end] for start, end in zip([0, *ends], ends)]
+
+    @answers
+    def predict_proba_of(self, X: Any, labels: Any) -> NDArray[np.float32]:
+        """The probabilities of given labels, of shape (rows, labels): no others are looked at where a model can.
+
+        `labels` is a list of labels for all rows, or a table with a row of labels for each row of X, such as
+        the labels of `predict_topk` (where None stands for no label, with probability 0).
+        """
+        rows = self._rows_to_predict(X)
+        ids = asked_ids(labels, self.label_index_, len(rows))
+        scores = self._probabilities_of(rows, ids)
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            answer = self.calibration_.probabilities(scores)
+        else:
+            first, leading = self._leading(rows)
+            answer = self.calibration_.one_of_all(scores, leading, ids == first[:, :1])
+        unknown = self._unknown(rows)
+        if unknown is not None:
+            frequencies = self._frequencies(len(self.label_index_))
+            answer[unknown] = np.where(ids[unknown] >= 0, frequencies[ids[unknown]], 0.0)
+        return answer
+
+    @answers
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """The probability of every label, in the order of `classes_`; of a multi-class model they sum to one.
+
+        The other answers leave room for labels that the training never saw. Dense: refused when it would not fit in
+        memory; `predict_topk` is the natural call with many labels.
+        """
+        rows = self._rows_to_predict(X)
+        needed, available = 4 * len(rows) * len(self.label_index_), available_bytes()
+        if needed > 0.8 * available:
+            raise MemoryError(
+                f"predict_proba would need {in_words(needed)} for {len(rows):,} rows x {len(self.label_index_):,} "
+                f"labels, and {in_words(available)} is available: use predict_topk(X, k), or fewer rows at a time."
+            )
+        scores = self._probabilities(rows)
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            answer = self.calibration_.probabilities(scores)
+        else:
+            is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
+            answer = self.calibration_.one_of_all(scores, largest(scores, LEADING), is_first)
+            total = answer.sum(axis=1, keepdims=True)
+            answer = np.where(
+                total > 0, answer / np.maximum(total, 1e-30), self._frequencies(answer.shape[1])
+            )
+        unknown = self._unknown(rows)
+        if unknown is not None:
+            answer[unknown] = self._frequencies(answer.shape[1])
+        return answer
+
+    def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The ids of the k most probable labels, and their probabilities."""
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            ids, scores = self._top(rows, k)
+            probabilities = self.calibration_.probabilities(scores)
+        else:
+            ids, scores = self._leading(rows, k)
+            ids, leading, is_first = ids[:, :k], scores[:, :LEADING], np.zeros((len(rows), k), dtype=bool)
+            is_first[:, 0] = True
+            probabilities = self.calibration_.one_of_all(scores[:, :k], leading, is_first)
+        unknown = self._unknown(rows)
+        if unknown is not None:
+            frequencies = self._frequencies(len(self.label_index_))
+            first = most_frequent(frequencies, k)
+            ids[unknown], probabilities[unknown] = first, frequencies[first]
+        return ids, probabilities
+
+    def _calibrated_above(
+        self, rows: Rows, threshold: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Row, id and probability of all labels with at least this probability, by row and id."""
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            row_of, ids, scores = self._above(rows, self.calibration_.lowest_score(threshold))
+            probabilities = self.calibration_.probabilities(scores)
+        else:
+            row_of, ids, probabilities = self._one_of_all_above(rows, threshold)
+        kept = probabilities >= np.float32(threshold)
+        found = row_of[kept], ids[kept], probabilities[kept]
+        unknown = self._unknown(rows)
+        if unknown is None:
+            return found
+        frequencies = self._frequencies(len(self.label_index_))
+        frequent = np.flatnonzero(frequencies >= np.float32(threshold))
+        return replace_rows(found, unknown, frequent, frequencies[frequent])
+
+    def _one_of_all_above(
+        self, rows: Rows, threshold: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Row, id and probability of labels of a multi-class model, among them all of at least this probability."""
+        first, leading = self._leading(rows)
+        n_leading = first.shape[1]
+        row_of, ids, scores = np.repeat(np.arange(len(rows)), n_leading), first.ravel(), leading.ravel()
+        lowest = self.calibration_.lowest_behind(leading, threshold)
+        if lowest <= 1.0:
+            more_rows, more_ids, more_scores = self._above(rows, lowest)
+            new = (more_ids[:, None] != first[more_rows]).all(axis=1)
+            row_of, ids = np.concatenate([row_of, more_rows[new]]), np.concatenate([ids, more_ids[new]])
+            scores = np.concatenate([scores, more_scores[new]])
+        order = np.lexsort((ids, row_of))
+        order = order[ids[order] >= 0]
+        row_of, ids, scores = row_of[order], ids[order], scores[order]
+        is_first = ids == first[row_of, 0]
+        found = self.calibration_.one_of_all(scores[:, None], leading[row_of], is_first[:, None])
+        return row_of, ids, found[:, 0]
+
+    def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids and scores of the best labels: as many as a multi-class calibration needs, or k if that is more."""
+        return self._top(rows, min(max(k, LEADING), len(self.label_index_)))
+
+    def _with_one_at_least(
+        self, rows: Rows, row_of: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row and id of labels found, and of the best label of every row without any."""
+        empty = np.flatnonzero(np.bincount(row_of, minlength=len(rows)) == 0)
+        if len(empty) == 0:
+            return row_of, ids
+        first = self._calibrated_top(chosen_rows(rows, empty), 1)[0][:, 0]
+        place = np.searchsorted(row_of, empty)
+        return np.insert(row_of, place, empty), np.insert(ids, place, first)
+
+    def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
+        """The rows without any feature of the training, if there are any; in dense data a zero is a value as any."""
+        return without_known_features(rows, self.n_features_in_) if self.sparse_input_ else None
+
+    def _frequencies(self, n_labels: int) -> NDArray[np.float32]:
+        """How frequent the first labels are; another thread may be about to count more or fewer of them."""
+        counts = np.zeros(n_labels, dtype=np.int64)
+        counts[: len(self.label_counts_)] = self.label_counts_[:n_labels]
+        return label_frequencies(counts, self.n_examples_, self.multi_label_)
+
+    def score(self, X: Any, y: Any) -> float:
+        """The share of rows whose best label is right (precision at 1; accuracy for multi-class)."""
+        return float(precision_at_k(y, self.predict_topk(X, 1).labels, 1))
+
+    def _rows_to_predict(self, X: Any) -> Rows:
+        if "model_" not in self.__dict__:  # asking scikit-learn takes as long as a small search
+            check_is_fitted(self, "model_")
+        self._check_when_used()
+        rows = as_rows(X)
+        self._check_width(X, rows)
+        if self._feature_numbers is not None and isinstance(rows, SparseRows):
+            return self._feature_numbers.rows(rows)
+        return rows
+
+    def _check_width(self, X: Any, rows: Rows) -> None:
+        """Dense rows must have the columns of the training. In sparse rows a column is the id of a feature:
+        one never seen simply has no weight, as files and streams need it."""
+        if isinstance(rows, SparseRows):
+            return
+        if type(X) in (np.ndarray, list) and not hasattr(self, "feature_names_in_"):
+            if rows.shape[1] != self.n_features_in_:
+                raise ValueError(
+                    f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting "
+                    f"{self.n_features_in_} features as input."
+                )
+            return
+        validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=False)
+
+    def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        if ids.size and ids.min() < 0:
+            found = ids >= 0
+            labels = np.full(ids.shape, None, dtype=object)
+            labels[found] = self.label_index_.labels(ids[found])
+            return labels
+        return self.label_index_.labels(ids)
+
+    def _in_caller_form(self, row_of: NDArray[np.int64], ids: NDArray[np.int64], n_rows: int) -> Any:
+        if self._label_form in ("lists", "vector"):
+            cuts = np.searchsorted(row_of, np.arange(1, n_rows))
+            return [part.tolist() for part in np.split(self.label_index_.labels(ids), cuts)]
+        columns = self.label_index_.labels(ids).astype(np.int64)
+        shape = (n_rows, int(self.label_index_.classes.max()) + 1)
+        matrix = sp.csr_matrix((np.ones(len(ids), dtype=np.int64), (row_of, columns)), shape=shape)
+        return matrix if self._label_form == "indicator" else matrix.toarray()
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, resume: bool = False) -> None:
+        """Write the model to one `.treemax` file, without pickle; `treemax.load` gives it back.
+
+        With `resume` the file also holds what learning needs to continue as if it had never stopped.
+        """
+        check_is_fitted(self, "model_")
+        modelfile.save(self, path, resume=resume)
+
+    @at_rest
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """This estimator as a JSON-able header and named arrays."""
+        check_is_fitted(self, "model_")
+        self._check_when_used()  # a file with wrong parameters could not be loaded
+        header, arrays = self._model_parts(resume)
+        parameters, parameter_arrays = self._parameter_parts()
+        index_dtype = self.label_index_.dtype
+        return {
+            "treemax": treemax.__version__,
+            "parameters": parameters,
+            "label_dtype": None if index_dtype is None else index_dtype.str.replace("<U0", "<U"),
+            "label_form": self._label_form,
+            "n_features": self.n_features_in_,
+            "direct_features": None if self._feature_numbers is None else self._feature_numbers.direct,
+            "n_examples": self.n_examples_,
+            "sparse_input": self.sparse_input_,
+            "calibration": list(self.calibration_),
+            "threshold_was_set": self._threshold_was_set,
+            "reading": self.reading_,
+            "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
+            "model": header,
+        }, {
+            **modelfile.prefixed("labels", self.label_index_.arrays()),
+            "label_counts": self.label_counts_,
+            **modelfile.prefixed("model", arrays),
+            **modelfile.prefixed("parameters", parameter_arrays),
+            **({} if self._feature_numbers is None else {"feature_ids": self._feature_numbers.ids}),
+        }
+
+    @classmethod
+    def from_parts(cls: type[Self], header: dict[str, Any], arrays: modelfile.Arrays) -> Self:
+        """The estimator back from its parts."""
+        parameters = modelfile.part("parameters", arrays)
+        estimator = cls(**cls._parameters_from_parts(header["parameters"], parameters))
+        estimator._check_when_used()
+        index = LabelIndex.from_arrays(modelfile.part("labels", arrays), header["label_dtype"])
+        form, names = header["label_form"], header["feature_names"]
+        if len(index) == 0 or form not in get_args(Form):
+            raise ValueError(f"it has {len(index)} labels, in the form {form!r:.40}")
+        if form.endswith("indicator") and not np.array_equal(index.classes, np.arange(len(index))):
+            raise ValueError("the labels are not the columns of an indicator matrix")
+        estimator.label_index_ = index
+        n_examples = estimator.n_examples_ = whole_number(
+            "n_examples", header["n_examples"], most=MOST_COUNTED // len(index)
+        )
+        counts = expect_counts(arrays, "label_counts", np.int64, (len(index),), most=n_examples)
+        estimator.label_counts_ = np.array(counts)
+        estimator.n_features_in_ = whole_number("n_features", header["n_features"], most=MAX_FEATURES)
+        if header.get("direct_features") is not None:
+            estimator._feature_numbers = FeatureNumbers.checked(
+                header["direct_features"], arrays["feature_ids"], estimator.n_features_in_
+            )
+        estimator.sparse_input_ = truth("sparse_input", header["sparse_input"])
+        estimator.calibration_ = Calibration.checked(header["calibration"])
+        estimator._threshold_was_set = truth("threshold_was_set", header["threshold_was_set"])
+        estimator.multi_label_ = form != "vector"
+        estimator._label_form = form
+        estimator.reading_ = dict(header["reading"])
+        if not isinstance(names, list) or not all(type(name) is str for name in names):
+            raise ValueError("the names of the features are not strings")
+        if names and len(names) != estimator.n_features_in_:
+            raise ValueError(f"it has {len(names)} names for {estimator.n_features_in_} features")
+        if names:
+            estimator.feature_names_in_ = np.array(names, dtype=object)
+        model = estimator._model_from_parts(header["model"], modelfile.part("model", arrays))
+        if getattr(model, "n_features", estimator.n_features_in_) != estimator.n_features_in_:
+            raise ValueError("the weights do not fit the features")
+        estimator.model_ = model
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in self.__dict__
+
+
+def _sorted_index(labels: RaggedLabels) -> tuple[LabelIndex, NDArray[np.int64]]:
+    """The index of a model trained from nothing (labels in order, as scikit-learn has it), and the labels' ids."""
+    values = labels.values
+    if labels.is_indicator:
+        names, ids = np.arange(labels.n_columns), values
+    elif values.dtype == object:
+        names, ids = np.array(sorted(set(values.tolist())), dtype=object), None
+    else:
+        names, ids = distinct(values)
+    if len(names) == 0:
+        raise ValueError("y has no labels at all: every row's label list is empty.")
+    index = LabelIndex()
+    index.add(names, labels.dtype)
+    return index, index.ids(values) if ids is None else ids
+
+
+def jsonable(name: str, value: Any) -> Any:
+    """A parameter for the header of a model file, or a ValueError that names it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.random.RandomState):
+        return None  # its place in the sequence cannot be kept; a loaded model draws anew
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"Parameter {name}={value!r} cannot be saved; use a number, a string, True, False or None."
+    )

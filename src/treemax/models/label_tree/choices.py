@@ -1,0 +1,172 @@
+"""What a label tree chooses on held-out rows: the cost of errors, and the calibration of the whole tree.
+
+The cost is tried on a sample of the nodes above labels, on 32 labels of each, before the training. The scores are
+those of the tree as it was before the rows held out joined the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import SparseRows, read_only
+from treemax.models.calibration import Calibration, calibrated, labels_to_rank
+from treemax.models.label_tree import kernels
+from treemax.models.label_tree.model import Forest
+from treemax.models.label_tree.training import LOSSES, SMALL, Common, platt
+from treemax.parallel.pools import Arrays, Table
+from treemax.trees import Tree
+
+COSTS = {  # the middle one is that of nodes above other nodes
+    "squared_hinge": np.array([0.25, 0.5, 1.0, 2.0, 4.0], dtype=np.float32),
+    "logistic": np.array([1.0, 2.0, 4.0, 8.0, 16.0], dtype=np.float32),
+}
+PASSES = 2  # for each cost
+HELD_SHARE = 5  # one row in so many judges the costs
+LABELS = 32  # of a node on which costs are tried
+SHARE_OF_WORK = 0.012  # of the rows of all nodes times their children, that may be used to try costs
+LEAST_ROWS, MOST_ROWS = 3_000, 400_000  # of all problems on which costs are tried
+PRIOR = 2.0  # nats against each doubling or halving of the middle cost
+CALIBRATION_ROWS = 2_000  # at most,
+CALIBRATION_SHARE = 12  # and one row in so many
+
+RunProblems = Callable[[Callable[..., Arrays], Common, "list[CostProblem]"], "list[Arrays]"]
+
+
+class CostProblem(NamedTuple):
+    """Some of the labels of a node, and the rows that reach it."""
+
+    node: int
+    n_children: int
+    rows: NDArray[np.uint32]
+    child_indptr: NDArray[np.int64]
+    children: NDArray[np.uint32]
+
+
+def middle_cost(loss: str) -> float:
+    """The cost where nothing is known."""
+    return float(COSTS[loss][len(COSTS[loss]) // 2])
+
+
+def choose_cost(tree: Tree, targets: Targets, common: Common, run: RunProblems) -> float:
+    """The cost for the nodes above labels under which rows held out are most likely."""
+    costs = COSTS[common.settings.loss]
+    problems = cost_problems(tree, targets, common.seed)
+    histograms = np.zeros((len(costs), 2, kernels.BINS), dtype=np.int64)
+    for (found,) in run(try_costs, common, problems):
+        histograms += found
+    misfit = np.array([platt(wrong, right)[2] for wrong, right in histograms])
+    doublings = np.arange(len(costs)) - len(costs) // 2
+    misfit += PRIOR * doublings**2
+    return middle_cost(common.settings.loss) * 2.0 ** lowest_point(doublings, misfit)
+
+
+def lowest_point(x: NDArray[np.int64], y: NDArray[np.float64]) -> float:
+    """Where the parabola through the lowest of equidistant points and its neighbours has its minimum.
+
+    >>> lowest_point(np.array([-1, 0, 1]), np.array([1.0, 0.0, 3.0]))
+    -0.25
+    """
+    lowest = int(y.argmin())
+    if lowest in (0, len(x) - 1):
+        return float(x[lowest])
+    before, at, after = y[lowest - 1 : lowest + 2]
+    curve = before - 2 * at + after
+    return float(x[lowest] + (0.5 * (before - after) / curve if curve > 0 else 0.0))
+
+
+def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: CostProblem) -> Arrays:
+    """For each cost, how scores of rows held out are distributed over right and wrong labels."""
+    source, loss = table.rows, common.settings.loss
+    assert isinstance(source, SparseRows)
+    with table.scratch() as scratch:
+        histograms = kernels.try_costs(
+            source.indptr, source.indices, source.values, read_only(rows), read_only(problem.rows),
+            read_only(problem.child_indptr), read_only(problem.children), problem.n_children, np.float32(common.length),
+            LOSSES[loss], COSTS[loss], PASSES, SMALL, HELD_SHARE, common.seed + problem.node, scratch,
+        )  # fmt: skip
+    return (histograms,)
+
+
+def cost_problems(tree: Tree, targets: Targets, seed: int) -> list[CostProblem]:
+    """A random sample of nodes above labels, some labels of each, with few rows in proportion to the whole."""
+    node_of = tree.parent[tree.leaf_of]  # of every label
+    rows_of_node = np.bincount(node_of[targets.ids], minlength=len(tree))
+    rows_of_node[0] = len(targets) if rows_of_node[0] else 0
+    room = int(SHARE_OF_WORK * (rows_of_node * -(-tree.n_children // 16)).sum())
+    room = min(max(room, LEAST_ROWS), MOST_ROWS)
+    random = np.random.default_rng(seed)
+    nodes = random.permutation(np.flatnonzero(rows_of_node))
+    nodes = nodes[: int(np.searchsorted(np.cumsum(rows_of_node[nodes]), room)) + 1]
+    pairs = _PairsOfNodes(tree, targets, node_of, nodes)
+    problems = []
+    for node in nodes.tolist():
+        row, child = pairs.of(node)
+        rows = np.arange(len(targets), dtype=np.uint32) if node == 0 else np.unique(row)
+        if len(rows) > room:
+            rows = np.sort(random.choice(rows, room, replace=False))
+        room = max(room - len(rows), LEAST_ROWS // 4)
+        n_children = int(tree.n_children[node])
+        chosen = random.permutation(n_children)[:LABELS]
+        problems.append(_cost_problem(node, rows, row, child, chosen, n_children))
+    return problems
+
+
+class _PairsOfNodes:
+    """Row and child of all labels below some nodes."""
+
+    def __init__(
+        self, tree: Tree, targets: Targets, node_of: NDArray[np.int64], nodes: NDArray[np.int64]
+    ) -> None:
+        used = np.zeros(len(tree), dtype=bool)
+        used[nodes] = True
+        place = np.flatnonzero(used[node_of[targets.ids]])
+        place = place[np.argsort(node_of[targets.ids[place]], kind="stable")]
+        ids = targets.ids[place]
+        self._node = node_of[ids]
+        self._row = (np.searchsorted(targets.indptr, place, side="right") - 1).astype(np.uint32)
+        self._child = tree.leaf_of[ids] - tree.first_child[self._node]
+
+    def of(self, node: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        own = slice(*np.searchsorted(self._node, [node, node + 1]).tolist())
+        return self._row[own], self._child[own]
+
+
+def _cost_problem(
+    node: int, rows: NDArray[np.uint32], row: NDArray[np.uint32], child: NDArray[np.int64], chosen: NDArray[np.int64],
+    n_children: int,
+) -> CostProblem:  # fmt: skip
+    """The problem of the chosen children on these rows, from the pairs of row and child of the node."""
+    number = np.full(n_children, -1)
+    number[chosen] = np.arange(len(chosen))
+    at = np.minimum(np.searchsorted(rows, row), len(rows) - 1)
+    kept = (number[child] >= 0) & (rows[at] == row)
+    at, child = at[kept], number[child[kept]]
+    order = np.lexsort((child, at))
+    starts = np.searchsorted(at[order], np.arange(len(rows) + 1))
+    return CostProblem(node, len(chosen), rows, starts.astype(np.int64), child[order].astype(np.uint32))
+
+
+def held_share_of(n_rows: int) -> int:
+    """One row in so many calibrates the probabilities before it joins: 2,000 rows, but an eighth to a twentieth of all."""
+    return min(max(n_rows // CALIBRATION_ROWS, 8), 20)
+
+
+def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
+    """The rows on which the scores of the whole tree are judged: some of those held out, in ascending order."""
+    held = kernels.held_rows(n_rows, held_share)
+    most = min(CALIBRATION_ROWS, -(-n_rows // CALIBRATION_SHARE))
+    return held[:: max(1, -(-len(held) // most))].astype(np.uint32)
+
+
+def calibrate(
+    early: Forest, rows: SparseRows, targets: Targets, multi_label: bool, width: int | None, threads: int
+) -> Calibration:
+    """Calibrate the scores of trees that have not seen these rows; `targets` are their labels."""
+    n_labels = early.trees[0].tree.n_labels
+    ids, scores = early.best(rows, labels_to_rank(targets, n_labels, multi_label), width, threads)
+    return calibrated(ids, scores, targets, n_labels, multi_label)

@@ -1,0 +1,184 @@
+"""Label trees in few bytes: weights of eight bits with a scale for every node, and no hash tables in the file.
+
+What is searched is the same `PackedTree` as ever. It is taken apart for the file, each part in the smallest
+integers that hold it, and put together again when it is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.kernels import search as kernels
+from treemax.models.label_tree.model import NodeWeights, PackedTree, check_slopes
+from treemax.trees import Tree
+
+MOST = 127  # the largest code of a weight
+OF_TREE = ("n_children", "label")
+
+
+def rounded(part: NodeWeights) -> tuple[NodeWeights, np.float32]:
+    """The weights of a node as whole multiples of its scale, up to 127 of them, and the scale.
+
+    What is nearest to no multiple at all is dropped, and features come in order.
+    """
+    scale = np.float32(np.abs(part.weights).max(initial=0.0) / MOST)
+    codes = np.rint(part.weights / scale) if scale > 0 else np.zeros_like(part.weights)
+    kept = codes != 0
+    feature = np.repeat(part.features, np.diff(part.starts))[kept]
+    order = np.argsort(feature, kind="stable")
+    features, counts = np.unique(feature, return_counts=True)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    weights = (codes[kept][order] * scale).astype(np.float32)
+    return NodeWeights(features, starts, part.children[kept][order], weights, part.biases), scale
+
+
+def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
+    """The tree for the model file: as it is, or taken apart where its weights have scales."""
+    if packed.scales is None:
+        return packed.arrays()
+    node, features, counts, children, weights = _in_order(packed)
+    codes = np.rint(weights / np.repeat(packed.scales[node], counts))
+    n_features = np.bincount(node, minlength=len(packed.tree))[packed.tree.n_children > 0]
+    return {
+        **{name: _smallest(array) for name, array in packed.tree.arrays().items()},
+        "n_features": _smallest(n_features),
+        "steps": _in_bytes(_steps(features.astype(np.int64), n_features)),
+        "counts": _smallest(counts),
+        "children": _smallest(children),
+        "codes": codes.astype(np.int8),
+        "scales": packed.scales[packed.tree.n_children > 0],
+        "bias": packed.bias,
+        "slopes": packed.slopes,
+        "shifts": packed.shifts,
+    }
+
+
+def _in_order(packed: PackedTree) -> tuple[NDArray[Any], ...]:
+    """Node, feature and number of weights of every run, by node and feature, and the weights in that order."""
+    tables, n_children = packed.tables, packed.tree.n_children
+    node, features, counts, children, weights = kernels.unpacked(
+        tables, packed.slots, packed.entries, n_children
+    )
+    order = np.lexsort((features, node))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    entry_order = np.argsort(np.repeat(place, counts), kind="stable")
+    return node[order], features[order], counts[order], children[entry_order], weights[entry_order]
+
+
+def loaded_tree(arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
+    """The tree from its arrays, once nothing in them can point outside."""
+    if "codes" not in arrays:
+        return PackedTree.from_arrays(arrays, link)
+    tree = Tree.from_arrays({name: arrays[name].astype(np.int64) for name in OF_TREE})
+    features = _check(tree, arrays, link)
+    inner = np.flatnonzero(tree.n_children)
+    scales = np.zeros(len(tree), dtype=np.float32)
+    scales[inner] = arrays["scales"]
+    starts = np.concatenate([[0], np.cumsum(arrays["counts"], dtype=np.int64)])
+    ends = np.cumsum(arrays["n_features"], dtype=np.int64)
+    weights = {}
+    for node, end, count in zip(inner.tolist(), ends.tolist(), arrays["n_features"].tolist()):
+        own = slice(end - count, end)
+        entries = slice(starts[end - count], starts[end])
+        first = int(tree.first_child[node])
+        weights[node] = NodeWeights(
+            features[own],
+            starts[end - count : end + 1] - starts[end - count],
+            arrays["children"][entries].astype(np.uint32),
+            arrays["codes"][entries] * scales[node],
+            arrays["bias"][first : first + int(tree.n_children[node])],
+        )
+    return PackedTree.pack(tree, weights, link, arrays["slopes"], arrays["shifts"], scales)
+
+
+def _smallest(array: NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers in the smallest integers that hold them."""
+    kinds: tuple[Any, ...] = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    for kind in kinds:
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return array.astype(kind)
+    return array
+
+
+def _steps(features: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The features of each node, which are in order, as differences: mostly small."""
+    steps = np.diff(features, prepend=0)
+    first = (np.cumsum(n_features) - n_features)[n_features > 0]
+    steps[first] = features[first]
+    return steps
+
+
+def _from_steps(steps: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The way back from `_steps`."""
+    before = np.concatenate([[0], np.cumsum(steps)])
+    return before[1:] - np.repeat(before[np.cumsum(n_features) - n_features], n_features)
+
+
+def _in_bytes(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Numbers one after the other, seven bits a byte, the lowest first; the last byte of each is below 128.
+
+    >>> _in_bytes(np.array([5, 300])).tolist()
+    [5, 172, 2]
+    """
+    lengths = 1 + sum((numbers >> shift > 0).astype(np.int64) for shift in range(7, 35, 7))
+    place = np.arange(int(np.sum(lengths))) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    parts = np.repeat(numbers, lengths) >> (7 * place) & 0x7F
+    return (parts | np.where(place < np.repeat(lengths, lengths) - 1, 0x80, 0)).astype(np.uint8)
+
+
+def _from_bytes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The way back from `_in_bytes`; bytes that it never writes are refused."""
+    ends = np.flatnonzero(text < 0x80)
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    lengths = ends - starts + 1
+    if lengths.sum() != len(text) or lengths.max(initial=0) > 5:
+        raise ValueError("the steps between features are damaged")
+    if len(text) == 0:
+        return np.empty(0, dtype=np.int64)
+    place = np.arange(len(text)) - np.repeat(starts, lengths)
+    return np.add.reduceat((text & 0x7F).astype(np.int64) << (7 * place), starts)
+
+
+def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np.uint32]:
+    """The features, once everything that packing and searching rely on is known to hold."""
+    n_inner = int((tree.n_children > 0).sum())
+    n_slots, n_entries = len(arrays["counts"]), len(arrays["codes"])
+    lengths = {
+        "n_features": n_inner, "scales": n_inner, "steps": len(arrays["steps"]), "counts": n_slots,
+        "children": n_entries, "codes": n_entries, "bias": len(tree), "slopes": tree.depth, "shifts": tree.depth,
+    }  # fmt: skip
+    for name, length in lengths.items():
+        array = arrays[name]
+        floats = name in ("scales", "bias", "slopes", "shifts")
+        right_kind = array.dtype == np.float32 if floats else array.dtype.kind in "iu"
+        whole = floats or name == "codes" or array.min(initial=0) >= 0
+        if array.shape != (length,) or not right_kind or not whole:
+            raise ValueError(
+                f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} numbers"
+            )
+    counts, n_features = arrays["counts"].astype(np.int64), arrays["n_features"].astype(np.int64)
+    sound = link in ("softmax", "logistic") and tree.depth > 0
+    sound = sound and arrays["codes"].dtype == np.int8 and arrays["steps"].dtype == np.uint8
+    sound = (
+        sound and n_features.min(initial=0) >= 0 and n_features.max(initial=0) <= n_slots
+    )  # so that sums are
+    sound = sound and counts.min(initial=0) >= 0 and counts.max(initial=0) <= n_entries  # what they seem
+    sound = sound and int(n_features.sum()) == n_slots and int(counts.sum()) == n_entries
+    steps = _from_bytes(arrays["steps"]) if sound else np.empty(0, dtype=np.int64)
+    check_slopes(arrays["slopes"], arrays["shifts"])
+    if (arrays["scales"] < 0).any():
+        raise ValueError("a node has a scale below zero")
+    if not sound or len(steps) != n_slots:
+        raise ValueError("the compact weights do not fit together")
+    node = np.repeat(np.flatnonzero(tree.n_children), n_features)
+    features = _from_steps(steps, n_features)
+    if (arrays["children"] >= np.repeat(tree.n_children[node], counts)).any() or features.max(
+        initial=0
+    ) >= 2**32:
+        raise ValueError("the compact weights name children or features that there cannot be")
+    return features.astype(np.uint32)

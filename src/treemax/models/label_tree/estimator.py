@@ -1,0 +1,381 @@
+"""Probabilistic label trees, trained in batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax import modelfile
+from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, picked_targets
+from treemax.inputs.rows import Rows, SparseRows
+from treemax.memory import as_bytes
+from treemax.models.base import TrainingInterrupted
+from treemax.models.hierarchies import WithHierarchy
+from treemax.models.label_tree.choices import (
+    calibrate,
+    calibration_rows,
+    choose_cost,
+    held_share_of,
+    middle_cost,
+)
+from treemax.models.label_tree.compact import loaded_tree, saved_arrays
+from treemax.models.label_tree.model import MOST_CHILDREN, Forest, PackedTree
+from treemax.models.label_tree.out_of_core import RowsOnDisk, StoredTraining, room_for_rows
+from treemax.models.label_tree.training import LOSSES, PENALTIES, Common, RowsInMemory, Settings, TreeTraining
+from treemax.models.one_vs_all.model import sparsified
+from treemax.models.parts import real_number
+from treemax.models.sharing import at_rest
+from treemax.models.stored import Source, learned_form, stored_rows
+from treemax.models.stored_rows import StoredRows
+from treemax.parallel.checkpoints import checkpoints_are_kept
+from treemax.parallel.pools import cluster_in_use
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import interruptible, thread_count
+from treemax.parameters import check_choice, check_number, is_auto
+from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
+
+
+@modelfile.saveable
+class LabelTree(WithHierarchy):
+    """A tree over the labels with a classifier at every node: time grows with the logarithm of the labels.
+
+    A probabilistic label tree. The probability of a label is the product of the probabilities along its
+    path, each estimated by a linear classifier trained on the rows that reach the node's parent. Children of
+    a node are trained together. Multi-class and multi-label, made for sparse text; dense rows work too.
+
+    Parameters
+    ----------
+    tree : "kmeans", "random", "complete", "huffman", or a hierarchy
+        How labels are grouped: by what their examples look like (balanced hierarchical k-means), without
+        looking at them, or as a hierarchy of your own says: pairs (parent, child), a nested dictionary, a
+        dictionary from child to parent, a parent array or a `treemax.trees.Tree`.
+    arity : "auto" or int
+        Children of an inner node; "auto" makes the tree as shallow as 32 children a node allow (Huffman: 2).
+    max_leaf : int
+        Labels under one last inner node. A node of your own hierarchy with more children is divided further.
+    n_trees : int
+        Trees whose probabilities are averaged: more accurate, and as many times larger and slower.
+    loss : "squared_hinge" or "logistic"
+        What the classifiers of the nodes minimise.
+    penalty : "l2" or "l1"
+        What keeps the weights small: "l1" makes most of them zero, for a much smaller model that takes longer to
+        train.
+    cost : "auto" or float
+        Weight of an error against the size of the weights (C of support vector machines). "auto" chooses it for
+        the nodes above labels, on rows held out; the other nodes, and all with penalty "l1", take 1 for the squared
+        hinge and 4 for the logistic loss.
+    passes : int
+        Passes over the rows of each node, fewer where they settle before.
+    threshold : float
+        Weights smaller than this are dropped.
+    precision : "bfloat16" or "int8"
+        Of the weights. With "int8" the file is mostly about two fifths of the size, and is read when it is opened,
+        not mapped.
+    temperature : float
+        Divides the calibrated scores of siblings, for the ranking of the labels: a little above 1, errors near the root weigh
+        less and the best labels are found more often. The probabilities are calibrated after that.
+    beam : int
+        Nodes kept at each level in prediction.
+    search : "beam" or "exact"
+        "exact" finds the true best labels, by uniform-cost search; slower.
+    n_jobs : int or None
+        Threads, -1 for all cores; the model is the same for any number.
+    random_state : int, RandomState or None
+        Seed of the clustering and of the order of rows.
+    verbose : int
+        0 for no progress bar.
+
+    Attributes
+    ----------
+    calibration_ : Calibration
+        What makes probabilities of scores, found on rows held out (none with one pass).
+    loss_ : str
+        The loss that the model was trained with.
+    cost_ : float
+        The cost in use at the nodes above labels.
+    threshold_ : float
+        The probability from which a multi-label `predict` answers with a label, chosen on rows held out; it may be set.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> texts = ["red apple", "green apple", "fast car", "red car"] * 5
+    >>> X = treemax.HashingText(bits=10).transform(texts)
+    >>> model = treemax.LabelTree().fit(X, ["fruit", "fruit", "vehicle", "vehicle"] * 5)
+    >>> model.predict(X[:3]).tolist()
+    ['fruit', 'fruit', 'vehicle']
+
+    References
+    ----------
+    Jasinska et al., "Extreme F-measure maximization using sparse probability estimates", 2016.
+    Prabhu et al., "Parabel: partitioned label trees for extreme classification", 2018.
+    """
+
+    NODE_BY_NODE = True
+
+    loss_: str
+    cost_: float
+
+    def __init__(
+        self,
+        tree: Any = "kmeans",
+        arity: int | str = "auto",
+        max_leaf: int = 150,
+        n_trees: int = 1,
+        loss: str = "squared_hinge",
+        penalty: str = "l2",
+        cost: float | str = "auto",
+        passes: int = 10,
+        threshold: float = 0.1,
+        precision: str = "bfloat16",
+        temperature: float = 1.75,
+        beam: int = 10,
+        search: str = "beam",
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.tree = tree
+        self.arity = arity
+        self.max_leaf = max_leaf
+        self.n_trees = n_trees
+        self.loss = loss
+        self.penalty = penalty
+        self.cost = cost
+        self.passes = passes
+        self.threshold = threshold
+        self.precision = precision
+        self.temperature = temperature
+        self.beam = beam
+        self.search = search
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self) -> None:
+        choices_of = {
+            "loss": tuple(LOSSES),
+            "penalty": PENALTIES,
+            "precision": ("bfloat16", "int8"),
+            "search": ("beam", "exact"),
+        }
+        for name, choices in choices_of.items():
+            check_choice(name, getattr(self, name), choices)
+        check_tree(self.tree)
+        check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN, auto=True)
+        check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
+        check_number("cost", self.cost, above=0, auto=True)
+        check_number("temperature", self.temperature, least=0.01, most=100)
+        check_number("threshold", self.threshold, least=0)
+        for name in ("n_trees", "passes"):
+            check_number(name, getattr(self, name), whole=True, least=1)
+        check_number("beam", self.beam, whole=True, least=1)
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, label_features: Any = None) -> LabelTree:
+        """Train from nothing; a model trained before is replaced only when the new one is ready.
+
+        X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
+        a list of label lists or an indicator matrix (multi-label). `label_features`, if given, say which labels
+        are alike in place of the labels' examples: a mapping from label to features, or a pair (labels, matrix).
+        """
+        return self._fit(X, y, label_features=label_features)
+
+    def fit_file(
+        self,
+        source: Any,
+        *,
+        memory: int | str = "2GB",
+        folder: Any = None,
+        label_features: Any = None,
+        **reading: Any,
+    ) -> LabelTree:
+        """Train from nothing on data that may be larger than memory; the model is that of `fit`, bit for bit.
+
+        `source` is a file, a folder of files, a table or a data set: whatever `treemax.formats.open_examples` takes
+        and can be read twice, with its options as `reading`. Rows go to temporary files in `folder` (by default
+        where Python has them; on a disk, not in memory), eight bytes an entry and as much again. `memory` is what the process may
+        take while it trains, without the packed model. Where rows have one label each, those without one are
+        left out. Texts need a `TextModel` around this.
+        """
+        limit = self._check_fit_file(memory)
+        data = Source(source, self.verbose, reading)
+        if data.overview.texts:
+            raise ValueError(
+                f"{data.name} holds texts: put the estimator into a TextModel, and call its fit_file."
+            )
+        stored = stored_rows(data, lambda X: X, data.overview.n_features, folder)
+        return self._fit_stored(stored, data, limit, label_features)
+
+    def _check_fit_file(self, memory: int | str) -> int:
+        """Refuse what `fit_file` cannot do, before hours are spent on reading; gives the memory in bytes."""
+        self._check_when_used()
+        if cluster_in_use() or checkpoints_are_kept():
+            raise ValueError("fit_file trains on this machine and keeps no checkpoints; use fit for either.")
+        return as_bytes(memory)
+
+    def _fit_stored(
+        self, stored: StoredRows, data: Source, memory: int, label_features: Any = None
+    ) -> LabelTree:
+        """Train on rows that are on disk already, as `fit_file` puts them there."""
+        index, several = data.overview.index, data.overview.several
+        room = room_for_rows(memory, stored, len(index), thread_count(self.n_jobs))
+        source = RowsOnDisk(stored, room)
+        stopped = None
+        with self._training() as trainee:
+            try:
+                forest = trainee._train_forest(source, index, several, label_features)
+            except TrainingInterrupted as interruption:
+                forest, stopped = interruption.model, interruption
+            labels = learned_form(
+                RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several
+            )
+            trainee._adopt(source.rows, source.rows, labels, index, stored.targets, forest)
+            trainee.sparse_input_ = data.overview.sparse
+            if stopped is not None:
+                raise stopped
+        return self
+
+    def _train_named(
+        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
+    ) -> Forest:
+        source = RowsInMemory(sparsified(rows), targets, thread_count(self.n_jobs))
+        return self._train_forest(source, index, multi_label, label_features)
+
+    def _train_forest(
+        self, source: RowsInMemory | RowsOnDisk, index: LabelIndex, multi_label: bool, label_features: Any
+    ) -> Forest:
+        """Train and calibrate all trees; after Ctrl-C, those that are ready."""
+        vectors = self._given_vectors(label_features, index)
+        if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
+            vectors = source.label_vectors(len(index))
+        settings = self._settings(len(source.targets))
+        judging = calibration_rows(len(source.targets), settings.held_share)
+        held = source.load(judging)
+        early_features = np.zeros(held.n_features, dtype=bool)
+        early_features[held.indices] = True
+        trees: list[PackedTree] = []
+        early_trees: list[PackedTree] = []
+        stopped = False
+        try:
+            for seed in check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist():
+                tree = build_tree(
+                    self.tree, source.rows, source.targets, index, self.arity, self.max_leaf, vectors, seed,
+                    thread_count(self.n_jobs),
+                )  # fmt: skip
+                common = Common(settings, seed, source.length, early_features)
+                if not trees and self._cost_is_chosen():
+                    cost = choose_cost(tree, source.targets, common, source.run)
+                    settings = replace(settings, leaf_cost=cost)
+                    common = common._replace(settings=settings)
+                for ready, kind in zip(
+                    self._train_tree(source.training(tree, common), multi_label), (trees, early_trees)
+                ):
+                    kind.append(ready)
+        except KeyboardInterrupt:
+            if not early_trees:
+                raise
+            stopped = True
+        forest = Forest(tuple(trees))
+        if len(judging):
+            targets = picked_targets(source.targets, judging)
+            width, threads = self._beam_width(trees[0]), thread_count(self.n_jobs)
+            early = Forest(tuple(early_trees))
+            forest = replace(forest, calibration=calibrate(early, held, targets, multi_label, width, threads))
+        self.loss_, self.cost_ = settings.loss, settings.leaf_cost
+        if stopped:
+            raise TrainingInterrupted(forest, len(trees) / self.n_trees) from None
+        return forest
+
+    def _train_tree(
+        self, training: TreeTraining | StoredTraining, multi_label: bool
+    ) -> tuple[PackedTree, PackedTree]:
+        """The tree, and the tree as it was before the rows held out joined."""
+        tree, settings = training.tree, training.common.settings
+        title = f"label-tree, {settings.loss}, cost {settings.leaf_cost:.3g}"
+        with interruptible(), progress_bar(training.work, title, "rows", self.verbose) as bar:
+            for done in training.run():
+                bar.update(done)
+        if multi_label:
+            link, (slopes, shifts) = "logistic", training.scores.logistic_slopes()
+        else:
+            link, slopes = "softmax", training.scores.softmax_slopes()
+            shifts = np.zeros_like(slopes)
+        slopes, shifts = slopes / self.temperature, shifts / self.temperature
+        scales = training.scales if self.precision == "int8" else None
+        late = PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
+        return late, PackedTree.join(tree, training.early_nodes, link, slopes, shifts)
+
+    def _cost_is_chosen(self) -> bool:
+        """Whether rows held out choose the cost: not with an L1 penalty, for which no suite asked for another."""
+        return is_auto(self.cost) and self.penalty == "l2"
+
+    def _settings(self, n_rows: int) -> Settings:
+        cost = middle_cost(self.loss) if is_auto(self.cost) else float(self.cost)
+        held_share = held_share_of(n_rows) if self.passes > 1 else 0
+        return Settings(
+            self.loss, cost, cost, self.passes, self.threshold, held_share, self.penalty, self.precision
+        )
+
+    def _given_vectors(self, label_features: Any, index: LabelIndex) -> SparseRows | None:
+        if label_features is None:
+            return None
+        if not is_hierarchy(self.tree) and self.tree != "kmeans":
+            raise ValueError(f"label_features are of no use to tree={self.tree!r}; they are for 'kmeans'.")
+        return given_vectors(label_features, index)
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self.model_.best(rows, k, self._beam_width(self.model_.trees[0]), thread_count(self.n_jobs))
+
+    def _beam_width(self, packed: PackedTree) -> int | None:
+        return None if self.search == "exact" else min(int(self.beam), len(packed.tree))
+
+    @at_rest
+    def label_tree(self) -> Tree:
+        """The tree over the labels, of several the first; its leaves are places in `classes_`."""
+        tree: Tree = self.model_.trees[0].tree
+        return tree
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        trees = self.model_.trees
+        return {
+            **super().describe(),
+            "loss": self.loss_,
+            "cost": round(self.cost_, 3),
+            "trees": len(trees),
+            "depth": max(packed.tree.depth for packed in trees),
+            "nodes": sum(len(packed.tree) for packed in trees),
+            "weights": sum(packed.n_weights for packed in trees),
+            "link": trees[0].link,
+            "slopes": [round(float(slope), 3) for slope in trees[0].slopes],
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        trees = self.model_.trees
+        arrays: modelfile.Arrays = {}
+        for number, packed in enumerate(trees):
+            arrays |= modelfile.prefixed(str(number), saved_arrays(packed))
+        return {"loss": self.loss_, "cost": self.cost_, "links": [packed.link for packed in trees]}, arrays
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Forest:
+        trees = tuple(
+            loaded_tree(modelfile.part(str(number), arrays), link)
+            for number, link in enumerate(header["links"])
+        )
+        if not trees or any(packed.tree.n_labels != len(self.label_index_) for packed in trees):
+            raise ValueError("the trees do not fit the labels")
+        if header["loss"] not in LOSSES:
+            raise ValueError(f"unknown loss {header['loss']!r}")
+        self.loss_, self.cost_ = header["loss"], real_number("the cost", header["cost"], least=1e-30)
+        return Forest(trees)

@@ -1,0 +1,200 @@
+"""The classifiers of a node whose rows do not fit in memory.
+
+The same steps on the same rows in the same order as `kernels.siblings.train_siblings`, to the same bits. There the
+rows lie in memory and a pass jumps from one to the next. Here, for every pass, they are dealt out on the disk into
+piles by the time of their visit, and each pile is loaded, put in order, and visited from its first row to its last.
+What is kept of every row in memory are its dual variables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import SparseRows, picked_rows
+from treemax.kernels import dealing
+from treemax.models.label_tree import kernels
+from treemax.models.label_tree.model import NodeWeights
+from treemax.models.label_tree.training import LOSSES, SLOPES, SMALL, Common, NodeProblem, learned
+from treemax.models.stored_rows import Piles, StoredRows
+from treemax.parallel.pools import Arrays
+
+WIDTH = 16  # siblings trained together
+ROW_BYTES = 180  # of memory for each row of such a node, all arrays together
+
+
+class LargeNode:
+    """The training of one node on rows on disk; memory holds at most `most` entries of its rows, twice."""
+
+    def __init__(self, stored: StoredRows, common: Common, problem: NodeProblem, most: int) -> None:
+        self.stored, self.common, self.problem, self.most = stored, common, problem, most
+        settings = common.settings
+        self.n = len(problem.rows)
+        self.n_children = problem.n_children
+        self.seed = common.seed + problem.node
+        self.loss, self.cost = LOSSES[settings.loss], np.float32(problem.cost)
+        self.order = kernels.shuffled(self.n, np.uint64(self.seed))
+        self.place_of = np.empty(self.n, dtype=np.uint32)  # of each row of the problem in that order
+        self.place_of[self.order] = np.arange(self.n, dtype=np.uint32)
+        self.held = kernels.held_places(problem.rows, self.order, settings.held_share)
+        self.join_at = kernels.join_pass(settings.passes, settings.held_share)
+        self.inverse = np.empty(self.n, dtype=np.float32)
+        self.features = self._look_over()
+        self.local_of = np.zeros(stored.n_features, dtype=np.uint32)
+        self.local_of[self.features] = np.arange(len(self.features), dtype=np.uint32)
+
+    def _look_over(self) -> NDArray[np.uint32]:
+        """The features of the node's rows in the order of their first appearance."""
+        first_at = np.full(self.stored.n_features, self.n, dtype=np.int64)
+        rows = self.problem.rows
+        for start, stop in self.stored.windows():
+            low, high = np.searchsorted(rows, [start, stop])
+            if low == high:
+                continue
+            own = picked_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
+            kernels.look_over(
+                own.indptr, own.indices, own.values, self.place_of[low:high].astype(np.int64),
+                np.float32(self.common.length), self.loss, self.cost, self.inverse, first_at,
+            )  # fmt: skip
+        found = np.flatnonzero(first_at < self.n)
+        return found[np.argsort(first_at[found], kind="stable")].astype(np.uint32)
+
+    def train(self) -> Arrays:
+        """What `learning.label_tree.train_node` gives for a node in memory."""
+        problem = self.problem
+        n_local, blocks = len(self.features), (self.n_children + WIDTH - 1) // WIDTH
+        weights = kernels.aligned((n_local + 1) * WIDTH)
+        alphas = kernels.aligned(self.n * WIDTH)
+        positive = kernels.positive_bits(self.order, problem.child_indptr, problem.children, self.n_children)
+        held_scores = np.empty(blocks * len(self.held) * WIDTH, dtype=np.float32)
+        late = _KeptWeights(self, np.ones(n_local, dtype=bool))
+        early = _KeptWeights(self, self.common.early_features[self.features])
+        for block in range(blocks):
+            in_block = min(WIDTH, self.n_children - WIDTH * block)
+            valid = np.uint32((1 << in_block) - 1)
+            own = positive[block * self.n : (block + 1) * self.n]
+            size = len(self.held) * WIDTH
+            scores = held_scores[block * size : (block + 1) * size]
+            for _ in self._train_block(own, valid, weights, alphas, scores):
+                early.take(block, valid, weights)
+            late.take(block, valid, weights)
+        likelihood = np.zeros(len(SLOPES))
+        histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
+        kernels.calibrate(
+            self.order[self.held], problem.child_indptr, problem.children, self.n_children, held_scores, SLOPES,
+            likelihood, histogram,
+        )  # fmt: skip
+        return learned(late.merged(), early.merged(), self.common, likelihood, histogram)
+
+    def _train_block(
+        self,
+        positive: NDArray[np.uint32],
+        valid: np.uint32,
+        weights: NDArray[np.float32],
+        alphas: NDArray[np.float32],
+        held_scores: NDArray[np.float32],
+    ) -> Iterator[None]:
+        """Sixteen siblings, as `kernels.siblings.train_siblings` trains them; yields when the rows held out join."""
+        weights[:], alphas[:] = 0, 0
+        resting = np.zeros(self.n, dtype=np.int32)
+        resting[self.held] = self.join_at
+        constant = np.float32(kernels.step_constant(self.loss, self.cost))
+        least = np.float32(kernels.least_move(SMALL, self.cost))
+        starts, steps = kernels.visits(self.n, self.common.settings.passes, self.seed)
+        done = False
+        for number in range(self.common.settings.passes):
+            if number == self.join_at:
+                if self.join_at > 0:
+                    self._score_held(weights, held_scores)
+                    yield
+                done = False
+            if done:
+                continue
+            moving = 0
+            awake = resting[self.place_of] <= number
+            for places, rows in self._visited(awake, int(starts[number]), int(steps[number])):
+                own = kernels.aligned(len(places) * WIDTH)
+                own.reshape(-1, WIDTH)[:] = alphas.reshape(-1, WIDTH)[places]
+                rests = resting[places]
+                moving += kernels.one_pass(
+                    number, 0, 1, rests, rows.indptr, rows.indices, rows.values, positive[places], self.inverse[places],
+                    valid, weights, own, self.loss, constant, least,
+                )  # fmt: skip
+                alphas.reshape(-1, WIDTH)[places] = own.reshape(-1, WIDTH)
+                resting[places] = rests
+            done = kernels.is_settled(moving, self.n, SMALL)
+
+    def _score_held(self, weights: NDArray[np.float32], held_scores: NDArray[np.float32]) -> None:
+        """The scores of sixteen siblings for the rows held out."""
+        if len(self.held) == 0:
+            return
+        is_held = np.zeros(self.n, dtype=bool)
+        is_held[self.held] = True
+        for places, rows in self._visited(is_held[self.place_of], 0, 1):
+            scores = np.empty(len(places) * WIDTH, dtype=np.float32)
+            kernels.score_held(
+                np.arange(len(places)), rows.indptr, rows.indices, rows.values, weights, scores
+            )
+            at = np.searchsorted(self.held, places)
+            held_scores.reshape(-1, WIDTH)[at] = scores.reshape(-1, WIDTH)
+
+    def _visited(
+        self, chosen: NDArray[np.bool_], start: int, step: int
+    ) -> Iterator[tuple[NDArray[np.int64], SparseRows]]:
+        """The chosen rows of the problem in the order in which a pass with this start and step comes to them, pile by
+        pile: their places, and the rows themselves, by local features."""
+        rows = self.problem.rows[chosen]
+        back = pow(step, -1, self.n) if self.n > 1 else 0
+        times = (self.place_of[chosen].astype(np.int64) - start) * back % self.n
+        starts = self.stored.indptr
+        entries = int((starts[rows.astype(np.int64) + 1] - starts[rows]).sum())
+        n_piles = max(1, math.ceil(entries / self.most))
+        pile_of = (times * n_piles // self.n).astype(np.uint32)
+        piles = Piles(self.stored, rows, pile_of, n_piles)
+        for pile in range(n_piles):
+            members, own = piles.load(pile)
+            if len(members) == 0:
+                continue
+            order = np.argsort(times[members])
+            places = (start + step * times[members[order]]) % self.n
+            yield places, self._laid_out(own, order)
+
+    def _laid_out(self, rows: SparseRows, order: NDArray[np.int64]) -> SparseRows:
+        indptr = np.empty(len(order) + 1, dtype=np.int64)
+        indices = np.empty(rows.nnz, dtype=np.uint32)
+        values = np.empty(rows.nnz, dtype=np.float32)
+        dealing.copy_local_rows(
+            rows.indptr, rows.indices, rows.values, order, self.local_of, indptr, indices, values
+        )
+        values /= np.float32(self.common.length)
+        return SparseRows(indptr, indices, values, len(self.features))
+
+
+class _KeptWeights:
+    """The weights of a node that are large enough and wanted, block by block."""
+
+    def __init__(self, node: LargeNode, wanted: NDArray[np.bool_]) -> None:
+        self.features, self.wanted = node.features, wanted
+        self.blocks = (node.n_children + WIDTH - 1) // WIDTH
+        self.least = np.float32(node.common.settings.threshold)
+        self.biases = np.zeros(node.n_children, dtype=np.float32)
+        self.masks = np.zeros(self.blocks * len(wanted), dtype=np.uint32)
+        self.kept, self.n_kept = np.empty(1024, dtype=np.float32), 0
+
+    def take(self, block: int, valid: np.uint32, weights: NDArray[np.float32]) -> None:
+        n_local = len(self.wanted)
+        masks = self.masks[block * n_local : (block + 1) * n_local]
+        self.kept, self.n_kept = kernels.keep_large(
+            weights, self.least, valid, self.wanted, masks, self.kept, self.n_kept
+        )
+        own = self.biases[WIDTH * block : WIDTH * (block + 1)]
+        own[:] = weights[n_local * WIDTH :][: len(own)]
+
+    def merged(self) -> NodeWeights:
+        features, starts, children, weights = kernels.merged(
+            self.features, self.masks, self.kept[: self.n_kept], self.blocks
+        )
+        return NodeWeights(features, starts, children, weights, self.biases)

@@ -1,0 +1,1 @@
+"""A log-bilinear language model over a learned tree."""

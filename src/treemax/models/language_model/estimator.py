@@ -1,0 +1,541 @@
+"""TreeLanguageModel: a log-bilinear language model whose words are leaves of a tree."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+import treemax
+from treemax import modelfile
+from treemax.inputs.labels import LabelIndex
+from treemax.memory import available_bytes, in_words
+from treemax.metrics import perplexity
+from treemax.models.base import TopK, TrainingInterrupted
+from treemax.models.finite import check_learned
+from treemax.models.hierarchies import parameter_parts, parameters_from_parts
+from treemax.models.language_model.model import LanguageModel
+from treemax.models.language_model.training import (
+    OPTIMIZERS,
+    FlatOutput,
+    Settings,
+    Stream,
+    Training,
+    TreeOutput,
+)
+from treemax.models.language_model.words import END, Vocabulary
+from treemax.models.learned_tree.model import padded
+from treemax.models.learned_tree.training import LARGEST_FACTOR, Structure
+from treemax.models.one_vs_all.model import sparsified
+from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
+from treemax.models.sharing import SharedEstimator, answers, at_rest
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import thread_count
+from treemax.parameters import check_choice, check_number, is_auto
+from treemax.trees import Tree, crowned_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
+
+FIXED_TREES = ("clusters", "huffman", "random")
+SCHEDULES = {"linear": 0.0, "hold": 0.5}  # the share of the training in which the rate stays
+RATES = {"adagrad": 1.0, "sgd": 10.0}  # chosen on the validation texts of the Penn Treebank
+WORDS_AT_ONCE = 2**18  # whose contexts are held
+
+
+@modelfile.saveable
+class TreeLanguageModel(SharedEstimator, BaseEstimator):
+    """A language model: how likely each word is to come next, by softmaxes along the path to it in a tree.
+
+    The words before are represented by a short vector, the sum of a matrix times the embedding of each of them; each
+    of the `context` places has its own matrix (the log-bilinear model). At every node of the tree a softmax over its
+    children says where to go, and the probability of a word is the product along its path. A step of training and
+    the probability of a word take the nodes of a path, not all words.
+
+    Parameters
+    ----------
+    tree : "learned", "clusters", "huffman", "random", "flat", or a hierarchy
+        "learned" begins at random, but for the most frequent words, which hang from the root (`direct`), and assigns the
+        others to the children of nodes anew while it learns. The others stay as they are: balanced k-means over embeddings that are learned first, frequent words near the
+        root, words in random order, no tree but one softmax over all words, or your own: pairs (parent, child), a
+        nested dictionary, a dictionary from child to parent or a `treemax.trees.Tree`. Words that your own does not
+        know hang from the root; the words of the texts are called by themselves, and two more "</s>" and "<unk>".
+    arity : int
+        Children of a node, at most. Wider trees are more accurate and slower to train.
+    direct : "auto" or int
+        How many of the most frequent words hang from the root of a learned tree; "auto" is four fifths of its children.
+    dimension : int
+        Of embeddings and representations.
+    context : int
+        How many words before are looked at.
+    transitions : "full" or "diagonal"
+        Matrices for the places of a context, or diagonals only, which are faster.
+    passes : int
+        Passes over the words, each in a new random order.
+    learning_rate : "auto" or float
+        At the beginning; "auto" is 1 for AdaGrad, which divides it by the square root of one and what a vector has seen,
+        and 10 for "sgd", where a step is on the mean over a batch.
+    schedule : "linear" or "hold"
+        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
+    optimizer : "adagrad" or "sgd"
+        AdaGrad with one sum of squares for each vector, or plain steps.
+    dropout : float
+        Share of the numbers of a context's representation that are left out of a step, other ones every time.
+    batch_size : int
+        Words of a step.
+    assign_every : float
+        Passes, or parts of one, between two assignments of words to children.
+    assign_until : float
+        Share of the training after which the tree stays as it is.
+    min_count : int
+        How often a word must occur in the training texts; all others are "<unk>".
+    max_words : int or None
+        Words in all, at most, the most frequent ones; "</s>" and "<unk>" count among them.
+    n_jobs : int or None
+        Threads, -1 for all cores. Those that learn take no locks, so that the model differs from run to run.
+    random_state : int, RandomState or None
+        Seed of the embeddings, of the tree and of the order of words. One seed and one thread give the same model,
+        bit for bit.
+    verbose : int
+        0 for no progress bar.
+
+    Attributes
+    ----------
+    classes_ : array of str
+        All words, the most frequent first. "</s>" is the end of a text and "<unk>" any word that is not known.
+    label_counts_ : array of int
+        How often each of them was in the training texts.
+    history_ : list of dict
+        Of each pass: the mean of -log p while it was learned (`loss`), the perplexity of the validation texts if there were any
+        (`validation`), and seconds of the processor so far (`seconds`; in softmaxes and their steps, `output_seconds`).
+
+    Examples
+    --------
+    >>> import treemax
+    >>> texts = ["the cat sat", "the dog sat", "a cat ran", "a dog ran"] * 25
+    >>> model = treemax.TreeLanguageModel(arity=3, dimension=8, context=2, passes=10, dropout=0).fit(texts)
+    >>> model.predict(["the cat", "a dog"]).tolist()
+    ['sat', 'ran']
+
+    References
+    ----------
+    Jernite, Choromanska, Sontag, "Simultaneous learning of trees and representations for extreme classification and
+    density estimation", 2017, section 6.
+    """
+
+    model_: LanguageModel
+    vocabulary_: Vocabulary
+    n_texts_: int
+    n_examples_: int
+    history_: list[dict[str, float]]
+
+    def __init__(
+        self,
+        tree: Any = "learned",
+        arity: int = 640,
+        direct: int | str = "auto",
+        dimension: int = 100,
+        context: int = 5,
+        transitions: str = "full",
+        passes: int = 4,
+        learning_rate: float | str = "auto",
+        schedule: str = "linear",
+        optimizer: str = "adagrad",
+        dropout: float = 0.3,
+        batch_size: int = 256,
+        assign_every: float = 0.1,
+        assign_until: float = 0.25,
+        min_count: int = 1,
+        max_words: int | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.tree = tree
+        self.arity = arity
+        self.direct = direct
+        self.dimension = dimension
+        self.context = context
+        self.transitions = transitions
+        self.passes = passes
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.optimizer = optimizer
+        self.dropout = dropout
+        self.batch_size = batch_size
+        self.assign_every = assign_every
+        self.assign_until = assign_until
+        self.min_count = min_count
+        self.max_words = max_words
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self) -> None:
+        choices_of = {
+            "transitions": ("full", "diagonal"),
+            "schedule": tuple(SCHEDULES),
+            "optimizer": tuple(OPTIMIZERS),
+        }
+        for name, choices in choices_of.items():
+            check_choice(name, getattr(self, name), choices)
+        known = ("learned", *FIXED_TREES, "flat")
+        if not is_hierarchy(self.tree) and self.tree not in known:
+            raise ValueError(f"tree must be one of {', '.join(known)}, or a hierarchy, got {self.tree!r}.")
+        check_number("arity", self.arity, whole=True, least=2, most=1024)
+        check_number("direct", self.direct, whole=True, least=0, most=self.arity - 1, auto=True)
+        check_number("dimension", self.dimension, whole=True, least=1, most=4096)
+        check_number("context", self.context, whole=True, least=1, most=256)
+        check_number("passes", self.passes, whole=True, least=1)
+        check_number("learning_rate", self.learning_rate, above=0, most=1000, auto=True)
+        check_number("dropout", self.dropout, least=0, most=0.9)
+        check_number("batch_size", self.batch_size, whole=True, least=1, most=65536)
+        check_number("assign_every", self.assign_every, above=0)
+        check_number("assign_until", self.assign_until, least=0, most=1)
+        check_number("min_count", self.min_count, whole=True, least=1)
+        if self.max_words is not None:
+            check_number("max_words", self.max_words, whole=True, least=3)
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def fit(self, texts: Any, y: None = None, validation: Any = None) -> TreeLanguageModel:
+        """Learn from texts, from nothing; a model learned before is replaced only when the new one is ready.
+
+        Parameters
+        ----------
+        texts : iterable of texts
+            A text is a string, which is split at white space, or a list of words. Its end is learned too.
+        y : None
+            There is none; scikit-learn passes one.
+        validation : list of texts, optional
+            Whose perplexity is put down in `history_` after every pass.
+        """
+        self._check_when_used()
+        vocabulary, ids = Vocabulary.learned(texts, self.min_count, self.max_words)
+        self._check_size(len(vocabulary), len(vocabulary))
+        stream = Stream.of_texts(ids, len(vocabulary), self.context)
+        held_out = None
+        if validation is not None:
+            held_out = Stream.of_texts(vocabulary.ids(validation), len(vocabulary), self.context)
+            if not len(held_out):
+                raise ValueError("There are no validation texts: the list is empty.")
+        history: list[dict[str, float]] = []
+        try:
+            model = self._train(stream, vocabulary, held_out, history)
+        except TrainingInterrupted as interruption:
+            self._adopt(interruption.model, vocabulary, len(ids), len(stream), history)
+            raise
+        self._adopt(model, vocabulary, len(ids), len(stream), history)
+        return self
+
+    def _check_size(self, n_words: int, n_vectors: int) -> None:
+        needed, limit = 4 * padded(self.dimension) * (n_words + n_vectors), 0.8 * available_bytes()
+        if needed > limit:
+            raise MemoryError(
+                f"TreeLanguageModel needs {in_words(needed)} for {n_words:,} words at dimension {self.dimension}, more "
+                f"than the {in_words(limit)} it may use. Give it fewer words (min_count, max_words) or a smaller dimension."
+            )
+
+    def _train(
+        self, stream: Stream, vocabulary: Vocabulary, held_out: Stream | None, history: list[dict[str, float]]
+    ) -> LanguageModel:
+        begin, random = time.process_time(), check_random_state(self.random_state)
+        settings = self._settings(self.passes)
+        training = Training(
+            stream, len(vocabulary), settings, self._output(stream, vocabulary, random), random
+        )
+        every, until = 0.0, 0.0
+        if self._tree_name == "learned":
+            every, until = self.assign_every, self.assign_until * self.passes
+        done, planned, validating = 0, self.passes * len(stream), 0.0
+        with progress_bar(planned, f"language model, {self._tree_name}", "words", self.verbose) as bar:
+            try:
+                for n in training.run(thread_count(self.n_jobs), every, until, self.arity):
+                    done += n
+                    bar.update(n)
+                    if len(training.losses) == len(history):
+                        continue
+                    now = time.process_time()
+                    entry = {"loss": training.losses[-1], "seconds": now - begin - validating}
+                    entry["output_seconds"] = training.output_seconds
+                    if held_out is not None:
+                        entry["validation"] = self._perplexity(training.model(), held_out)
+                        bar.set_postfix(validation=f"{entry['validation']:.1f}")
+                    history.append(entry)
+                    validating += time.process_time() - now
+            except KeyboardInterrupt:
+                raise TrainingInterrupted(training.model(), done / planned) from None
+        return training.model()
+
+    @property
+    def _tree_name(self) -> str:
+        return self.tree if isinstance(self.tree, str) else "own tree"
+
+    def _settings(self, passes: int) -> Settings:
+        rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
+        return Settings(
+            self.dimension, self.context, self.transitions == "full", rate, passes, SCHEDULES[self.schedule],
+            self.optimizer, self.dropout, self.batch_size,
+        )  # fmt: skip
+
+    def _output(self, stream: Stream, vocabulary: Vocabulary, random: Any) -> FlatOutput | TreeOutput:
+        width, optimizer = padded(self.dimension), OPTIMIZERS[self.optimizer]
+        if self._tree_name == "flat" and len(vocabulary) > 2:
+            return FlatOutput(len(vocabulary), width, optimizer)
+        tree = self._first_tree(stream, vocabulary, random)
+        learns = self._tree_name == "learned"
+        structure = Structure.with_room(tree, self.arity) if learns else Structure.of_tree(tree)
+        self._check_size(len(vocabulary), structure.n_vectors)
+        return TreeOutput(structure, width, optimizer)
+
+    def _first_tree(self, stream: Stream, vocabulary: Vocabulary, random: Any) -> Tree:
+        if is_hierarchy(self.tree):
+            return tree_of(self.tree, vocabulary.index)
+        n_words = len(vocabulary)
+        if self.tree == "huffman":
+            return huffman_tree(vocabulary.counts, self.arity)
+        if self.tree == "learned":
+            direct = min(n_words, 4 * self.arity // 5 if is_auto(self.direct) else int(self.direct))
+            rest = direct + random.permutation(n_words - direct)
+            return crowned_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
+        drawn = random_tree(n_words, self.arity, self.arity, random)
+        if self.tree != "clusters":
+            return drawn
+        first = TreeOutput(Structure.of_tree(drawn), padded(self.dimension), OPTIMIZERS[self.optimizer])
+        training = Training(stream, n_words, self._settings(1), first, random)
+        with progress_bar(len(stream), "embeddings to cluster", "words", self.verbose) as bar:
+            for n in training.run(thread_count(self.n_jobs)):
+                bar.update(n)
+        embeddings = training.embeddings[:n_words, : self.dimension]
+        return kmeans_tree(sparsified(embeddings), self.arity, self.arity, random, thread_count(self.n_jobs))
+
+    def _adopt(
+        self,
+        model: LanguageModel,
+        vocabulary: Vocabulary,
+        n_texts: int,
+        n_examples: int,
+        history: list[dict[str, float]],
+    ) -> None:
+        """Take over what was learned, all at once."""
+        check_learned(model, type(self).__name__, LARGEST_FACTOR)
+        learned = {"model_": model, "vocabulary_": vocabulary, "history_": history}
+        self.__dict__.update(learned, n_texts_=n_texts, n_examples_=n_examples)
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """All words in the order of their ids."""
+        if "vocabulary_" not in self.__dict__:
+            raise AttributeError("TreeLanguageModel has no classes_ before it is fitted")
+        return self.vocabulary_.index.classes
+
+    @property
+    def label_counts_(self) -> NDArray[np.int64]:
+        """How often each word was in the training texts."""
+        if "vocabulary_" not in self.__dict__:
+            raise AttributeError("TreeLanguageModel has no label_counts_ before it is fitted")
+        return self.vocabulary_.counts
+
+    @answers
+    def log_prob(self, texts: Any) -> list[NDArray[np.float32]]:
+        """The natural logarithm of the probability of every word of every text, given those before, and of its end.
+
+        A list with an array for each text, one longer than the text has words.
+        """
+        self._check_ready()
+        ids = self.vocabulary_.ids(texts)
+        stream = Stream.of_texts(ids, len(self.vocabulary_), self.model_.length)
+        found = self._log_probabilities(self.model_, stream)
+        return np.split(found, np.cumsum([len(text) for text in ids])[:-1]) if ids else []
+
+    def perplexity(self, texts: Any) -> float:
+        """exp of the mean of -log p over all words of the texts and their ends."""
+        self._check_ready()
+        stream = Stream.of_texts(self.vocabulary_.ids(texts), len(self.vocabulary_), self.model_.length)
+        if not len(stream):
+            raise ValueError("There are no texts to evaluate: the list is empty.")
+        return self._perplexity(self.model_, stream)
+
+    def score(self, texts: Any, y: None = None) -> float:
+        """The mean of log p over all words of the texts and their ends: more is better."""
+        return -float(np.log(self.perplexity(texts)))
+
+    def _perplexity(self, model: LanguageModel, stream: Stream) -> float:
+        return perplexity(self._log_probabilities(model, stream), log=True).perplexity
+
+    def _log_probabilities(self, model: LanguageModel, stream: Stream) -> NDArray[np.float32]:
+        found = [np.empty(0, dtype=np.float32)]
+        for at in range(0, len(stream), WORDS_AT_ONCE):
+            part = slice(at, at + WORDS_AT_ONCE)
+            contexts, targets = stream.contexts(part), stream.targets(part)
+            found.append(model.log_probabilities(contexts, targets, thread_count(self.n_jobs)))
+        return np.concatenate(found)
+
+    def predict(self, contexts: Any) -> NDArray[Any]:
+        """The most probable word after each context."""
+        return self.predict_topk(contexts, 1).labels[:, 0]
+
+    @answers
+    def predict_topk(self, contexts: Any, k: int = 5) -> TopK:
+        """The k most probable words after each context, best first, with their probabilities, by exact search.
+
+        A context is the beginning of a text, as a string or as a list of words; its last `context` words are looked at.
+        """
+        check_number("k", k, whole=True, least=1)
+        rows = self._contexts(contexts)
+        ids, probabilities = self.model_.best(
+            rows, min(int(k), len(self.vocabulary_)), thread_count(self.n_jobs)
+        )
+        return TopK(self.vocabulary_.index.labels(ids), probabilities)
+
+    @answers
+    def predict_proba(self, contexts: Any) -> NDArray[np.float32]:
+        """The probability of every word, in the order of `classes_`, to come after each context."""
+        rows = self._contexts(contexts)
+        needed, available = 4 * len(rows) * len(self.vocabulary_), available_bytes()
+        if needed > 0.8 * available:
+            raise MemoryError(
+                f"predict_proba would need {in_words(needed)} for {len(rows):,} contexts x {len(self.vocabulary_):,} words, "
+                f"and {in_words(available)} is available: use predict_topk, or fewer contexts at a time."
+            )
+        return self.model_.probabilities(rows, thread_count(self.n_jobs))
+
+    def _check_ready(self) -> None:
+        check_is_fitted(self, "model_")
+        self._check_when_used()
+
+    def _contexts(self, contexts: Any) -> NDArray[np.uint32]:
+        """The last words of each context, the very last first."""
+        self._check_ready()
+        length, n_words = self.model_.length, len(self.vocabulary_)
+        rows = [text[::-1][:length] for text in self.vocabulary_.ids(contexts, with_end=False)]
+        found = np.full((len(rows), length), n_words, dtype=np.uint32)
+        for row, words in zip(found, rows):
+            row[: len(words)] = words
+        return found
+
+    @answers
+    def sample(
+        self, n: int = 1, beginning: str = "", max_words: int = 50, random_state: Any = None
+    ) -> list[str]:
+        """Texts drawn word by word as likely as the model says, until their end or at most `max_words` words.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        beginning : str
+            With what they begin.
+        max_words : int
+            Words of a text, at most, those of the beginning included.
+        random_state : int, RandomState or None
+            Seed of the draw.
+        """
+        check_number("n", n, whole=True, least=1)
+        check_number("max_words", max_words, whole=True, least=1)
+        if not isinstance(beginning, str):
+            raise ValueError(f"beginning must be a string, got {beginning!r:.60}.")
+        random = check_random_state(random_state)
+        texts = [beginning.split() for _ in range(n)]
+        going_on = texts if len(texts[0]) < max_words else []
+        while going_on:
+            chances = np.cumsum(self.predict_proba(going_on), axis=1, dtype=np.float64)
+            drawn = random.uniform(size=len(chances)) * chances[:, -1]
+            ids = [int(np.searchsorted(row, number)) for row, number in zip(chances, drawn)]
+            words = self.vocabulary_.index.labels(ids).tolist()
+            for text, word in zip(going_on, words):
+                text += [] if word == END else [word]
+            going_on = [text for text, word in zip(going_on, words) if word != END and len(text) < max_words]
+        return [" ".join(text) for text in texts]
+
+    # --- what it is -------------------------------------------------------------------------------------
+
+    @at_rest
+    def label_tree(self) -> Tree:
+        """The tree over the words; its leaves are places in `classes_`."""
+        check_is_fitted(self, "model_")
+        return self.model_.tree
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        check_is_fitted(self, "model_")
+        model = self.model_
+        depths = model.tree.level[model.tree.leaf_of]
+        numbers = (model.embeddings, model.transitions, model.weights)
+        rows = sum(len(array) for array in numbers)
+        return {
+            "model": type(self).__name__,
+            "words": len(self.vocabulary_),
+            "texts": self.n_texts_,
+            "examples": self.n_examples_,
+            "tree": self._tree_name,
+            "nodes": int((model.tree.n_children > 0).sum()),
+            "arity": int(model.tree.n_children.max()),
+            "depth": model.tree.depth,
+            "mean_depth": round(float(np.average(depths, weights=self.vocabulary_.counts)), 2),
+            "dimension": model.dimension,
+            "context": model.length,
+            "weights": rows * model.dimension + len(model.biases),
+            "loss": round(self.history_[-1]["loss"], 4) if self.history_ else None,
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one `.treemax` file, without pickle; `treemax.load` gives it back."""
+        check_is_fitted(self, "model_")
+        modelfile.save(self, path)
+
+    @at_rest
+    def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """This estimator as a JSON-able header and named arrays."""
+        self._check_ready()
+        header, arrays = self.model_.parts()
+        parameters, parameter_arrays = parameter_parts(self)
+        return {
+            "treemax": treemax.__version__,
+            "parameters": parameters,
+            "n_texts": self.n_texts_,
+            "n_examples": self.n_examples_,
+            "history": self.history_,
+            "model": header,
+        }, {
+            **modelfile.prefixed("words", self.vocabulary_.index.arrays()),
+            "counts": self.vocabulary_.counts,
+            **modelfile.prefixed("model", arrays),
+            **modelfile.prefixed("parameters", parameter_arrays),
+        }
+
+    @classmethod
+    def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays) -> TreeLanguageModel:
+        """The estimator back from its parts."""
+        parameters = modelfile.part("parameters", arrays)
+        estimator = cls(**parameters_from_parts(header["parameters"], parameters))
+        estimator._check_when_used()
+        index = LabelIndex.from_arrays(modelfile.part("words", arrays), "O")
+        most = MOST_COUNTED // max(1, len(index))
+        counts = np.array(expect_counts(arrays, "counts", np.int64, (len(index),), most=most))
+        model = LanguageModel.from_parts(header["model"], modelfile.part("model", arrays), len(index))
+        history = [
+            {name: real_number(name, value) for name, value in entry.items()} for entry in header["history"]
+        ]
+        if not counts.any() or not all("loss" in entry for entry in history):
+            raise ValueError("the words were never counted, or a loss is missing")
+        n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))
+        estimator._adopt(model, Vocabulary(index, counts), n_texts, n_examples, history)
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in self.__dict__

@@ -1,0 +1,164 @@
+"""A log-bilinear language model at rest: embeddings of words, transitions, and a tree over the words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import SparseRows
+from treemax.models.language_model import kernels
+from treemax.models.learned_tree.model import LearnedTreeModel, padded, vectors_of
+from treemax.models.parts import expect, truth, whole_number
+from treemax.models.searching import room_for_best
+from treemax.parallel.threads import one_blas_thread, run_all
+from treemax.trees import Tree
+
+Floats = NDArray[np.float32]
+Words = NDArray[np.uint32]
+
+NUMBERS_AT_ONCE = 2**22  # of representations or scores
+MOST_AT_ONCE = 2048
+
+
+def represent(words: Floats, transitions: Floats) -> Floats:
+    """r_x = sum over k of R_k U_w of the k-th word before, from the embeddings [contexts, T, width] of those words.
+
+    `transitions` is [T * width, width], the transposed matrices below each other, or [T, width], their diagonals.
+    """
+    n, length, width = words.shape
+    if len(transitions) == length * width:
+        return words.reshape(n, length * width) @ transitions
+    return np.ascontiguousarray(np.einsum("ntw,tw->nw", words, transitions))
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Embeddings of the words and of the place before a text, the last; transitions, and the tree with its vectors.
+
+    A tree of depth one is a softmax over all words, and is computed as such.
+    """
+
+    tree: Tree
+    dimension: int
+    embeddings: Floats
+    transitions: Floats
+    length: int  # of a context
+    weights: Floats
+    biases: Floats
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether words are children of the root, with a vector for each in their order."""
+        n = self.tree.n_labels
+        return n > 2 and len(self.tree) == n + 1 and bool((self.tree.label[1:] == np.arange(n)).all())
+
+    def represent(self, contexts: Words) -> Floats:
+        """The contexts' representations."""
+        words = self.embeddings[contexts.ravel()].reshape(*contexts.shape, -1)
+        return represent(words, self.transitions)
+
+    # --- answers ----------------------------------------------------------------------------------------
+
+    def log_probabilities(self, contexts: Words, targets: Words, threads: int = 1) -> Floats:
+        """log p of the word that follows each context."""
+        out = np.empty(len(targets), dtype=np.float32)
+
+        def work(part: slice) -> None:
+            if self.is_flat:
+                scores = self.represent(contexts[part]) @ self.weights.T
+                kernels.flat_errors(scores, self.biases, targets[part], out[part])
+                return
+            searched, rows = self._as_rows(contexts[part])
+            chosen = searched.of_labels(rows, targets[part].astype(np.int64)[:, None])[:, 0]
+            out[part] = np.log(np.maximum(chosen, np.finfo(np.float32).tiny))
+
+        self._in_parts(len(targets), work, threads)
+        return out
+
+    def best(self, contexts: Words, k: int, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
+        """The k most probable words after each context, by exact search."""
+        ids, probabilities = room_for_best(len(contexts), k)
+
+        def work(part: slice) -> None:
+            if self.is_flat:
+                of_all = self._of_all(contexts[part])
+                some = np.argpartition(-of_all, k - 1, axis=1)[:, :k]
+                chosen = np.take_along_axis(of_all, some, axis=1)
+                order = np.lexsort((some, -chosen), axis=1)
+                ids[part] = np.take_along_axis(some, order, axis=1)
+                probabilities[part] = np.take_along_axis(chosen, order, axis=1)
+                return
+            searched, rows = self._as_rows(contexts[part])
+            ids[part], probabilities[part] = searched.best(rows, k, None)
+
+        self._in_parts(len(contexts), work, threads)
+        return ids, probabilities
+
+    def probabilities(self, contexts: Words, threads: int = 1) -> Floats:
+        """The probability of every word after each context."""
+        out = np.empty((len(contexts), self.tree.n_labels), dtype=np.float32)
+
+        def work(part: slice) -> None:
+            out[part] = self._of_all(contexts[part])
+
+        self._in_parts(len(contexts), work, threads)
+        return out
+
+    def _of_all(self, contexts: Words) -> Floats:
+        if not self.is_flat:
+            searched, rows = self._as_rows(contexts)
+            return searched.probabilities(rows)
+        scores = self.represent(contexts) @ self.weights.T
+        scores += self.biases
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        return scores
+
+    def _as_rows(self, contexts: Words) -> tuple[LearnedTreeModel, SparseRows]:
+        """The same tree over representations: row i has one feature, whose embedding is the i-th representation."""
+        hidden = self.represent(contexts)
+        n = len(hidden)
+        rows = SparseRows(np.arange(n + 1), np.arange(n, dtype=np.uint32), np.ones(n, dtype=np.float32), n)
+        return LearnedTreeModel(self.tree, self.dimension, n, None, hidden, self.weights, self.biases), rows
+
+    def _in_parts(self, n: int, work: Any, threads: int) -> None:
+        widest = self.tree.n_labels if self.is_flat else self.length * self.embeddings.shape[1]
+        at_once = min(MOST_AT_ONCE, max(1, NUMBERS_AT_ONCE // widest))
+        with one_blas_thread():
+            run_all([slice(at, min(n, at + at_once)) for at in range(0, n, at_once)], work, threads)
+
+    # --- to a file and back -----------------------------------------------------------------------------
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """The model as a JSON-able header and arrays."""
+        arrays = {f"tree/{name}": array for name, array in self.tree.arrays().items()}
+        arrays |= {"embeddings": self.embeddings, "transitions": self.transitions}
+        arrays |= {"weights": self.weights, "biases": self.biases}
+        full = len(self.transitions) != self.length
+        return {"dimension": self.dimension, "length": self.length, "full": full}, arrays
+
+    @classmethod
+    def from_parts(
+        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_words: int
+    ) -> LanguageModel:
+        """The model back from its parts; what does not fit together is a ValueError."""
+        tree = Tree.from_arrays(
+            {name.removeprefix("tree/"): arrays[name] for name in ("tree/n_children", "tree/label")}
+        )
+        if tree.n_labels != n_words:
+            raise ValueError("the tree does not fit the words")
+        dimension, length = (whole_number(name, header[name], least=1) for name in ("dimension", "length"))
+        width, n_vectors = padded(dimension), int(vectors_of(tree.n_children).sum())
+        return cls(
+            tree, dimension,
+            expect(arrays, "embeddings", np.float32, (n_words + 1, width)),
+            expect(arrays, "transitions", np.float32, (length * width if truth("full", header["full"]) else length, width)),
+            length,
+            expect(arrays, "weights", np.float32, (n_vectors, width)),
+            expect(arrays, "biases", np.float32, (n_vectors,)),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""An M-ary tree learned together with the representation."""

@@ -1,0 +1,304 @@
+"""LearnedTree: a tree over the labels learned together with the representation of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax import modelfile
+from treemax.inputs.labels import LabelIndex, Targets
+from treemax.inputs.rows import Rows, SparseRows
+from treemax.memory import available_bytes, in_words
+from treemax.models.base import TrainingInterrupted
+from treemax.models.held_out import held_out_rows
+from treemax.models.hierarchies import WithHierarchy
+from treemax.models.learned_tree.model import LearnedTreeModel, padded
+from treemax.models.learned_tree.training import (
+    LARGEST_FACTOR,
+    OBJECTIVES,
+    OPTIMIZERS,
+    STATISTICS,
+    Settings,
+    Structure,
+    Training,
+    suggested_passes,
+)
+from treemax.models.one_vs_all.model import sparsified
+from treemax.models.parts import real_number
+from treemax.models.sharing import at_rest
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import thread_count
+from treemax.parameters import check_choice, check_number, is_auto
+from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_vectors, random_tree, tree_of
+
+RATES = {"adagrad": 2.0, "sgd": 0.1}  # chosen on wordnet
+FIXED_TREES = ("clusters", "huffman", "random")
+SCHEDULES = {"linear": 0.0, "hold": 0.5}  # the share of the training in which the rate stays
+
+
+@modelfile.saveable
+class LearnedTree(WithHierarchy):
+    """Embeddings of the features and a tree with a softmax at every node, learned together with the tree itself.
+
+    A row is the sum of its features' embeddings, each times the feature's value: a bag of words for text, a linear
+    layer for dense rows. The probability of a label is the product of the softmaxes along its path. Small for its
+    accuracy, and fast: a row takes a few additions of short vectors. Multi-class and multi-label.
+
+    Parameters
+    ----------
+    tree : "learned", "clusters", "huffman", "random", or a hierarchy
+        "learned" begins with the tree that `start` names and assigns labels to the children of nodes anew while it
+        learns. The others stay as they are: balanced k-means over what the examples of labels look like, frequent
+        labels near the root, labels in random order, or your own: pairs (parent, child), a nested dictionary, a
+        dictionary from child to parent, a parent array or a `treemax.trees.Tree`.
+    start : "clusters", "huffman" or "random"
+        Where a learned tree begins.
+    arity : int
+        Children of a node, at most. Wider trees are more accurate and slower to train.
+    dimension : int
+        Of the embeddings.
+    passes : "auto" or int
+        Passes over the data, each in a new random order; "auto" is twelve, six where rows have
+        several labels, and more where there are few rows.
+    learning_rate : "auto" or float
+        At the beginning; "auto" is 2 for AdaGrad, where it is the length of a vector's first step, and 0.1 for "sgd".
+        Rows are scaled to a mean squared length of one before.
+    schedule : "linear" or "hold"
+        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
+    optimizer : "adagrad" or "sgd"
+        AdaGrad with one sum of squares for each embedding and each vector of a node, or plain steps.
+    objective : "log-likelihood" or "probability"
+        What a step increases at each node of a label's path: log p of the right child, or p as in Algorithm 1.
+    dropout : float
+        Share of a row's features that are left out of a step, other ones every time: against overfitting.
+    labels : "all" or "one"
+        What a row with several labels teaches in a step: the mean over its labels, or one drawn at random.
+    assign_every : float
+        Passes, or parts of one, between two assignments of labels to children.
+    assign_until : float
+        Share of the training after which the tree stays as it is.
+    statistics : "means", "rows" or "running"
+        How likely a label is to go to each child of a node when labels are assigned: the answer of the node for the
+        mean representation of its rows, the mean answer for its rows, or the mean of the answers since the training
+        began, as in Algorithm 1.
+    calibration : float
+        The share of the rows, 2,000 at most, that only the last passes learn, and that calibrate the probabilities
+        before that. With fewer than five such rows they are not calibrated.
+    search : "exact" or "beam"
+        "exact" finds the true best labels, depth first; "beam" looks below the best nodes of each level only.
+    beam : int
+        Nodes kept at each level; 1 is greedy.
+    n_jobs : int or None
+        Threads, -1 for all cores. Those that learn take no locks, so that the model differs from run to run.
+    random_state : int, RandomState or None
+        Seed of the embeddings, of the tree and of the order of rows. One seed and one thread give the same model,
+        bit for bit.
+    verbose : int
+        0 for no progress bar.
+
+    Attributes
+    ----------
+    passes_ : int
+        Passes over the data.
+    losses_ : list of float
+        The mean of -log p(label) over each pass, while it was learned.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> texts = ["red apple", "green apple", "fast car", "red car"] * 25
+    >>> X = treemax.HashingText(bits=10).transform(texts)
+    >>> model = treemax.LearnedTree(dimension=16).fit(X, ["fruit", "fruit", "vehicle", "vehicle"] * 25)
+    >>> model.predict(X[:3]).tolist()
+    ['fruit', 'fruit', 'vehicle']
+
+    References
+    ----------
+    Jernite, Choromanska, Sontag, "Simultaneous learning of trees and representations for extreme classification and
+    density estimation", 2017.
+    """
+
+    LARGEST_WEIGHT = LARGEST_FACTOR
+    model_: LearnedTreeModel
+    losses_: list[float]
+
+    def __init__(
+        self,
+        tree: Any = "learned",
+        start: str = "clusters",
+        arity: int = 20,
+        dimension: int = 100,
+        passes: int | str = "auto",
+        learning_rate: float | str = "auto",
+        schedule: str = "linear",
+        optimizer: str = "adagrad",
+        objective: str = "log-likelihood",
+        dropout: float = 0.3,
+        labels: str = "all",
+        assign_every: float = 0.5,
+        assign_until: float = 0.25,
+        statistics: str = "means",
+        search: str = "exact",
+        beam: int = 10,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+        calibration: float = 0.05,
+    ) -> None:
+        self.tree = tree
+        self.start = start
+        self.arity = arity
+        self.dimension = dimension
+        self.passes = passes
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.optimizer = optimizer
+        self.objective = objective
+        self.dropout = dropout
+        self.labels = labels
+        self.assign_every = assign_every
+        self.assign_until = assign_until
+        self.statistics = statistics
+        self.search = search
+        self.beam = beam
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.calibration = calibration
+
+    def _check_parameters(self) -> None:
+        choices_of = {
+            "start": FIXED_TREES,
+            "schedule": tuple(SCHEDULES),
+            "optimizer": tuple(OPTIMIZERS),
+            "objective": tuple(OBJECTIVES),
+            "statistics": STATISTICS,
+            "labels": ("all", "one"),
+            "search": ("exact", "beam"),
+        }
+        for name, choices in choices_of.items():
+            check_choice(name, getattr(self, name), choices)
+        if not is_hierarchy(self.tree) and self.tree not in ("learned", *FIXED_TREES):
+            known = ", ".join(("learned", *FIXED_TREES))
+            raise ValueError(f"tree must be one of {known}, or a hierarchy, got {self.tree!r}.")
+        check_number("arity", self.arity, whole=True, least=2, most=1024)
+        check_number("dimension", self.dimension, whole=True, least=1, most=4096)
+        check_number("passes", self.passes, whole=True, least=1, auto=True)
+        check_number("learning_rate", self.learning_rate, above=0, most=1000, auto=True)
+        check_number("dropout", self.dropout, least=0, most=0.9)
+        check_number("assign_every", self.assign_every, above=0)
+        check_number("assign_until", self.assign_until, least=0, most=1)
+        check_number("calibration", self.calibration, least=0, most=0.5)
+        check_number("beam", self.beam, whole=True, least=1)
+
+    def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
+        needed, limit = 8 * padded(self.dimension) * n_labels, 0.8 * available_bytes()
+        if needed > limit:
+            raise MemoryError(
+                f"LearnedTree needs {in_words(needed)} for {n_labels:,} labels at dimension {self.dimension}, more than "
+                f"the {in_words(limit)} it may use. Give it fewer labels or a smaller dimension."
+            )
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train_named(
+        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool
+    ) -> LearnedTreeModel:
+        sparse, random = sparsified(rows), check_random_state(self.random_state)
+        tree = self._first_tree(sparse, targets, index, random)
+        structure = Structure.with_room(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
+        settings = self._settings(len(sparse), multi_label)
+        held = held_out_rows(len(sparse), self.calibration, random)
+        training = Training(
+            sparse, targets, settings, structure, random, self.arity, multi_label,
+            held=held if settings.epochs > 1 else held[:0],
+        )  # fmt: skip
+        planned, done = settings.epochs * len(sparse), 0
+        every = max(1, round(self.assign_every * len(sparse))) if self._learns_tree else 0
+        self.losses_ = training.history
+        with progress_bar(planned, f"learned-tree, {self._tree_name}", "rows", self.verbose) as bar:
+            try:
+                for n in training.run(thread_count(self.n_jobs), every, int(self.assign_until * planned)):
+                    done += n
+                    bar.update(n)
+            except KeyboardInterrupt:
+                raise TrainingInterrupted(training.model(), done / planned) from None
+        return training.model()
+
+    @property
+    def _learns_tree(self) -> bool:
+        return self._tree_name == "learned"
+
+    @property
+    def _tree_name(self) -> str:
+        return self.tree if isinstance(self.tree, str) else "own tree"
+
+    def _settings(self, n_rows: int, multi_label: bool) -> Settings:
+        passes = suggested_passes(n_rows, multi_label) if is_auto(self.passes) else int(self.passes)
+        rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
+        return Settings(
+            self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one",
+            self.objective, self.statistics,
+        )  # fmt: skip
+
+    def _first_tree(self, rows: SparseRows, targets: Targets, index: LabelIndex, random: Any) -> Tree:
+        if is_hierarchy(self.tree):
+            return tree_of(self.tree, index)
+        name, n_labels = self.start if self._learns_tree else self.tree, len(index)
+        if name == "huffman":
+            return huffman_tree(np.bincount(targets.ids, minlength=n_labels), self.arity)
+        if name == "random":
+            return random_tree(n_labels, self.arity, self.arity, random)
+        vectors = label_vectors(rows, targets, n_labels)
+        return kmeans_tree(vectors, self.arity, self.arity, random, thread_count(self.n_jobs))
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        beam = None if self.search == "exact" else min(int(self.beam), len(self.model_.tree))
+        return self.model_.best(rows, k, beam, thread_count(self.n_jobs))
+
+    @property
+    def passes_(self) -> int:
+        """How often `fit` went through the rows."""
+        return len(self.losses_)
+
+    @at_rest
+    def label_tree(self) -> Tree:
+        """The tree over the labels; its leaves are places in `classes_`."""
+        return self.model_.tree
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        tree, model = self.model_.tree, self.model_
+        depths = tree.level[tree.leaf_of]
+        counts = np.maximum(self.label_counts_, 0)
+        return {
+            **super().describe(),
+            "tree": self._tree_name,
+            "dimension": model.dimension,
+            "embeddings": len(model.embeddings),
+            "nodes": int((tree.n_children > 0).sum()),
+            "arity": int(tree.n_children.max()),
+            "depth": tree.depth,
+            "mean_depth": round(float(np.average(depths, weights=counts)), 2),
+            "weights": model.dimension * (len(model.embeddings) + len(model.weights)) + len(model.biases),
+            "passes": self.passes_,
+            "loss": round(self.losses_[-1], 4) if self.losses_ else None,
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        header, arrays = self.model_.parts()
+        return {**header, "losses": self.losses_}, arrays
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LearnedTreeModel:
+        if not self.label_counts_.any():
+            raise ValueError("no row of the training had a label")
+        self.losses_ = [real_number("a loss", loss) for loss in header["losses"]]
+        return LearnedTreeModel.from_parts(header, arrays, len(self.label_index_))

@@ -1,0 +1,193 @@
+"""A learned tree at rest: embeddings of features, the tree, and the vectors of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.kernels.vector import WIDTH
+from treemax.models.calibration import Calibration
+from treemax.models.learned_tree import kernels
+from treemax.models.one_vs_all.model import known_features, sparsified
+from treemax.models.parts import expect, real_number, truth, whole_number
+from treemax.models.searching import Found, room_for_best, search_above, search_rows
+from treemax.trees import Tree
+
+Floats = NDArray[np.float32]
+
+
+def padded(dimension: int) -> int:
+    """How long vectors are in memory: sixteen numbers at a time.
+
+    >>> padded(50), padded(64)
+    (64, 64)
+    """
+    return -(-dimension // WIDTH) * WIDTH
+
+
+def aligned(shape: tuple[int, ...]) -> Floats:
+    """Zeros that begin at a cache line: loads that straddle two lines cost more."""
+    n = int(np.prod(shape))
+    room = np.zeros(n + WIDTH, dtype=np.float32)
+    skip = (-room.ctypes.data % 64) // 4
+    return room[skip : skip + n].reshape(shape)
+
+
+def vectors_of(n_children: NDArray[Any]) -> NDArray[np.int64]:
+    """How many vectors nodes with so many children have: one is enough for two of them.
+
+    >>> vectors_of(np.array([0, 1, 2, 3])).tolist()
+    [0, 0, 1, 3]
+    """
+    return np.where(n_children > 2, n_children, np.maximum(n_children - 1, 0)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class LearnedTreeModel:
+    """Embeddings of the features that occurred in training (all of them, or `features`), and a vector and a bias
+    for every child of a node (one for two children), siblings side by side in the order of the tree.
+
+    In a multi-label model `labels_a_row` is the mean number of labels of a row: the tree says how likely a label
+    is to be one drawn from the row's, so that so many times this is the probability that the row has it.
+    """
+
+    tree: Tree
+    dimension: int
+    n_features: int
+    features: NDArray[np.uint32] | None
+    embeddings: Floats
+    weights: Floats
+    biases: Floats
+    labels_a_row: float = 1.0
+    calibration: Calibration | None = None  # found on rows that were not learned yet
+
+    @cached_property
+    def first_vectors(self) -> NDArray[np.int64]:
+        """The first vector of every node."""
+        counts = vectors_of(self.tree.n_children)
+        return np.concatenate([[0], np.cumsum(counts)[:-1]])
+
+    @property
+    def nbytes(self) -> int:
+        return self.embeddings.nbytes + self.weights.nbytes + self.biases.nbytes
+
+    @cached_property
+    def _arrays(self) -> tuple[Any, ...]:
+        tree = self.tree
+        arrays: list[NDArray[Any]] = [
+            tree.first_child, tree.n_children, tree.label, self.first_vectors, self.weights.ravel(), self.biases,
+        ]  # fmt: skip
+        widest = int(tree.n_children.max())
+        return (read_only(self.embeddings.ravel()), self.embeddings.shape[1], widest, *map(read_only, arrays))
+
+    def known(self, rows: Rows) -> SparseRows:
+        """Rows in terms of the embeddings: what was not seen in training is left out."""
+        sparse = known_features(sparsified(rows), self.n_features)
+        if self.features is None:
+            return sparse
+        return renumbered(sparse, self.features)
+
+    def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
+        known = self.known(rows)
+        return (known.indptr, known.indices, known.values, *self._arrays)
+
+    # --- answers ----------------------------------------------------------------------------------------
+
+    def best(
+        self, rows: Rows, k: int, beam: int | None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """The k best labels of each row; without a beam, by exact search."""
+        ids, probabilities = room_for_best(len(rows), k)
+        if beam is None:
+            search, options = kernels.best_exact, (max(1, self.tree.depth),)
+        else:
+            search, options = kernels.best_beam, (beam,)
+        search_rows(search, self._arguments, rows, threads, options, ids, probabilities)
+        return ids, self._of_row(probabilities)
+
+    def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
+        """All labels with at least this probability."""
+        depth = max(1, self.tree.depth)
+
+        def arguments(part: SparseRows) -> tuple[Any, ...]:
+            return (*self._arguments(part), depth)
+
+        found = search_above(kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads)
+        return Found(found.rows, found.ids, self._of_row(found.probabilities))
+
+    def probabilities(self, rows: Rows, threads: int = 1) -> Floats:
+        """The probability of every label."""
+        out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
+        search_rows(kernels.probabilities_of_all, self._arguments, rows, threads, (), out)
+        return self._of_row(out)
+
+    def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> Floats:
+        """The probabilities of given labels."""
+        out = np.empty(ids.shape, dtype=np.float32)
+        options = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
+        search_rows(kernels.probabilities_of_given, self._arguments, rows, threads, options, ids, out)
+        return self._of_row(out)
+
+    def _of_row(self, probabilities: Floats) -> Floats:
+        if self.labels_a_row == 1.0:
+            return probabilities
+        return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
+
+    # --- to a file and back -----------------------------------------------------------------------------
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """The model as a JSON-able header and arrays."""
+        header = {
+            "dimension": self.dimension, "n_features": self.n_features, "labels_a_row": self.labels_a_row,
+            "some_features": self.features is not None,
+        }  # fmt: skip
+        arrays = {f"tree/{name}": array for name, array in self.tree.arrays().items()}
+        arrays |= {"embeddings": self.embeddings, "weights": self.weights, "biases": self.biases}
+        if self.features is not None:
+            arrays["features"] = self.features
+        return header, arrays
+
+    @classmethod
+    def from_parts(
+        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
+    ) -> LearnedTreeModel:
+        """The model back from its parts; what does not fit together is a ValueError."""
+        tree = Tree.from_arrays(
+            {name.removeprefix("tree/"): arrays[name] for name in ("tree/n_children", "tree/label")}
+        )
+        if tree.n_labels != n_labels:
+            raise ValueError("the tree does not fit the labels")
+        dimension, n_features = (
+            whole_number(name, header[name], least=1) for name in ("dimension", "n_features")
+        )
+        labels_a_row = real_number("labels_a_row", header["labels_a_row"], least=1e-30)
+        features, n_rows = None, n_features
+        if truth("some_features", header["some_features"]):
+            features = arrays["features"]
+            n_rows = len(features)
+            expect(arrays, "features", np.uint32, (n_rows,))
+            if (np.diff(features.astype(np.int64)) <= 0).any() or (n_rows and features[-1] >= n_features):
+                raise ValueError("the features are not in order, or there are too many")
+        n_vectors = int(vectors_of(tree.n_children).sum())
+        width = padded(dimension)
+        return cls(
+            tree, dimension, n_features, features,
+            expect(arrays, "embeddings", np.float32, (max(1, n_rows), width)),
+            expect(arrays, "weights", np.float32, (n_vectors, width)),
+            expect(arrays, "biases", np.float32, (n_vectors,)), labels_a_row,
+        )  # fmt: skip
+
+
+def renumbered(rows: SparseRows, features: NDArray[np.uint32]) -> SparseRows:
+    """Rows whose columns are places in `features`, which are sorted; all other columns are left out."""
+    first, last = rows.indptr[0], rows.indptr[-1]
+    indices, values = rows.indices[first:last], rows.values[first:last]
+    places = np.searchsorted(features, indices)
+    known = features[np.minimum(places, len(features) - 1)] == indices if len(features) else indices < 0
+    starts = np.concatenate([[0], np.cumsum(known)])[rows.indptr - first]
+    return SparseRows(starts, places[known].astype(np.uint32), values[known], max(1, len(features)))

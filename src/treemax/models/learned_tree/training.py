@@ -1,0 +1,408 @@
+"""Learning embeddings, node vectors and the tree together.
+
+Yacine Jernite, Anna Choromanska and David Sontag, "Simultaneous Learning of Trees and Representations for
+Extreme Classification and Density Estimation", ICML 2017: Algorithm 1, with log p (section 6) or with p,
+and Algorithm 2 every so many rows. Their sums of probabilities for each node and label can be kept as they have them;
+otherwise the probabilities are those of the parameters of the moment, so that a label that has just come to a node
+is known there too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.labels import Targets, picked_targets
+from treemax.inputs.rows import SparseRows, chosen_rows, read_only
+from treemax.models.calibration import Calibration, calibrated, labels_to_rank
+from treemax.models.held_out import PASSES_WITH_ALL
+from treemax.models.learned_tree import kernels
+from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, renumbered, vectors_of
+from treemax.models.one_vs_all.training import mean_squared_length
+from treemax.parallel.threads import for_each
+from treemax.trees import Tree
+
+ROWS_AT_ONCE = 2048
+FEW_FEATURES = 0.5  # share of the columns that occur, below which the others get no embedding
+NUMBERS_TO_ASSIGN = 2**26  # of representations that are held while labels are assigned
+LEAST_ERROR = 1e-3  # of a child's probability: vectors that are less wrong are let be
+FEWEST_PASSES, FEWEST_ROWS = 6, 20_000  # to be learned in all
+LARGEST_FACTOR = 1e12  # of an embedding and of a vector of a node, whose product is multiplied by values
+INITIAL_SQUARES = np.float32(1e-8)
+OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
+OBJECTIVES = {"log-likelihood": kernels.LOG_LIKELIHOOD, "probability": kernels.PROBABILITY}
+STATISTICS = ("means", "rows", "running")
+
+
+def suggested_passes(n_rows: int, multi_label: bool) -> int:
+    """How often to go through so many rows: half as often where they have several labels, each a lesson.
+
+    >>> suggested_passes(100, False), suggested_passes(1_000_000, False), suggested_passes(1_000_000, True)
+    (50, 12, 6)
+    """
+    fewest = FEWEST_PASSES if multi_label else 2 * FEWEST_PASSES
+    return min(50, max(fewest, -(-FEWEST_ROWS // n_rows)))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn. `hold` is the share of the training in which the rate stays, before it falls to zero."""
+
+    dimension: int
+    rate: float
+    epochs: int
+    hold: float = 0.0
+    optimizer: str = "adagrad"
+    dropout: float = 0.0  # of the features of a row in a step
+    one_label: bool = False  # of a row in a step, drawn at random, in place of all
+    objective: str = "log-likelihood"
+    statistics: str = "means"  # from which labels are assigned
+
+
+class Paths(NamedTuple):
+    """For every label the nodes from the root to it: first vector, number of children, and which of them."""
+
+    starts: NDArray[np.int64]
+    firsts: NDArray[np.uint32]
+    counts: NDArray[np.uint32]
+    slots: NDArray[np.uint32]
+
+
+@dataclass
+class Structure:
+    """A tree whose nodes keep their numbers while labels move: the children of inner node v are
+    `children[starts[v]:starts[v] + n_children[v]]`, inner nodes by number and leaves as -1 less their label."""
+
+    children: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    n_children: NDArray[np.int64]
+    first_vectors: NDArray[np.int64]
+    n_vectors: int
+    n_labels: int
+
+    @classmethod
+    def of_tree(cls, tree: Tree) -> Structure:
+        """A tree that stays as it is."""
+        inner = np.flatnonzero(tree.n_children)
+        counts = tree.n_children[inner]
+        starts = np.cumsum(counts) - counts
+        vectors = vectors_of(counts)
+        firsts = np.cumsum(vectors) - vectors
+        return cls(_codes(tree), starts, counts.copy(), firsts, int(vectors.sum()), tree.n_labels)
+
+    @classmethod
+    def with_room(cls, tree: Tree, arity: int) -> Structure:
+        """A tree that may change its shape: every node has room for `arity` children, and there are as many
+        nodes as any well-formed tree has."""
+        inner = np.flatnonzero(tree.n_children)
+        room = max(len(inner), -(-(tree.n_labels - 1) // (arity - 1))) + 1
+        children, n_children = np.full((room, arity), -1, dtype=np.int64), np.zeros(room, dtype=np.int64)
+        counts = tree.n_children[inner]
+        n_children[: len(inner)] = counts
+        children[np.repeat(np.arange(len(inner)), counts), _ranks(counts)] = _codes(tree)
+        a_node = vectors_a_node(arity)
+        nodes = np.arange(room)
+        return cls(children.ravel(), nodes * arity, n_children, nodes * a_node, room * a_node, tree.n_labels)
+
+    def paths(self) -> Paths:
+        """The way to every label."""
+        n = len(self.n_children)
+        parents, slots, depths, waiting = (np.zeros(n, dtype=np.int64) for _ in range(4))
+        leaf_parents, leaf_slots = (np.zeros(self.n_labels, dtype=np.int64) for _ in range(2))
+        kernels.parents_and_depths(
+            self.children, self.starts, self.n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting
+        )  # fmt: skip
+        starts = np.concatenate([[0], np.cumsum(depths[leaf_parents] + 1)])
+        firsts, counts, targets = (np.empty(starts[-1], dtype=np.uint32) for _ in range(3))
+        kernels.write_paths(
+            starts, self.n_children, self.first_vectors, parents, slots, leaf_parents, leaf_slots, firsts, counts, targets
+        )  # fmt: skip
+        return Paths(*map(read_only, (starts, firsts, counts, targets)))
+
+    def as_tree(self) -> tuple[Tree, NDArray[np.int64]]:
+        """The tree, breadth-first, and the vectors of its nodes in that order."""
+        levels, level = [], np.zeros(1, dtype=np.int64)
+        while len(level):
+            levels.append(level)
+            inner = level[level >= 0]
+            counts = self.n_children[inner]
+            level = self.children[np.repeat(self.starts[inner], counts) + _ranks(counts)]
+        codes = np.concatenate(levels)
+        is_inner = codes >= 0
+        n_children = np.where(is_inner, self.n_children[np.maximum(codes, 0)], 0)
+        first_child = 1 + np.cumsum(n_children) - n_children
+        tree = Tree(first_child, n_children, np.where(is_inner, -1, -1 - codes))
+        own = codes[is_inner]
+        counts = vectors_of(self.n_children[own])
+        return tree, np.repeat(self.first_vectors[own], counts) + _ranks(counts)
+
+
+@dataclass
+class Sums:
+    """SumProbas and Counts of Algorithm 1, for every pair of node and label that was ever on a path.
+
+    `keys` are node * labels + label, sorted; `places` says for each node of `Paths` which of them it is.
+    """
+
+    keys: NDArray[np.int64]
+    sums: NDArray[np.float32]
+    seen: NDArray[np.float32]
+    places: NDArray[np.uint32]
+
+    @classmethod
+    def none(cls, arity: int) -> Sums:
+        """For a training that sums nothing up, or has not begun."""
+        empty = np.empty(0, dtype=np.float32)
+        return cls(np.empty(0, dtype=np.int64), empty.reshape(0, arity), empty, np.empty(0, dtype=np.uint32))
+
+    def along(
+        self, paths: Paths, nodes: NDArray[np.int64], n_labels: int, renewed: NDArray[np.bool_]
+    ) -> Sums:
+        """The same with places for new paths, and nothing left of nodes that have started anew."""
+        needed = nodes * n_labels + np.repeat(np.arange(n_labels), np.diff(paths.starts))
+        kept = ~renewed[self.keys // n_labels]
+        keys = np.union1d(self.keys[kept], needed)
+        sums = np.zeros((len(keys), self.sums.shape[1]), dtype=np.float32)
+        seen = np.zeros(len(keys), dtype=np.float32)
+        old = np.searchsorted(keys, self.keys[kept])
+        sums[old], seen[old] = self.sums[kept], self.seen[kept]
+        return Sums(keys, sums, seen, np.searchsorted(keys, needed).astype(np.uint32))
+
+
+def vectors_a_node(arity: int) -> int:
+    """How many vectors a node with so many children has."""
+    return int(vectors_of(np.array([arity]))[0])
+
+
+def _codes(tree: Tree) -> NDArray[np.int64]:
+    """Inner nodes numbered in their order and leaves as -1 less their label, without the root."""
+    numbers = np.cumsum(tree.n_children > 0) - 1
+    return np.where(tree.label >= 0, -1 - tree.label, numbers)[1:]
+
+
+def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, 2, ... for each of the counts, one after the other."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def deepest(n_labels: int, arity: int) -> int:
+    """How deep a learned tree may be: half as deep again as a complete one, and a level at least."""
+    complete = max(1, math.ceil(math.log(max(2, n_labels)) / math.log(arity) - 1e-9))
+    return complete + max(1, complete // 2)
+
+
+@dataclass
+class Training:
+    """Parameters that are being learned, on the rows given."""
+
+    rows: SparseRows
+    targets: Targets
+    settings: Settings
+    structure: Structure
+    random: np.random.RandomState
+    arity: int
+    multi_label: bool = False
+    history: list[float] = field(default_factory=list)  # the mean of -log p in each epoch
+    held: NDArray[np.uint32] = field(
+        default_factory=lambda: np.zeros(0, np.uint32)
+    )  # learned in the last epochs
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        rows, dimension = self.rows, self.settings.dimension
+        self.given = rows
+        self.n_features = rows.n_features
+        self.features = _features_in_use(rows)
+        if self.features is not None:
+            self.rows = rows = renumbered(rows, self.features)
+        self.scale = np.float32(1.0 / math.sqrt(mean_squared_length(rows)[0]))
+        self._longest = int(np.diff(rows.indptr).max(initial=0)) + 1
+        width = padded(dimension)
+        self.embeddings = aligned((rows.n_features, width))
+        most = 1.0 / dimension
+        for start in range(0, len(self.embeddings), ROWS_AT_ONCE):
+            block = self.embeddings[start : start + ROWS_AT_ONCE, :dimension]
+            block[:] = self.random.uniform(-most, most, block.shape)
+        self.weights = aligned((self.structure.n_vectors, width))
+        self.biases = np.zeros(self.structure.n_vectors, dtype=np.float32)
+        self.squares = np.full(self.structure.n_vectors, INITIAL_SQUARES)
+        self.feature_squares = np.full(rows.n_features, INITIAL_SQUARES)
+        self.paths = self.structure.paths()
+        self.sums = Sums.none(self.arity)
+        if self.settings.statistics == "running":
+            self._follow_paths(np.zeros(len(self.structure.n_children), dtype=bool))
+
+    @property
+    def n_labels(self) -> int:
+        return self.structure.n_labels
+
+    # --- steps ------------------------------------------------------------------------------------------
+
+    def run(self, threads: int, assign_every: int = 0, assign_until: int = 0) -> Iterator[int]:
+        """All epochs; yields the rows done after each piece. Labels are assigned anew after every `assign_every`
+        rows, up to `assign_until`."""
+        done, epochs = 0, self.settings.epochs
+        for epoch in range(epochs):
+            order = self.random.permutation(len(self.rows)).astype(np.uint32)
+            if len(self.held):
+                n_last = max(1, round(PASSES_WITH_ALL * epochs))
+                if epoch == max(1, epochs - n_last):
+                    self.calibrate()
+                if epoch < max(1, epochs - n_last):
+                    order = order[~np.isin(order, self.held)]
+            total = learned = 0.0
+            for part in _parts(len(order), done, assign_every):
+                if assign_every and 0 < done <= assign_until and done % assign_every == 0:
+                    self.assign()
+                for n, likelihood, n_learned in self._learn_all(order[part], done, threads):
+                    done += n
+                    total, learned = total + likelihood, learned + n_learned
+                    yield n
+            self.history.append(-total / max(1.0, learned))
+
+    def calibrate(self) -> None:
+        """Calibrate on the held-out rows."""
+        rows, targets = chosen_rows(self.given, self.held), picked_targets(self.targets, self.held)
+        k = labels_to_rank(targets, self.n_labels, self.multi_label)
+        ids, scores = self.model().best(rows, k, None)
+        self.calibration = calibrated(ids, scores, targets, self.n_labels, self.multi_label)
+
+    def _learn_all(
+        self, order: NDArray[np.uint32], done: int, threads: int
+    ) -> Iterator[tuple[int, float, int]]:
+        """The rows in this order; with several threads, steps that meet overwrite each other, which is rare.
+
+        Yields of each piece the rows, the sum of log p and of how many rows that is.
+        """
+        results: dict[int, tuple[float, int]] = {}
+        seed, planned = int(self.random.randint(2**31)), self.settings.epochs * len(self.rows)
+
+        def work(start: int) -> None:
+            rate = self.rate((done + start) / planned)
+            results[start] = self._learn(order[start : start + ROWS_AT_ONCE], rate, seed + start)
+
+        for start in for_each(range(0, len(order), ROWS_AT_ONCE), work, threads):
+            yield min(ROWS_AT_ONCE, len(order) - start), *results.pop(start)
+
+    def rate(self, share: float) -> float:
+        """The rate when this share of the training is done."""
+        return self.settings.rate * min(1.0, (1.0 - share) / max(1e-9, 1.0 - self.settings.hold))
+
+    def _learn(self, order: NDArray[np.uint32], rate: float, seed: int) -> tuple[float, int]:
+        rows, targets, settings = self.rows, self.targets, self.settings
+        width = self.embeddings.shape[1]
+        n_scores = int(self._scores_on_a_path()) + 1
+        scratch = (
+            aligned((width,)), aligned((width,)), np.empty(n_scores, np.uint32), np.empty(n_scores, np.uint32),
+            np.empty(n_scores, np.float32), np.empty(n_scores, np.float32), np.empty(self._longest, np.uint32),
+            np.empty(self._longest, np.float32),
+        )  # fmt: skip
+        return kernels.learn(
+            rows.indptr, rows.indices, rows.values, order, targets.indptr, targets.ids, tuple(self.paths), np.float32(self.scale / (1.0 - settings.dropout)),
+            self.embeddings.ravel(), self.feature_squares, self.weights.ravel(), self.biases, self.squares, width,
+            np.float32(rate), np.float32(LEAST_ERROR),
+            OPTIMIZERS[settings.optimizer], OBJECTIVES[settings.objective],
+            kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS, float(settings.dropout),
+            (read_only(self.sums.places), self.sums.sums.ravel(), self.sums.seen), np.uint64(seed), scratch,
+        )  # fmt: skip
+
+    def _scores_on_a_path(self) -> int:
+        sums = np.concatenate([[0], np.cumsum(self.paths.counts, dtype=np.int64)])
+        return int((sums[self.paths.starts[1:]] - sums[self.paths.starts[:-1]]).max())
+
+    # --- the tree ---------------------------------------------------------------------------------------
+
+    def assign(self) -> None:
+        """Algorithm 2 at every node, from the root down."""
+        if self.n_labels <= 1:
+            return
+        structure = self.structure
+        shape = (
+            self.arity, deepest(self.n_labels, self.arity), structure.children, structure.n_children,
+            vectors_a_node(self.arity), self.weights.ravel(), self.biases, self.squares, self.weights.shape[1],
+        )  # fmt: skip
+        labels = np.arange(self.n_labels)
+        if self.settings.statistics == "running":
+            renewed = np.zeros(len(structure.n_children), dtype=bool)
+            kernels.reassign_by_sums(
+                labels, (self.sums.keys, self.sums.sums, self.sums.seen), *shape, renewed
+            )
+            self._follow_paths(renewed)
+            return
+        counts = np.bincount(self.targets.ids, minlength=self.n_labels).astype(np.float64)
+        kernels.reassign(labels, counts, *self._examples_of_labels(), *shape)
+        self.paths = structure.paths()
+
+    def _follow_paths(self, renewed: NDArray[np.bool_]) -> None:
+        """Have the paths of the tree as it is now, and places for the sums along them."""
+        self.paths = self.structure.paths()
+        nodes = self.paths.firsts.astype(np.int64) // vectors_a_node(self.arity)
+        self.sums = self.sums.along(self.paths, nodes, self.n_labels, renewed)
+
+    def _examples_of_labels(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Representations of what stands for each label, and where those of each begin."""
+        rows, (chosen, starts), width = self.rows, self._rows_by_label, self.embeddings.shape[1]
+        given = rows.indptr, rows.indices, rows.values, chosen
+        if self.settings.statistics == "means":
+            means = np.empty((self.n_labels, width), dtype=np.float32)
+            kernels.represent_means(*given, starts, self.scale, self.embeddings.ravel(), width, means)
+            return means, np.arange(self.n_labels + 1)
+        hidden = np.empty((len(chosen), width), dtype=np.float32)
+        kernels.represent(*given, self.scale, self.embeddings.ravel(), width, hidden)
+        return hidden, starts
+
+    @cached_property
+    def _rows_by_label(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the first label, then those of the second, ...: all of them, or a few of each drawn at random."""
+        ids, indptr = self.targets.ids, self.targets.indptr
+        row_of = np.repeat(np.arange(len(self.targets)), np.diff(indptr))
+        order = self.random.permutation(len(ids))
+        order = order[np.argsort(ids[order], kind="stable")]
+        counts = np.bincount(ids, minlength=self.n_labels)
+        width = self.embeddings.shape[1]
+        if self.settings.statistics == "rows" and len(ids) * width > NUMBERS_TO_ASSIGN:
+            most = max(1, NUMBERS_TO_ASSIGN // (width * self.n_labels))
+            order, counts = order[_ranks(counts) < most], np.minimum(counts, most)
+        return row_of[order], np.concatenate([[0], np.cumsum(counts)])
+
+    def model(self) -> LearnedTreeModel:
+        """What was learned, packed."""
+        tree, vectors = self.structure.as_tree()
+        labels_a_row = 1.0
+        if self.multi_label:
+            labels_a_row = len(self.targets.ids) / max(1, int((np.diff(self.targets.indptr) > 0).sum()))
+        embeddings = aligned(self.embeddings.shape)
+        np.multiply(self.embeddings, self.scale, out=embeddings)
+        weights = aligned((len(vectors), self.embeddings.shape[1]))
+        weights[:] = self.weights[vectors]
+        return LearnedTreeModel(
+            tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, self.biases[vectors],
+            labels_a_row, self.calibration,
+        )  # fmt: skip
+
+
+def _parts(n_rows: int, done: int, every: int) -> Iterator[slice]:
+    """An epoch in parts that end where so many rows are done in all.
+
+    >>> list(_parts(10, 20, 8))
+    [slice(0, 4, None), slice(4, 10, None)]
+    """
+    cuts = [*range((every - done) % every or every, n_rows, every)] if every else []
+    yield from map(slice, [0, *cuts], [*cuts, n_rows])
+
+
+def _features_in_use(rows: SparseRows) -> NDArray[np.uint32] | None:
+    """The columns that occur, or None where most of them do."""
+    if rows.nnz >= FEW_FEATURES * rows.n_features:
+        seen = np.zeros(rows.n_features, dtype=bool)
+        seen[rows.indices[rows.indptr[0] : rows.indptr[-1]]] = True
+        if seen.mean() >= FEW_FEATURES:
+            return None
+        return np.flatnonzero(seen).astype(np.uint32)
+    return np.unique(rows.indices[rows.indptr[0] : rows.indptr[-1]])

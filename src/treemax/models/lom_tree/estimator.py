@@ -1,0 +1,205 @@
+"""LOMTree: a binary tree that grows online, with the most frequent label of a leaf as the answer."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax import modelfile
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import Rows, SparseRows
+from treemax.models.base import TrainingInterrupted
+from treemax.models.lom_tree.kernels import Way
+from treemax.models.lom_tree.model import LOMTreeModel
+from treemax.models.lom_tree.training import Settings, empty_model, learn, make_room, nodes_for
+from treemax.models.one_vs_all.training import MOST_RATE, mean_squared_length, row_orders, tamed
+from treemax.models.online import OnlineLabelClassifier
+from treemax.models.parts import settings_from
+from treemax.models.sharing import at_rest
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import thread_count
+from treemax.parameters import check_number, is_auto
+from treemax.trees import NodeLabels
+
+RATE = 5.0  # over the length of a row and the root of its features; chosen on glyphs1k and wordnet
+
+
+@modelfile.saveable
+class LOMTree(OnlineLabelClassifier):
+    """A binary tree of regressors that grows online; a leaf answers with its most frequent labels.
+
+    One label a row. A baseline: training and prediction take a few linear scores a row, and there is nothing
+    in a leaf that would look at the row once more. `RecallTree` is more accurate.
+
+    Parameters
+    ----------
+    max_nodes : "auto" or int
+        Inner nodes of the tree, each with a regressor; "auto" is four for every label seen so far. (The paper and
+        Vowpal Wabbit take one less than the labels.)
+    swap_resistance : float
+        When there are `max_nodes`, a leaf still splits if its rows that are not of its most frequent label are
+        more than so many times those of the smallest leaf, which is then taken out of the tree.
+    least_weight : float
+        A row weighs as much to a regressor as the mean score of its label differs from that of all rows, which is
+        how sure its side is: at least this, and at most 1. With 1 all rows weigh the same, as in the paper.
+    passes : int
+        Passes over the data in `fit`, each in a new random order. `partial_fit` takes its rows once, in order.
+    learning_rate : "auto" or float
+        AdaGrad's rate; "auto" computes it from the data, see `settings_`.
+    n_jobs : int or None
+        Threads that answer, -1 for all cores. Learning takes one.
+    random_state : int, RandomState or None
+        Seed of the row order. One seed gives the same model, bit for bit.
+    verbose : int
+        0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    Attributes
+    ----------
+    settings_ : Settings
+        The rate in use, also where it was computed from the data.
+    progressive_loss_ : float
+        The share of rows whose label was not the first answer when they came to be learned.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.LOMTree().fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+
+    References
+    ----------
+    Choromanska, Langford, "Logarithmic time online multiclass prediction", 2015.
+    """
+
+    ONE_LABEL_ONLY = True
+    settings_: Settings
+    model_: LOMTreeModel
+
+    def __init__(
+        self,
+        max_nodes: int | str = "auto",
+        swap_resistance: float = 4.0,
+        least_weight: float = 0.03,
+        passes: int = 3,
+        learning_rate: float | str = "auto",
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+        max_labels: int | None = None,
+    ) -> None:
+        self.max_nodes = max_nodes
+        self.swap_resistance = swap_resistance
+        self.least_weight = least_weight
+        self.passes = passes
+        self.learning_rate = learning_rate
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.max_labels = max_labels
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number("max_nodes", self.max_nodes, whole=True, least=1, auto=True)
+        check_number("swap_resistance", self.swap_resistance, least=0)
+        check_number("least_weight", self.least_weight, above=0, most=1)
+        check_number("passes", self.passes, whole=True, least=1)
+        check_number("learning_rate", self.learning_rate, above=0, most=MOST_RATE, auto=True)
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> LOMTreeModel:
+        model = self._start(rows, targets, n_labels, multi_label)
+        orders = row_orders(len(rows), self.passes, self.random_state)
+        done, planned = 0, self.passes * len(rows)
+        with progress_bar(planned, "lom-tree", "rows", self.verbose) as bar:
+            try:
+                tame = tamed(rows, self.settings_.initial)
+                for n in learn(model, tame, targets, orders, self.settings_, self._way(n_labels)):
+                    done += n
+                    bar.update(n)
+            except KeyboardInterrupt:
+                raise TrainingInterrupted(model, done / planned) from None
+        return model
+
+    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> LOMTreeModel:
+        self.settings_ = self._stream_settings(rows, multi_label)
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels)
+
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+        squared_length, width = mean_squared_length(rows)
+        rate = RATE / math.sqrt(squared_length * width)
+        return Settings(
+            rate if is_auto(self.learning_rate) else float(self.learning_rate), squared_length / width
+        )
+
+    def _grown(self, model: LOMTreeModel, n_features: int, n_labels: int) -> LOMTreeModel:
+        if not model.knows_squares:
+            warnings.warn(
+                "This model was saved without its learning state, which starts afresh. "
+                "Use save(path, resume=True) to continue as if learning had never stopped.",
+                stacklevel=8,
+            )
+            model.start_afresh()
+        make_room(model, n_labels, n_features)
+        return model
+
+    def _continue(self, model: LOMTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
+        order = [np.arange(len(rows), dtype=np.uint32)]
+        tame = tamed(rows, self.settings_.initial)
+        return learn(model, tame, targets, order, self.settings_, self._way(model.n_labels))
+
+    def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.regressors.bias[:1]  # that of the root, which sees every row
+
+    def _way(self, n_labels: int) -> Way:
+        max_nodes = nodes_for(n_labels) if is_auto(self.max_nodes) else int(self.max_nodes)
+        return Way(max_nodes, float(self.swap_resistance), float(self.least_weight))
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self.model_.best(rows, k, threads=thread_count(self.n_jobs))
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        return self.model_.probabilities(rows, threads=thread_count(self.n_jobs))
+
+    @property
+    def progressive_loss_(self) -> float:
+        """The share of rows whose label was not the first answer when they came to be learned."""
+        right, asked = self.model_.found
+        return float(1.0 - right / max(1, asked))
+
+    @at_rest
+    def node_labels(self) -> NodeLabels:
+        """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
+        return self.model_.node_labels()
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        return {
+            **super().describe(),
+            "nodes": self.model_.n_inner,
+            "depth": self.model_.depth,
+            "learning_rate": round(self.settings_.rate, 4),
+            "progressive_loss": round(self.progressive_loss_, 4),
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        header, arrays = self.model_.parts(resume)
+        return {**header, "settings": vars(self.settings_)}, arrays
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LOMTreeModel:
+        self.settings_ = settings_from(Settings, header["settings"])
+        return LOMTreeModel.from_parts(header, arrays, len(self.label_index_))

@@ -1,0 +1,268 @@
+"""A LOMTree at rest: nodes, regressors and tallies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, ascends
+from treemax.kernels.scorers import EMPTY, SparseScorers
+from treemax.modelfile import LARGEST
+from treemax.models.lom_tree import kernels
+from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies, Way
+from treemax.models.one_vs_all.model import ROWS_AT_ONCE, blocks
+from treemax.models.parts import check_room, expect, expect_counts, truth, whole_number, whole_numbers
+from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, restored, stored
+from treemax.models.scorers import Scorers, able_to_learn, for_answers
+from treemax.models.sparse_scorers import restored_sparse, stored_sparse
+from treemax.parallel.threads import run_all
+from treemax.trees import NodeLabels
+
+# One record a slot, so that a look-up touches one place in memory.
+_TALLY = np.dtype([("keys", "u8"), ("sums", "f8"), ("counts", "i4"), ("trained", "i4"), ("following", "i8")])
+
+
+class Lists(NamedTuple):
+    """The tallies of all nodes, one node after the other."""
+
+    starts: NDArray[np.int64]
+    labels: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    trained: NDArray[np.int32]
+    sums: NDArray[np.float64]
+
+
+@dataclass
+class LOMTreeModel(CandidateModel):
+    """A binary tree that grows row by row; `n_labels` labels are known so far."""
+
+    n_labels: int
+    n_features: int
+    regressors: Scorers
+    nodes: Nodes
+    tallies: Tallies
+    found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+    knows_squares: bool = True
+
+    def start_afresh(self) -> None:
+        """Make a model that was kept for answering only one that learns; AdaGrad begins anew."""
+        self.regressors, self.knows_squares = able_to_learn(self.regressors), True
+
+    @property
+    def n_inner(self) -> int:
+        return int(self.nodes.used[kernels.INNER])
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest leaf."""
+        return len(self.levels()) - 1
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for part in (self.regressors, self.nodes, self.tallies) for array in part)
+
+    def levels(self) -> list[NDArray[np.int64]]:
+        """The nodes of the tree, level by level."""
+        levels, level = [], self.nodes.used[kernels.ROOT : kernels.ROOT + 1].copy()
+        while len(level):
+            levels.append(level)
+            inner = level[self.nodes.regressors[level] > 0]
+            level = self.nodes.children[inner].ravel().astype(np.int64)
+        return levels
+
+    def node_labels(self) -> NodeLabels:
+        """The labels that came to every node. Examples count as often as they came."""
+        order = np.concatenate(self.levels())
+        place = np.zeros(order.max() + 1, dtype=np.int64)
+        place[order] = np.arange(len(order))
+        children = [
+            place[self.nodes.children[node]].tolist() if self.nodes.regressors[node] > 0 else [] for node in order
+        ]  # fmt: skip
+        own = self.lists(order)
+        cuts = own.starts[1:-1]
+        return NodeLabels(
+            children, np.split(own.labels, cuts), np.split(own.counts, cuts), self.nodes.totals[order].tolist()
+        )  # fmt: skip
+
+    def best(
+        self, rows: Rows, k: int, search: Way | None = None, threads: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k most frequent labels of each row's leaf (-1 where there are fewer), with their share of it."""
+        ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+        predict: Callable[..., None] = kernels.predict
+        regressors = for_answers(self.regressors)
+
+        def answer(block: slice) -> None:
+            part = self.rows(rows[block])
+            predict(
+                part, block.stop - block.start, self.nodes, self.tallies, regressors, ids[block], probabilities[block]
+            )  # fmt: skip
+
+        run_all(blocks(len(rows), k), answer, threads)
+        return ids, probabilities
+
+    def probabilities(self, rows: Rows, search: Way | None = None, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label: zero for those that are not in the row's leaf."""
+        out, regressors = np.zeros((len(rows), self.n_labels), np.float32), for_answers(self.regressors)
+
+        def answer(block: slice) -> None:
+            part = self.rows(rows[block])
+            kernels.probabilities_of_all(
+                part, block.stop - block.start, self.nodes, self.tallies, regressors, out[block]
+            )
+
+        run_all(blocks(len(rows), self.n_labels), answer, threads)
+        return out
+
+    def lists(self, order: NDArray[np.int64]) -> Lists:
+        """The tallies of the given nodes."""
+        n = int(self.tallies.used[0])
+        starts = np.zeros(len(order) + 1, np.int64)
+        labels, counts, trained = (np.zeros(n, np.int32) for _ in range(3))
+        sums = np.zeros(n)
+        kernels.gather(order, self.nodes.first, self.tallies, starts, labels, counts, trained, sums)
+        n = int(starts[-1])
+        return Lists(starts, labels[:n], counts[:n], trained[:n], sums[:n])
+
+    # --- to a file and back -----------------------------------------------------------------------------
+
+    def parts(self, resume: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """The model as a JSON-able header and arrays; with `resume` also what AdaGrad needs.
+
+        Nodes are numbered level by level, so that the children of the q-th inner node are 2q + 1 and 2q + 2.
+        """
+        header = {
+            "n_features": self.n_features, "sparse": self.is_sparse, "found": self.found.tolist(), "resume": resume,
+        }  # fmt: skip
+        order = np.concatenate(self.levels())
+        own = self.nodes.regressors[order]
+        arrays = {"nodes/inner": own > 0}
+        for name in ("best", "smallest", "sums"):
+            arrays[f"nodes/{name}"] = getattr(self.nodes, name)[order]
+        arrays |= {f"tallies/{name}": array for name, array in self.lists(order)._asdict().items()}
+        regressors = chosen_scorers(self.regressors, own[own > 0] - 1)
+        arrays |= {
+            f"regressors/{key}": array for key, array in stored(regressors, self.n_inner, resume).items()
+        }
+        return header, arrays
+
+    @classmethod
+    def from_parts(
+        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
+    ) -> LOMTreeModel:
+        """The model back from its parts; what does not fit together is a ValueError."""
+        sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
+        n_features = whole_number("n_features", header["n_features"])
+        if not sparse:
+            check_room("a block of rows", 4 * ROWS_AT_ONCE * n_features)
+        nodes, tallies = _restored_tree(arrays, n_labels)
+        n_inner = int(nodes.used[kernels.INNER])
+        regressors = restored(arrays, "regressors", n_inner, 1, n_features, sparse, resume)
+        found = whole_numbers("found", header["found"], 2)
+        model = cls(n_labels, n_features, regressors, nodes, tallies, found, resume)
+        if model.depth > DEEPEST:
+            raise ValueError(f"the tree is {model.depth} levels deep, expected at most {DEEPEST}")
+        return model
+
+
+def empty_nodes(n: int) -> Nodes:
+    """Room for n nodes; a root that nothing came to."""
+    first, best = np.full(n, NONE, np.int64), np.full(n, NONE, np.int32)
+    counts = [np.zeros(n, np.int64) for _ in range(4)]
+    totals, largest, smallest, trained = counts
+    return Nodes(
+        np.array([1, 0, 0, 0], np.int64), np.zeros(n, np.int32), np.zeros((n, 2), np.int32), np.zeros(n, np.int32), totals,
+        largest, best, smallest, trained, np.zeros(n), first,
+    )  # fmt: skip
+
+
+def empty_tallies(n: int) -> Tallies:
+    """A table with room for n tallies."""
+    size = SMALLEST_TABLE
+    while size * 3 // 4 < n:
+        size *= 2
+    table = np.zeros(size, _TALLY)
+    table["keys"] = EMPTY
+    return Tallies(np.zeros(1, np.int64), *(table[name] for name in Tallies._fields[1:]))
+
+
+def tallies_from(lists: Lists, nodes: Nodes, n: int) -> Tallies:
+    """The tallies in a table with room for n, and in the lists of the nodes."""
+    tallies = empty_tallies(n)
+    if not kernels.scatter(*lists, nodes.first, tallies):
+        raise ValueError("a label is twice at a node")
+    return tallies
+
+
+def chosen_scorers(scorers: Scorers, chosen: NDArray[Any]) -> Scorers:
+    """The given scorers only, numbered in that order."""
+    n = len(scorers.bias)
+    if not isinstance(scorers, SparseScorers):  # those that only answer have halves, and no weights
+        return type(scorers)(*(array[chosen] if len(array) == n else array for array in scorers))
+    numbers = np.full(n, NONE, np.int64)
+    numbers[chosen] = np.arange(len(chosen))
+    parts = stored_sparse(scorers, resume=True)
+    owners, features = numbers[parts["owners"]], np.repeat(np.arange(len(parts["entries"])), parts["entries"])
+    kept = owners != NONE
+    entries = np.bincount(features[kept], minlength=len(parts["entries"]))
+    return restored_sparse(
+        entries.astype(np.uint32), owners[kept].astype(np.uint32), parts["weights"][kept], parts["squares"][kept],
+        scorers.bias[chosen], scorers.bias_squares[chosen],
+    )  # fmt: skip
+
+
+def tree_from(inner: NDArray[np.bool_], lists: Lists) -> tuple[Nodes, Tallies]:
+    """A tree whose nodes are numbered level by level; `smallest`, `best` and `sums` are left to the caller."""
+    n, n_inner = len(inner), int(inner.sum())
+    nodes, own = empty_nodes(n), np.flatnonzero(inner)
+    nodes.used[:] = n, n_inner, 0, n_inner
+    nodes.regressors[own] = np.arange(1, n_inner + 1)
+    nodes.children[own] = np.arange(1, n).reshape(-1, 2)
+    nodes.parents[1:] = np.repeat(own, 2)
+    owner = np.repeat(np.arange(n), np.diff(lists.starts))
+    np.add.at(nodes.totals, owner, lists.counts)
+    np.maximum.at(nodes.largest, owner, lists.counts)
+    np.add.at(nodes.trained, owner, lists.trained)
+    return nodes, tallies_from(lists, nodes, len(lists.labels))
+
+
+def _restored_tree(arrays: dict[str, NDArray[Any]], n_labels: int) -> tuple[Nodes, Tallies]:
+    n, n_tallies = len(arrays["nodes/inner"]), len(arrays["tallies/labels"])
+    inner = expect(arrays, "nodes/inner", np.bool_, (n,))
+    own = np.flatnonzero(inner)
+    if n != 2 * len(own) + 1 or (own >= np.arange(1, n, 2)).any():
+        raise ValueError("the nodes are no tree")
+    lists = _checked_lists(arrays, n, n_tallies, n_labels)
+    nodes, tallies = tree_from(inner, lists)
+    nodes.smallest[:] = expect_counts(arrays, "nodes/smallest", np.int64, (n,))
+    nodes.best[:] = expect(arrays, "nodes/best", np.int32, (n,))
+    nodes.sums[:] = expect(arrays, "nodes/sums", np.float64, (n,))
+    below = nodes.smallest[nodes.children[own]]
+    if (nodes.smallest[own] != below.min(axis=1, initial=2**62)).any():
+        raise ValueError("the sizes of leaves do not fit the nodes")
+    owner = np.repeat(np.arange(n), np.diff(lists.starts))
+    most = (lists.labels == nodes.best[owner]) & (lists.counts == nodes.largest[owner])
+    if ((np.bincount(owner[most], minlength=n) == 1) != (nodes.best != NONE)).any():
+        raise ValueError("the most frequent labels do not fit the counts")
+    if (nodes.totals[own] == 0).any() or not (np.abs(nodes.sums) <= LARGEST).all():
+        raise ValueError("the counts do not fit the nodes")
+    return nodes, tallies
+
+
+def _checked_lists(arrays: dict[str, NDArray[Any]], n: int, n_tallies: int, n_labels: int) -> Lists:
+    kinds = {"labels": np.int32, "counts": np.int32, "trained": np.int32, "sums": np.float64}
+    starts = expect(arrays, "tallies/starts", np.int64, (n + 1,))
+    lists = Lists(
+        starts, *(expect(arrays, f"tallies/{key}", kind, (n_tallies,)) for key, kind in kinds.items())
+    )
+    if starts[0] != 0 or starts[-1] != n_tallies or not ascends(starts):
+        raise ValueError("the tallies do not fit the nodes")
+    if (lists.labels < 0).any() or (lists.labels >= n_labels).any():
+        raise ValueError("the tallies do not fit the labels")
+    if (lists.counts < 1).any() or (lists.trained < 0).any() or not (np.abs(lists.sums) <= LARGEST).all():
+        raise ValueError("the tallies have counts that cannot be")
+    return lists

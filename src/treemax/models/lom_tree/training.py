@@ -1,0 +1,121 @@
+"""Learning a LOMTree row by row, and making room for what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import Rows
+from treemax.kernels.scorers import SparseScorers
+from treemax.models.lom_tree import kernels
+from treemax.models.lom_tree.kernels import DEEPEST, Nodes, Way
+from treemax.models.lom_tree.model import (
+    LOMTreeModel,
+    chosen_scorers,
+    empty_nodes,
+    empty_tallies,
+    tallies_from,
+    tree_from,
+)
+from treemax.models.recall_tree.training import empty_scorers, longer, more_scorers
+from treemax.models.sparse_scorers import with_buckets, with_features
+
+ROWS_AT_ONCE = 2048
+NODES_A_LABEL = 4  # inner ones; chosen on glyphs1k
+_FEW_NODES = 64
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn: AdaGrad's rate, and what is added to its sums of squared gradients."""
+
+    rate: float
+    initial: float
+
+
+def nodes_for(n_labels: int) -> int:
+    """How many inner nodes a tree may have: in proportion to the labels."""
+    return NODES_A_LABEL * n_labels
+
+
+def empty_model(sparse: bool, n_features: int, n_labels: int) -> LOMTreeModel:
+    """A root that nothing came to."""
+    regressors = empty_scorers(sparse, _FEW_NODES, 1, n_features)
+    return LOMTreeModel(n_labels, n_features, regressors, empty_nodes(2 * _FEW_NODES + 1), empty_tallies(0))
+
+
+# --- room ------------------------------------------------------------------------------------------------
+
+
+def make_room(model: LOMTreeModel, n_labels: int, n_features: int) -> None:
+    """See to it that rows may have labels and features up to these numbers."""
+    model.n_labels, model.n_features = max(model.n_labels, n_labels), max(model.n_features, n_features)
+    if isinstance(model.regressors, SparseScorers):
+        model.regressors = with_features(model.regressors, n_features)
+
+
+def _make_row_room(model: LOMTreeModel, form: Any, row: int) -> None:
+    """See to it that a row finds room everywhere: sweep where that gains much, and double what is full."""
+    n_inner, n_regressors = (int(model.nodes.used[i]) for i in (kernels.INNER, kernels.REGRESSORS))
+    if n_regressors - n_inner > n_inner // 2:
+        _sweep(model)
+    nodes, regressors = model.nodes, model.regressors
+    if int(nodes.used[kernels.NODES]) + 2 > len(nodes.totals):
+        model.nodes = Nodes(nodes.used, *(longer(array, 2 * len(array) + 2) for array in nodes[1:]))
+    if int(nodes.used[kernels.REGRESSORS]) == len(regressors.bias):
+        regressors = more_scorers(regressors, 2 * len(regressors.bias) + 1)
+    if isinstance(regressors, SparseScorers):
+        regressors = with_buckets(regressors, kernels.room_for(form, row, regressors))
+    model.regressors = regressors
+    n_tallies = int(model.tallies.used[0])
+    if n_tallies + DEEPEST >= len(model.tallies.keys) * 3 // 4:
+        lists = model.lists(np.arange(nodes.used[kernels.NODES]))
+        model.tallies = tallies_from(lists, model.nodes, 2 * n_tallies + DEEPEST + 1)
+
+
+def _sweep(model: LOMTreeModel) -> None:
+    """Leave out what swaps have taken out of the tree, and number what is left level by level."""
+    order = np.concatenate(model.levels())
+    old, own = model.nodes, model.nodes.regressors[order]
+    model.nodes, model.tallies = tree_from(own > 0, model.lists(order))
+    for name in ("best", "smallest", "sums"):
+        getattr(model.nodes, name)[:] = getattr(old, name)[order]
+    model.regressors = chosen_scorers(model.regressors, own[own > 0] - 1)
+
+
+# --- learning --------------------------------------------------------------------------------------------
+
+
+def learn(
+    model: LOMTreeModel,
+    rows: Rows,
+    targets: Targets,
+    orders: Iterable[NDArray[np.uint32]],
+    settings: Settings,
+    way: Way,
+) -> Iterator[int]:
+    """Learn the rows in the given orders, in place; yields the rows done after each piece.
+
+    One thread: where a row goes depends on what the row before it changed.
+    """
+    found = np.zeros(1, dtype=np.int64)
+    form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
+    rate, initial = np.float32(settings.rate), np.float32(settings.initial)
+    for order in orders:
+        for start in range(0, len(order), ROWS_AT_ONCE):
+            piece, learned = order[start : start + ROWS_AT_ONCE], 0
+            while True:
+                learned = kernels.learn(
+                    form, labels, piece, learned, rate, initial, model.nodes, model.tallies, model.regressors, way, found
+                )  # fmt: skip
+                if learned == len(piece):
+                    break
+                _make_row_room(model, form, piece[learned])
+            model.found += [found[0], len(piece)]
+            found[:] = 0
+            yield len(piece)

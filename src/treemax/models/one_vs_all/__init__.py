@@ -1,0 +1,1 @@
+"""One linear classifier for every label, trained by AdaGrad: the baseline of all four papers."""

@@ -1,0 +1,312 @@
+"""One linear scorer per label: the flat model that every tree is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax import modelfile
+from treemax.inputs.labels import Targets, picked_targets
+from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.memory import available_bytes, in_words
+from treemax.models.base import TrainingInterrupted
+from treemax.models.calibration import Calibration, calibrated, labels_to_rank
+from treemax.models.held_out import Schedule
+from treemax.models.one_vs_all import model as linear
+from treemax.models.one_vs_all.training import (
+    LOSSES,
+    MOST_BATCH_ROWS,
+    MOST_RATE,
+    Learnable,
+    Settings,
+    bytes_to_learn,
+    empty_model,
+    grown,
+    learn,
+    prior_bias,
+    suggestion,
+    suggestion_for_stream,
+)
+from treemax.models.online import OnlineLabelClassifier, WithRate
+from treemax.models.parts import real_number, settings_from
+from treemax.models.scaling import Scaling, scaling_of
+from treemax.models.sharing import at_rest
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import thread_count
+from treemax.parameters import check_choice, check_flag, check_number, is_auto
+
+PASSES = {"dense": 10, "sparse": 5}  # rare features are learned by heart sooner
+
+
+@modelfile.saveable
+class OneVsAll(WithRate, OnlineLabelClassifier):
+    """One linear scorer per label, learned together by AdaGrad: accurate, and as slow as the labels are many.
+
+    Training and prediction take time and memory proportional to the number of labels: the reference for
+    accuracy, and the model of choice below about a thousand labels. Dense rows and sparse rows each have a
+    layout of their own.
+
+    Parameters
+    ----------
+    loss : "auto", "softmax", "logistic" or "squared_hinge"
+        "auto" takes softmax for multi-class and logistic for multi-label problems.
+    passes : "auto" or int
+        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows and five for sparse
+        ones. `partial_fit` takes its rows once, in order.
+    learning_rate : "auto" or float
+        AdaGrad's rate; "auto" computes it from the data, see `settings_`.
+    final_rate : float
+        The share of the learning rate that is left at the end of `fit`; the rate falls linearly.
+    initial_accumulator : "auto" or float
+        Added to AdaGrad's sums of squared gradients: the larger, the gentler the first steps.
+    batch_size : int
+        Rows whose scores are computed together.
+    least_gradient : float
+        Labels whose gradient is smaller are not updated: most of them, once a softmax knows something.
+    scale : bool
+        Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
+        one. Sparse rows and streams are taken as they are.
+    calibration : float
+        The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
+        probabilities before that. With fewer than five such rows, and in streams, they are not calibrated.
+    n_jobs : int or None
+        Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
+    max_memory : float or None
+        Refuse to train beyond this many GB; None is 80% of what is available.
+    random_state : int, RandomState or None
+        Seed of the row order. One seed and one thread give the same model, bit for bit.
+    verbose : int
+        0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    Attributes
+    ----------
+    settings_ : Settings
+        Loss, rate and initial sums in use, also where they were computed from the data.
+    learning_rate_, passes_ : float, int
+        The rate and the number of passes of these settings.
+    threshold_ : float
+        The probability from which a multi-label `predict` answers with a label; it may be set.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.OneVsAll(passes=5).fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+    >>> labels, scores = model.predict_topk([[0.0, 2.0]], k=2)
+    >>> labels.tolist(), bool(scores[0, 0] > 0.9)
+    ([['north', 'east']], True)
+    """
+
+    settings_: Settings
+    _calibration: Calibration | None
+    STREAM_RARITY = 100  # how rare a label is taken to be when a stream has shown only a few
+
+    def __init__(
+        self,
+        loss: str = "auto",
+        passes: int | str = "auto",
+        learning_rate: float | str = "auto",
+        final_rate: float = 0.1,
+        initial_accumulator: float | str = "auto",
+        batch_size: int = 16,
+        least_gradient: float = 1e-3,
+        n_jobs: int | None = None,
+        max_memory: float | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+        scale: bool = True,
+        calibration: float = 0.05,
+        max_labels: int | None = None,
+    ) -> None:
+        self.loss = loss
+        self.passes = passes
+        self.learning_rate = learning_rate
+        self.final_rate = final_rate
+        self.initial_accumulator = initial_accumulator
+        self.batch_size = batch_size
+        self.least_gradient = least_gradient
+        self.n_jobs = n_jobs
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.verbose = verbose
+        self.scale = scale
+        self.calibration = calibration
+        self.max_labels = max_labels
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("loss", self.loss, LOSSES, auto=True)
+        check_number("passes", self.passes, whole=True, least=1, auto=True)
+        check_number("calibration", self.calibration, least=0, most=0.5)
+        check_number("batch_size", self.batch_size, whole=True, least=1, most=MOST_BATCH_ROWS)
+        check_number("final_rate", self.final_rate, least=0, most=1)
+        check_number("least_gradient", self.least_gradient, least=0)
+        check_number("learning_rate", self.learning_rate, above=0, most=MOST_RATE, auto=True)
+        check_number("initial_accumulator", self.initial_accumulator, above=0, auto=True)
+        check_flag("scale", self.scale)
+        if self.max_memory is not None:
+            check_number("max_memory", self.max_memory, above=0)
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+        scaling = scaling_of(rows) if self.scale else None
+        if scaling is not None and not isinstance(rows, SparseRows):
+            rows = scaling(rows)
+        settings = self._settings(rows, targets, n_labels, multi_label)
+        bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
+        model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
+        schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
+        self.settings_, self._calibration = settings, None
+        done = 0
+        with progress_bar(schedule.planned, "one-vs-all", "rows", self.verbose) as bar:
+            try:
+                for part in schedule.parts:
+                    if part.calibrates:
+                        held = chosen_rows(rows, schedule.held), picked_targets(targets, schedule.held)
+                        self._calibration = self._calibrated(model, *held, multi_label)
+                    threads = thread_count(self.n_jobs)
+                    for n in learn(
+                        model, rows, targets, part.orders, settings, schedule.planned, threads, done
+                    ):
+                        done += n
+                        bar.update(n)
+            except KeyboardInterrupt:
+                raise TrainingInterrupted(self._finished(model, scaling), done / schedule.planned) from None
+        return self._finished(model, scaling)
+
+    def _calibrated(self, model: Learnable, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
+        """Calibrate on rows that were not learned yet."""
+        k = labels_to_rank(targets, model.n_labels, multi_label)
+        ids, scores = linear.top(
+            model, rows, k, self.settings_.loss, not multi_label, thread_count(self.n_jobs)
+        )
+        return calibrated(ids, scores, targets, model.n_labels, multi_label)
+
+    def _calibration_of(self, model: Any) -> Calibration | None:
+        return self._calibration
+
+    def _finished(self, model: Learnable, scaling: Scaling | None) -> linear.LinearModel:
+        """The model as it is kept, which scales rows by itself."""
+        if scaling is not None and isinstance(model, linear.LabelMajor):
+            model.mean, model.factor = scaling
+        return linear.packed(model)
+
+    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+        self.settings_ = self._stream_settings(rows, multi_label)
+        self._calibration = None
+        bias = self._bias_of_new(n_labels)
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
+
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+        return self._settings(rows, None, 0, multi_label)
+
+    def _grown(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
+        return grown(model, n_features, self._bias_of_new(n_labels))
+
+    def _continue(self, model: Learnable, rows: Rows, targets: Targets) -> Iterator[int]:
+        settings = self.settings_
+        order = [np.arange(len(rows), dtype=np.uint32)]
+        steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
+        return learn(model, rows, targets, order, steady, len(rows), thread_count(self.n_jobs))
+
+    def _biases(self, model: Learnable, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.bias[ids]
+
+    def _bias_of_new(self, n_labels: int) -> NDArray[np.float32]:
+        """A label that arrives in a stream starts as one among as many as there are now."""
+        return prior_bias(
+            self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY)
+        )
+
+    def _settings(self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool) -> Settings:
+        """Settings for passes over these rows, or without targets for a stream that begins with them."""
+        stream = targets is None
+        loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
+        passes = _passes(self.passes, rows)
+        if targets is None:
+            suggested = suggestion_for_stream(loss, rows)
+        else:
+            suggested = suggestion(loss, rows, targets, n_labels, passes)
+        return Settings(
+            loss=loss,
+            rate=suggested.rate if self.learning_rate == "auto" else float(self.learning_rate),
+            initial=suggested.initial
+            if self.initial_accumulator == "auto"
+            else float(self.initial_accumulator),
+            constant=suggested.constant,
+            final_rate=1.0 if stream else self.final_rate,
+            batch_rows=self.batch_size,
+            least_gradient=self.least_gradient,
+            passes=1 if stream else passes,
+        )
+
+    def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
+        needed = bytes_to_learn(n_features, n_labels, self.model_ if growing else None)
+        limit = 0.8 * available_bytes() if self.max_memory is None else self.max_memory * 1e9
+        if needed > limit:
+            raise MemoryError(
+                f"OneVsAll needs {in_words(needed)} for {n_features:,} features x {n_labels:,} labels, more than the "
+                f"{in_words(limit)} it may use (max_memory). Give it fewer features (hashing with fewer bits, "
+                "a larger min_df) or fewer labels."
+            )
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
+        return linear.top(self.model_, rows, k, *how)
+
+    def _rows_at_once(self) -> int:  # whole blocks: what is computed together shows in the last bits
+        blocks = 8 * thread_count(self.n_jobs)
+        return (
+            blocks * linear.rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
+        )
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
+        return linear.probabilities(self.model_, rows, *how)
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        weights = self.model_.weights
+        return {
+            **super().describe(),
+            "loss": self.settings_.loss,
+            "passes": self.settings_.passes,
+            "learning_rate": round(self.settings_.rate, 4),
+            "layout": self.model_.layout,
+            "weights": int(np.count_nonzero(weights)),
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        model = linear.packed(self.model_)
+        return {"layout": model.layout, "settings": vars(self.settings_)}, linear.arrays_of(model, resume)
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> linear.LinearModel:
+        self.settings_ = settings_from(Settings, header["settings"])
+        self._calibration = None
+        real_number("constant", self.settings_.constant, most=1e15)  # it is squared
+        if self.settings_.loss not in LOSSES:
+            raise ValueError(f"unknown loss {self.settings_.loss!r}")
+        model = linear.from_arrays(header["layout"], arrays)
+        if model.n_labels != len(self.label_index_):
+            raise ValueError("the weights do not fit the labels")
+        return model
+
+
+def _passes(given: int | str, rows: Rows) -> int:
+    if not is_auto(given):
+        return int(given)
+    return PASSES["sparse" if isinstance(rows, SparseRows) else "dense"]

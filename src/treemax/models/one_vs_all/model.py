@@ -1,0 +1,283 @@
+"""Flat linear models: one score per label, and how to answer with them.
+
+Three forms of the same thing. `LabelMajor` reads dense rows best and `FeatureMajor` sparse rows;
+`PackedFeatures` is what a feature-major table becomes when most of it is zero: smaller, faster to predict
+with, not for learning. Each has `scores` and `arrays`; `top` and `probabilities` are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
+from treemax.models.one_vs_all import kernels
+from treemax.models.parts import expect_squares
+from treemax.models.scaling import Scaling
+from treemax.parallel.threads import one_blas_thread, run_all
+
+LINKS = {
+    "softmax": kernels.SOFTMAX_LINK,
+    "logistic": kernels.LOGISTIC_LINK,
+    "squared_hinge": kernels.HINGE_LINK,
+}
+SCORES_AT_ONCE = 4_000_000  # 16 MB of scores per thread
+ROWS_AT_ONCE = 256
+
+Floats: TypeAlias = NDArray[np.float32]
+
+
+@dataclass
+class LabelMajor:
+    """weights[label, feature], for dense rows; `squares` are AdaGrad's sums, where learning may continue."""
+
+    weights: Floats
+    bias: Floats
+    squares: Floats | None = None
+    bias_squares: Floats | None = None
+    mean: Floats | None = None  # of every feature, and what it is multiplied by when the mean is taken off
+    factor: Floats | None = None
+    layout: ClassVar[str] = "label-major"
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.bias)
+
+    @property
+    def n_features(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def scaling(self) -> Scaling | None:
+        return None if self.mean is None or self.factor is None else Scaling(self.mean, self.factor)
+
+    def scaled(self, rows: Floats) -> Floats:
+        """The rows on the scale on which the weights were learned."""
+        return rows if self.scaling is None else self.scaling(rows)
+
+    def scores(self, rows: Rows) -> Floats:
+        rows = self.scaled(densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows)
+        if len(rows) == 1:
+            scores: Floats = np.empty((1, self.n_labels), dtype=np.float32)
+            kernels.score_dense_row(rows[0], read_only(self.weights), read_only(self.bias), scores[0])
+            return scores
+        with one_blas_thread():
+            scores = rows @ self.weights.T
+        scores += self.bias
+        return scores
+
+
+@dataclass
+class FeatureMajor:
+    """weights[feature, label], for sparse rows; there may be more columns than labels in use."""
+
+    weights: Floats
+    bias: Floats
+    squares: Floats | None = None
+    bias_squares: Floats | None = None
+    layout: ClassVar[str] = "feature-major"
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.bias)
+
+    @property
+    def n_features(self) -> int:
+        return self.weights.shape[0]
+
+    def scores(self, rows: Rows) -> Floats:
+        rows = sparsified(rows)
+        scores = np.empty((len(rows), self.n_labels), dtype=np.float32)
+        own = (read_only(self.weights), read_only(self.bias))
+        kernels.score_sparse_rows(rows.indptr, rows.indices, rows.values, *own, scores)
+        return scores
+
+
+@dataclass
+class PackedFeatures:
+    """The weights of each feature ever updated: labels[indptr[f]:indptr[f+1]] and the same part of weights."""
+
+    indptr: NDArray[np.int64]
+    labels: NDArray[np.uint32]
+    weights: Floats
+    bias: Floats
+    squares: Floats | None = None
+    bias_squares: Floats | None = None
+    layout: ClassVar[str] = "packed-features"
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.bias)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.indptr) - 1
+
+    def scores(self, rows: Rows) -> Floats:
+        rows = sparsified(rows)
+        scores = np.empty((len(rows), self.n_labels), dtype=np.float32)
+        own = (read_only(self.indptr), read_only(self.labels), read_only(self.weights), read_only(self.bias))
+        kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *own, scores)
+        return scores
+
+
+LinearModel: TypeAlias = "LabelMajor | FeatureMajor | PackedFeatures"
+
+
+def packed(model: LinearModel) -> LinearModel:
+    """The form to keep and to save: a feature-major table that is mostly untouched becomes packed."""
+    if not isinstance(model, FeatureMajor):
+        return model
+    n_labels, squares = model.n_labels, model.weights if model.squares is None else model.squares
+    counts = np.empty(model.n_features, dtype=np.int64)
+    kernels.count_used(read_only(model.weights), read_only(squares), n_labels, counts)
+    indptr = np.zeros(model.n_features + 1, dtype=np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    used = int(indptr[-1])
+    if 2 * used >= model.n_features * n_labels:
+        return model
+    labels = np.empty(used, dtype=np.uint32)
+    weights, sums = np.empty(used, dtype=np.float32), np.empty(used, dtype=np.float32)
+    kernels.pack_used(read_only(model.weights), read_only(squares), n_labels, indptr, labels, weights, sums)
+    kept = None if model.squares is None else sums
+    return PackedFeatures(indptr, labels, weights, model.bias, kept, model.bias_squares)
+
+
+def unpacked(model: LinearModel) -> LabelMajor | FeatureMajor:
+    """The form to learn in: the whole table."""
+    if not isinstance(model, PackedFeatures):
+        return model
+    shape = (model.n_features, model.n_labels)
+    weights, squares = np.zeros(shape, dtype=np.float32), None
+    indptr, labels = read_only(model.indptr), read_only(model.labels)
+    kernels.unpack(indptr, labels, read_only(model.weights), weights)
+    if model.squares is not None:
+        squares = np.zeros(shape, dtype=np.float32)
+        kernels.unpack(indptr, labels, read_only(model.squares), squares)
+    return FeatureMajor(weights, model.bias, squares, model.bias_squares)
+
+
+def arrays_of(model: LinearModel, resume: bool) -> dict[str, NDArray[Any]]:
+    """The arrays of a model, with the sums of squares if learning is to continue from them."""
+    arrays = {name: array for name, array in vars(model).items() if array is not None}
+    if isinstance(model, FeatureMajor):  # without the room for labels to come
+        for name in arrays.keys() & {"weights", "squares"}:
+            arrays[name] = arrays[name][:, : model.n_labels]
+    return arrays if resume else {name: arrays[name] for name in arrays.keys() - {"squares", "bias_squares"}}
+
+
+def from_arrays(layout: str, arrays: dict[str, NDArray[Any]]) -> LinearModel:
+    """A model from its arrays, once nothing in them can point outside."""
+    forms: dict[str, Callable[..., LinearModel]] = {
+        form.layout: form for form in (LabelMajor, FeatureMajor, PackedFeatures)
+    }
+    if layout not in forms:
+        raise ValueError(f"unknown layout of weights {layout!r}")
+    for name, array in arrays.items():
+        expected = {"indptr": np.int64, "labels": np.uint32}.get(name, np.float32)
+        if array.dtype != expected:
+            raise ValueError(f"{name} has dtype {array.dtype}, expected {np.dtype(expected)}")
+        if name.endswith("squares"):
+            expect_squares(arrays, name, array.shape)
+    model = forms[layout](**arrays)
+    if not _sound(model):
+        raise ValueError("the arrays of weights do not fit together")
+    return model
+
+
+def _sound(model: LinearModel) -> bool:
+    weights, bias = model.weights, model.bias
+    fits = model.squares is None or model.squares.shape == weights.shape
+    fits = fits and (model.bias_squares is None or model.bias_squares.shape == bias.shape) and bias.ndim == 1
+    if isinstance(model, PackedFeatures):
+        indptr, labels = model.indptr, model.labels
+        fits = fits and weights.ndim == indptr.ndim == 1 and labels.shape == weights.shape and len(indptr) > 0
+        fits = fits and indptr[0] == 0 and indptr[-1] == len(labels) and ascends(indptr)
+        return fits and (len(labels) == 0 or int(labels.max()) < len(bias))
+    if isinstance(model, LabelMajor) and fits and weights.ndim == 2:
+        shapes = {array.shape for array in (model.mean, model.factor) if array is not None}
+        fits = (model.mean is None) == (model.factor is None) and shapes <= {weights.shape[1:]}
+        if fits and model.scaling is not None:
+            model.scaling.checked()
+    return (
+        fits
+        and weights.ndim == 2
+        and weights.shape[0 if model.layout == LabelMajor.layout else 1] == len(bias)
+    )
+
+
+def top(
+    model: LinearModel, rows: Rows, k: int, link: str, normalise: bool, threads: int = 1
+) -> tuple[NDArray[np.int64], Floats]:
+    """The k best labels of each row, best first, and their probabilities."""
+    k = min(k, model.n_labels)
+    ids = np.empty((len(rows), k), dtype=np.int64)
+    best = np.empty((len(rows), k), dtype=np.float32)
+
+    def answer(block: slice) -> None:
+        scores = model.scores(rows[block])
+        kernels.best_of_rows(scores, ids[block], best[block])
+        kernels.probabilities_of_best(scores, best[block], LINKS[link], normalise)
+
+    run_all(blocks(len(rows), model.n_labels), answer, threads)
+    return ids, best
+
+
+def probabilities(model: LinearModel, rows: Rows, link: str, normalise: bool, threads: int = 1) -> Floats:
+    """The probability of every label for each row."""
+    out = np.empty((len(rows), model.n_labels), dtype=np.float32)
+
+    def answer(block: slice) -> None:
+        scores = model.scores(rows[block])
+        kernels.rows_to_probabilities(scores, LINKS[link], normalise)
+        out[block] = scores
+
+    run_all(blocks(len(rows), model.n_labels), answer, threads)
+    return out
+
+
+def blocks(n_rows: int, n_labels: int) -> Iterator[slice]:
+    """Rows in blocks small enough that their scores stay in the cache, or at least in bounds."""
+    size = rows_of_block(n_labels)
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))
+
+
+def rows_of_block(n_labels: int) -> int:
+    """How many rows have their scores computed together."""
+    return min(ROWS_AT_ONCE, max(1, SCORES_AT_ONCE // max(1, n_labels)))
+
+
+def densified(rows: SparseRows, n_features: int) -> Floats:
+    """Sparse rows written out; columns beyond `n_features` were never seen in training and are left out."""
+    out = np.zeros((len(rows), n_features), dtype=np.float32)
+    first, last = rows.indptr[0], rows.indptr[-1]
+    columns, values = rows.indices[first:last], rows.values[first:last]
+    row = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
+    known = columns < n_features
+    out[row[known], columns[known]] = values[known]
+    return read_only(out)
+
+
+def sparsified(rows: Rows) -> SparseRows:
+    """Rows as sparse rows, whatever they were."""
+    if isinstance(rows, SparseRows):
+        return rows
+    csr = sp.csr_matrix(rows)
+    return SparseRows(csr.indptr.astype(np.int64), csr.indices.astype(np.uint32), csr.data, rows.shape[1])
+
+
+def known_features(rows: SparseRows, n_features: int) -> SparseRows:
+    """The same rows without what lies beyond `n_features`: it was never seen in training."""
+    if rows.n_features <= n_features:
+        return rows
+    first, last = rows.indptr[0], rows.indptr[-1]
+    indices, values = rows.indices[first:last], rows.values[first:last]
+    known = indices < n_features
+    starts = np.concatenate([[0], np.cumsum(known)])[rows.indptr - first]
+    return SparseRows(starts, indices[known], values[known], n_features)

@@ -1,0 +1,281 @@
+"""AdaGrad over all labels at once: what trains a flat linear model.
+
+Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization", 2011.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.kernels.soundness import LARGEST, largest_magnitude, squared_lengths
+from treemax.models.one_vs_all import kernels
+from treemax.models.one_vs_all.model import (
+    FeatureMajor,
+    LabelMajor,
+    LinearModel,
+    densified,
+    sparsified,
+    unpacked,
+)
+from treemax.parallel.threads import one_blas_thread, run_all
+
+LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}
+MOST_BATCH_ROWS = 65_536
+SUMMED_TOGETHER = 1 << 20  # values whose squares are added up in one go
+MOST_RATE = (
+    1e10  # a weight moves by less than this a row: its product with the largest value is a float32 still
+)
+FAR_LONGER = 100.0  # times the length of the median row: such rows say nothing of the others
+FAR_LARGER = 1000.0  # times the root of the mean square of the values of usual rows
+WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
+
+
+Learnable: TypeAlias = "LabelMajor | FeatureMajor"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn; the rate falls linearly from `rate` to `final_rate * rate` over the planned rows."""
+
+    loss: str
+    rate: float
+    initial: float  # added to the sum of squared gradients: the larger, the gentler the first steps
+    constant: float  # the value of the feature whose weight is the bias
+    final_rate: float = 1.0
+    batch_rows: int = 16
+    least_gradient: float = 1e-3
+    passes: int = 1
+
+
+def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> Learnable:
+    """A model that knows nothing but where its biases start, in the layout that suits its rows."""
+    n_labels = len(bias)
+    shape = (n_features, n_labels) if sparse else (n_labels, n_features)
+    form = FeatureMajor if sparse else LabelMajor
+    return form(
+        np.zeros(shape, dtype=np.float32), bias,
+        np.zeros(shape, dtype=np.float32), np.zeros(n_labels, dtype=np.float32),
+    )  # fmt: skip
+
+
+def bytes_to_learn(n_features: int, n_labels: int, model: LinearModel | None = None) -> int:
+    """Memory that learning takes: weights and sums of squares, and while a table grows, the old one too."""
+    if not isinstance(model, FeatureMajor):
+        return 8 * (n_features + 1) * n_labels
+    room = _room(model.weights.shape[1], n_labels)
+    moved = 0 if model.weights.shape == (n_features, room) else 2 * model.weights.nbytes
+    return 8 * (n_features + 1) * room + moved
+
+
+def grown(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> Learnable:
+    """The model ready to learn, with room for labels and features seen for the first time.
+
+    `bias` says where the biases of new labels start. Room for labels is doubled, so that a table is moved
+    rarely. What is mapped from a file is copied.
+    """
+    table = unpacked(model)
+    if table.squares is None:
+        warnings.warn(
+            "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
+            "Use save(path, resume=True) to continue as if learning had never stopped.",
+            stacklevel=9,
+        )
+    n_labels, n_features = len(bias), max(n_features, table.n_features)
+    new_bias = np.concatenate([table.bias, bias[table.n_labels :]])
+    by_feature = isinstance(table, FeatureMajor)
+    shape = (n_features, _room(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
+    larger = type(table)(
+        _enlarged(table.weights, shape), new_bias,
+        _enlarged(table.squares, shape), _enlarged(table.bias_squares, (n_labels,)),
+    )  # fmt: skip
+    if isinstance(table, LabelMajor) and isinstance(larger, LabelMajor) and table.scaling is not None:
+        larger.mean, larger.factor = table.scaling.widened(n_features)
+    return larger
+
+
+def learn(
+    model: Learnable,
+    rows: Rows,
+    targets: Targets,
+    orders: Iterable[NDArray[np.uint32]],
+    settings: Settings,
+    planned_rows: int,
+    threads: int,
+    done_before: int = 0,
+) -> Iterator[int]:
+    """Learn the rows in the given orders (one per pass), in place; yields the rows of each block, when all threads
+    are done with it.
+
+    `done_before` of the planned rows were learned earlier: the rate goes on falling from there.
+
+    With several threads the pieces race for the weights: no locks, results within noise.
+    """
+    state = (model.weights, model.squares, model.bias, model.bias_squares)
+    constants = (
+        np.float32(settings.initial), np.float32(settings.constant), LOSSES[settings.loss], np.float32(settings.least_gradient),
+        min(settings.batch_rows, len(rows)), int(np.diff(targets.indptr).max(initial=0)),
+    )  # fmt: skip
+    run, inputs = _kernel_and_inputs(model, rows)
+
+    def work(piece: tuple[int, NDArray[np.uint32]]) -> None:
+        done, order = piece
+        rates = _rates(settings, done_before + done, len(order), planned_rows)
+        with one_blas_thread():
+            run(*inputs, order, targets.indptr, targets.ids, *state, rates, *constants)
+
+    pieces = _cut(orders, _piece_rows(model, rows))
+    while block := list(islice(pieces, 1 if threads == 1 else 2 * threads)):
+        run_all(block, work, threads)
+        yield sum(len(order) for _, order in block)
+
+
+def _kernel_and_inputs(model: Learnable, rows: Rows) -> tuple[Callable[..., None], tuple[NDArray[Any], ...]]:
+    if isinstance(model, FeatureMajor):
+        sparse = sparsified(rows)
+        return kernels.learn_sparse, (sparse.indptr, sparse.indices, sparse.values)
+    dense = densified(rows, model.n_features) if isinstance(rows, SparseRows) else rows
+    return kernels.learn_dense, (model.scaled(dense),)
+
+
+def _rates(settings: Settings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:
+    """The rate of each batch of a piece that starts after `done` rows."""
+    starts = done + np.arange(0, n_rows, settings.batch_rows)
+    fall = (1.0 - settings.final_rate) * starts / max(1, planned_rows)
+    return (settings.rate * (1.0 - fall)).astype(np.float32)
+
+
+def _piece_rows(model: Learnable, rows: Rows) -> int:
+    """The rows that one kernel call learns."""
+    width = rows.nnz / max(1, len(rows)) if isinstance(rows, SparseRows) else rows.shape[1]
+    return int(np.clip(WORK_AT_ONCE / (model.n_labels * max(1.0, width)), 1, 8192))
+
+
+def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray[np.float32]:
+    """Where biases start: the best constant scores for labels that occur so often in so many examples."""
+    share = (counts + 0.5) / (n_examples + 1.0)
+    if loss == "softmax":
+        return np.log(share).astype(np.float32)
+    if loss == "logistic":
+        return np.log(share / (1.0 - share)).astype(np.float32)
+    return (2.0 * share - 1.0).astype(np.float32)
+
+
+class Suggestion(NamedTuple):
+    """A rate, an initial sum and the constant feature's value, computed from the data."""
+
+    rate: float
+    initial: float
+    constant: float
+
+
+def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: int) -> Suggestion:
+    """Settings for passes over known data, which was scaled before where it is dense.
+
+    A weight that receives u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach
+    about log(labels) for its label to win against all others: so the rate grows with log(labels) and falls
+    with the length of a row and with the square root of the examples a label has. The fewer examples a label
+    has for each feature, the sooner it is learned by heart: so the rate also falls with the fourth root of features
+    over examples. A hinge's score has to reach one, and its gradient ends there: the length alone counts. The
+    initial sum is worth seven gradients of one. Chosen on validation parts (`benchmarks/defaults_dense.py`).
+    """
+    squared_length, width = mean_squared_length(rows)
+    rate = 1.0 / (math.sqrt(squared_length) * passes**0.25)
+    if loss != "squared_hinge":
+        examples_per_label = max(1.0, len(targets.ids) / n_labels)
+        rate *= 2.0 * (math.log(n_labels) + 3.0) / (examples_per_label * width) ** 0.25
+    square = squared_length / width
+    return Suggestion(rate, 7.0 * square, math.sqrt(square))
+
+
+def suggestion_for_stream(loss: str, rows: Rows) -> Suggestion:
+    """Settings for a stream, of which only the first rows are known."""
+    squared_length, width = mean_squared_length(rows)
+    square = squared_length / width
+    rate = 0.5 if loss == "squared_hinge" else 2.0
+    return Suggestion(rate / math.sqrt(squared_length), square, math.sqrt(square))
+
+
+def squared_sum(values: NDArray[np.float32]) -> float:
+    """The sum of the squares, block by block, so that it is the same where the values come in whole blocks."""
+    total = 0.0
+    for start in range(0, len(values), SUMMED_TOGETHER):
+        block = values[start : start + SUMMED_TOGETHER]
+        total += float(np.einsum("i,i->", block, block, dtype=np.float64))
+    return total
+
+
+def mean_squared_length(rows: Rows) -> tuple[float, float]:
+    """The mean squared length of a row that is not all zero, and the mean number of its non-zeros.
+
+    Rows far longer than the others do not count: one wrong value would make all rates useless.
+    """
+    if isinstance(rows, SparseRows):
+        values = rows.values[rows.indptr[0] : rows.indptr[-1]]
+        squared = squared_lengths(rows.indptr, rows.values)
+        total = squared_sum(values)
+        count = int(np.count_nonzero(values))
+        filled = int((np.diff(rows.indptr) > 0).sum())
+    else:
+        squared = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        total, count, filled = float(squared.sum()), int(np.count_nonzero(rows)), int((squared > 0).sum())
+    if total <= 0.0:
+        return 1.0, 1.0
+    return mean_without_outliers(squared, total / max(1, filled)), count / max(1, filled)
+
+
+def mean_without_outliers(squared: NDArray[np.float64], mean: float) -> float:
+    """The mean of squared lengths, given that of all; without those of rows `FAR_LONGER` than the median row."""
+    squared = squared[squared > 0]
+    limit = FAR_LONGER**2 * float(np.median(squared))
+    return mean if squared.max() <= limit else float(squared[squared <= limit].mean())
+
+
+def tamed(rows: Rows, mean_square: float) -> Rows:
+    """The rows with values at most `FAR_LARGER` than usual, for what a single row may spoil; mostly as they are."""
+    most = np.float32(min(FAR_LARGER * math.sqrt(mean_square), float(LARGEST)))
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    if largest_magnitude(values) <= most:
+        return rows
+    clipped = read_only(np.clip(values, -most, most))
+    return replace(rows, values=clipped) if isinstance(rows, SparseRows) else clipped
+
+
+def row_orders(n_rows: int, passes: int, random_state: Any) -> Iterator[NDArray[np.uint32]]:
+    """A new random order of the rows for every pass."""
+    random = check_random_state(random_state)
+    for _ in range(passes):
+        yield random.permutation(n_rows).astype(np.uint32)
+
+
+def _cut(orders: Iterable[NDArray[np.uint32]], size: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    """Pieces of at most `size` rows, each with the number of rows before it."""
+    done = 0
+    for order in orders:
+        for start in range(0, len(order), size):
+            piece = order[start : start + size]
+            yield done, piece
+            done += len(piece)
+
+
+def _room(have: int, need: int) -> int:
+    return have if need <= have else max(need, 2 * have)
+
+
+def _enlarged(array: NDArray[np.float32] | None, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    if array is not None and array.shape == shape and array.flags.writeable:
+        return array
+    out = np.zeros(shape, dtype=np.float32)
+    if array is not None:
+        out[tuple(slice(0, n) for n in array.shape)] = array
+    return out

@@ -1,0 +1,337 @@
+"""Probabilistic label trees that learn from a stream, and grow with the labels that it brings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax import modelfile
+from treemax.inputs.labels import LabelIndex, Targets
+from treemax.inputs.rows import Rows, SparseRows
+from treemax.models.base import TrainingInterrupted
+from treemax.models.hierarchies import WithHierarchy
+from treemax.models.one_vs_all.model import sparsified
+from treemax.models.one_vs_all.training import row_orders
+from treemax.models.online import OnlineLabelClassifier
+from treemax.models.online_label_tree.model import OnlineTree
+from treemax.models.online_label_tree.stream_summary import StreamSummary
+from treemax.models.online_label_tree.training import (
+    POLICIES,
+    SCHEDULES,
+    Settings,
+    adopt_labels,
+    empty_tree,
+    learn,
+    planted_tree,
+)
+from treemax.models.parts import settings_from, whole_number
+from treemax.models.sharing import at_rest
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import thread_count
+from treemax.parameters import check_choice, check_flag, check_number, is_auto
+from treemax.trees import Tree, build_tree, check_tree, is_hierarchy, named_tree
+
+
+@modelfile.saveable
+class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
+    """A label tree that learns row after row and grows with every new label: nothing is known beforehand.
+
+    An online probabilistic label tree (OPLT). Labels and features need no declaration; a row can be learned
+    as soon as it arrives, and a prediction asked for in between. After any stream every node's classifier is,
+    bit for bit, what it would be had the tree been there from the beginning. With `tree` given, a first tree
+    is built from the first rows and grows from there (a warm start), or, in `fit`, from all of them (IPLT).
+
+    Parameters
+    ----------
+    policy : "best-greedy", "random", "complete", "one-level" or "best-greedy-printed"
+        Where a new label goes: to the child that suits its row, in balance with the size of the children; to
+        a random one; so that the tree is a complete binary one (CPET); or below the root, which gives one
+        classifier a label (one-vs-rest). The last is best-greedy with the formula exactly as the paper prints it.
+    arity : int
+        Children of an inner node.
+    max_leaf : int
+        Labels under one last inner node. Sixteen classifiers are learned at a time, one of which is kept for
+        labels to come: multiples of 16 less one are good choices.
+    alpha : float
+        Of the best-greedy policies: 0 looks at the row only, 1 at the balance of the tree only.
+    together : bool
+        Whether all new labels of a row go to one place, as in the paper, however deep the tree becomes there.
+        By default the row selects another place when one is full.
+    tree : None, "kmeans", "random", "complete", "huffman" or a hierarchy
+        None begins with nothing. Otherwise the tree that the first rows are learned with, as in `LabelTree`.
+    sample : float or None
+        With `tree`, the share of the rows of `fit` that the first tree is built from; None is all of them.
+    learning_rate : "auto" or float
+        "auto" follows the mean number of labels and features of the rows seen so far: about 2 for short texts with one
+        label, 1 for long texts with several. The paper has 1.
+    schedule : "adagrad", "constant" or "inverse-root"
+        How the rate falls: for each weight by its own gradients, not at all, or with the root of the rows seen.
+    epsilon : float
+        Added to AdaGrad's sums of squared gradients.
+    least_gradient : float
+        Classifiers whose gradient is smaller are not updated; 0 updates all, as in the paper.
+    passes : int
+        Passes over the data in `fit`.
+    shuffle : bool
+        Whether `fit` takes the rows in a new random order every pass. By default it takes them as they come,
+        like a stream; shuffle where they are sorted by label.
+    beam, search
+        As in `LabelTree`.
+    n_jobs : int or None
+        Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
+    random_state : int, RandomState or None
+        Seed of the random policy, of the first tree and of the row order. One seed and one thread give the
+        same model, bit for bit.
+    verbose : int
+        0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    Attributes
+    ----------
+    learning_rate_ : float
+        The learning rate after the rows seen so far.
+    threshold_ : float
+        The probability from which a multi-label `predict` answers with a label; it may be set.
+    settings_ : Settings
+        How the tree grows and learns.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> text = treemax.HashingText(bits=10)
+    >>> model = treemax.OnlineLabelTree()
+    >>> for _ in range(10):
+    ...     _ = model.partial_fit(text.transform(["red apple", "fast car"]), ["fruit", "vehicle"])
+    >>> _ = model.partial_fit(text.transform(["grey whale"] * 5), ["animal"] * 5)
+    >>> model.predict(text.transform(["green apple", "whale", "car"])).tolist()
+    ['fruit', 'animal', 'vehicle']
+
+    References
+    ----------
+    Jasinska-Kobus et al., "Online probabilistic label trees", 2021.
+    Beygelzimer et al., "Conditional probability tree estimation analysis and algorithms", 2009.
+    """
+
+    settings_: Settings
+    model_: OnlineTree
+
+    def __init__(
+        self,
+        policy: str = "best-greedy",
+        arity: int = 16,
+        max_leaf: int = 15,
+        alpha: float = 0.75,
+        together: bool = False,
+        tree: Any = None,
+        sample: float | None = None,
+        learning_rate: float | str = "auto",
+        schedule: str = "adagrad",
+        epsilon: float = 0.01,
+        least_gradient: float = 1e-3,
+        passes: int = 1,
+        shuffle: bool = False,
+        beam: int = 10,
+        search: str = "beam",
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+        max_labels: int | None = None,
+    ) -> None:
+        self.policy = policy
+        self.arity = arity
+        self.max_leaf = max_leaf
+        self.alpha = alpha
+        self.together = together
+        self.tree = tree
+        self.sample = sample
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.epsilon = epsilon
+        self.least_gradient = least_gradient
+        self.passes = passes
+        self.shuffle = shuffle
+        self.beam = beam
+        self.search = search
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.max_labels = max_labels
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        choices = {"policy": tuple(POLICIES), "schedule": SCHEDULES, "search": ("beam", "exact")}
+        for name, allowed in choices.items():
+            check_choice(name, getattr(self, name), allowed)
+        for name in ("together", "shuffle"):
+            check_flag(name, getattr(self, name))
+        if self.tree is not None:
+            check_tree(self.tree)
+        for name in ("arity", "max_leaf"):
+            check_number(name, getattr(self, name), whole=True, least=2)
+        for name in ("passes", "beam"):
+            check_number(name, getattr(self, name), whole=True, least=1)
+        check_number("alpha", self.alpha, least=0, most=1)
+        check_number("epsilon", self.epsilon, above=0)
+        check_number("least_gradient", self.least_gradient, least=0, most=0.5)
+        check_number("learning_rate", self.learning_rate, above=0, most=1000, auto=True)
+        if self.sample is not None:
+            check_number("sample", self.sample, above=0, most=1)
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
+        settings, sparse = self._settings(), sparsified(rows)
+        n_first = len(rows) if self.sample is None else max(1, int(self.sample * len(rows)))
+        tree = self._first_tree(sparse[:n_first], targets[:n_first], index, multi_label, settings)
+        tree.make_room_for_labels(len(index))
+        self.settings_ = settings
+        done, planned = 0, self.passes * len(rows)
+        with progress_bar(planned, "online-label-tree", "rows", self.verbose) as bar:
+            try:
+                for n in learn(
+                    tree,
+                    sparse,
+                    targets,
+                    self._orders(len(rows)),
+                    settings,
+                    self.beam,
+                    thread_count(self.n_jobs),
+                ):
+                    done += n
+                    bar.update(n)
+            except KeyboardInterrupt:
+                adopt_labels(tree, settings)
+                raise TrainingInterrupted(tree, done / planned) from None
+        adopt_labels(tree, settings)
+        return tree
+
+    def _orders(self, n_rows: int) -> Iterable[NDArray[np.uint32]]:
+        if self.shuffle:
+            return row_orders(n_rows, self.passes, self.random_state)
+        return repeat(np.arange(n_rows, dtype=np.uint32), self.passes)
+
+    def _start_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
+        self.settings_ = self._settings()
+        tree = self._first_tree(sparsified(rows), targets, index, multi_label, self.settings_)
+        tree.make_room_for_labels(len(index))
+        return tree
+
+    def _grown(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
+        if not model.knows_squares and self.settings_.schedule == "adagrad":
+            warnings.warn(
+                "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
+                "Use save(path, resume=True) to continue as if learning had never stopped.",
+                stacklevel=8,
+            )
+            model.knows_squares = True
+        model.make_room_for_labels(n_labels)
+        return model
+
+    def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> Iterator[int]:
+        order = np.arange(len(rows), dtype=np.uint32)
+        yield from learn(
+            model, sparsified(rows), targets, [order], self.settings_, self.beam, thread_count(self.n_jobs)
+        )
+        adopt_labels(model, self.settings_)
+
+    def _biases(self, model: OnlineTree, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.blocks.bias[model.nodes.place[model.leaf_of[ids]]]
+
+    def _first_tree(
+        self, rows: SparseRows, targets: Targets, index: LabelIndex, multi_label: bool, settings: Settings
+    ) -> OnlineTree:
+        """Nothing but a root, or the tree asked for over the labels that these rows have."""
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        own = targets.ids[targets.indptr[0] : targets.indptr[-1]]
+        targets = Targets(targets.indptr - targets.indptr[0], own)
+        ids = np.unique(own)
+        if self.tree is None or len(ids) == 0:
+            return empty_tree(not multi_label, settings, seed)
+        shape: dict[str, Any] = {"arity": self.arity, "max_leaf": self.max_leaf, "seed": seed}
+        if is_hierarchy(self.tree):
+            tree = build_tree(self.tree, rows, targets, index, **shape)
+            return planted_tree(tree, not multi_label, settings, seed)
+        compact = Targets(targets.indptr, np.searchsorted(ids, own).astype(np.uint32))
+        tree = named_tree(self.tree, rows, compact, len(ids), threads=thread_count(self.n_jobs), **shape)
+        return planted_tree(tree, not multi_label, settings, seed, ids)
+
+    def _settings(self) -> Settings:
+        return Settings(
+            policy=self.policy,
+            arity=self.arity,
+            max_leaf=self.max_leaf,
+            alpha=self.alpha,
+            together=self.together,
+            schedule=self.schedule,
+            rate=None if is_auto(self.learning_rate) else float(self.learning_rate),
+            epsilon=self.epsilon,
+            least_gradient=self.least_gradient,
+        )
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        if self.search == "exact":
+            return self.model_.exact(rows, k, thread_count(self.n_jobs))
+        return self.model_.beam(rows, k, min(int(self.beam), self.model_.n_nodes), thread_count(self.n_jobs))
+
+    @property
+    def learning_rate_(self) -> float:
+        """The learning rate after the rows seen so far."""
+        if "model_" not in self.__dict__:
+            raise AttributeError("OnlineLabelTree has no learning_rate_ before it is fitted")
+        return self.settings_.rate_after(self.model_.stream)
+
+    @at_rest
+    def label_tree(self) -> Tree:
+        """The tree over the labels; its leaves are places in `classes_`."""
+        return Tree.from_parents(*self.model_.shape())
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        return {
+            **super().describe(),
+            "policy": self.settings_.policy,
+            "learning_rate": round(self.learning_rate_, 3),
+            "depth": self.model_.depth,
+            "nodes": self.model_.n_nodes,
+            "memory_mb": round(self.model_.nbytes / 2**20, 1),
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        stream = self.model_.stream
+        state = {
+            "random_state": self.model_.random_state,
+            "settings": vars(self.settings_),
+            "stream": stream.counts(resume),
+        }
+        answers = modelfile.prefixed("stream", stream.arrays()) if resume else {}
+        return state, {**modelfile.prefixed("tree", self.model_.arrays(resume)), **answers}
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
+        self.settings_ = settings = settings_from(Settings, header["settings"])
+        parameters = {**vars(settings), "learning_rate": "auto" if settings.rate is None else settings.rate}
+        del parameters["rate"]
+        type(self)(**parameters)._check_parameters()
+        seed = whole_number("random_state", header["random_state"], -(2**63), 2**63 - 1)
+        tree = OnlineTree.from_arrays(
+            modelfile.part("tree", arrays),
+            not self.multi_label_,
+            len(self.label_index_),
+            seed,
+            settings.growth,
+        )
+        tree.stream = StreamSummary.from_parts(
+            header["stream"], modelfile.part("stream", arrays), not self.multi_label_
+        )
+        return tree

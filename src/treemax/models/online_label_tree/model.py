@@ -1,0 +1,413 @@
+"""A label tree that is still growing: its nodes, their classifiers, and how it is searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, read_only
+from treemax.models.calibration import Calibration
+from treemax.models.online_label_tree import kernels
+from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
+from treemax.models.online_label_tree.stream_summary import StreamSummary
+from treemax.models.parts import expect_squares
+from treemax.models.searching import Arguments, Found, room_for_best, search_above, search_rows
+
+RECORD_FLOATS = kernels.RECORD_BYTES // 4
+CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
+_ALL = (1 << LANES) - 1  # lanes of a block
+ROOM = 64  # nodes and blocks there is room for at first
+
+
+class OnlineTree:
+    """A tree over labels whose nodes have classifiers that can go on learning.
+
+    The arrays are those of `kernels.online_tree`; records lie in chunks of memory that never move, so that
+    growth copies no weights. `one_label`: rows have exactly one label, so that the children of a node share
+    its probability among them, and the root needs no classifier of its own.
+    """
+
+    def __init__(self, one_label: bool, seed: int = 0) -> None:
+        self.one_label = one_label
+        self.knows_squares = True  # AdaGrad's; not after loading a file without them
+        self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
+        self.blocks = _empty_blocks()
+        self.store = Store(
+            np.zeros(0, dtype=np.uint64), np.full(64, -1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+        )
+        self.chunks: list[NDArray[np.float32]] = []
+        self.scratch: list[Scratch] = []  # of threads that learned, for the next
+        self.leaf_of = np.zeros(0, dtype=np.int64)
+        self.counts = np.zeros(kernels.N_COUNTS, dtype=np.int64)
+        self.counts[kernels.SELECTED] = -1
+        self.counts[kernels.RANDOM_STATE] = seed
+        self.stream = StreamSummary()
+        self.make_room(nodes=ROOM, blocks=ROOM, records=1, slots=1024)
+
+    def __getstate__(self) -> dict[str, Any]:
+        elsewhere = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
+        return {**self.__dict__, "store": elsewhere, "scratch": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy has chunks of its own, at other addresses; and what was mapped from a file can be written to."""
+        self.__dict__.update(state)
+        self.chunks = [_aligned_copy(chunk) for chunk in self.chunks]
+        self.leaf_of, self.counts = _enlarged(self.leaf_of, 0), _enlarged(self.counts, 0)
+        self.store = self.store._replace(free=_enlarged(self.store.free, 0))
+        self.make_room()
+
+    # --- room -------------------------------------------------------------------------------------------
+
+    def make_room(self, nodes: int = 0, blocks: int = 0, records: int = 0, slots: int = 0) -> None:
+        """See to it that so many more fit in."""
+        self.nodes = Nodes(*[_enlarged(array, self.n_nodes + nodes) for array in self.nodes])
+        need, lanes = self.n_blocks + blocks, ("child", "bias", "bias_squares")
+        self.blocks = Blocks(
+            *[
+                _enlarged(array, need * LANES if name in lanes else need)
+                for name, array in zip(Blocks._fields, self.blocks, strict=True)
+            ]
+        )
+        while len(self.chunks) * CHUNK_RECORDS < self.n_records + records:
+            if len(self.chunks) * CHUNK_RECORDS >= 2**32:
+                raise MemoryError(f"the tree has {self.n_records:,} records of weights and cannot have more")
+            self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_FLOATS))
+        addresses = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uint64)
+        self.store = Store(
+            _enlarged(self.store.slots, self.n_slots + slots, growth=1.25), self.store.free, addresses
+        )
+
+    def make_room_for_labels(self, n_labels: int) -> None:
+        """Labels up to this id may come; those without a leaf have -1."""
+        new = max(0, n_labels - len(self.leaf_of))
+        self.leaf_of = np.concatenate([self.leaf_of, np.full(new, -1, dtype=np.int64)])
+
+    @property
+    def n_nodes(self) -> int:
+        return int(self.counts[kernels.NODES])
+
+    @property
+    def n_blocks(self) -> int:
+        return int(self.counts[kernels.BLOCKS])
+
+    @property
+    def n_records(self) -> int:
+        return int(self.counts[kernels.RECORDS])
+
+    @property
+    def n_slots(self) -> int:
+        return int(self.counts[kernels.SLOTS])
+
+    @property
+    def random_state(self) -> int:
+        """Where the random policy is in its sequence."""
+        return int(self.counts[kernels.RANDOM_STATE])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the model takes, room for growth included."""
+        arrays = [*self.nodes, *self.blocks, *self.store, self.leaf_of, *self.chunks]
+        return sum(array.nbytes for array in arrays)
+
+    # --- the tree ---------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """Edges from the root to the deepest leaf."""
+        depth, nodes = 0, np.flatnonzero(self.nodes.label[: self.n_nodes] >= 0)
+        while len(nodes := np.unique(self.nodes.parent[nodes])) and nodes[-1] >= 0:
+            depth, nodes = depth + 1, nodes[nodes >= 0]
+        return depth
+
+    def shape(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The parent (-1 for the root) and the label (-1 for inner nodes) of every node."""
+        return self.nodes.parent[: self.n_nodes].copy(), self.nodes.label[: self.n_nodes].copy()
+
+    def classifier(self, node: int) -> tuple[dict[int, float], float]:
+        """The weights of a node's classifier by feature, and its bias; to look at, not to compute with."""
+        block, lane = divmod(int(self.nodes.place[node]), LANES)
+        packed = self._packed_records(with_squares=False)
+        filled, widths = self.blocks.filled[: self.n_blocks], self._stored_lanes()
+        first, start = int(filled[:block].sum()), int((filled * widths)[:block].sum())
+        features = packed["features"][first : first + int(filled[block])]
+        rows = packed["weights"][start : start + int(filled[block] * widths[block])]
+        weights = rows.reshape(-1, int(widths[block]))[:, lane]
+        named = {int(f): float(w) for f, w in zip(features, weights, strict=True) if w != 0.0}
+        return named, float(self.blocks.bias[block * LANES + lane])
+
+    # --- to a file and back -----------------------------------------------------------------------------
+
+    def arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
+        """The model for a file; with `resume` also AdaGrad's sums of squares.
+
+        Free lanes of a block are all alike, so that one of them stands for all.
+        """
+        n_blocks, n_nodes = self.n_blocks, self.n_nodes
+        used = self.blocks.used[:n_blocks]
+        in_use = np.arange(LANES) < used[:, None]
+        child = self.blocks.child[: n_blocks * LANES].reshape(-1, LANES)
+        owner = np.full(n_blocks, -1, dtype=np.int64)
+        with_children = used > 0
+        owner[with_children] = self.nodes.parent[child[with_children, 0]]
+        for node in np.flatnonzero(self.nodes.first_block[:n_nodes] >= 0):
+            owner[self.nodes.last_block[node]] = node  # it may have no child yet
+        own = {
+            "label": self.nodes.label[:n_nodes],
+            "owner": owner,
+            "used": used,
+            "lanes": self.blocks.lanes[:n_blocks],
+            "child": child[in_use],
+            "filled": self.blocks.filled[:n_blocks],
+            "bias": self.blocks.bias[: n_blocks * LANES],
+        }
+        if resume:
+            own["bias_squares"] = self.blocks.bias_squares[: n_blocks * LANES]
+        return {**own, **self._packed_records(resume)}
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What the scores are worth, by answers that were given before their rows were learned."""
+        return self.stream.calibration(len(self.leaf_of), not self.one_label)
+
+    def _stored_lanes(self) -> NDArray[np.int64]:
+        used, lanes = self.blocks.used[: self.n_blocks], self.blocks.lanes[: self.n_blocks]
+        free = (used < LANES) & ((lanes >> np.minimum(used, LANES - 1).astype(np.uint32)) & 1 > 0)
+        return used + free
+
+    def _packed_records(self, with_squares: bool) -> dict[str, NDArray[Any]]:
+        filled = self.blocks.filled[: self.n_blocks]
+        n_values = int((filled * self._stored_lanes()).sum())
+        features, weights = np.empty(filled.sum(), np.uint32), np.empty(n_values, np.float32)
+        squares = np.empty(n_values if with_squares else 0, dtype=np.float32)
+        kernels.pack_records(self.n_blocks, self.blocks, self.store, features, weights, squares)
+        if not with_squares:
+            return {"features": features, "weights": weights}
+        # In order of the features: that of the tables depends on when they grew.
+        block = np.repeat(np.arange(self.n_blocks), filled)
+        order = np.lexsort((features, block))
+        lanes = self._stored_lanes()[block]
+        moved = (np.cumsum(lanes) - lanes)[order] - (np.cumsum(lanes[order]) - lanes[order])
+        values = np.arange(n_values) + np.repeat(moved, lanes[order])
+        return {"features": features[order], "weights": weights[values], "squares": squares[values]}
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: dict[str, NDArray[Any]],
+        one_label: bool,
+        n_labels: int,
+        seed: int,
+        growth: tuple[int, int, int, float, bool],
+    ) -> OnlineTree:
+        """The model back from its arrays; what does not fit together, or cannot grow further as `growth`
+        says, is a ValueError."""
+        _check_types(arrays)
+        label, owner, used, child = (arrays[name] for name in ("label", "owner", "used", "child"))
+        n_nodes, n_blocks = len(label), len(owner)
+        self = cls(one_label, seed)
+        filled, lanes = arrays["filled"], arrays["lanes"]
+        _check_shape(label, owner, used, child, n_labels)
+        n_features = len(arrays["features"])
+        if filled.min() < 0 or filled.max() > n_features or filled.sum() != n_features:
+            raise ValueError("the features do not fit the tree")
+        if ((lanes != _ALL).any() and (lanes != (1 << used) - 1)[lanes != _ALL].any()) or (lanes == 0).any():
+            raise ValueError("the tree is damaged: a block has lanes that belong to nobody")
+        self.make_room(n_nodes, n_blocks)
+        self.counts[kernels.NODES], self.counts[kernels.BLOCKS] = n_nodes, n_blocks
+        _fill_nodes(self.nodes, self.blocks, label, owner, used, child)
+        self.counts[kernels.WIDEST] = int(self.nodes.n_children[:n_nodes].max())
+        self.make_room_for_labels(n_labels)
+        self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
+        self.blocks.lanes[:n_blocks] = lanes
+        followed = self.blocks.following[:n_blocks] >= 0
+        if (used[followed] != LANES).any() or not kernels.can_grow(growth, n_nodes, self.nodes, self.blocks):
+            raise ValueError("the tree is damaged: a node has no lane free for its next child")
+        self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
+        self.knows_squares = "squares" in arrays
+        squares = arrays.get("squares", np.empty(0, dtype=np.float32))
+        if self.knows_squares:
+            self.blocks.bias_squares[: n_blocks * LANES] = arrays["bias_squares"]
+        n_values = int((filled * self._stored_lanes()).sum())
+        if len(arrays["weights"]) != n_values or len(squares) != n_values * self.knows_squares:
+            raise ValueError("the weights do not fit the tree")
+        slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
+        self.make_room(records=int(filled.sum()), slots=int(slots))
+        if not kernels.unpack_records(
+            n_blocks,
+            filled,
+            arrays["features"],
+            arrays["weights"],
+            squares,
+            self.blocks,
+            self.store,
+            self.counts,
+        ):
+            raise ValueError("a feature comes twice in one block of weights")
+        return self
+
+    # --- answers ----------------------------------------------------------------------------------------
+
+    def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
+        ids, probabilities = room_for_best(len(rows), k)
+        search_rows(kernels.beam_search, self._arguments(), rows, threads, (width,), ids, probabilities)
+        return ids, probabilities
+
+    def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k labels of the largest probability, by uniform-cost search."""
+        ids, probabilities = room_for_best(len(rows), k)
+        search_rows(kernels.exact_search, self._arguments(), rows, threads, (), ids, probabilities)
+        return ids, probabilities
+
+    def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label."""
+        out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
+        search_rows(kernels.all_probabilities, self._arguments(), rows, threads, (), out)
+        return out
+
+    def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
+        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        out = np.empty(ids.shape, dtype=np.float32)
+        options = (read_only(self.leaf_of),)
+        search_rows(kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out)
+        return out
+
+    def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
+        """All labels with at least this probability."""
+        return search_above(kernels.labels_above, self._arguments(), rows, threshold, threads)
+
+    def _arguments(self) -> Arguments:
+        """What a search takes."""
+        state = (
+            self.one_label,
+            self.n_nodes,
+            int(self.counts[kernels.WIDEST]),
+            Nodes(*map(read_only, self.nodes)),
+            Blocks(*map(read_only, self.blocks)),
+            Store(*map(read_only, self.store)),
+        )
+        return lambda rows: (rows.indptr, rows.indices, rows.values, *state)
+
+
+def _empty_blocks() -> Blocks:
+    kinds = {"lanes": np.uint32, "bias": np.float32, "bias_squares": np.float32}
+    return Blocks(*[np.zeros(0, dtype=kinds.get(name, np.int64)) for name in Blocks._fields])
+
+
+def _enlarged(array: NDArray[Any], need: int, growth: float = 2.0) -> NDArray[Any]:
+    """The array itself, or one with room to spare; a search that still reads the old one is not disturbed."""
+    if need <= len(array) and array.flags.writeable:
+        return array
+    room = len(array) if need <= len(array) else max(need, int(growth * len(array)))
+    larger = np.zeros(room, dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _aligned_copy(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    copy = _aligned(len(array))
+    copy[:] = array
+    return copy
+
+
+def _aligned(n: int) -> NDArray[np.float32]:
+    """Zeros that begin at a cache line."""
+    room = np.zeros(n + 16, dtype=np.float32)
+    skip = -room.ctypes.data % 64 // 4
+    return room[skip : skip + n]
+
+
+_TYPES = {
+    "label": np.int64, "owner": np.int64, "used": np.int64, "lanes": np.uint32, "child": np.int64,
+    "filled": np.int64, "bias": np.float32, "bias_squares": np.float32, "features": np.uint32,
+    "weights": np.float32, "squares": np.float32,
+}  # fmt: skip
+
+
+def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
+    optional = {"bias_squares", "squares"}
+    missing = set(_TYPES) - set(arrays) - (set() if optional & set(arrays) else optional)
+    if missing:
+        raise ValueError(f"the model has no {', '.join(sorted(missing))}")
+    for name, array in arrays.items():
+        if name not in _TYPES or array.dtype != _TYPES[name] or array.ndim != 1:
+            raise ValueError(
+                f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}"
+            )
+    for name in optional & set(arrays):
+        expect_squares(arrays, name, arrays[name].shape)
+    n_blocks = len(arrays["owner"])
+    for name, length in (("used", 1), ("lanes", 1), ("filled", 1), ("bias", LANES), ("bias_squares", LANES)):
+        if name in arrays and len(arrays[name]) != length * n_blocks:
+            raise ValueError(f"the model has {len(arrays[name])} numbers of {name} for {n_blocks} blocks")
+
+
+def _check_shape(
+    label: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    used: NDArray[np.int64],
+    child: NDArray[np.int64],
+    n_labels: int,
+) -> None:
+    """Everything that learning and searching rely on without looking."""
+    n_nodes = len(label)
+    sound = n_nodes > 0 and len(owner) > 0 and owner[0] == -1 and used[0] == 1
+    sound = sound and bool(((used >= 0) & (used <= LANES)).all())
+    sound = sound and len(child) == used.sum() and np.array_equal(np.sort(child), np.arange(n_nodes))
+    sound = sound and child[0] == 0 and bool(((owner[1:] >= 0) & (owner[1:] < n_nodes)).all())
+    leaves = label[label >= 0]
+    sound = sound and len(np.unique(leaves)) == len(leaves) and label.max(initial=-1) < n_labels
+    if not sound:
+        raise ValueError("the tree is damaged: its nodes and blocks do not fit together")
+
+
+def _fill_nodes(
+    nodes: Nodes,
+    blocks: Blocks,
+    label: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    used: NDArray[np.int64],
+    child: NDArray[np.int64],
+) -> None:
+    """The tree from what is stored of it: which block belongs to which node, and has which children."""
+    n_nodes, n_blocks = len(label), len(owner)
+    lane = np.arange(len(child)) - np.repeat(np.cumsum(used) - used, used)
+    place = np.repeat(np.arange(n_blocks) * LANES, used) + lane
+    nodes.place[child] = place
+    blocks.child[: n_blocks * LANES] = -1
+    blocks.child[place] = child
+    blocks.used[:n_blocks] = used
+    nodes.parent[child] = np.repeat(owner, used)
+    nodes.label[:n_nodes] = label
+    nodes.first_block[:n_nodes] = nodes.last_block[:n_nodes] = -1
+    own = np.arange(n_blocks)
+    nodes.last_block[owner[1:]] = own[1:]
+    nodes.first_block[owner[:0:-1]] = own[:0:-1]
+    blocks.following[:n_blocks] = -1
+    by_owner = np.argsort(
+        owner, kind="stable"
+    )  # a node's blocks follow each other in the order of their numbers
+    same = owner[by_owner[1:]] == owner[by_owner[:-1]]
+    blocks.following[by_owner[:-1][same]] = by_owner[1:][same]
+    _fill_counts(nodes, n_nodes)
+
+
+def _fill_counts(nodes: Nodes, n_nodes: int) -> None:
+    """Children, inner children and leaves of every node, level by level from the leaves up."""
+    parent, label = nodes.parent[:n_nodes], nodes.label[:n_nodes]
+    below = parent >= 0
+    nodes.n_children[:n_nodes] = np.bincount(parent[below], minlength=n_nodes)
+    nodes.n_inner[:n_nodes] = np.bincount(parent[below & (label < 0)], minlength=n_nodes)
+    has_both_or_neither = (nodes.n_children[:n_nodes] > 0) == (label >= 0)
+    if has_both_or_neither[1:].any() or (has_both_or_neither[0] and label[0] >= 0):
+        raise ValueError("the tree is damaged: an inner node has a label, or a leaf has none")
+    nodes.n_leaves[:n_nodes] = 0
+    at, steps = np.flatnonzero(label >= 0), 0
+    while len(at):
+        np.add.at(nodes.n_leaves, at, 1)
+        at, steps = parent[at], steps + 1
+        at = at[at >= 0]
+        if steps > n_nodes:
+            raise ValueError("the tree is damaged: its nodes form a circle")

@@ -1,0 +1,258 @@
+"""Learning with a tree that grows: what the policies, the rates and the threads of `OnlineTree` are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import SparseRows
+from treemax.memory import available_bytes, in_words
+from treemax.models.online_label_tree import kernels
+from treemax.models.online_label_tree.kernels import LANES, Scratch
+from treemax.models.online_label_tree.model import CHUNK_RECORDS, OnlineTree
+from treemax.models.online_label_tree.stream_summary import LABELS, StreamSummary
+from treemax.parallel.threads import run_all
+from treemax.trees import Tree
+
+POLICIES = {
+    "best-greedy": kernels.BEST_GREEDY,
+    "best-greedy-printed": kernels.BEST_GREEDY_PRINTED,
+    "random": kernels.RANDOM,
+    "complete": kernels.COMPLETE,
+    "one-level": kernels.ONE_LEVEL,
+}
+SCHEDULES = ("adagrad", "constant", "inverse-root")
+ROWS_AT_ONCE = 2048
+RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
+
+
+def automatic_rate(labels: NDArray[np.float64], entries: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rate for rows with so many labels and entries on average, found by `benchmarks.defaults`.
+
+    Longer rows have smaller entries, which AdaGrad takes longer steps on; labels of a row are noise to one another.
+    """
+    return RATE * np.maximum(labels, 1.0) ** LABEL_POWER * np.maximum(entries, 1.0) ** ENTRY_POWER
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the tree grows and its classifiers learn."""
+
+    policy: str
+    arity: int  # children of an inner node
+    max_leaf: int  # leaves under one node
+    alpha: float  # of the best-greedy policy: 1 looks at balance only
+    together: bool  # all new labels of a row go to one place, however deep the tree becomes there
+    schedule: str
+    rate: float | None  # None: it follows the rows seen so far
+    epsilon: float
+    least_gradient: float
+
+    def rates(
+        self, stream: StreamSummary, labels: NDArray[np.int64], entries: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """The learning rate for each of the rows that come next, which have so many labels and entries."""
+        rows = stream.rows + np.arange(1, len(labels) + 1)
+        if self.rate is None:
+            mean_labels = (stream.labels + np.cumsum(labels)) / rows
+            rates = automatic_rate(mean_labels, (stream.entries + np.cumsum(entries)) / rows)
+        else:
+            rates = np.full(len(rows), self.rate)
+        if self.schedule == "inverse-root":
+            rates /= np.sqrt(rows)
+        return rates.astype(np.float32)
+
+    def rate_after(self, stream: StreamSummary) -> float:
+        """The rate, before the schedule, after the rows seen so far."""
+        if self.rate is not None:
+            return self.rate
+        rows = max(1, stream.rows)
+        return float(automatic_rate(np.array(stream.labels / rows), np.array(stream.entries / rows)))
+
+    @property
+    def constants(self) -> tuple[np.float32, np.float32, np.float32]:
+        adaptive = float(self.schedule == "adagrad")
+        return np.float32(self.epsilon), np.float32(self.least_gradient), np.float32(adaptive)
+
+    @property
+    def growth(self) -> tuple[int, int, int, float, bool]:
+        """For the kernels, which would be compiled once more for NumPy's kinds of numbers."""
+        arity, max_leaf = int(self.arity), int(self.max_leaf)
+        return POLICIES[self.policy], arity, max_leaf, float(self.alpha), bool(self.together)
+
+
+def empty_tree(one_label: bool, settings: Settings, seed: int = 0) -> OnlineTree:
+    """Algorithm 2, OPLT.Init: a root that has no label yet, with both its classifiers."""
+    return _planted(np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, -1), one_label, settings, seed)
+
+
+def planted_tree(
+    tree: Tree, one_label: bool, settings: Settings, seed: int = 0, ids: NDArray[Any] | None = None
+) -> OnlineTree:
+    """A given tree, to learn with it (Algorithm 1, IPLT) and to go on from it (OPLT with a warm start).
+
+    `ids` are the labels that the tree's own stand for, where it has some of the labels only.
+    """
+    label = tree.label if ids is None else np.where(tree.label < 0, -1, ids[tree.label].astype(np.int64))
+    return _planted(tree.first_child, tree.n_children, label, one_label, settings, seed)
+
+
+def _planted(
+    first_child: NDArray[np.int64],
+    n_children: NDArray[np.int64],
+    label: NDArray[np.int64],
+    one_label: bool,
+    settings: Settings,
+    seed: int,
+) -> OnlineTree:
+    online = OnlineTree(one_label, seed)
+    n_blocks = 2 + len(label) + int((n_children // LANES).sum())
+    online.make_room(nodes=len(label), blocks=n_blocks, slots=n_blocks << kernels.SMALLEST_TABLE_BITS)
+    online.make_room_for_labels(int(label.max()) + 1)
+    kernels.plant(
+        first_child, n_children, label, settings.growth, online.nodes, online.blocks, online.store, online.leaf_of,
+        online.counts,
+    )  # fmt: skip
+    return online
+
+
+def adopt_labels(tree: OnlineTree, settings: Settings) -> None:
+    """Give a leaf to labels that are known but came with no row yet."""
+    if tree.nodes.n_leaves[0] == len(tree.leaf_of):
+        return
+    waiting = np.flatnonzero(tree.leaf_of < 0)
+    if len(waiting):
+        nothing = SparseRows(
+            np.zeros(len(waiting) + 1, np.int64), np.empty(0, np.uint32), np.empty(0, np.float32), 0
+        )
+        order = np.arange(len(waiting), dtype=np.uint32)
+        targets = Targets(np.arange(len(waiting) + 1), waiting.astype(np.uint32))
+        _grow(tree, nothing, targets, order, settings)
+
+
+def learn(
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    orders: Iterable[NDArray[np.uint32]],
+    settings: Settings,
+    width: int,
+    threads: int = 1,
+) -> Iterator[int]:
+    """Algorithm 3, OPLT.Train: learn the rows in the given orders, in place; yields the rows done after each piece.
+
+    Some rows of the first order are answered first, by a beam of this `width`, to calibrate the probabilities. With
+    several threads, labels that are new in a piece get their leaves first, then the threads race for the weights
+    without locks: results within noise.
+    """
+    n_entries, n_labels = np.diff(rows.indptr), np.diff(targets.indptr)
+    for number, order in enumerate(orders):
+        start = 0
+        while start < len(order):
+            stop = start + ROWS_AT_ONCE
+            if number == 0:
+                stop = min(stop, start + _answered_first(tree, rows, targets, order[start:], width))
+            piece = order[start:stop]
+            rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
+            if threads > 1:
+                _grow(tree, rows, targets, piece, settings)
+            _learn_piece(tree, rows, targets, piece, rates, settings, threads)
+            tree.stream.rows += len(piece)
+            tree.stream.labels += int(n_labels[piece].sum())
+            tree.stream.entries += int(n_entries[piece].sum())
+            start += len(piece)
+            yield len(piece)
+
+
+def _answered_first(
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int
+) -> int:
+    """Answer the first of the rows to come, if it is its turn; gives the number of rows until the next turn."""
+    seen = tree.stream.rows
+    if tree.stream.next_question(seen) == seen and tree.nodes.n_leaves[0] > 0:
+        row = int(order[0])
+        ids, scores = tree.beam(rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes))
+        truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
+        tree.stream.add_answer(seen, scores[0], ids[0], truth)
+    return tree.stream.next_question(seen + 1) - seen
+
+
+def _grow(
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], settings: Settings
+) -> None:
+    found, done = np.empty(_longest(rows), dtype=np.uint64), 0
+    while done < len(order):
+        done = kernels.grow_tree(
+            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order, done, settings.growth, tree.nodes,
+            tree.blocks, tree.store, tree.leaf_of, tree.counts, found,
+        )  # fmt: skip
+        if done < len(order):
+            _make_room_wanted(tree)
+
+
+def _learn_piece(
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    order: NDArray[np.uint32],
+    rates: NDArray[np.float32],
+    settings: Settings,
+    threads: int,
+) -> None:
+    cuts = np.linspace(0, len(order), threads + 1).astype(int)
+    done = cuts[:-1].copy()  # how far each thread has come
+
+    def work(thread: int) -> None:
+        stop, scratch = cuts[thread + 1], _scratch(tree, rows)
+        done[thread] = kernels.learn(
+            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order[:stop], done[thread],
+            not tree.one_label, rates, settings.constants, settings.growth, tree.nodes, tree.blocks, tree.store,
+            tree.leaf_of, tree.counts, scratch,
+        )  # fmt: skip
+        tree.scratch.append(scratch)
+
+    while (done < cuts[1:]).any():
+        run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
+        if (done < cuts[1:]).any():
+            _make_room_wanted(tree)
+
+
+def _make_room_wanted(tree: OnlineTree) -> None:
+    """What the kernel found missing, with some to spare; what is learned stays when there is no memory left."""
+    records = int(tree.counts[kernels.RECORDS_WANTED]) + CHUNK_RECORDS // 2
+    slots = int(tree.counts[kernels.SLOTS_WANTED])
+    needed, available = records * kernels.RECORD_BYTES + 8 * slots, available_bytes()
+    if needed > 0.9 * available:
+        raise MemoryError(
+            f"The tree has grown to {in_words(tree.nbytes)}, and the next row may need {in_words(needed)} more; "
+            f"{in_words(available)} is available. A larger least_gradient, fewer features (hashing with fewer "
+            "bits) or a policy other than 'one-level' need less."
+        )
+    tree.make_room(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, records, slots)
+
+
+def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
+    """That of an earlier piece, which leaves it clean, where it is large enough: a row should not cost what
+    the tree is large."""
+    n_nodes, n_blocks, longest = len(tree.nodes.parent), len(tree.blocks.following), _longest(rows)
+    with suppress(IndexError):  # threads take from the list at the same time
+        scratch = tree.scratch.pop()
+        fits = len(scratch.positive) >= n_nodes and len(scratch.targets) >= n_blocks
+        if fits and len(scratch.found) >= longest:
+            return scratch
+    return Scratch(
+        np.empty(n_nodes, dtype=np.int64),
+        np.zeros(n_nodes, dtype=np.bool_),
+        np.zeros(n_blocks, dtype=np.uint32),
+        np.empty(longest, dtype=np.uint64),
+    )
+
+
+def _longest(rows: SparseRows) -> int:
+    return int(np.diff(rows.indptr).max(initial=0))

@@ -1,0 +1,60 @@
+"""What is known of a row without any known feature, such as a text of new words: how frequent the labels are."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, SparseRows
+
+Number = TypeVar("Number", np.int64, np.float32)
+
+
+def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | None:
+    """The rows that have no feature of the training; None if all have one."""
+    if not isinstance(rows, SparseRows):
+        empty = np.flatnonzero(~rows.any(axis=1))
+        return empty if len(empty) else None
+    first, last = rows.indptr[0], rows.indptr[-1]
+    indices, values = rows.indices[first:last], rows.values[first:last]
+    counts = rows.indptr[1:] - rows.indptr[:-1]
+    if len(indices) and (indices.max() >= n_features or not values.all()):
+        known = np.concatenate([[0], np.cumsum((indices < n_features) & (values != 0))])
+        counts = known[rows.indptr[1:] - first] - known[rows.indptr[:-1] - first]
+    if counts.all():
+        return None
+    return np.flatnonzero(counts == 0)
+
+
+def label_frequencies(label_counts: NDArray[np.int64], n_rows: int, multi_label: bool) -> NDArray[np.float32]:
+    """The share of the training rows that have each label."""
+    total = n_rows if multi_label else int(label_counts.sum())
+    return (label_counts / max(1, total)).astype(np.float32)
+
+
+def most_frequent(frequencies: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """The ids of the k most frequent labels; of equals the first."""
+    if k < len(frequencies):
+        least = -np.partition(-frequencies, k - 1)[k - 1]
+        candidates = np.flatnonzero(frequencies >= least)
+    else:
+        candidates = np.arange(len(frequencies))
+    return candidates[np.argsort(-frequencies[candidates], kind="stable")][:k]
+
+
+def replace_rows(
+    found: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]],
+    rows: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    probabilities: NDArray[np.float32],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Row, id and probability of found labels, where some rows get the same few labels instead."""
+    row_of, found_ids, found_probabilities = found
+    kept = ~np.isin(row_of, rows)
+    row_of = np.concatenate([row_of[kept], np.repeat(rows, len(ids))])
+    all_ids = np.concatenate([found_ids[kept], np.tile(ids, len(rows))])
+    chosen = np.concatenate([found_probabilities[kept], np.tile(probabilities, len(rows))])
+    order = np.lexsort((all_ids, row_of))
+    return row_of[order], all_ids[order], chosen[order]

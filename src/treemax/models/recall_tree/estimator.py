@@ -1,0 +1,398 @@
+"""Recall trees: a tree finds candidates in logarithmic time, regressors choose among them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax import modelfile
+from treemax.inputs.labels import Targets, picked_targets
+from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.models.base import TrainingInterrupted
+from treemax.models.held_out import Schedule
+from treemax.models.one_vs_all.training import (
+    MOST_RATE,
+    mean_squared_length,
+    suggestion,
+    suggestion_for_stream,
+)
+from treemax.models.online import OnlineLabelClassifier, WithRate
+from treemax.models.parts import settings_from, truth
+from treemax.models.recall_tree import paper_training as paper
+from treemax.models.recall_tree.model import Beam, RecallTreeModel
+from treemax.models.recall_tree.paper_model import ROUTER_WEIGHTS, ROWS_AT_ONCE, Descent, PaperTreeModel
+from treemax.models.recall_tree.training import (
+    Settings,
+    calibrate,
+    candidates_for,
+    deepened,
+    depth_for,
+    empty_model,
+    learn,
+    make_room,
+)
+from treemax.models.scaling import scaling_of
+from treemax.models.sharing import at_rest
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import thread_count
+from treemax.parameters import check_choice, check_flag, check_number, is_auto
+from treemax.trees import NodeLabels
+
+LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
+STREAM_RATE = 0.75  # of what suits a softmax over all labels, in a stream; chosen on glyphs1k
+DEEPEST = 1000  # levels of a tree: each may take room for nodes beforehand
+ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
+PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # what is printed falls as rows arrive
+PASSES = {"dense": 10, "sparse": 5, "paper": 3}
+
+Model = RecallTreeModel | PaperTreeModel
+
+
+@modelfile.saveable
+class RecallTree(WithRate, OnlineLabelClassifier):
+    """A tree finds a few candidates, and linear regressors choose among them; one label a row, online.
+
+    Training and prediction take time in the logarithm of the number of labels. Labels and features need no
+    declaration. Made for dense vectors; sparse rows work too.
+
+    Parameters
+    ----------
+    algorithm : "beam" or "paper"
+        "paper" is the algorithm of the paper: a binary tree, one path that may end early, and logistic regressors.
+        "beam" is more accurate: wide routers, a beam, and a softmax.
+    n_candidates : "auto" or int
+        Labels that are scored; "auto" is ten times the logarithm of the labels seen so far (four times, for the
+        paper's). With no more labels than that, all of them are candidates.
+    beam : int
+        Nodes kept at each level of the tree. Of "beam" only, as are `arity`, `prior` and `least_share`.
+    arity : int
+        Children of a node.
+    depth : "auto" or int
+        Levels of routers; "auto" is the logarithm of the labels seen so far, while there are rows enough. The paper's tree has at most so many.
+    prior : float
+        Weight of the logarithm of what the tree gives to a label in the label's score.
+    bound : float or None
+        Lambda of the bound on a node's recall that ends the descent of the paper's tree early; 0 compares the
+        recall counted so far, None goes down to a leaf. Of "paper" only, as are the next two.
+    path_features : bool
+        Whether regressors see the nodes that the row came through.
+    router_weight : "increase", "printed" or "unit"
+        How much a row matters to a router: the difference that the side makes to the entropy times the number of
+        rows, or to the mean entropy as the paper prints it, or always the same.
+    passes : "auto" or int
+        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows, five for sparse ones
+        and three for the paper's. `partial_fit` takes its rows once, in order.
+    learning_rate : "auto" or float
+        AdaGrad's rate of the regressors; "auto" computes it from the data, see `settings_`.
+    router_rate : "auto" or float
+        The same of the routers.
+    final_rate : float
+        The share of the rates that is left at the end of `fit`; they fall linearly.
+    least_gradient : "auto" or float
+        Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's.
+    least_share : float
+        Nodes that get less of a row do not learn from it.
+    calibration : float
+        The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
+        probabilities of "beam" before that. With fewer than five such rows, and in streams, they are not calibrated.
+    scale : bool
+        Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
+        one. Sparse rows, streams and the paper's algorithm take rows as they are.
+    n_jobs : int or None
+        Threads, -1 for all cores. Several threads learn without locks on the weights: results vary within noise.
+    random_state : int, RandomState or None
+        Seed of the row order. One seed and one thread give the same model, bit for bit.
+    verbose : int
+        0 for no progress bar.
+    max_labels : int or None
+        Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    Attributes
+    ----------
+    settings_ : Settings
+        The rates in use, also where they were computed from the data.
+    learning_rate_, passes_ : float, int
+        The rate of the regressors and the number of passes of these settings.
+    progressive_loss_ : float
+        The share of rows whose label was not the first answer when they came to be learned.
+    candidate_recall_ : float
+        The share of rows whose label was among the candidates then.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.RecallTree().fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+
+    References
+    ----------
+    Daumé III, Karampatziakis, Langford, Mineiro, "Logarithmic time one-against-some", 2017.
+    """
+
+    ONE_LABEL_ONLY = True
+    settings_: Settings
+    model_: Model
+
+    def __init__(
+        self,
+        n_candidates: int | str = "auto",
+        beam: int = 16,
+        arity: int = 16,
+        depth: int | str = "auto",
+        prior: float = 0.3,
+        passes: int | str = "auto",
+        learning_rate: float | str = "auto",
+        router_rate: float | str = "auto",
+        final_rate: float = 0.1,
+        least_gradient: float | str = "auto",
+        least_share: float = 0.1,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+        algorithm: str = "beam",
+        bound: float | None = 1.0,
+        path_features: bool = True,
+        router_weight: str = "increase",
+        calibration: float = 0.05,
+        scale: bool = True,
+        max_labels: int | None = None,
+    ) -> None:
+        self.n_candidates = n_candidates
+        self.beam = beam
+        self.arity = arity
+        self.depth = depth
+        self.prior = prior
+        self.passes = passes
+        self.learning_rate = learning_rate
+        self.router_rate = router_rate
+        self.final_rate = final_rate
+        self.least_gradient = least_gradient
+        self.least_share = least_share
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.algorithm = algorithm
+        self.bound = bound
+        self.path_features = path_features
+        self.router_weight = router_weight
+        self.calibration = calibration
+        self.scale = scale
+        self.max_labels = max_labels
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
+            check_choice(name, getattr(self, name), choices)
+        if self.bound is not None:
+            check_number("bound", self.bound, least=0)
+        check_number("arity", self.arity, whole=True, least=2, most=256)
+        check_number("beam", self.beam, whole=True, least=1)
+        check_number("depth", self.depth, whole=True, least=1, most=DEEPEST, auto=True)
+        for name in ("n_candidates", "passes"):
+            check_number(name, getattr(self, name), whole=True, least=1, auto=True)
+        for name in ("learning_rate", "router_rate"):
+            check_number(name, getattr(self, name), above=0, most=MOST_RATE, auto=True)
+        check_number("calibration", self.calibration, least=0, most=0.5)
+        for name in ("final_rate", "least_share"):
+            check_number(name, getattr(self, name), least=0, most=1)
+        check_number("prior", self.prior, least=0)
+        check_number("least_gradient", self.least_gradient, least=0, auto=True)
+        for name in ("path_features", "scale"):
+            check_flag(name, getattr(self, name))
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
+        as_printed, passes = self.algorithm == "paper", self._passes(rows)
+        scaling = scaling_of(rows) if self.scale and not as_printed else None
+        if scaling is not None and not isinstance(rows, SparseRows):
+            rows = scaling(rows)
+        suggested = suggestion("softmax", rows, targets, n_labels, passes)
+        rate = paper.suggested_rate(rows, targets, n_labels, passes) if as_printed else suggested.rate
+        self.settings_ = self._settings(rows, rate, suggested.initial, self.final_rate, passes)
+        model, done = self._empty(rows, n_labels), 0
+        held_share = 0.0 if as_printed else self.calibration
+        schedule = Schedule.of(len(rows), passes, held_share, self.random_state)
+        with progress_bar(schedule.planned, "recall-tree", "rows", self.verbose) as bar:
+            try:
+                for part in schedule.parts:
+                    if part.calibrates:
+                        held = chosen_rows(rows, schedule.held), picked_targets(targets, schedule.held)
+                        self._calibrate(model, *held)
+                    learning = self._learn(
+                        model, rows, targets, part.orders, self.settings_, schedule.planned, done
+                    )
+                    for n in learning:
+                        done += n
+                        bar.update(n)
+            except KeyboardInterrupt:
+                model.scaling = scaling
+                raise TrainingInterrupted(model, done / schedule.planned) from None
+        model.scaling = scaling
+        return model
+
+    def _passes(self, rows: Rows) -> int:
+        if not is_auto(self.passes):
+            return int(self.passes)
+        if self.algorithm == "paper":
+            return PASSES["paper"]
+        return PASSES["sparse" if isinstance(rows, SparseRows) else "dense"]
+
+    def _calibrate(self, model: Model, rows: Rows, targets: Targets) -> None:
+        if isinstance(model, RecallTreeModel):
+            calibrate(model, rows, targets, self._beam(model.n_labels), thread_count(self.n_jobs))
+
+    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
+        self.settings_ = self._stream_settings(rows, multi_label)
+        return self._empty(rows, n_labels)
+
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+        suggested = suggestion_for_stream("softmax", rows)
+        return self._settings(rows, STREAM_RATE * suggested.rate, suggested.initial, 1.0, 1)
+
+    def _grown(self, model: Model, n_features: int, n_labels: int) -> Model:
+        if not model.knows_squares:
+            warnings.warn(
+                "This model was saved without its learning state, which starts afresh. "
+                "Use save(path, resume=True) to continue as if learning had never stopped.",
+                stacklevel=8,
+            )
+            model.start_afresh()
+        if n_features > model.n_features and not model.is_sparse:
+            raise ValueError(
+                f"X has {n_features} features, but RecallTree began with dense rows of {model.n_features}, and their number "
+                "is fixed; begin with sparse rows where features keep arriving."
+            )
+        n_candidates = self._search(model, n_labels).n_candidates
+        if isinstance(model, PaperTreeModel):
+            paper.make_room(model, n_labels, n_features, n_candidates)
+            return model
+        make_room(model, n_labels, n_features, n_candidates)
+        while is_auto(self.depth) and model.depth < depth_for(n_labels, model.arity, int(model.found[2])):
+            model = deepened(model, n_candidates)
+        return model
+
+    def _continue(self, model: Model, rows: Rows, targets: Targets) -> Iterator[int]:
+        steady = replace(self.settings_, final_rate=1.0)
+        order = [np.arange(len(rows), dtype=np.uint32)]
+        return self._learn(model, rows, targets, order, steady, len(rows))
+
+    def _biases(self, model: Model, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.regressors.bias[ids]
+
+    def _learn(
+        self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: Settings, planned: int,
+        done: int = 0,
+    ) -> Iterator[int]:  # fmt: skip
+        threads = thread_count(self.n_jobs)
+        if isinstance(model, PaperTreeModel):
+            descent = self._descent(model.n_labels)
+            return paper.learn(model, rows, targets, orders, settings, descent, planned, threads, done)
+        beam = self._beam(model.n_labels)
+        return learn(model, rows, targets, orders, settings, beam, planned, threads, done)
+
+    def _empty(self, rows: Rows, n_labels: int) -> Model:
+        sparse, n_features = isinstance(rows, SparseRows), rows.shape[1]
+        if self.algorithm == "paper":
+            return paper.empty_model(sparse, n_features, n_labels, self._descent(n_labels).n_candidates)
+        depth = depth_for(n_labels, self.arity, len(rows)) if is_auto(self.depth) else int(self.depth)
+        n_candidates = self._beam(n_labels).n_candidates
+        return empty_model(sparse, n_features, n_labels, self.arity, depth, n_candidates)
+
+    def _search(self, model: Model, n_labels: int) -> Beam | Descent:
+        return self._descent(n_labels) if isinstance(model, PaperTreeModel) else self._beam(n_labels)
+
+    def _beam(self, n_labels: int) -> Beam:
+        return Beam(self.beam, self._n_candidates(n_labels, candidates_for), LEAST_SHARE_OF_BEAM, self.prior)
+
+    def _descent(self, n_labels: int) -> Descent:
+        n_candidates = self._n_candidates(n_labels, paper.candidates_for)
+        depth = paper.depth_for(n_labels) if is_auto(self.depth) else int(self.depth)
+        return Descent(n_candidates, depth, self.bound, self.path_features, self.router_weight)
+
+    def _n_candidates(self, n_labels: int, suggested: Callable[[int], int]) -> int:
+        """How many labels are scored; nodes have no room for far more than there are."""
+        if is_auto(self.n_candidates):
+            return suggested(n_labels)
+        return min(int(self.n_candidates), 1 << max(10, n_labels.bit_length()))
+
+    def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int) -> Settings:
+        squared_length, width = mean_squared_length(rows)
+        as_printed = self.algorithm == "paper"
+        router_rate = (PAPER_ROUTER_RATES[self.router_weight] if as_printed else ROUTER_RATE) / math.sqrt(
+            squared_length * width
+        )
+        least = 1e-2 if as_printed else 1e-3
+        return Settings(
+            rate=rate if is_auto(self.learning_rate) else float(self.learning_rate),
+            router_rate=router_rate if is_auto(self.router_rate) else float(self.router_rate),
+            initial=initial,
+            final_rate=final_rate,
+            least_gradient=least if is_auto(self.least_gradient) else float(self.least_gradient),
+            least_share=self.least_share,
+            passes=passes,
+        )
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        search: Any = self._search(self.model_, self.model_.n_labels)
+        return self.model_.best(rows, k, search, thread_count(self.n_jobs))
+
+    def _rows_at_once(self) -> int:  # the paper's: rows that end at the same node share what they read
+        return max(super()._rows_at_once(), ROWS_AT_ONCE if self.algorithm == "paper" else 0)
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        search = self._search(self.model_, self.model_.n_labels)
+        return self.model_.probabilities(rows, search, thread_count(self.n_jobs))
+
+    @property
+    def progressive_loss_(self) -> float:
+        """The share of rows whose label was not the first answer when they came to be learned."""
+        right, _, asked = self.model_.found
+        return float(1.0 - right / max(1, asked))
+
+    @property
+    def candidate_recall_(self) -> float:
+        """The share of rows whose label was among the candidates when they came to be learned."""
+        _, among, asked = self.model_.found
+        return float(among / max(1, asked))
+
+    @at_rest
+    def node_labels(self) -> NodeLabels:
+        """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
+        return self.model_.node_labels()
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        return {
+            **super().describe(),
+            "depth": self.model_.depth,
+            "candidates": self._search(self.model_, self.model_.n_labels).n_candidates,
+            "passes": self.settings_.passes,
+            "learning_rate": round(self.settings_.rate, 4),
+            "router_rate": round(self.settings_.router_rate, 4),
+            "progressive_loss": round(self.progressive_loss_, 4),
+            "candidate_recall": round(self.candidate_recall_, 4),
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        header, arrays = self.model_.parts(resume)
+        as_printed = isinstance(self.model_, PaperTreeModel)
+        return {**header, "paper": as_printed, "settings": vars(self.settings_)}, arrays
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Model:
+        self.settings_ = settings_from(Settings, header["settings"])
+        kind = PaperTreeModel if truth("paper", header["paper"]) else RecallTreeModel
+        return kind.from_parts(header, arrays, len(self.label_index_))

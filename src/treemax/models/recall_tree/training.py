@@ -1,0 +1,291 @@
+"""Learning a recall tree row by row, and making room for what is new."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import Rows
+from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
+from treemax.models.calibration import FIRST_LABELS, calibrated
+from treemax.models.recall_tree import kernels
+from treemax.models.recall_tree.kernels import Histograms, Rates
+from treemax.models.recall_tree.model import SHARPNESS, SMALLEST_TABLE, Beam, RecallTreeModel
+from treemax.models.scorers import Scorers, dense_scorers
+from treemax.models.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
+from treemax.parallel.threads import run_all
+
+ROWS_AT_ONCE = 512  # other threads that ask may have to wait for so many
+LEAST_PROBABILITY = 1e-6
+OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
+LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
+ROWS_A_LEAF = 16  # and no deeper than that so many rows come to a last node
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to learn; both rates fall linearly to `final_rate` of themselves over the planned rows."""
+
+    rate: float
+    router_rate: float
+    initial: float
+    final_rate: float
+    least_gradient: float
+    least_share: float
+    passes: int = 1
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(
+            *map(
+                np.float32, (self.rate, self.router_rate, self.initial, self.least_gradient, self.least_share)
+            )
+        )
+
+
+def depth_for(n_labels: int, arity: int, n_rows: int) -> int:
+    """The depth of a tree with enough last nodes for so many labels, but no more than rows can teach."""
+    wanted = math.ceil(math.log(max(1.0, n_labels / LABELS_A_LEAF), arity) - 1e-9)
+    possible = math.floor(math.log(max(1.0, n_rows / ROWS_A_LEAF), arity) + 1e-9)
+    return max(1, min(wanted, possible))
+
+
+def candidates_for(n_labels: int) -> int:
+    """How many labels are scored: in proportion to the logarithm of their number."""
+    return 10 * max(1, math.ceil(math.log2(max(2, n_labels))))
+
+
+def empty_model(
+    sparse: bool, n_features: int, n_labels: int, arity: int, depth: int, n_candidates: int
+) -> RecallTreeModel:
+    """A model that knows nothing."""
+    n_inner = (arity**depth - 1) // (arity - 1)
+    n_nodes, n_candidates = n_inner * arity + 1, min(n_candidates, n_labels)
+    histograms = Histograms(
+        np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, arity), np.float32), np.zeros(2, np.int64),
+        np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_candidates), np.int32),
+        np.zeros((n_nodes, n_candidates), np.float32), np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64),
+    )  # fmt: skip
+    return RecallTreeModel(
+        arity, depth, n_labels, n_features,
+        empty_scorers(sparse, n_inner, arity, n_features), empty_scorers(sparse, n_labels, 1, n_features), histograms,
+    )  # fmt: skip
+
+
+def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> Scorers:
+    n = n_groups * width
+    bias, squares = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    if not sparse:
+        shape = (n, n_features)
+        return dense_scorers(np.zeros(shape, np.float32), np.zeros(shape, np.float32), bias, squares)
+    if width == 1:
+        return empty_sparse_scorers(n, n_features)
+    cells = np.zeros((SMALLEST_TABLE, 2 * width), np.float32)
+    return SparseGroups(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
+
+
+# --- room ------------------------------------------------------------------------------------------------
+
+
+def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
+    """See to it that labels up to this number have a regressor, and nodes room for so many candidates."""
+    own, n_candidates = model.histograms, min(n_candidates, n_labels)
+    if own.labels.shape[1] < n_candidates:
+        wider = ((0, 0), (0, n_candidates - own.labels.shape[1]))
+        labels, counts = np.pad(own.labels, wider), np.pad(own.label_counts, wider)
+        model.histograms = own._replace(labels=labels, label_counts=counts)
+    model.n_features = max(model.n_features, n_features)
+    if model.scaling is not None:
+        model.scaling = model.scaling.widened(model.n_features)
+    if isinstance(model.regressors, SparseScorers):
+        model.regressors = with_features(model.regressors, n_features)
+    if n_labels > len(model.regressors.bias):
+        model.regressors = more_scorers(model.regressors, max(n_labels, 2 * len(model.regressors.bias)))
+    model.n_labels = max(model.n_labels, n_labels)
+
+
+def more_scorers(scorers: Scorers, n: int) -> Scorers:
+    """The same scorers, with room for n."""
+    changed: dict[str, Any] = {
+        name: longer(getattr(scorers, name), n) for name in OF_EACH_SCORER if hasattr(scorers, name)
+    }
+    return scorers._replace(**changed)
+
+
+def longer(array: NDArray[Any], n: int) -> NDArray[Any]:
+    enlarged = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    enlarged[: len(array)] = array
+    return enlarged
+
+
+def _make_table_room(model: RecallTreeModel, n_buckets: int, beam: Beam, longest: int, threads: int) -> None:
+    """Tables that could run full with the next row of every thread are doubled."""
+    n_open = threads * model.most_open(beam)
+    if isinstance(model.regressors, SparseScorers):
+        model.regressors = with_buckets(model.regressors, n_buckets * threads)
+    if isinstance(model.routers, SparseGroups):
+        needed = int(model.routers.used[0]) + longest * n_open
+        keys, cells = larger_table(model.routers.keys, model.routers.cells, needed)
+        model.routers = model.routers._replace(keys=keys, cells=cells)
+    histograms = model.histograms
+    needed = int(histograms.used[0]) + n_open
+    keys, counts = larger_table(histograms.keys, histograms.counts, needed)
+    model.histograms = histograms._replace(keys=keys, counts=counts)
+
+
+def larger_table(
+    keys: NDArray[np.uint64], cells: NDArray[Any], needed: int
+) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+    size = len(keys)
+    while size * 3 // 4 < needed:
+        size *= 2
+    if size == len(keys):
+        return keys, cells
+    new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, *cells.shape[1:]), dtype=cells.dtype)
+    moved(keys, cells, new_keys, new_cells)
+    return new_keys, new_cells
+
+
+def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
+    """The tree with one more level: what came to a last node so far is divided evenly among its children."""
+    arity, old = model.arity, model.histograms
+    deeper = empty_model(
+        model.is_sparse, model.n_features, model.n_labels, arity, model.depth + 1, n_candidates
+    )
+    n_old, first_leaf = len(old.total), (arity**model.depth - 1) // (arity - 1)
+    new = deeper.histograms
+    new.total[:n_old] = old.total
+    leaves = np.arange(first_leaf, n_old)
+    children = leaves[:, None] * arity + 1 + np.arange(arity)
+    new.total[children] = old.total[leaves, None] / arity
+    width = min(new.labels.shape[1], old.labels.shape[1])
+    new.labels[children, :width] = old.labels[leaves, None, :width]
+    new.label_counts[children, :width] = old.label_counts[leaves, None, :width] / arity
+    new.n_labels[children] = np.minimum(old.n_labels[leaves, None], width)
+    needed = int(old.used[0]) + int(old.n_labels[leaves].sum())
+    keys, counts = larger_table(old.keys, old.counts, needed)
+    deeper.histograms = new._replace(keys=keys.copy(), counts=counts.copy(), used=old.used.copy())
+    kernels.divide_counts(leaves, arity, old.labels, old.label_counts, old.n_labels, deeper.histograms)
+    deeper.routers = _with_old(deeper.routers, model.routers)
+    deeper.regressors, deeper.found, deeper.knows_squares = model.regressors, model.found, model.knows_squares
+    deeper.sharpness, deeper.calibration, deeper.scaling = model.sharpness, model.calibration, model.scaling
+    return deeper
+
+
+def _with_old(new: Scorers, old: Scorers) -> Scorers:
+    """The scorers of a larger tree, with those that it had before."""
+    n = len(old.bias)
+    for name in OF_EACH_SCORER:
+        if hasattr(new, name):
+            getattr(new, name)[:n] = getattr(old, name)
+    if isinstance(new, SparseGroups) and isinstance(old, SparseGroups):
+        return new._replace(keys=old.keys, cells=old.cells, used=old.used)
+    return new
+
+
+# --- probabilities ---------------------------------------------------------------------------------------
+
+
+def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, threads: int = 1) -> None:
+    """Make first answers as probable as they are right on these rows, which the model must not have learned.
+
+    The sharpness of the softmax over the candidates first; then the map from what it says to probabilities, for a row
+    whose label the tree missed has scores that say nothing of that.
+    """
+    model.sharpness, labels = 1.0, targets.ids[targets.indptr[:-1]]
+    ids, probabilities = model.best(rows, min(model.n_labels, beam.n_candidates), beam, threads)
+    answered = ids[:, 0] >= 0
+    if not answered.any():
+        return
+    model.sharpness = _sharpness(ids[answered], probabilities[answered], labels[answered])
+    ids, probabilities = model.best(rows, min(model.n_labels, FIRST_LABELS), beam, threads)
+    model.calibration = calibrated(ids, probabilities, targets, model.n_labels, multi_label=False)
+
+
+def _sharpness(
+    ids: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.uint32]
+) -> float:
+    """The inverse temperature at which the first of the candidates is right as often as it says."""
+    logarithms = np.log(np.maximum(probabilities, 1e-30, dtype=np.float64))
+    logarithms[ids < 0] = -np.inf
+    right = ids[:, 0] == labels
+
+    def surprise(logarithm: float) -> float:
+        """The mean loss of saying how probable the first answer is."""
+        sharpened = np.exp(math.exp(logarithm) * (logarithms - logarithms[:, :1]))
+        first = np.clip(1.0 / sharpened.sum(axis=1), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
+        return float(-np.log(np.where(right, first, 1.0 - first)).mean())
+
+    bounds = tuple(map(math.log, SHARPNESS))
+    return math.exp(float(minimize_scalar(surprise, bounds=bounds, method="bounded").x))
+
+
+# --- learning --------------------------------------------------------------------------------------------
+
+
+def learn(
+    model: RecallTreeModel,
+    rows: Rows,
+    targets: Targets,
+    orders: Iterable[NDArray[np.uint32]],
+    settings: Settings,
+    beam: Beam,
+    planned: int,
+    threads: int = 1,
+    done: int = 0,
+) -> Iterator[int]:
+    """Learn the rows in the given orders, in place, after `done` of the planned rows; yields the rows of each piece.
+
+    With several threads the pieces race for the weights: no locks there, results within noise.
+    """
+    form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
+    longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
+    beam = model.fitting(beam)
+    for order in orders:
+        for start in range(0, len(order), ROWS_AT_ONCE):
+            piece = order[start : start + ROWS_AT_ONCE]
+            fall = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
+            _learn_piece(
+                model, form, labels, piece, (1.0 - fall).astype(np.float32), settings, beam, longest, threads
+            )
+            done += len(piece)
+            yield len(piece)
+
+
+def _learn_piece(
+    model: RecallTreeModel,
+    form: Any,
+    labels: NDArray[np.int64],
+    order: NDArray[np.uint32],
+    fall: NDArray[np.float32],
+    settings: Settings,
+    beam: Beam,
+    longest: int,
+    threads: int,
+) -> None:
+    cuts = np.linspace(0, len(order), threads + 1).astype(int)
+    done = cuts[:-1].copy()  # how far each thread has come
+    found = np.zeros((threads, 2), dtype=np.int64)
+
+    def work(thread: int) -> None:
+        done[thread] = kernels.learn(
+            form, labels, order[: cuts[thread + 1]], done[thread], fall, threads, model.routers, model.regressors,
+            model.histograms, model.shape(beam), settings.rates, model.workspace(beam), found[thread],
+        )  # fmt: skip
+
+    while (done < cuts[1:]).any():
+        run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
+        for thread in np.flatnonzero(done < cuts[1:]):
+            n_buckets = kernels.room_for(
+                form, order[done[thread]], threads, model.regressors, model.shape(beam)
+            )
+            _make_table_room(model, n_buckets, beam, longest, threads)
+    model.found[:2] += found.sum(axis=0)
+    model.found[2] += len(order)

@@ -1,0 +1,71 @@
+"""Dense scorers with their weights in half precision, which is what answers are made from."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, SparseScorers
+from treemax.parallel.locks import fork_safe
+
+Scorers = DenseScorers | SparseScorers | SparseGroups
+SCORERS_AT_ONCE = 1024  # whose halves are written together: what that takes stays in the cache
+_WRITING = fork_safe(Lock())
+
+
+def dense_scorers(
+    weights: NDArray[np.float32],
+    squares: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    bias_squares: NDArray[np.float32],
+) -> DenseScorers:
+    """Scorers whose halves are yet to be written."""
+    n = len(weights)
+    halves, scale = np.zeros(weights.shape, np.uint16), np.ones(n, np.float32)
+    return DenseScorers(weights, squares, bias, bias_squares, halves, scale, np.ones(n, np.bool_))
+
+
+def frozen_scorers(
+    halves: NDArray[np.float16], scale: NDArray[np.float32], bias: NDArray[np.float32]
+) -> DenseScorers:
+    """Scorers that only answer."""
+    nothing = np.zeros((0, halves.shape[1]), np.float32)
+    fresh = np.zeros(len(bias), np.bool_)
+    return DenseScorers(nothing, nothing, bias, np.zeros_like(bias), halves.view(np.uint16), scale, fresh)
+
+
+def able_to_learn(scorers: Scorers) -> Scorers:
+    """Scorers that only answer, with weights and AdaGrad's sums; others as they are."""
+    if not isinstance(scorers, DenseScorers) or len(scorers.weights) == len(scorers.bias):
+        return scorers
+    weights = scorers.halves.view(np.float16).astype(np.float32) * scorers.scale[:, None]
+    return scorers._replace(weights=weights, squares=np.zeros_like(weights))
+
+
+def for_answers(scorers: Scorers) -> HalfScorers | SparseScorers | SparseGroups:
+    """The scorers as kernels that answer take them; halves that are stale are written anew.
+
+    A flag is cleared before its halves are written: what a thread learns in between sets it again. Another
+    thread that answers waits until they are written. What cannot be written to, as in shared memory, is copied.
+    """
+    if not isinstance(scorers, DenseScorers):
+        return scorers
+    with _WRITING:
+        stale = np.flatnonzero(scorers.stale)
+        if len(stale) and not scorers.stale.flags.writeable:
+            scorers = scorers._replace(
+                halves=scorers.halves.copy(), scale=scorers.scale.copy(), stale=scorers.stale.copy()
+            )
+        for start in range(0, len(stale), SCORERS_AT_ONCE):
+            _write_halves(scorers, stale[start : start + SCORERS_AT_ONCE])
+    return HalfScorers(scorers.halves, scorers.scale, scorers.bias)
+
+
+def _write_halves(scorers: DenseScorers, some: NDArray[np.int64]) -> None:
+    scorers.stale[some] = False
+    weights = scorers.weights[some]
+    scale = np.exp2(np.ceil(np.log2(np.maximum(np.abs(weights).max(axis=1, initial=0.0), 1e-30))))
+    scorers.scale[some] = scale
+    scorers.halves[some] = (weights / scale[:, None]).astype(np.float16).view(np.uint16)

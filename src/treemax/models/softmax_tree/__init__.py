@@ -1,0 +1,1 @@
+"""Softmax trees and forests, trained by tree alternating optimisation."""

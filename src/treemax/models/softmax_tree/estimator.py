@@ -1,0 +1,520 @@
+"""SoftmaxTree and SoftmaxForest: hard decisions to a leaf, and a small softmax there."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from treemax import modelfile
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.models.base import LabelClassifier, TrainingInterrupted
+from treemax.models.one_vs_all.training import mean_squared_length, tamed
+from treemax.models.parts import real_number
+from treemax.models.sharing import answers, at_rest
+from treemax.models.softmax_tree import sizes as learning
+from treemax.models.softmax_tree.model import SoftmaxTreeModel
+from treemax.models.softmax_tree.training import (
+    BETA,
+    DROP,
+    ZERO_ONE,
+    Record,
+    Settings,
+    SoftmaxTreeState,
+    state_from_parts,
+    state_parts,
+    table_of,
+)
+from treemax.parallel.pools import Crew, Table, pool_for
+from treemax.parallel.progress import progress_bar
+from treemax.parallel.threads import thread_count
+from treemax.parameters import check_choice, check_flag, check_number
+from treemax.trees import NodeLabels
+
+ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # what alpha="auto" chooses from
+ALPHA_OF_FEW = 0.01  # where there are too few rows to hold any out
+RIDGE_OF_DENSE = 0.1  # of rows that are mostly numbers other than zero; others are better off without
+SPILL_OF_DENSE, SPILL_OF_SPARSE = 0.4, 0.8
+TO_GROW = 2  # depths that a tree that grows begins without
+DENSE = 0.5  # the share of such numbers from which on rows count as dense, in whatever form they come
+HELD_OUT = 0.1  # of the rows, to choose alpha
+ITERATIONS_TO_CHOOSE = 2
+
+
+class Step(NamedTuple):
+    """One decision on the way of a row."""
+
+    node: int
+    side: str  # "left" or "right"
+    score: float
+    features: list[tuple[Any, float]]  # those that decided most: feature and what it added to the score
+
+
+class Explanation(NamedTuple):
+    """The way of a row through a tree."""
+
+    steps: list[Step]
+    leaf: int
+    classes: NDArray[Any]
+
+
+class Perplexity(NamedTuple):
+    """How surprising the labels of rows are: over the rows whose label is in their leaf, and that share of rows."""
+
+    perplexity: float
+    coverage: float
+
+
+@modelfile.saveable
+class SoftmaxTree(LabelClassifier):
+    """A binary tree of sparse hyperplanes with a small softmax at each leaf; one label a row, learned in batch.
+
+    A row takes one path, decided by hyperplanes, and only the classes of the leaf at its end are scored: about
+    `leaf_classes` of them, however many there are. Trained by tree alternating optimisation. Made for dense vectors: use
+    `LabelTree` for sparse text, where it is more accurate and far faster to train.
+
+    Parameters
+    ----------
+    depth : "auto" or int
+        Decisions on a path to begin with. "auto" is as many as give the leaves room for every class about three
+        times, and two fewer for a tree that grows.
+    leaf_classes : "auto", int or None
+        Classes of a leaf, at most; "auto" grows with the root of their number, None is all of them.
+    alpha : "auto" or float
+        How much a weight costs, in units of the loss of a row; "auto" chooses from a few by errors on a tenth of
+        the rows, which takes several times as long.
+    ridge : "auto" or float
+        How much the square of a weight costs, halved, at a leaf; "auto" is 0.1 where at least half of the
+        numbers in the rows are not zero, and 0 else. 0 is the paper's objective.
+    plane_penalty : float
+        How many times as much weights cost at decision nodes; 1 is the paper's objective.
+    iterations : int
+        Passes over all nodes, from the leaves to the root. Ends earlier when nothing is gained.
+    missing : "zero-one", "beta" or "drop"
+        The loss of a row whose class is not in its leaf. "zero-one" counts errors everywhere, "beta" is the
+        cross-entropy, and `beta` for such rows; "drop" leaves them out, which does not work and is here to show it.
+    beta : float
+        See `missing`.
+    start : "balanced", "prototypes", "kmeans" or "random"
+        Which classes begin in which leaf: balanced halves of the classes; k-means of class means, or of all rows,
+        with greedy merging; or random hyperplanes.
+    spill : "auto" or float
+        How uncertain the side of a row is taken to be when leaves learn, in standard deviations of the scores of a
+        hyperplane: a row near one trains the leaves on both sides, each by the chance that it comes there. "auto" is
+        0.4 where at least half of the numbers in the rows are not zero, and 0.8 else. 0 is the paper's algorithm,
+        whose objective never rises.
+    growth : float
+        Between iterations, a leaf is split in two if it has not the class of more than this share of its rows; the
+        tree begins with `depth` and becomes deeper where it has to. 1 is the complete tree of the paper.
+    early_share : float
+        The share of the rows, drawn anew every time, that all iterations but the last learn from. 1 is the paper's
+        algorithm; less saves most of the time where there are far more rows than weights.
+    smoothing : float
+        The probability of each class that is not in the leaf, before all are made to sum to one.
+    tolerance : float
+        Of the solvers at the nodes.
+    warm_start : bool
+        Whether `fit` goes on from the tree that is there, if it has the same shape, until it has `iterations`.
+    n_jobs : int or None
+        Threads, -1 for all cores. Any number of them gives the same tree.
+    random_state : int, RandomState or None
+        Seed of the start.
+    verbose : int
+        0 for no progress bar.
+
+    Attributes
+    ----------
+    history_ : list of Record
+        Iteration, depth, objective and training error after all nodes of each depth.
+    alpha_ : float
+        The penalty in use.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.SoftmaxTree(verbose=0).fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+
+    References
+    ----------
+    Zharmagambetov, Gabidolla, Carreira-Perpiñán, "Softmax tree: an accurate, fast classifier when the number of
+    classes is large", 2021.
+    """
+
+    ONE_LABEL_ONLY = True
+    NODE_BY_NODE = True
+    model_: SoftmaxTreeModel
+    alpha_: float
+    states_: list[SoftmaxTreeState] | None  # what training goes on from
+
+    def __init__(
+        self,
+        depth: int | str = "auto",
+        leaf_classes: int | str | None = "auto",
+        alpha: float | str = 0.01,
+        ridge: float | str = "auto",
+        plane_penalty: float = 10.0,
+        iterations: int = 6,
+        missing: str = ZERO_ONE,
+        beta: float = 100.0,
+        start: str = "balanced",
+        spill: float | str = "auto",
+        growth: float = 0.02,
+        early_share: float = 1.0,
+        smoothing: float = 0.0,
+        tolerance: float = 1e-3,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.depth = depth
+        self.leaf_classes = leaf_classes
+        self.alpha = alpha
+        self.ridge = ridge
+        self.plane_penalty = plane_penalty
+        self.iterations = iterations
+        self.missing = missing
+        self.beta = beta
+        self.start = start
+        self.spill = spill
+        self.growth = growth
+        self.early_share = early_share
+        self.smoothing = smoothing
+        self.tolerance = tolerance
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self) -> None:
+        for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", learning.STARTS)):
+            check_choice(name, getattr(self, name), choices)
+        check_number("depth", self.depth, whole=True, least=0, most=24, auto=True)
+        if self.leaf_classes is not None:
+            check_number("leaf_classes", self.leaf_classes, whole=True, least=1, auto=True)
+        check_flag("warm_start", self.warm_start)
+        check_number("iterations", self.iterations, whole=True, least=1)
+        for name in ("beta", "tolerance", "plane_penalty"):
+            check_number(name, getattr(self, name), above=0)
+        for name in ("alpha", "ridge", "spill"):
+            check_number(name, getattr(self, name), least=0, auto=True)
+        check_number("growth", self.growth, above=0, most=1)
+        check_number("early_share", self.early_share, above=0, most=1)
+        check_number("smoothing", self.smoothing, least=0, most=1)
+
+    @property
+    def _n_trees(self) -> int:
+        return 1
+
+    # --- learning ---------------------------------------------------------------------------------------
+
+    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> SoftmaxTreeModel:
+        labels = targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
+        squared_length, width = mean_squared_length(rows)
+        rows = tamed(rows, squared_length / width)
+        random = check_random_state(self.random_state)
+        states = self._states_to_go_on_from(rows, n_labels)
+        alpha = self.alpha_ if states else self._chosen_alpha(rows, labels, n_labels, random)
+        settings = self._settings(rows, alpha, n_labels)
+        started: list[Any] = [(state, None) for state in states] or [
+            learning.begin(rows, labels, n_labels, self._depth(n_labels), self.start, random)
+            for _ in range(self._n_trees)
+        ]
+        levels = sum((self.iterations * (state.depth + 1)) for state, _ in started)
+        done, table = 0, table_of(rows, labels)
+        crew = pool_for(thread_count(self.n_jobs)).share(table)
+        with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
+            try:
+                for state, leaf_of in started:
+                    for _ in learning.trained(table, crew, state, leaf_of, settings, self.iterations):
+                        done += 1
+                        bar.update(1)
+                        bar.set_postfix_str(_in_words(state.history))
+            except KeyboardInterrupt:
+                whole = [state for state, _ in started if state.is_whole]
+                if not whole:
+                    raise
+                self._keep(whole, alpha)
+                model = self._packed(whole, table, crew, settings, n_labels)
+                raise TrainingInterrupted(model, done / levels) from None
+        self._keep([state for state, _ in started], alpha)
+        return self._packed([state for state, _ in started], table, crew, settings, n_labels)
+
+    def _keep(self, states: list[SoftmaxTreeState], alpha: float) -> None:
+        self.states_, self.alpha_ = states, alpha
+
+    def _packed(
+        self, states: Sequence[SoftmaxTreeState], table: Table, crew: Crew, settings: Settings, n_labels: int
+    ) -> SoftmaxTreeModel:
+        trees = [learning.pruned(table, crew, state, settings) for state in states]
+        return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
+
+    def _states_to_go_on_from(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
+        if not self.warm_start or "model_" not in self.__dict__:
+            return []
+        states = self.__dict__.get("states_")
+        if states is None:
+            raise ValueError(
+                "warm_start=True: this model was saved without its learning state. Save it with save(path, resume=True), "
+                "or fit with warm_start=False."
+            )
+        same = self.model_.n_features == rows.shape[1] and self.model_.n_labels == n_labels
+        grows = self.growth < 1.0
+        if not same or any(state.depth != self._depth(n_labels) and not grows for state in states):
+            raise ValueError(
+                "warm_start=True needs the features, labels and depth of the training before; "
+                "fit with warm_start=False instead."
+            )
+        return copy.deepcopy(list(states))  # training changes them, and others may be saving this model
+
+    def _depth(self, n_labels: int) -> int:
+        if self.depth != "auto":
+            return int(self.depth)
+        complete = learning.depth_for(n_labels, self._leaf_classes(n_labels))
+        return max(min(complete, 1), complete - TO_GROW) if self.growth < 1.0 else complete
+
+    def _leaf_classes(self, n_labels: int) -> int:
+        if self.leaf_classes is None:
+            return n_labels
+        return learning.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
+
+    def _settings(self, rows: Rows, alpha: float, n_labels: int) -> Settings:
+        dense = _are_dense(rows)
+        ridge = float(self.ridge) if self.ridge != "auto" else RIDGE_OF_DENSE if dense else 0.0
+        spill = float(self.spill) if self.spill != "auto" else SPILL_OF_DENSE if dense else SPILL_OF_SPARSE
+        return Settings(
+            alpha, self._leaf_classes(n_labels), self.missing, self.beta, spill, self.tolerance, ridge=ridge,
+            plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
+            early_share=float(self.early_share),
+        )  # fmt: skip
+
+    def _chosen_alpha(
+        self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState
+    ) -> float:
+        """The penalty with the fewest errors on rows held out, after few iterations."""
+        if self.alpha != "auto":
+            return float(self.alpha)
+        n_held = int(HELD_OUT * len(rows))
+        if n_held < 20:
+            return ALPHA_OF_FEW
+        order = random.permutation(len(rows))
+        held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
+        table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
+        crew = pool_for(threads).share(table)
+        begun = learning.begin(table.rows, labels[kept], n_labels, self._depth(n_labels), self.start, random)
+        best, fewest = ALPHA_OF_FEW, math.inf
+        for alpha in ALPHAS:
+            settings = self._settings(rows, alpha, n_labels)
+            state = SoftmaxTreeState(begun[0].depth, list(begun[0].planes), list(begun[0].leaves))
+            for _ in learning.trained(table, crew, state, begun[1], settings, ITERATIONS_TO_CHOOSE):
+                pass
+            model = self._packed([state], table, crew, settings, n_labels)
+            ids, _ = model.best(chosen_rows(rows, held), 1, threads)
+            wrong = float((ids[:, 0] != labels[held]).mean())
+            if wrong < fewest:
+                best, fewest = alpha, wrong
+        return best
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        ids, probabilities = self.model_.best(rows, k, thread_count(self.n_jobs))
+        if self.smoothing:
+            return ids, probabilities / np.float32(1.0 + self.smoothing * self._n_missing(rows)[:, None])
+        return ids, probabilities
+
+    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        found = self.model_.probabilities(rows, thread_count(self.n_jobs))
+        if not self.smoothing:
+            return found
+        missing = found == 0
+        found[missing] = self.smoothing
+        return found / found.sum(axis=1, keepdims=True)
+
+    def _n_missing(self, rows: Rows) -> NDArray[np.int64]:
+        """How many labels the leaves of each row do not have."""
+        ids, _ = self.model_.best(rows, min(self.model_.n_labels, self.model_.most_answers()))
+        return self.model_.n_labels - (ids >= 0).sum(axis=1)
+
+    def perplexity(self, X: Any, y: Any) -> Perplexity:
+        """The perplexity of the labels over the rows whose label is in their leaf, and the share of those rows.
+
+        With `smoothing` every label has a probability, and the share is one.
+        """
+        own = np.asarray(self.predict_proba_of(X, np.asarray(y).reshape(-1, 1)))[:, 0].astype(np.float64)
+        covered = own > 0
+        mean = float(-np.log(own[covered]).mean()) if covered.any() else math.inf
+        return Perplexity(math.exp(mean), float(covered.mean()))
+
+    @answers
+    def explain(self, x: Any, n_features: int = 5, tree: int = 0) -> Explanation:
+        """The way of one row: at each decision its score, and the features that added most to it."""
+        rows = self._rows_to_predict(x if np.ndim(x) != 1 else np.asarray(x).reshape(1, -1))
+        if len(rows) != 1:
+            raise ValueError(f"explain takes one row, got {len(rows)}.")
+        structure, values = self.model_.structure, _dense_row(rows, self.model_.n_features)
+        leaf, steps = int(self.model_.leaves_of(rows)[0, tree]), []
+        path, node = _path_to(leaf, structure.roots[tree], structure.children), int(structure.roots[tree])
+        for side in path:
+            added = self.model_.plane(node) * values
+            order = np.argsort(-np.abs(added), kind="stable")[:n_features]
+            features = [(self._feature(int(f)), float(added[f])) for f in order if added[f]]
+            score = float(added.sum(dtype=np.float64)) + float(self.model_.plane_bias[node])
+            steps.append(Step(node, ("left", "right")[side], score, features))
+            node = int(structure.children[node, side])
+        ids = structure.classes[structure.starts[leaf] : structure.starts[leaf + 1]]
+        return Explanation(steps, leaf, self._labels_of(ids.astype(np.int64)[None])[0])
+
+    def _feature(self, number: int) -> Any:
+        """The name of a feature, or its id."""
+        if self._feature_numbers is not None:
+            return self._feature_numbers.id_of(number)
+        return self.feature_names_in_[number] if hasattr(self, "feature_names_in_") else number
+
+    @property
+    def history_(self) -> list[Record]:
+        """How training stood after all nodes of each depth, tree after tree."""
+        return [record for state in self.states_ or [] for record in state.history]
+
+    @at_rest
+    def node_labels(self) -> NodeLabels:
+        """Which labels stand where in the tree, of several trees in the first; for `show_tree` and `plot_tree`."""
+        return self.model_.node_labels()
+
+    @at_rest
+    def describe(self) -> dict[str, Any]:
+        """What the model is, in figures."""
+        model = self.model_
+        return {
+            **super().describe(),
+            "trees": len(model.structure.roots),
+            "depth": model.depth,
+            "leaves": model.n_leaves,
+            "classes_of_a_leaf": round(float(np.diff(model.structure.starts).mean()), 1),
+            "alpha": self.alpha_,
+        }
+
+    # --- saving -----------------------------------------------------------------------------------------
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        header, arrays = self.model_.parts()
+        header |= {"alpha": self.alpha_, "states": []}
+        if resume and self.states_ is not None:
+            for i, state in enumerate(self.states_):
+                own, parts = state_parts(state)
+                header["states"].append(own)
+                arrays |= {f"state{i}/{name}": array for name, array in parts.items()}
+        return header, arrays
+
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> SoftmaxTreeModel:
+        model = SoftmaxTreeModel.from_parts(header, arrays, len(self.label_index_))
+        self.alpha_, self.states_ = real_number("alpha", header["alpha"]), None
+        if header["states"]:
+            self.states_ = []
+            for i, own in enumerate(header["states"]):
+                start = f"state{i}/"
+                parts = {
+                    name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)
+                }
+                self.states_.append(state_from_parts(own, parts, model.n_features, model.n_labels))
+        return model
+
+
+@modelfile.saveable
+class SoftmaxForest(SoftmaxTree):
+    """Softmax trees from different starts, whose probabilities are averaged: more accurate than one larger tree.
+
+    The parameters that are not named here are those of `SoftmaxTree`.
+
+    Parameters
+    ----------
+    n_trees : int
+        How many.
+
+    Examples
+    --------
+    >>> import treemax
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.2]] * 10
+    >>> model = treemax.SoftmaxForest(n_trees=2, verbose=0).fit(X, ["north", "east", "north", "east"] * 10)
+    >>> model.predict([[0.0, 2.0]])
+    array(['north'], dtype='<U5')
+    """
+
+    def __init__(
+        self,
+        n_trees: int = 4,
+        depth: int | str = "auto",
+        leaf_classes: int | str | None = "auto",
+        alpha: float | str = 0.01,
+        ridge: float | str = "auto",
+        plane_penalty: float = 10.0,
+        iterations: int = 5,
+        missing: str = ZERO_ONE,
+        beta: float = 100.0,
+        start: str = "balanced",
+        spill: float | str = "auto",
+        growth: float = 0.02,
+        early_share: float = 1.0,
+        smoothing: float = 0.0,
+        tolerance: float = 1e-3,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.n_trees = n_trees
+        super().__init__(
+            depth, leaf_classes, alpha, ridge, plane_penalty, iterations, missing, beta, start, spill, growth, early_share, smoothing, tolerance, warm_start, n_jobs,
+            random_state, verbose,
+        )  # fmt: skip
+
+    def _check_parameters(self) -> None:
+        check_number("n_trees", self.n_trees, whole=True, least=1)
+        super()._check_parameters()
+
+    @property
+    def _n_trees(self) -> int:
+        return int(self.n_trees)
+
+
+def _in_words(history: Sequence[Record]) -> str:
+    """How training stands, for beside the progress bar; the training error is that after the last whole iteration."""
+    last = history[-1]
+    words = [f"iteration {last.iteration + 1}", f"depth {last.depth}"]
+    if not math.isnan(last.objective):
+        words.append(f"objective {last.objective:,.0f}")
+    errors = [record.error for record in history if not math.isnan(record.error)]
+    return ", ".join(words + [f"training error {error:.1%}" for error in errors[-1:]])
+
+
+def _are_dense(rows: Rows) -> bool:
+    used = rows.nnz if isinstance(rows, SparseRows) else np.count_nonzero(rows)
+    return bool(used >= DENSE * rows.shape[0] * rows.shape[1])
+
+
+def _dense_row(rows: Rows, n_features: int) -> NDArray[np.float32]:
+    if isinstance(rows, np.ndarray):
+        return rows[0]
+    out = np.zeros(n_features, np.float32)
+    known = rows.indices < n_features
+    out[rows.indices[known]] = rows.values[known]
+    return out
+
+
+def _path_to(leaf: int, root: int, children: NDArray[np.int32]) -> list[int]:
+    """The sides taken from a root to a leaf."""
+    target, path = -1 - leaf, []
+    while target != root:
+        node, side = (int(found[0]) for found in np.nonzero(children == target))
+        path.append(side)
+        target = node
+    return path[::-1]

@@ -1,0 +1,440 @@
+"""Softmax trees at rest: a hard path in each tree, and the softmax of the leaf at its end.
+
+One structure holds a tree or a forest, whose answer is the mean of those of its trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, SparseRows, ascends
+from treemax.kernels import search as sparse_kernels
+from treemax.models.one_vs_all.model import SCORES_AT_ONCE, densified, sparsified
+from treemax.models.parts import expect, truth, whole_number
+from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
+from treemax.models.softmax_tree import kernels
+from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
+from treemax.parallel.threads import run_all
+from treemax.trees import NodeLabels
+
+FILLED = 0.7  # of a node's table of features
+ROWS_AT_ONCE = 1024  # those that come to the same leaf share what they read
+ROWS_OF_A_THREAD = 256  # at least, where there are as many
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A decision node: right where the score is not below zero. `node` is its number in training."""
+
+    coef: Any  # [1, features]
+    bias: float
+    left: Branch | Softmax
+    right: Branch | Softmax
+    node: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """A leaf."""
+
+    classes: NDArray[np.int64]
+    coef: Any  # [classes, features]
+    bias: NDArray[np.float32]
+
+
+@dataclass
+class SoftmaxTreeModel:
+    """Trees packed for answering."""
+
+    n_labels: int
+    n_features: int
+    structure: Structure
+    plane_bias: NDArray[np.float32]
+
+    @classmethod
+    def pack(cls, trees: list[Branch | Softmax], n_labels: int, n_features: int) -> SoftmaxTreeModel:
+        """Number the nodes of all trees, each after its parent, and put their weights into one structure."""
+        branches: list[Branch] = []
+        leaves: list[Softmax] = []
+        links: list[tuple[int, int]] = []
+
+        def number(tree: Branch | Softmax) -> int:
+            if isinstance(tree, Softmax):
+                leaves.append(tree)
+                return -len(leaves)
+            own = len(branches)
+            branches.append(tree)
+            links.append((0, 0))
+            links[own] = (number(tree.left), number(tree.right))
+            return own
+
+        roots = np.array([number(tree) for tree in trees], np.int32)
+        starts = np.concatenate([[0], np.cumsum([len(leaf.classes) for leaf in leaves])]).astype(np.int64)
+        structure = Structure(
+            roots, np.array(links, np.int32).reshape(-1, 2), starts, np.concatenate([leaf.classes for leaf in leaves]).astype(np.int32)
+        )  # fmt: skip
+        kind = SparseSoftmaxTrees if sp.issparse(leaves[0].coef) else DenseSoftmaxTrees
+        plane_bias = np.array([branch.bias for branch in branches], np.float32)
+        return kind._packed(n_labels, n_features, structure, plane_bias, branches, leaves)
+
+    @property
+    def n_branches(self) -> int:
+        return len(self.structure.children)
+
+    @property
+    def n_leaves(self) -> int:
+        return len(self.structure.starts) - 1
+
+    def node_labels(self) -> NodeLabels:
+        """The classes at each node of the first tree."""
+        codes, children = [int(self.structure.roots[0])], []
+        for code in codes:  # grows while it is walked through
+            n = len(codes)
+            children.append([n, n + 1] if code >= 0 else [])
+            codes += self.structure.children[code].tolist() if code >= 0 else []
+        starts, classes = self.structure.starts, self.structure.classes
+        own = [classes[starts[-1 - code] : starts[-code]] if code < 0 else classes[:0] for code in codes]
+        return NodeLabels.from_leaves(children, own)
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest leaf."""
+        depths, deepest = np.zeros(self.n_branches, np.int64), 0
+        for node, links in enumerate(self.structure.children):
+            deepest = max(deepest, int(depths[node]) + 1)
+            depths[links[links >= 0]] = depths[node] + 1
+        return deepest
+
+    @cached_property
+    def widest(self) -> int:
+        """The classes of the leaf that has most."""
+        return int(np.diff(self.structure.starts).max(initial=0))
+
+    def most_answers(self) -> int:
+        return self.widest * len(self.structure.roots)
+
+    def best(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k most probable classes of each row (-1 where the leaves have fewer), with their probabilities."""
+        ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+
+        n_rows, size = len(rows), _rows_at_once(len(rows), max(k, self.most_answers()), threads)
+        if n_rows <= size:
+            self._answer(rows, ids, probabilities)
+            return ids, probabilities
+
+        def answer(block: slice) -> None:
+            self._answer(rows[block], ids[block], probabilities[block])
+
+        run_all((slice(start, start + size) for start in range(0, n_rows, size)), answer, threads)
+        return ids, probabilities
+
+    def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label: zero for those that the leaves do not have."""
+        ids, scores = self.best(rows, min(self.n_labels, self.most_answers()), threads)
+        out = np.zeros((len(rows), self.n_labels), np.float32)
+        row, place = np.nonzero(ids >= 0)
+        out[row, ids[row, place]] = scores[row, place]
+        return out
+
+    # --- what differs between dense and sparse rows -----------------------------------------------------
+
+    @classmethod
+    def _packed(
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
+        leaves: list[Softmax],
+    ) -> SoftmaxTreeModel:  # fmt: skip
+        raise NotImplementedError
+
+    def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
+        raise NotImplementedError
+
+    def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
+        """The leaf that each row comes to in each tree."""
+        raise NotImplementedError
+
+    def plane(self, branch: int) -> NDArray[np.float32]:
+        """The weights of a decision node, one for each feature."""
+        raise NotImplementedError
+
+    # --- to a file and back -----------------------------------------------------------------------------
+
+    def parts(self) -> tuple[dict[str, Any], Arrays]:
+        """The model as a JSON-able header and arrays."""
+        header = {"n_features": self.n_features, "sparse": isinstance(self, SparseSoftmaxTrees)}
+        arrays: Arrays = dict(zip(Structure._fields, self.structure))
+        return header, {**arrays, "plane_bias": self.plane_bias, **self._weights()}
+
+    def _weights(self) -> Arrays:
+        raise NotImplementedError
+
+    @classmethod
+    def from_parts(cls, header: dict[str, Any], arrays: Arrays, n_labels: int) -> SoftmaxTreeModel:
+        """The model back from its parts; what does not fit together is a ValueError."""
+        structure = _checked_structure(arrays, n_labels)
+        plane_bias = expect(arrays, "plane_bias", np.float32, (len(structure.children),))
+        kind = SparseSoftmaxTrees if truth("sparse", header["sparse"]) else DenseSoftmaxTrees
+        n_features = whole_number("n_features", header["n_features"], least=1)
+        return kind._restored(n_labels, n_features, structure, np.array(plane_bias), arrays)
+
+    @classmethod
+    def _restored(
+        cls,
+        n_labels: int,
+        n_features: int,
+        structure: Structure,
+        plane_bias: NDArray[np.float32],
+        arrays: Arrays,
+    ) -> SoftmaxTreeModel:
+        raise NotImplementedError
+
+
+@dataclass
+class DenseSoftmaxTrees(SoftmaxTreeModel):
+    """Trees over dense rows: planes in float32, the weights of leaves in half precision."""
+
+    planes: NDArray[np.float32]
+    leaves: Leaves
+
+    @classmethod
+    def _packed(
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
+        leaves: list[Softmax],
+    ) -> DenseSoftmaxTrees:  # fmt: skip
+        planes = np.zeros((len(branches), n_features), np.float32)
+        for branch, own in zip(branches, planes):
+            own[:] = branch.coef[0]
+        n = int(structure.starts[-1])
+        halves, scale = np.empty((n, n_features), np.uint16), np.empty(n, np.float32)
+        bias = np.concatenate([leaf.bias for leaf in leaves])
+        for leaf, start, end in zip(leaves, structure.starts, structure.starts[1:]):
+            for first in range(0, end - start, SCORERS_AT_ONCE):
+                some = leaf.coef[first : first + SCORERS_AT_ONCE]
+                zeros = np.zeros(len(some), np.float32)
+                small: Any = for_answers(dense_scorers(some, some, zeros, zeros))
+                own_rows = slice(start + first, start + first + len(some))
+                halves[own_rows], scale[own_rows] = small.halves, small.scale
+        packed = _in_panels(halves, scale, bias, structure.starts)
+        return cls(n_labels, n_features, structure, plane_bias, planes, packed)
+
+    def _form(self, rows: Rows) -> NDArray[np.float32]:
+        return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
+
+    def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
+        predict: Any = kernels.predict
+        predict(
+            self._form(rows), *self.structure, self.planes, self.plane_bias, *self.leaves, self.widest, self.n_labels, ids,
+            probabilities,
+        )  # fmt: skip
+
+    def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
+        found = np.empty(len(rows) * len(self.structure.roots), np.int64)
+        kernels.paths(self._form(rows), self.structure, Planes(self.planes, self.plane_bias), found)
+        return found.reshape(len(rows), -1)
+
+    def plane(self, branch: int) -> NDArray[np.float32]:
+        return self.planes[branch]
+
+    def _weights(self) -> Arrays:
+        n = int(self.structure.starts[-1])
+        halves = _by_class(self.leaves.halves, self.structure.starts, self.n_features).view(np.float16)
+        return {
+            "planes": self.planes,
+            "halves": halves,
+            "scale": self.leaves.scale[:n],
+            "bias": self.leaves.bias[:n],
+        }
+
+    @classmethod
+    def _restored(
+        cls,
+        n_labels: int,
+        n_features: int,
+        structure: Structure,
+        plane_bias: NDArray[np.float32],
+        arrays: Arrays,
+    ) -> DenseSoftmaxTrees:
+        n = int(structure.starts[-1])
+        planes = expect(arrays, "planes", np.float32, (len(structure.children), n_features))
+        halves = expect(arrays, "halves", np.float16, (n, n_features)).view(np.uint16)
+        scale, bias = (expect(arrays, name, np.float32, (n,)) for name in ("scale", "bias"))
+        packed = _in_panels(halves, scale, bias, structure.starts)
+        return cls(n_labels, n_features, structure, plane_bias, np.array(planes), packed)
+
+
+@dataclass
+class SparseSoftmaxTrees(SoftmaxTreeModel):
+    """Trees over sparse rows: every node has a hash table from features to its weights, as a label tree has."""
+
+    tables: NDArray[np.int64]
+    slots: NDArray[np.uint64]
+    entries: NDArray[np.uint32]
+    bias: NDArray[np.float32]
+
+    @classmethod
+    def _packed(
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
+        leaves: list[Softmax],
+    ) -> SparseSoftmaxTrees:  # fmt: skip
+        nodes: list[Branch | Softmax] = [*branches, *leaves]
+        columns = [_by_feature(node.coef) for node in nodes]
+        sizes = [int(np.ceil(len(part[0]) / FILLED)) + 1 if len(part[0]) else 0 for part in columns]
+        tables = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        widths = np.concatenate([np.ones(len(branches), np.int64), np.diff(structure.starts)])
+        n_entries = sum(
+            int(np.minimum(np.diff(part[1]), (width + 1) // 2).sum()) for part, width in zip(columns, widths)
+        )
+        if max(n_entries, tables[-1]) >= 2**32 - 1:
+            raise MemoryError(f"{n_entries:,} weights are too many for one structure; raise alpha.")
+        slots, entries = np.empty(tables[-1] + 1, np.uint64), np.empty(n_entries, np.uint32)
+        offset = 0
+        for node, (part, width) in enumerate(zip(columns, widths)):
+            own = slots[tables[node] : tables[node + 1]]
+            fill_table: Any = sparse_kernels.fill_table
+            offset = fill_table(*part, int(width), own, entries, offset)
+        slots[-1] = sparse_kernels.NO_FEATURE << np.uint64(32) | np.uint64(n_entries)
+        bias = np.concatenate([plane_bias, *(leaf.bias for leaf in leaves)])
+        return cls(n_labels, n_features, structure, plane_bias, tables, slots, entries[:offset], bias)
+
+    def _nodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the biases of each node begin, and how many it has."""
+        n, starts = self.n_branches, self.structure.starts
+        first = np.concatenate([np.arange(n), n + starts[:-1]])
+        return first, np.concatenate([np.ones(n, np.int64), np.diff(starts)])
+
+    def _arguments(self, rows: Rows) -> tuple[Any, ...]:
+        """What both kernels take first."""
+        own = sparsified(rows)
+        longest = int(np.diff(own.indptr).max(initial=0))
+        room = np.zeros(16 * (self.widest // 16 + 2), np.float32)
+        return (
+            own.indptr, own.indices, own.values, self.structure.roots, self.structure.children, *self._nodes(), self.tables,
+            self.slots, self.entries, self.bias, np.zeros(longest + 1, np.uint64), room,
+        )  # fmt: skip
+
+    def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
+        *first, found, room = self._arguments(rows)
+        mass, touched = np.zeros(self.n_labels, np.float32), np.zeros(self.most_answers(), np.int64)
+        predict: Any = sparse_kernels.hard_softmax
+        predict(*first, self.structure.classes, found, room, mass, touched, ids, probabilities)
+
+    def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
+        leaves = np.empty((len(rows), len(self.structure.roots)), np.int64)
+        follow: Any = sparse_kernels.hard_paths
+        follow(*self._arguments(rows), leaves)
+        return leaves
+
+    def plane(self, branch: int) -> NDArray[np.float32]:
+        _, n_children = self._nodes()
+        nodes, features, _, _, weights = sparse_kernels.unpacked(
+            self.tables, self.slots, self.entries, n_children
+        )
+        first = np.searchsorted(nodes, [branch, branch + 1])
+        out = np.zeros(self.n_features, np.float32)
+        out[features[slice(*first)]] = weights[
+            slice(*first)
+        ]  # nodes before the leaves have a weight a feature
+        return out
+
+    def _weights(self) -> Arrays:
+        return {"tables": self.tables, "slots": self.slots, "entries": self.entries, "bias": self.bias}
+
+    @classmethod
+    def _restored(
+        cls,
+        n_labels: int,
+        n_features: int,
+        structure: Structure,
+        plane_bias: NDArray[np.float32],
+        arrays: Arrays,
+    ) -> SparseSoftmaxTrees:
+        n_nodes = len(structure.children) + len(structure.starts) - 1
+        tables = np.array(expect(arrays, "tables", np.int64, (n_nodes + 1,)))
+        if tables[0] != 0 or not ascends(tables):
+            raise ValueError("the tables of the nodes are not in order")
+        slots = np.array(expect(arrays, "slots", np.uint64, (int(tables[-1]) + 1,)))
+        entries = np.array(expect(arrays, "entries", np.uint32, (len(arrays["entries"]),)))
+        n_bias = len(structure.children) + int(structure.starts[-1])
+        bias = np.array(expect(arrays, "bias", np.float32, (n_bias,)))
+        own = cls(n_labels, n_features, structure, plane_bias, tables, slots, entries, bias)
+        _, n_children = own._nodes()
+        if not sparse_kernels.is_sound(tables, slots, entries, n_children):
+            raise ValueError("the packed weights do not fit together")
+        return own
+
+
+def _rows_at_once(n_rows: int, n_answers: int, threads: int) -> int:
+    """Many, but so that no thread is without rows, and the scores of a block stay in bounds."""
+    fair = max(ROWS_OF_A_THREAD, -(-n_rows // threads))
+    return min(ROWS_AT_ONCE, fair, max(1, SCORES_AT_ONCE // n_answers))
+
+
+def _panels(starts: NDArray[np.int64]) -> Iterator[slice]:
+    """The classes of each panel: sixteen of a leaf, or those that are left if they are more than few."""
+    for start, end in pairwise(starts.tolist()):
+        for first in range(start, end - FEW, PANEL):
+            yield slice(first, min(first + PANEL, end))
+
+
+def _in_panels(
+    halves: NDArray[np.uint16],
+    scale: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    starts: NDArray[np.int64],
+) -> Leaves:
+    """Weights of one class after the other as the kernel reads them, with a panel to spare at the end."""
+    packed = np.concatenate([halves.ravel(), np.zeros(PANEL, np.uint16)])
+    own_rows = packed[: halves.size].reshape(halves.shape)
+    for own in _panels(starts):
+        own_rows[own] = halves[own].T.reshape(-1, halves.shape[1])
+    spare = np.zeros(PANEL, np.float32)
+    return Leaves(packed, np.concatenate([scale, spare]), np.concatenate([bias, spare]))
+
+
+def _by_class(packed: NDArray[np.uint16], starts: NDArray[np.int64], n_features: int) -> NDArray[np.uint16]:
+    """The weights of one class after the other back from the panels."""
+    halves = packed[:-PANEL].reshape(-1, n_features).copy()
+    for own in _panels(starts):
+        halves[own] = halves[own].reshape(n_features, -1).T
+    return halves
+
+
+def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
+    """The weights other than zero, feature by feature: features, where each begins, outputs and values."""
+    columns = sp.csc_matrix(coef)
+    columns.eliminate_zeros()
+    columns.sort_indices()
+    features = np.flatnonzero(np.diff(columns.indptr))
+    starts = np.concatenate([columns.indptr[features], columns.indptr[-1:]]).astype(np.int64)
+    return (
+        features.astype(np.uint32),
+        starts,
+        columns.indices.astype(np.uint32),
+        columns.data.astype(np.float32),
+    )
+
+
+def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:
+    """Every node but the roots has one parent, which comes before it; leaves have classes that there are."""
+    n, n_leaves = len(arrays["children"]), len(arrays["starts"]) - 1
+    children = expect(arrays, "children", np.int32, (n, 2))
+    roots = expect(arrays, "roots", np.int32, (len(arrays["roots"]),))
+    starts = expect(arrays, "starts", np.int64, (n_leaves + 1,))
+    named = np.sort(np.concatenate([roots, children.ravel()]).astype(np.int64))
+    later = (children < 0) | (children > np.arange(n)[:, None])
+    if n_leaves < 1 or not later.all() or (named != np.arange(-n_leaves, n)).any() or not len(roots):
+        raise ValueError("the nodes are no trees")
+    if starts[0] != 0 or not ascends(starts, strictly=True):
+        raise ValueError("the classes of the leaves are not in order")
+    classes = expect(arrays, "classes", np.int32, (int(starts[-1]),))
+    if (classes < 0).any() or (classes >= n_labels).any():
+        raise ValueError("the classes of the leaves do not fit the labels")
+    return Structure(*(np.array(array) for array in (roots, children, starts, classes)))

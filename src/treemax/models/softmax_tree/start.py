@@ -1,0 +1,205 @@
+"""Where tree alternating optimisation begins: a leaf for every row, or hyperplanes at random.
+
+Section 4.2 and Appendix A of Zharmagambetov et al. (2021); `balanced_leaves` is ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from treemax.inputs.rows import Rows, SparseRows
+
+HALVINGS = 12  # iterations of 2-means with two halves of the same size
+ROWS_AT_ONCE = 16_384  # whose covariance is computed together
+SHRINKAGE = 0.1  # of the covariance within classes towards a multiple of the identity
+
+Indices = NDArray[np.int64]
+
+
+def as_matrix(rows: Rows) -> Any:
+    """Rows as NumPy or SciPy multiply them."""
+    return rows.to_scipy() if isinstance(rows, SparseRows) else rows
+
+
+def class_means(rows: Rows, labels: Indices, n_labels: int) -> tuple[Any, NDArray[np.float64]]:
+    """The mean row of every class, zero for classes without rows, and how many rows each has."""
+    counts = np.bincount(labels, minlength=n_labels).astype(np.float64)
+    shares = (1.0 / np.maximum(counts, 1.0))[labels].astype(np.float32)
+    member = sp.csr_matrix((shares, (labels, np.arange(len(labels)))), shape=(n_labels, len(labels)))
+    return member @ as_matrix(rows), counts
+
+
+# --- the paper's ---------------------------------------------------------------------------------------
+
+
+def prototype_leaves(
+    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState
+) -> Indices:
+    """Weighted k-means over the class means, and greedy merging of the clusters: the leaf of every row."""
+    means, counts = class_means(rows, labels, n_labels)
+    present = np.flatnonzero(counts)
+    leaf_of_class = np.zeros(n_labels, np.int64)
+    leaf_of_class[present] = _clustered(means[present], counts[present], depth, random)
+    return leaf_of_class[labels]
+
+
+def kmeans_leaves(rows: Rows, depth: int, random: np.random.RandomState) -> Indices:
+    """The same with k-means over all rows."""
+    return _clustered(as_matrix(rows), np.ones(len(rows)), depth, random)
+
+
+def _clustered(
+    points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState
+) -> Indices:
+    n_clusters = min(2**depth, points.shape[0])
+    found = KMeans(n_clusters, n_init=1, random_state=random).fit(points, sample_weight=weights)
+    sizes = np.bincount(found.labels_, weights=weights, minlength=n_clusters)
+    order = merged_order(found.cluster_centers_, sizes, depth)
+    return order[found.labels_]
+
+
+def merged_order(centres: NDArray[Any], sizes: NDArray[Any], depth: int) -> Indices:
+    """A leaf for every cluster: the two closest of a depth become siblings, then the two closest of the rest.
+
+    With fewer clusters than leaves, some leaves stay empty.
+    """
+    n_leaves = 2**depth
+    members = [[i] for i in range(len(centres))] + [[] for _ in range(n_leaves - len(centres))]
+    means = np.zeros((n_leaves, centres.shape[1]))
+    means[: len(centres)] = centres
+    weights = np.zeros(n_leaves)
+    weights[: len(sizes)] = sizes
+    while len(members) > 1:
+        pairs = _closest_pairs(means, np.array([bool(member) for member in members]))
+        total = np.maximum(weights[pairs].sum(axis=1), 1e-30)
+        means = (means[pairs] * weights[pairs][:, :, None]).sum(axis=1) / total[:, None]
+        weights = weights[pairs].sum(axis=1)
+        # all members keep the length of a complete subtree: empty places are -1
+        width = n_leaves // len(members)
+        members = [_padded(members[a], width) + _padded(members[b], width) for a, b in pairs]
+    order = np.zeros(len(centres), np.int64)
+    for leaf, cluster in enumerate(members[0]):
+        if cluster >= 0:
+            order[cluster] = leaf
+    return order
+
+
+def _padded(member: list[int], width: int) -> list[int]:
+    return member + [-1] * (width - len(member))
+
+
+def _closest_pairs(means: NDArray[np.float64], used: NDArray[np.bool_]) -> Indices:
+    """All items in pairs: the two closest, then the two closest of those that are left, those without rows last."""
+    n = len(means)
+    square = (means**2).sum(axis=1)
+    distance = square[:, None] + square[None, :] - 2.0 * means @ means.T
+    distance[~used] = distance[:, ~used] = np.finfo(np.float64).max / 2
+    a, b = np.triu_indices(n, 1)
+    free, pairs = np.ones(n, bool), []
+    for at in np.argsort(distance[a, b], kind="stable"):
+        if free[a[at]] and free[b[at]]:
+            free[a[at]] = free[b[at]] = False
+            pairs.append((a[at], b[at]))
+    return np.array(pairs)
+
+
+def random_planes(
+    rows: Rows, depth: int, random: np.random.RandomState
+) -> list[tuple[NDArray[np.float32], float]]:
+    """Unit vectors drawn at random, each through the median of the rows that come to its node."""
+    matrix = as_matrix(rows)
+    sets: list[Indices] = [np.arange(len(rows))]
+    planes = []
+    for node in range(2**depth - 1):
+        direction: Any = random.normal(size=rows.shape[1])
+        weights = (direction / np.sqrt(max(float(direction @ direction), 1e-30))).astype(np.float32)
+        own = sets[node]
+        score = matrix[own] @ weights
+        bias = -float(np.median(score)) if len(own) else 0.0
+        right = score + np.float32(bias) >= 0
+        sets += [own[~right], own[right]]
+        planes.append((weights, bias))
+    return planes
+
+
+# --- ours ----------------------------------------------------------------------------------------------
+
+
+def balanced_leaves(
+    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState
+) -> Indices:
+    """Classes halved again and again by 2-means into halves with the same number of rows: the leaf of every row.
+
+    Class means of dense rows are whitened first by the covariance within classes: directions count by how
+    well they separate classes. Those of sparse rows are scaled to length one.
+    """
+    means, counts = class_means(rows, labels, n_labels)
+    present = np.flatnonzero(counts)
+    if isinstance(rows, SparseRows):
+        lengths = np.sqrt(means.multiply(means).sum(axis=1)).A1
+        points = sp.diags((1.0 / np.maximum(lengths, 1e-30)).astype(np.float32)) @ means
+    else:
+        points = (means - rows.mean(axis=0)) @ _whitening(rows, labels, means)
+    leaf_of_class = np.zeros(n_labels, np.int64)
+    leaf_of_class[present] = _halved(points[present].astype(np.float32), counts[present], depth, random)
+    return leaf_of_class[labels]
+
+
+def _whitening(rows: NDArray[np.float32], labels: Indices, means: NDArray[np.float32]) -> NDArray[np.float64]:
+    covariance = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), ROWS_AT_ONCE):  # all differences at once would double the memory
+        some = slice(start, start + ROWS_AT_ONCE)
+        within = (rows[some] - means[labels[some]]).astype(np.float64)
+        covariance += within.T @ within
+    covariance /= max(1, len(rows))
+    scale = max(float(np.trace(covariance)) / len(covariance), 1e-30)
+    covariance = (1.0 - SHRINKAGE) * covariance + SHRINKAGE * scale * np.eye(len(covariance))
+    values, vectors = np.linalg.eigh(covariance)
+    return (vectors / np.sqrt(values)) @ vectors.T
+
+
+def _halved(points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState) -> Indices:
+    leaves = np.zeros(points.shape[0], np.int64)
+    for _ in range(depth):
+        following = np.zeros_like(leaves)
+        for leaf in np.unique(leaves):
+            own = np.flatnonzero(leaves == leaf)
+            following[own] = 2 * leaf + _second_half(points[own], weights[own], random)
+        leaves = following
+    return leaves
+
+
+def _second_half(
+    points: Any, weights: NDArray[np.float64], random: np.random.RandomState
+) -> NDArray[np.bool_]:
+    """Which points are in the second of two halves of about the same weight, by 2-means from two points drawn."""
+    n = points.shape[0]
+    if n == 1:
+        return np.zeros(1, bool)
+    first, second = random.choice(n, 2, replace=False)
+    direction = _dense_row(points[second]) - _dense_row(points[first])
+    chosen = np.zeros(n, bool)
+    for _ in range(HALVINGS):
+        order = np.argsort(np.asarray(points @ direction).ravel(), kind="stable")
+        heaviest = np.cumsum(weights[order]) - 0.5 * weights[order]
+        cut = int(np.clip(np.searchsorted(heaviest, 0.5 * weights.sum()), 1, n - 1))
+        now = np.zeros(n, bool)
+        now[order[cut:]] = True
+        if (now == chosen).all():
+            break
+        chosen = now
+        direction = _weighted_mean(points, weights * chosen) - _weighted_mean(points, weights * ~chosen)
+    return chosen
+
+
+def _weighted_mean(points: Any, weights: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.asarray((weights / weights.sum()).astype(np.float32) @ points).ravel()
+
+
+def _dense_row(row: Any) -> NDArray[np.float32]:
+    return np.asarray(row.toarray() if sp.issparse(row) else row).ravel()

@@ -1,0 +1,679 @@
+"""Tree alternating optimisation of a softmax tree: Algorithm 1 of Zharmagambetov et al. (2021), in its words.
+
+The tree is complete. Node i has the children 2 i + 1 (left) and 2 i + 2 (right); a row goes right where the
+score of the node's hyperplane is not below zero. A leaf has a softmax over its own few classes. An iteration
+updates all nodes from the leaves to the root, each on its *reduced set*, the rows that come to it. A node's
+new parameters are taken only if the objective of its reduced problem does not rise: the objective of the
+whole tree is the sum of what its nodes add to it, and so never rises either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.models.softmax_tree.solvers import Matrix, l1_logistic, l1_softmax, penalty
+from treemax.models.softmax_tree.start import balanced_leaves
+from treemax.parallel.pools import Arrays, Crew, Table, all_results
+
+ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
+ROWS_AT_ONCE = 4096  # scored together
+ROWS_TO_SPLIT = 2  # for every class that a leaf may have: smaller ones are not split
+LEAST_CHANCE = 0.02  # with which a row comes to a leaf that learns from it, with spill
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """The hyperplane of a decision node."""
+
+    coef: Matrix  # [1, features]
+    bias: float
+
+    @property
+    def size(self) -> float:
+        """The sum of the absolute weights."""
+        return penalty(self.coef, alpha=1.0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it sends every row to the left: the place of a node that a tree does not have."""
+        return self.bias == -math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """The softmax of a leaf, over `classes` in ascending order; a leaf that no row ever came to has none."""
+
+    classes: Indices
+    coef: Matrix  # [classes, features]
+    bias: NDArray[np.float32]
+
+    def places(self, labels: Indices) -> Indices:
+        """Where labels are among the classes, -1 for those that are not."""
+        if not len(self.classes):
+            return np.full(len(labels), -1)
+        place = np.minimum(np.searchsorted(self.classes, labels), len(self.classes) - 1)
+        return np.where(self.classes[place] == labels, place, -1)
+
+
+class Lesson(NamedTuple):
+    """The rows that a leaf learns from, and how much each counts."""
+
+    rows: Indices
+    weights: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is minimised, and how."""
+
+    alpha: float
+    n_classes: int  # of a leaf, at most
+    missing: str = ZERO_ONE
+    beta: float = 100.0
+    spill: float = 0.0  # how uncertain the side of a row is to the leaves, in deviations of the node's scores
+    tolerance: float = 1e-3  # of the solvers
+    max_steps: int = 200  # of the solvers, at one node
+    ridge: float = 0.0  # of the leaves: half of it is what the square of a weight costs
+    plane_ridge: float = 0.0
+    plane_alpha: float | None = None  # None: alpha
+    growth: float = (
+        1.0  # leaves that miss the class of a larger share of their rows are split between iterations
+    )
+    early_share: float = 1.0  # of the rows: what all iterations but the last learn from
+
+    @property
+    def plane_costs(self) -> tuple[float, float]:
+        """The alpha and the ridge of decision nodes."""
+        return self.alpha if self.plane_alpha is None else self.plane_alpha, self.plane_ridge
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether the objective is one and the same throughout, and never rises."""
+        return not self.spill and self.early_share == 1.0
+
+    def penalty(self, node: Plane | Leaf) -> float:
+        """What the weights of a node add to the objective."""
+        alpha, ridge = self.plane_costs if isinstance(node, Plane) else (self.alpha, self.ridge)
+        return penalty(node.coef, alpha, ridge)
+
+
+@dataclass(frozen=True)
+class Record:
+    """How training stood after all nodes of a depth."""
+
+    iteration: int
+    depth: int  # one more than the tree has: leaves were split
+    objective: float  # NaN before the tree is whole
+    error: float  # of the training rows, after a whole iteration; NaN else
+
+
+@dataclass
+class SoftmaxTreeState:
+    """A complete tree of a depth, and how far its training has come."""
+
+    depth: int
+    planes: list[Plane | None]
+    leaves: list[Leaf | None]
+    history: list[Record] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, depth: int) -> SoftmaxTreeState:
+        return cls(depth, [None] * (2**depth - 1), [None] * 2**depth)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node has been trained, or had something to begin with."""
+        return None not in self.planes and None not in self.leaves
+
+    def penalty(self, settings: Settings) -> float:
+        """What the weights of all nodes add to the objective."""
+        return sum(settings.penalty(node) for node in [*self.planes, *self.leaves] if node is not None)
+
+
+def table_of(rows: Rows, labels: Indices) -> Table:
+    """Rows with their classes."""
+    return Table(rows, {"labels": labels})
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """What rows of a table cost, sent to a leaf or down from a node."""
+
+    table: Table  # with a column "labels"
+    settings: Settings
+
+    def plane_scores(self, plane: Plane, rows: Indices) -> NDArray[np.float32]:
+        coef: Any = plane.coef
+        weights = coef.toarray()[0] if sp.issparse(coef) else coef[0]
+        out = np.empty(len(rows), np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            out[some] = self.table.matrix[rows[some]] @ weights
+        return out + np.float32(plane.bias)
+
+    def goes_right(self, plane: Plane, rows: Indices) -> NDArray[np.bool_]:
+        return self.plane_scores(plane, rows) >= 0
+
+    def labels(self, rows: Indices) -> Indices:
+        own: Indices = self.table.columns["labels"][rows]
+        return own
+
+    def loss(self, state: SoftmaxTreeState, node: int, rows: Indices) -> NDArray[np.float64]:
+        """The loss of rows if they are sent down from a node."""
+        n_inner = 2**state.depth - 1
+        if node >= n_inner:
+            leaf = state.leaves[node - n_inner]
+            assert leaf is not None
+            return self.leaf_loss(leaf, rows)
+        plane = state.planes[node]
+        assert plane is not None
+        right, out = self.goes_right(plane, rows), np.empty(len(rows))
+        out[~right] = self.loss(state, 2 * node + 1, rows[~right])
+        out[right] = self.loss(state, 2 * node + 2, rows[right])
+        return out
+
+    def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
+        """The loss of rows at a leaf, as the objective counts it."""
+        return self.counted(*self.leaf_losses(leaf, rows))
+
+    def counted(self, cross_entropy: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Which of the two losses the objective counts, and what it takes for an infinite one."""
+        if self.settings.missing == ZERO_ONE:
+            return wrong.astype(np.float64)
+        if self.settings.missing == BETA:
+            return np.where(np.isinf(cross_entropy), self.settings.beta, cross_entropy)
+        return cross_entropy
+
+    def leaf_losses(self, leaf: Leaf, rows: Indices) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The cross-entropy of rows, infinite where the leaf has not their class, and whether its answer is wrong."""
+        cross_entropy, wrong = np.full(len(rows), np.inf), np.ones(len(rows), bool)
+        place = leaf.places(self.labels(rows))
+        present = np.flatnonzero(place >= 0)
+        for start in range(0, len(present), ROWS_AT_ONCE):
+            some = present[start : start + ROWS_AT_ONCE]
+            scores = self.table.matrix[rows[some]] @ leaf.coef.T
+            scores = (scores.toarray() if sp.issparse(scores) else scores).astype(np.float64) + leaf.bias
+            scores -= scores.max(axis=1, keepdims=True)
+            own = scores[np.arange(len(some)), place[some]]
+            cross_entropy[some] = np.log(np.exp(scores).sum(axis=1)) - own
+            wrong[some] = scores.argmax(axis=1) != place[some]
+        return cross_entropy, wrong
+
+
+# --- what workers do -----------------------------------------------------------------------------------
+
+
+class Common(NamedTuple):
+    """What the problems of all nodes of a depth have in common."""
+
+    settings: Settings
+    state: SoftmaxTreeState
+
+
+class NodeRows(NamedTuple):
+    """A node, or the place of a leaf, and the rows that come to it."""
+
+    node: int
+    rows: Indices
+
+
+class LeafProblem(NamedTuple):
+    """A leaf to be trained: the rows it learns from, `n_learned` of them, and after them those that come to it."""
+
+    place: int
+    rows: Indices
+    n_learned: int
+    weights: NDArray[np.float32]
+
+
+def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem) -> Arrays:
+    """The softmax of a leaf over its most populous classes, the change of the objective, and whether to take it.
+
+    It is not taken where it makes its reduced problem worse. With spill it always is: the rows that it learned from
+    are not those that come to it.
+    """
+    judge, settings, old = Judge(table, common.settings), common.settings, common.state.leaves[problem.place]
+    learned, reduced, weights = rows[: problem.n_learned], rows[problem.n_learned :], problem.weights
+    labels = judge.labels(learned)
+    classes, inverse = np.unique(labels, return_inverse=True)
+    if len(classes) > settings.n_classes:
+        counts = np.bincount(inverse, weights)
+        classes = np.sort(classes[np.argsort(-counts, kind="stable")[: settings.n_classes]])
+    n_features = table.rows.shape[1]
+    if not len(classes):
+        return *packed_leaf(old or empty_leaf(table)), np.array([0.0, old is None])
+    among = Leaf(classes, empty_leaf(table).coef, np.zeros(0, np.float32)).places(labels)
+    known = among >= 0
+    start = None if old is None else _start_from(old, classes, n_features)
+    found = l1_softmax(
+        table.rows, learned[known], among[known], len(classes), settings.alpha, weights[known],
+        ridge=settings.ridge, start=start, tolerance=settings.tolerance, max_iterations=settings.max_steps,
+    )  # fmt: skip
+    new = Leaf(classes, found.coef, found.bias)
+    if old is None:
+        return *packed_leaf(new), np.array([0.0, True])
+    before = _total(judge.leaf_loss(old, reduced)) + settings.penalty(old)
+    after = _total(judge.leaf_loss(new, reduced)) + settings.penalty(new)
+    taken = after <= before or settings.spill > 0
+    return *packed_leaf(new if taken else old), np.array([after - before if taken else 0.0, taken])
+
+
+def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """The hyperplane of a decision node on its pseudo-labels, the change of the objective, and whether to take it."""
+    judge, settings, state, node = Judge(table, common.settings), common.settings, common.state, problem.node
+    old = state.planes[node]
+    if old is not None and old.is_closed:
+        return *packed_plane(old), np.array([0.0, False])
+    left, right = judge.loss(state, 2 * node + 1, rows), judge.loss(state, 2 * node + 2, rows)
+    if settings.missing == DROP:
+        finite = np.isfinite(left) & np.isfinite(right)
+        rows, left, right = rows[finite], left[finite], right[finite]
+    alpha, ridge = settings.plane_costs
+    found = l1_logistic(
+        table.rows, rows, np.where(right < left, 1, -1), alpha, np.abs(right - left), ridge=ridge,
+        start=None if old is None else (old.coef, np.array([old.bias], np.float32)),
+        tolerance=settings.tolerance, max_iterations=settings.max_steps,
+    )  # fmt: skip
+    new = Plane(found.coef, float(found.bias[0]))
+    if old is None:
+        return *packed_plane(new), np.array([0.0, True])
+    before = _total(np.where(judge.goes_right(old, rows), right, left)) + settings.penalty(old)
+    after = _total(np.where(judge.goes_right(new, rows), right, left)) + settings.penalty(new)
+    taken = after <= before
+    return *packed_plane(new if taken else old), np.array([after - before if taken else 0.0, taken])
+
+
+def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """A plane between two halves of the classes of a leaf's rows, those of one beside those that are like them."""
+    settings = common.settings
+    classes, places = np.unique(table.columns["labels"][rows], return_inverse=True)
+    own, random = chosen_rows(table.rows, rows), np.random.RandomState(0)
+    sides = balanced_leaves(own, places, len(classes), 1, random)
+    alpha, ridge = settings.plane_costs
+    found = l1_logistic(
+        table.rows, rows, np.where(sides == 1, 1, -1), alpha, ridge=ridge, tolerance=settings.tolerance,
+        max_iterations=settings.max_steps,
+    )  # fmt: skip
+    return packed_plane(Plane(found.coef, float(found.bias[0])))
+
+
+def score_node(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """The scores of rows at the plane of a node."""
+    plane = common.state.planes[problem.node]
+    assert plane is not None
+    return (Judge(table, common.settings).plane_scores(plane, rows),)
+
+
+def judge_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """What the rows of a leaf add to the objective, and how many of its first answers are wrong."""
+    judge, leaf = Judge(table, common.settings), common.state.leaves[problem.node]
+    assert leaf is not None
+    cross_entropy, wrong = judge.leaf_losses(leaf, rows)
+    loss = judge.counted(cross_entropy, wrong)
+    return (np.array([_total(loss[np.isfinite(loss)]), wrong.sum()], np.float64),)
+
+
+def empty_leaf(table: Table) -> Leaf:
+    return Leaf(np.zeros(0, np.int64), _zeros(table, 0), np.zeros(0, np.float32))
+
+
+def closed_plane(table: Table) -> Plane:
+    return Plane(_zeros(table, 1), -math.inf)
+
+
+def _zeros(table: Table, n: int) -> Matrix:
+    shape = (n, table.rows.shape[1])
+    sparse = isinstance(table.rows, SparseRows)
+    return sp.csr_matrix(shape, dtype=np.float32) if sparse else np.zeros(shape, np.float32)
+
+
+def _start_from(old: Leaf, classes: Indices, n_features: int) -> tuple[Matrix, NDArray[np.float32]]:
+    """The weights of a leaf for these classes: zero for those that are new to it."""
+    place = old.places(classes)
+    known = np.flatnonzero(place >= 0)
+    bias = np.zeros(len(classes), np.float32)
+    bias[known] = old.bias[place[known]]
+    if sp.issparse(old.coef):
+        chosen = sp.csr_matrix(
+            (np.ones(len(known), np.float32), (known, place[known])), shape=(len(classes), len(old.classes))
+        )
+        return chosen @ old.coef, bias
+    coef = np.zeros((len(classes), n_features), np.float32)
+    coef[known] = old.coef[place[known]]
+    return coef, bias
+
+
+# --- results as arrays ---------------------------------------------------------------------------------
+
+
+def packed_plane(plane: Plane) -> Arrays:
+    return np.array([plane.bias]), *_packed_matrix(plane.coef)
+
+
+def packed_leaf(leaf: Leaf) -> Arrays:
+    return leaf.classes, leaf.bias, *_packed_matrix(leaf.coef)
+
+
+def _plane_from(bias: NDArray[np.float64], *coef: NDArray[Any]) -> Plane:
+    return Plane(_matrix_from(*coef), float(bias[0]))
+
+
+def _leaf_from(classes: Indices, bias: NDArray[np.float32], *coef: NDArray[Any]) -> Leaf:
+    return Leaf(classes, _matrix_from(*coef), bias)
+
+
+def _packed_matrix(coef: Any) -> Arrays:
+    return (coef.data, coef.indices, coef.indptr, np.array(coef.shape)) if sp.issparse(coef) else (coef,)
+
+
+def _matrix_from(*parts: NDArray[Any]) -> Matrix:
+    if len(parts) == 1:
+        return parts[0]
+    data, indices, indptr, shape = parts
+    return sp.csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
+
+
+# --- the tree ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tao:
+    """A tree in training: the rows with their classes, those who work, and the tree that is changed in place."""
+
+    table: Table  # as `table_of` makes it
+    crew: Crew  # who have the same table
+    settings: Settings
+    state: SoftmaxTreeState
+    learned: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the rows of an iteration
+    sets: list[Indices] = field(default_factory=list)  # the reduced set of every node
+    lessons: list[Lesson] = field(
+        default_factory=list
+    )  # what leaves learn from; more than their sets with spill
+
+    def __post_init__(self) -> None:
+        self.learned = np.arange(len(self.table))
+
+    # --- the algorithm ----------------------------------------------------------------------------------
+
+    def run(self, iterations: int, leaf_of: Indices | None = None) -> Iterator[Record]:
+        """Iterate; yields after every depth. `leaf_of` says to which leaf each row goes before there are planes.
+
+        An iteration that was stopped is taken up after the last depth that it finished.
+        """
+        state = self.state
+        done = [(record.iteration, record.depth) for record in state.history]
+        first = done[-1][0] + (done[-1][1] == 0) if done else 0
+        for iteration in range(first, iterations):
+            has_planes = None not in state.planes
+            self.learned = self.rows_to_learn(iteration, iterations)
+            self.reduce(iteration, None if has_planes else leaf_of)
+            if self._grows_before(iteration) and grown(self):
+                self.reduce(iteration)
+                state.history.append(Record(iteration, state.depth + 1, self.objective(), float("nan")))
+            value = self.objective() if state.is_whole else float("nan")
+            before = state.history[-1].objective if state.history else float("inf")
+            for depth in range(state.depth, -1, -1):
+                if (iteration, depth) in done:
+                    continue
+                value += self.update_depth(depth)
+                error = float("nan")
+                if depth == 0:
+                    self.reduce(iteration + 1)
+                    value, error = self.standing()
+                state.history.append(Record(iteration, depth, value, error))
+                yield state.history[-1]
+            if value >= before and self.settings.is_monotone:  # nothing was gained by a whole iteration
+                return
+
+    def _grows_before(self, iteration: int) -> bool:
+        """Whether leaves may be split now: when a whole iteration is behind, and nothing of this one is done."""
+        last = self.state.history[-1] if self.state.history else None
+        return (
+            self.settings.growth < 1.0
+            and last is not None
+            and (last.iteration, last.depth) == (iteration - 1, 0)
+        )
+
+    def rows_to_learn(self, iteration: int, iterations: int) -> Indices:
+        """All rows in the last iteration; before, a share of them that is drawn anew every time."""
+        n, share = len(self.table), self.settings.early_share
+        if share == 1.0 or iteration == iterations - 1:
+            return np.arange(n)
+        some = np.random.default_rng(iteration).choice(n, max(1, round(share * n)), replace=False)
+        return np.sort(some)
+
+    def update_depth(self, depth: int) -> float:
+        """Update all nodes of a depth, side by side; returns what that did to the objective."""
+        if depth == self.state.depth:
+            return self.update_leaves(range(2**depth))
+        return self.update_planes(range(2**depth - 1, 2 ** (depth + 1) - 1))
+
+    def update_leaves(self, places: range) -> float:
+        """Train the softmaxes of some leaves; returns the change of the objective."""
+        common, changes = Common(self.settings, self.state), np.zeros(len(places))
+        problems = [self._leaf_problem(place) for place in places]
+        for number, (*leaf, outcome) in self.crew.run(train_leaf, common, problems, keep=True):
+            changes[number], taken = outcome
+            if taken:
+                self.state.leaves[places[number]] = _leaf_from(*leaf)
+        return float(changes.sum())
+
+    def update_planes(self, nodes: range) -> float:
+        """Train the hyperplanes of some decision nodes of one depth; returns the change of the objective."""
+        common, changes = Common(self.settings, self.state), np.zeros(len(nodes))
+        problems = [NodeRows(node, self.sets[node]) for node in nodes]
+        for number, (*plane, outcome) in self.crew.run(train_plane, common, problems, keep=True):
+            changes[number], taken = outcome
+            if taken:
+                self.state.planes[nodes[number]] = _plane_from(*plane)
+        return float(changes.sum())
+
+    def _leaf_problem(self, place: int) -> LeafProblem:
+        learned, weights = self.lessons[place]
+        reduced = self.sets[2**self.state.depth - 1 + place]
+        return LeafProblem(place, np.concatenate([learned, reduced]), len(learned), weights)
+
+    # --- reduced sets -----------------------------------------------------------------------------------
+
+    def reduce(self, iteration: int, leaf_of: Indices | None = None) -> None:
+        """Find the rows that come to every node, by the planes or as `leaf_of` says."""
+        depth, n_inner = self.state.depth, 2**self.state.depth - 1
+        self.sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
+        self.sets[0] = self.learned
+        spreads = np.zeros(n_inner)
+        for level in range(depth):
+            nodes = range(2**level - 1, 2 ** (level + 1) - 1)
+            if leaf_of is None:
+                scores = self._scores(nodes, self.sets)
+                spreads[nodes.start : nodes.stop] = [
+                    self._spread(*pair) for pair in zip(nodes, scores, strict=True)
+                ]
+                right_of = [score >= 0 for score in scores]
+            else:
+                right_of = [leaf_of[self.sets[node]] >= _middle(_leaves_below(node, depth)) for node in nodes]
+            for node, right in zip(nodes, right_of, strict=True):
+                own = self.sets[node]
+                self.sets[2 * node + 1], self.sets[2 * node + 2] = own[~right], own[right]
+        if self.settings.spill and iteration > 0 and leaf_of is None:
+            self.lessons = self._spilled(spreads)
+        else:
+            self.lessons = [Lesson(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
+
+    def _scores(self, nodes: range, rows_of: Sequence[Indices]) -> list[NDArray[np.float32]]:
+        """The scores of the rows of each node at its plane."""
+        problems = [NodeRows(node, rows_of[node]) for node in nodes]
+        found = all_results(self.crew, score_node, Common(self.settings, self.state), problems)
+        return [scores for (scores,) in found]
+
+    def _spilled(self, spreads: NDArray[np.float64]) -> list[Lesson]:
+        """What leaves learn from if planes are uncertain: rows that may come to them, by the chance that they do.
+
+        The score of a row is taken for one with a normal error, of which `spill` says how large it is beside the
+        scores of the rows that come to the node.
+        """
+        n_inner = 2**self.state.depth - 1
+        everything = self.learned
+        rows_of = [everything] + [everything[:0]] * (2 * n_inner)
+        weights_of = [np.ones(len(everything), np.float32)] + [np.zeros(0, np.float32)] * (2 * n_inner)
+        for level in range(self.state.depth):
+            nodes = range(2**level - 1, 2 ** (level + 1) - 1)
+            for node, score in zip(nodes, self._scores(nodes, rows_of), strict=True):
+                error = float(spreads[node])
+                right = ndtr(score / error) if error > 0.0 else score >= 0
+                for child, chance in ((2 * node + 1, 1.0 - right), (2 * node + 2, right)):
+                    reached = (weights_of[node] * chance).astype(np.float32)
+                    kept = reached >= LEAST_CHANCE
+                    rows_of[child], weights_of[child] = rows_of[node][kept], reached[kept]
+        return [Lesson(*lesson) for lesson in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
+
+    def _spread(self, node: int, scores: NDArray[np.float32]) -> float:
+        """How far the score of a row may be off."""
+        plane = self.state.planes[node]
+        assert plane is not None
+        return 0.0 if plane.is_closed or not len(scores) else self.settings.spill * float(scores.std())
+
+    # --- how the tree stands ----------------------------------------------------------------------------
+
+    def objective(self) -> float:
+        """Equation 1, for the rows as the tree sends them; rows that are dropped count nothing."""
+        return self.standing()[0]
+
+    def training_error(self) -> float:
+        """The share of the rows learned from whose first answer is wrong."""
+        return self.standing()[1]
+
+    def standing(self) -> tuple[float, float]:
+        """The objective (equation 1, for the rows as the tree sends them; rows that are dropped count nothing), and the
+        share of the rows learned from whose first answer is wrong."""
+        first = 2**self.state.depth - 1
+        problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
+        common = Common(self.settings, self.state)
+        losses, wrong = np.sum(
+            [found for (found,) in all_results(self.crew, judge_leaf, common, problems)], axis=0
+        )
+        return float(losses) + self.state.penalty(self.settings), float(wrong) / max(1, len(self.learned))
+
+
+# --- growth --------------------------------------------------------------------------------------------
+
+
+def grown(tao: Tao) -> bool:
+    """Split the leaves that miss the classes of too many of their rows; returns whether there were any.
+
+    The tree becomes one deeper. A leaf that is split has two copies of itself under a plane between two halves of
+    its rows' classes: what the tree answers does not change, and the next iteration makes them different. The
+    others stay as they are, under a plane that sends every row to them.
+    """
+    state, first = tao.state, 2**tao.state.depth - 1
+    split = [place for place in range(len(state.leaves)) if _misses_many(tao, place)]
+    if not split:
+        return False
+    problems = [NodeRows(place, tao.sets[first + place]) for place in split]
+    found = all_results(tao.crew, split_leaf, Common(tao.settings, state), problems, keep=True)
+    plane_of = {place: _plane_from(*parts) for place, parts in zip(split, found, strict=True)}
+    planes = [plane_of.get(place, closed_plane(tao.table)) for place in range(len(state.leaves))]
+    leaves = []
+    for leaf, plane in zip(state.leaves, planes, strict=True):
+        leaves += [leaf, empty_leaf(tao.table) if plane.is_closed else leaf]
+    state.planes, state.leaves, state.depth = [*state.planes, *planes], leaves, state.depth + 1
+    return True
+
+
+def _misses_many(tao: Tao, place: int) -> bool:
+    leaf, rows = tao.state.leaves[place], tao.sets[2**tao.state.depth - 1 + place]
+    assert leaf is not None
+    if len(rows) < ROWS_TO_SPLIT * tao.settings.n_classes:
+        return False
+    missed = leaf.places(tao.table.columns["labels"][rows]) < 0
+    return float(missed.mean()) > tao.settings.growth
+
+
+# --- to a file and back --------------------------------------------------------------------------------
+
+
+def state_parts(state: SoftmaxTreeState) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """A whole tree as a JSON-able header and arrays, with which training goes on."""
+    planes: list[Any] = [plane for plane in state.planes if plane is not None]
+    leaves: list[Any] = [leaf for leaf in state.leaves if leaf is not None]
+    matrices = [node.coef for node in [*planes, *leaves]]
+    header = {
+        "depth": state.depth,
+        "history": [[*(None if value != value else value for value in vars(r).values())] for r in state.history],
+    }  # fmt: skip
+    arrays: dict[str, NDArray[Any]] = {
+        "plane_bias": np.array([plane.bias for plane in planes], np.float64),
+        "leaf_sizes": np.array([len(leaf.classes) for leaf in leaves], np.int64),
+        "leaf_classes": np.concatenate([leaf.classes for leaf in leaves]),
+        "leaf_bias": np.concatenate([leaf.bias for leaf in leaves]),
+    }
+    if not sp.issparse(matrices[0]):
+        return header, {**arrays, "coef": np.concatenate(matrices)}
+    coef: Any = sp.vstack(matrices, format="csr")
+    entries = {
+        "data": coef.data,
+        "indices": coef.indices.astype(np.int64),
+        "indptr": coef.indptr.astype(np.int64),
+    }
+    return header, {**arrays, **entries}
+
+
+def state_from_parts(
+    header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_features: int, n_labels: int
+) -> SoftmaxTreeState:
+    """The tree back from its parts; what does not fit together is a ValueError."""
+    depth = int(header["depth"])
+    n_planes, sizes = len(arrays["plane_bias"]), np.asarray(arrays["leaf_sizes"], np.int64)
+    n = n_planes + int(sizes.sum())
+    fits = 0 <= depth < 31 and n_planes == 2**depth - 1 and len(sizes) == 2**depth and (sizes >= 0).all()
+    fits = fits and (sizes <= len(arrays["leaf_classes"])).all()  # so that their sum is what it seems
+    classes, bias = np.array(arrays["leaf_classes"], np.int64), np.array(arrays["leaf_bias"], np.float32)
+    if not fits or len(classes) != n - n_planes or len(bias) != n - n_planes:
+        raise ValueError("the tree that was trained is not complete")
+    if (classes < 0).any() or (classes >= n_labels).any():
+        raise ValueError("the classes of the leaves do not fit the labels")
+    coef: Any
+    if "coef" in arrays:
+        coef = np.array(arrays["coef"], np.float32)
+        if coef.shape != (n, n_features):
+            raise ValueError(f"coef has shape {coef.shape}, expected {(n, n_features)}")
+    else:
+        names = ("data", "indices", "indptr")
+        coef = sp.csr_matrix(tuple(np.array(arrays[name]) for name in names), shape=(n, n_features))
+        coef.check_format()
+    ends = n_planes + np.cumsum(sizes)
+    planes = [Plane(coef[i : i + 1], float(arrays["plane_bias"][i])) for i in range(n_planes)]
+    leaves = [
+        Leaf(classes[a - n_planes : b - n_planes], coef[a:b], bias[a - n_planes : b - n_planes])
+        for a, b in zip(ends - sizes, ends)
+    ]
+    history = [
+        Record(int(i), int(d), *(float("nan") if v is None else v for v in rest))
+        for i, d, *rest in header["history"]
+    ]
+    return SoftmaxTreeState(depth, list(planes), list(leaves), history)
+
+
+def _total(losses: NDArray[np.float64]) -> float:
+    return float(losses.sum(dtype=np.float64))
+
+
+def _middle(part: slice) -> int:
+    return int(part.start + (part.stop - part.start) // 2)
+
+
+def _leaves_below(node: int, depth: int) -> slice:
+    """The places of the leaves under a node."""
+    own = int(np.log2(node + 1))
+    width, place = 2 ** (depth - own), node + 1 - 2**own
+    return slice(place * width, (place + 1) * width)

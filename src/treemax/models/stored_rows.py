@@ -1,0 +1,224 @@
+"""Rows and labels that lie on disk, because memory is too small for them.
+
+`RowWriter` takes them chunk by chunk, `StoredRows` gives them back window by window, and `Piles` deals them out in
+one pass over the disk, so that the rows that belong together can be loaded together. Files have no name: they are
+gone when nobody uses them any more, also when the process is killed. They are read and written by system calls and
+not mapped, so that what is read counts as memory only while it is held.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.labels import Targets
+from treemax.inputs.rows import SparseRows
+from treemax.kernels import dealing as kernels
+from treemax.kernels.soundness import squared_lengths
+from treemax.models.one_vs_all.training import SUMMED_TOGETHER, mean_without_outliers, squared_sum
+from treemax.replacing import temporary_room
+
+WINDOW = 2 * SUMMED_TOGETHER  # entries read from the disk at a time
+
+
+class Spool:
+    """A file without a name, to which arrays are written and from which they are read."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self.size = 0
+
+    def append(self, array: NDArray[Any]) -> int:
+        """Write an array at the end; where it begins, in bytes."""
+        start = self.size
+        self.write(start, array)
+        return start
+
+    def write(self, start: int, array: NDArray[Any]) -> None:
+        """Write an array at a place."""
+        plain: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        content = memoryview(plain)
+        with temporary_room(self._folder):
+            while content:
+                done = os.pwrite(self._file.fileno(), content, start)
+                content, start = content[done:], start + done
+        self.size = max(self.size, start)
+
+    def read(self, start: int, count: int, dtype: Any) -> NDArray[Any]:
+        """`count` numbers from a place on."""
+        array: Any = np.empty(count, dtype=dtype)
+        content = memoryview(array.view(np.uint8))
+        while content:
+            done = os.preadv(self._file.fileno(), [content], start)
+            if done == 0:
+                raise OSError("A temporary file has become shorter than what was written to it.")
+            content, start = content[done:], start + done
+        return array
+
+
+class RowWriter:
+    """Takes rows and the label ids of each, chunk by chunk."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        if folder is not None and not Path(folder).is_dir():
+            raise ValueError(f"The folder for temporary files does not exist: {folder}.")
+        self._folder = folder
+        self._indices, self._values = Spool(folder), Spool(folder)
+        self._lengths: list[NDArray[np.uint32]] = []
+        self._counts: list[NDArray[np.uint32]] = []
+        self._ids: list[NDArray[np.uint32]] = []
+        self._n_features = 1
+
+    def add(self, rows: SparseRows, targets: Targets) -> None:
+        """Append a chunk."""
+        first, last = int(rows.indptr[0]), int(rows.indptr[-1])
+        self._indices.append(rows.indices[first:last])
+        self._values.append(rows.values[first:last])
+        self._lengths.append(np.diff(rows.indptr).astype(np.uint32))
+        self._counts.append(np.diff(targets.indptr).astype(np.uint32))
+        self._ids.append(targets.ids[targets.indptr[0] : targets.indptr[-1]].copy())
+        self._n_features = max(self._n_features, rows.n_features)
+
+    def finish(self, n_features: int) -> StoredRows:
+        """All that was added; no more can be."""
+        ids = _joined(self._ids, np.uint32)
+        targets = Targets(_starts(_joined(self._counts, np.uint32)), ids)
+        return StoredRows(
+            _starts(_joined(self._lengths, np.uint32)),
+            max(n_features, self._n_features),
+            targets,
+            self._indices,
+            self._values,
+            self._folder,
+        )
+
+
+def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    joined = np.concatenate([np.empty(0, dtype=dtype), *parts])
+    parts.clear()
+    return joined
+
+
+def _starts(counts: NDArray[Any]) -> NDArray[np.int64]:
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """Rows on disk; where each begins, and the labels of each, in memory."""
+
+    indptr: NDArray[np.int64]
+    n_features: int
+    targets: Targets
+    indices: Spool
+    values: Spool
+    folder: str | os.PathLike[str] | None
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def nnz(self) -> int:
+        return int(self.indptr[-1])
+
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of entries of each row."""
+        return np.diff(self.indptr)
+
+    def part(self, start: int, stop: int) -> SparseRows:
+        """Rows `start` to `stop`, read from the disk."""
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        indices = self.indices.read(4 * first, last - first, np.uint32)
+        values = self.values.read(4 * first, last - first, np.float32)
+        return SparseRows(self.indptr[start : stop + 1] - first, indices, values, self.n_features)
+
+    def windows(self) -> Iterator[tuple[int, int]]:
+        """First row and end of stretches that are read together."""
+        start = 0
+        while start < len(self):
+            stop = int(np.searchsorted(self.indptr, self.indptr[start] + WINDOW, side="right")) - 1
+            stop = min(max(stop, start + 1), len(self))
+            yield start, stop
+            start = stop
+
+    def mean_squared_length(self) -> float:
+        """That of `learning.adagrad.mean_squared_length`, to the last bit."""
+        total = sum(
+            squared_sum(self.values.read(4 * first, min(SUMMED_TOGETHER, self.nnz - first), np.float32))
+            for first in range(0, self.nnz, SUMMED_TOGETHER)
+        )
+        if total <= 0.0:
+            return 1.0
+        parts = (self.part(start, stop) for start, stop in self.windows())
+        squared = np.concatenate([squared_lengths(part.indptr, part.values) for part in parts])
+        return mean_without_outliers(squared, total / max(1, int((self.lengths() > 0).sum())))
+
+
+class Piles:
+    """Rows dealt out to piles, in one pass over the disk; a row may go to several piles.
+
+    `rows` are numbers of rows in ascending order, and `pile_of` says to which pile each of them goes.
+    """
+
+    def __init__(
+        self, stored: StoredRows, rows: NDArray[np.uint32], pile_of: NDArray[np.uint32], n_piles: int
+    ) -> None:
+        self.stored, self.rows, self.pile_of = stored, rows, pile_of
+        lengths = stored.indptr[rows.astype(np.int64) + 1] - stored.indptr[rows]
+        self._starts = np.zeros(n_piles + 1, dtype=np.int64)
+        np.cumsum(np.bincount(pile_of, weights=lengths, minlength=n_piles), out=self._starts[1:])
+        self._lengths = lengths.astype(np.uint32)
+        self._indices, self._values = Spool(stored.folder), Spool(stored.folder)
+        at = self._starts[:-1].copy()
+        for start, stop in stored.windows():
+            low, high = np.searchsorted(rows, [start, stop])
+            if low < high:
+                self._deal(stored.part(start, stop), rows[low:high] - np.uint32(start), slice(low, high), at)
+
+    def _deal(
+        self, window: SparseRows, rows: NDArray[np.uint32], place: slice, at: NDArray[np.int64]
+    ) -> None:
+        """Append rows of a window to their piles; `at` says where each pile ends so far."""
+        pile_of = self.pile_of[place]
+        order = np.argsort(pile_of, kind="stable")
+        counts = np.bincount(pile_of, weights=self._lengths[place], minlength=len(at)).astype(np.int64)
+        indices = np.empty(int(counts.sum()), dtype=np.uint32)
+        values = np.empty(len(indices), dtype=np.float32)
+        kernels.copy_rows(window.indptr, window.indices, window.values, rows[order], indices, values)
+        ends = np.cumsum(counts)
+        for pile in np.flatnonzero(counts).tolist():
+            part = slice(int(ends[pile] - counts[pile]), int(ends[pile]))
+            self._indices.write(4 * int(at[pile]), indices[part])
+            self._values.write(4 * int(at[pile]), values[part])
+        at += counts
+
+    def load(self, pile: int) -> tuple[NDArray[np.int64], SparseRows]:
+        """Which of the rows are in a pile, and those rows, in ascending order."""
+        members = np.flatnonzero(self.pile_of == pile)
+        first, last = int(self._starts[pile]), int(self._starts[pile + 1])
+        indices = self._indices.read(4 * first, last - first, np.uint32)
+        values = self._values.read(4 * first, last - first, np.float32)
+        return members, SparseRows(_starts(self._lengths[members]), indices, values, self.stored.n_features)
+
+
+def even_piles(sizes: NDArray[np.int64], most: int) -> NDArray[np.uint32]:
+    """Things of these sizes put into piles one after the other, each pile of at most so much (or one thing)."""
+    pile_of = np.empty(len(sizes), dtype=np.uint32)
+    ends = np.cumsum(sizes)
+    start = pile = 0
+    while start < len(sizes):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        pile_of[start:stop] = pile
+        start, pile = stop, pile + 1
+    return pile_of

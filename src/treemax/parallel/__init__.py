@@ -1,0 +1,1 @@
+"""Threads, pools of workers, Ray, checkpoints and locks."""

@@ -1,0 +1,215 @@
+"""Who works on the problems of a tree's nodes: threads here, or a cluster elsewhere.
+
+A model that is trained node by node puts its rows into a `Table`, gives it to the pool that `pool_for` names, and
+gets a `Crew`. The crew runs a function of a module (`Work`) over problems; a problem carries the numbers of its rows,
+not the rows. What the function returns is arrays and nothing else, so that it can travel, and be kept. Results are
+the same whoever does the work: a function sees its rows, its problem and what is common to all problems only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.parallel.threads import for_each, one_blas_thread
+
+Arrays: TypeAlias = "tuple[NDArray[Any], ...]"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows, and columns with one entry a row: all that problems are about."""
+
+    rows: Rows
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    _scratch: list[NDArray[np.uint32]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def matrix(self) -> Any:
+        """The rows as NumPy or SciPy take them."""
+        return self.rows.to_scipy() if isinstance(self.rows, SparseRows) else self.rows
+
+    @contextmanager
+    def scratch(self) -> Iterator[NDArray[np.uint32]]:
+        """A zero for every feature, to be left as it was: threads use a few again and again, since fresh memory takes
+        longer than the work of a small node."""
+        try:
+            own = self._scratch.pop()
+        except IndexError:
+            own = np.zeros(self.rows.shape[1], dtype=np.uint32)
+        yield own
+        self._scratch.append(own)
+
+    @property
+    def n_bytes(self) -> int:
+        rows = self.rows
+        own = 8 * (rows.nnz + len(rows)) if isinstance(rows, SparseRows) else rows.nbytes
+        return own + sum(column.nbytes for column in self.columns.values())
+
+    def part(self, start: int, stop: int) -> Table:
+        """Some rows in a row, in arrays of their own size."""
+        columns = {name: column[start:stop] for name, column in self.columns.items()}
+        rows = self.rows[start:stop]
+        if isinstance(rows, SparseRows):
+            first, last = int(rows.indptr[0]), int(rows.indptr[-1])
+            rows = SparseRows(
+                rows.indptr - first, rows.indices[first:last], rows.values[first:last], rows.n_features
+            )
+        return Table(rows, columns)
+
+
+def gathered(
+    parts: Sequence[Table | None], starts: NDArray[np.int64], chosen: NDArray[Any], scratch: list[NDArray[np.uint32]]
+) -> Table:  # fmt: skip
+    """The chosen rows of a table that lies in parts, in the order asked for; parts without such rows may be None."""
+    part_of = np.searchsorted(starts, chosen, side="right") - 1
+    places = [np.flatnonzero(part_of == number) for number in range(len(parts))]
+    own = [
+        (part, place, chosen[place].astype(np.int64) - starts[number])
+        for number, (part, place) in enumerate(zip(parts, places, strict=True))
+        if part is not None and len(place)
+    ]
+    first = next(part for part in parts if part is not None)
+    columns = {}
+    for name, column in first.columns.items():
+        columns[name] = np.empty((len(chosen), *column.shape[1:]), column.dtype)
+        for part, place, local in own:
+            columns[name][place] = part.columns[name][local]
+    if not isinstance(first.rows, SparseRows):
+        dense = np.empty((len(chosen), first.rows.shape[1]), np.float32)
+        for part, place, local in own:
+            dense[place] = np.asarray(part.rows)[local]
+        return Table(read_only(dense), columns, scratch)
+    return Table(_gathered_rows(own, len(chosen), first.rows.n_features), columns, scratch)
+
+
+def _gathered_rows(own: Sequence[tuple[Any, ...]], n_rows: int, n_features: int) -> SparseRows:
+    lengths = np.zeros(n_rows, np.int64)
+    for part, place, local in own:
+        lengths[place] = part.rows.indptr[local + 1] - part.rows.indptr[local]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    indices, values = np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32)
+    for part, place, local in own:
+        entry = np.arange(lengths[place].sum()) - np.repeat(
+            np.cumsum(lengths[place]) - lengths[place], lengths[place]
+        )
+        to = np.repeat(indptr[place], lengths[place]) + entry
+        source = np.repeat(part.rows.indptr[local], lengths[place]) + entry
+        indices[to], values[to] = part.rows.indices[source], part.rows.values[source]
+    return SparseRows(indptr, indices, values, n_features)
+
+
+class NodeProblem(Protocol):
+    """What a node is to learn: a named tuple of numbers and arrays. `rows` are the numbers of its rows in the table."""
+
+    @property
+    def rows(self) -> NDArray[Any]: ...
+
+
+# (table, where the problem's rows are in this table, what is common to all problems, the problem) -> results
+Work: TypeAlias = Callable[[Table, NDArray[Any], Any, Any], Arrays]
+
+
+class Crew(Protocol):
+    """Workers who have a table before them."""
+
+    def run(
+        self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Work on every problem; yields the number of a problem and its results when it is done.
+
+        The linear algebra library has one thread for each. `keep` says that the results are worth being written
+        down where checkpoints are kept.
+        """
+        ...
+
+
+class Pool(Protocol):
+    """Those who can be given a table."""
+
+    def share(self, table: Table) -> Crew: ...
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads of this process."""
+
+    count: int = 1
+
+    def share(self, table: Table) -> Crew:
+        return _ThreadCrew(table, self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class _ThreadCrew:
+    table: Table
+    threads: int
+
+    def run(
+        self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
+    ) -> Iterator[tuple[int, Arrays]]:
+        results: dict[int, Arrays] = {}
+
+        def do(number: int) -> None:
+            problem = problems[number]
+            results[number] = work(self.table, problem.rows, common, problem)
+
+        with one_blas_thread():
+            for number in for_each(range(len(problems)), do, self.threads):
+                yield number, results.pop(number)
+
+
+def all_results(
+    crew: Crew, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
+) -> list[Arrays]:
+    """The results of all problems, in the order of the problems."""
+    found = dict(crew.run(work, common, problems, keep))
+    return [found[number] for number in range(len(problems))]
+
+
+# --- which pool ----------------------------------------------------------------------------------------
+
+_CLUSTER: ContextVar[Pool | None] = ContextVar("treemax_cluster", default=None)
+_WRAPPER: ContextVar[Callable[[Pool], Pool] | None] = ContextVar("treemax_pool_wrapper", default=None)
+
+
+def pool_for(threads: int) -> Pool:
+    """The cluster that is in use, or so many threads."""
+    pool = _CLUSTER.get() or Threads(threads)
+    wrapper = _WRAPPER.get()
+    return pool if wrapper is None else wrapper(pool)
+
+
+def cluster_in_use() -> bool:
+    return _CLUSTER.get() is not None
+
+
+@contextmanager
+def using(pool: Pool) -> Iterator[None]:
+    """All training inside goes to this pool."""
+    token = _CLUSTER.set(pool)
+    try:
+        yield
+    finally:
+        _CLUSTER.reset(token)
+
+
+@contextmanager
+def wrapped(wrapper: Callable[[Pool], Pool]) -> Iterator[None]:
+    """Pools that are asked for inside are handed to `wrapper` first."""
+    token = _WRAPPER.set(wrapper)
+    try:
+        yield
+    finally:
+        _WRAPPER.reset(token)

@@ -1,0 +1,1 @@
+"""Vectorisers for texts, and the model that holds one."""

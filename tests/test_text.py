@@ -31,7 +31,8 @@ from sklearn.utils.validation import check_is_fitted
 from treemax import OneVsAll, TrainingInterrupted
 from treemax.kernels.text import is_word_character, sort_buckets
 from treemax.modelfile import ModelFileError, load, prefixed, read_model, save, saveable, write_model
-from treemax.text.vectorizers import HashingText, TextModel, TfidfText, read_texts
+from treemax.models.text_model import TextModel
+from treemax.text.vectorizers import HashingText, TfidfText, read_texts
 
 TEXTS = [
     "The cat sat on the mat, the red mat.",

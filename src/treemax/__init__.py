@@ -24,11 +24,12 @@ if TYPE_CHECKING:
         TrainingInterrupted,
         TreeLanguageModel,
     )
+    from treemax.models.text_model import TextModel
     from treemax.parallel.checkpoints import checkpoint
     from treemax.parallel.ray_cluster import cluster
     from treemax.parallel.ray_data import predict_dataset
     from treemax.plots import plot_history, plot_tree, show_tree
-    from treemax.text.vectorizers import HashingText, TextModel, TfidfText
+    from treemax.text.vectorizers import HashingText, TfidfText
     from treemax.tuning import TuneResult, tune
 
 # Names are imported when first used: the command line answers `--help` without waiting for Numba.
@@ -54,7 +55,7 @@ _HOMES = {
     "predict_dataset": "treemax.parallel.ray_data",
     "progressive_validation": "treemax.metrics.progressive",
     "HashingText": "treemax.text.vectorizers",
-    "TextModel": "treemax.text.vectorizers",
+    "TextModel": "treemax.models.text_model",
     "TfidfText": "treemax.text.vectorizers",
     "TuneResult": "treemax.tuning",
     "tune": "treemax.tuning",
@@ -99,11 +100,7 @@ def load(path: Any, verify: bool | None = None) -> Any:
     """
     from treemax.modelfile import load as load_model
 
-    for module in (
-        "treemax.models",
-        "treemax.text.vectorizers",
-    ):  # they register the classes that a file may hold
-        import_module(module)
+    import_module("treemax.models")  # registers the classes that a file may hold
     return load_model(path, verify)
 
 

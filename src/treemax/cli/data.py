@@ -106,7 +106,7 @@ def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
 
 def takes_text(model: Any) -> bool:
     """Whether the model answers to raw text."""
-    from treemax.text.vectorizers import TextModel
+    from treemax.models.text_model import TextModel
 
     return isinstance(model, TextModel)
 

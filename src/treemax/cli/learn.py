@@ -138,7 +138,7 @@ def _in_memory(
 ) -> tuple[Any, Callable[[], object]]:
     """The model for DATA, all of which is read, and how to train it."""
     from treemax.cli.data import TrainingRows, opened, read_edges, read_whole
-    from treemax.text.vectorizers import TextModel
+    from treemax.models.text_model import TextModel
 
     with opened(data, **reading) as reader:
         learnable = TrainingRows(reader.name)
@@ -157,7 +157,7 @@ def _from_disk(
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """The model for DATA, of which the beginning is read, and how to train it with little memory."""
     from treemax.cli.data import BITS, first_labelled, opened, read_edges
-    from treemax.text.vectorizers import TextModel
+    from treemax.models.text_model import TextModel
 
     with opened(data, **reading) as reader:
         examples = first_labelled(reader)

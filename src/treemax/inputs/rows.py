@@ -245,7 +245,7 @@ def _refuse_strings(X: Any, name: str) -> None:
                 plain = value.item() if isinstance(value, np.generic) else value
                 raise ValueError(
                     f"Input {name} is not a table of numbers: row {i}, column {j} is {plain!r:.40}, a string. Convert "
-                    "strings to numbers first, or make features of texts, see treemax.text.vectorizers."
+                    "strings to numbers first, or make features of texts, see treemax.TextModel."
                 )
 
 
@@ -258,9 +258,7 @@ def _first_trouble(X: Any) -> str:
         return f"it is a {type(X).__name__}"
     for i, row in enumerate(table):
         if isinstance(row, str | bytes):
-            return (
-                f"row {i} is the text {row!r:.40}; make features of texts first, see treemax.text.vectorizers"
-            )
+            return f"row {i} is the text {row!r:.40}; make features of texts first, see treemax.TextModel"
         if not isinstance(row, np.ndarray | list | tuple):
             return ""
         for j, value in enumerate(row):

@@ -12,6 +12,7 @@ from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.estimator import OnlineLabelTree
 from treemax.models.recall_tree.estimator import RecallTree
 from treemax.models.softmax_tree.estimator import SoftmaxForest, SoftmaxTree
+from treemax.models.text_model import TextModel
 
 MODELS: dict[str, type[LabelClassifier]] = {
     "label-tree": LabelTree,
@@ -38,6 +39,7 @@ __all__ = [
     "RecallTree",
     "SoftmaxForest",
     "SoftmaxTree",
+    "TextModel",
     "TopK",
     "TrainingInterrupted",
     "TreeLanguageModel",

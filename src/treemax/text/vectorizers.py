@@ -7,50 +7,32 @@ and the two are saved as one model that takes raw text.
 
 from __future__ import annotations
 
-import copy
 import re
-import threading
-import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
-from sklearn.exceptions import NotFittedError
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.inputs.labels import LabelIndex
-from treemax.inputs.rows import as_rows, is_arrow
+from treemax.inputs.rows import is_arrow
 from treemax.kernels.text import hash_texts
 from treemax.modelfile import (
     LARGEST,
-    AnyPath,
     Arrays,
     ModelFileError,
-    at_rest,
-    object_from_parts,
-    object_parts,
     part,
     prefixed,
-    save,
     saveable,
 )
-from treemax.models.base import TrainingInterrupted
-from treemax.models.chunks import stream_chunks
-from treemax.models.sharing import SharedEstimator
-from treemax.models.stored import Source, stored_rows
-from treemax.parallel.locks import fork_safe
 from treemax.parameters import CheckedParameters
 from treemax.text.vocabulary import Vocabulary, weighted
 from treemax.text.words import WordCounter, encoded, word_counter
 
-Result = TypeVar("Result")
-
-_REPLACING = fork_safe(threading.Lock())
 MAX_BITS = 30  # of a hashed feature: SciPy's indices are signed 32-bit integers
 MAX_GRAM = 20  # the longest n-gram
 
@@ -419,253 +401,3 @@ def _with_pairs(parameters: dict[str, Any]) -> dict[str, Any]:
         name: tuple(value) if name.endswith("ngram_range") and value is not None else value
         for name, value in parameters.items()
     }
-
-
-def _learns_online(model: TextModel) -> bool:
-    return hasattr(model.estimator, "partial_fit")
-
-
-def _fits_files(model: TextModel) -> bool:
-    return hasattr(model.estimator, "fit_file")
-
-
-def _gives_probabilities(model: TextModel) -> bool:
-    return hasattr(model.estimator, "predict_proba")
-
-
-@saveable
-class TextModel(ClassifierMixin, BaseEstimator):
-    """A vectoriser and an estimator as one classifier of raw texts, saved as one model.
-
-    Both are fitted in place, as in a scikit-learn pipeline. What an estimator knows after fitting
-    (`classes_`, `label_index_`, ...) is also known to the model.
-
-    Parameters
-    ----------
-    vectorizer
-        `TfidfText`, `HashingText`, or anything saveable with `fit_transform` and `transform`.
-    estimator
-        Any Treemax classifier.
-
-    Examples
-    --------
-    >>> from treemax import OneVsAll
-    >>> model = TextModel(HashingText(bits=12), OneVsAll(passes=20))
-    >>> model = model.fit(["red apple", "green pear", "fast car"], ["fruit", "fruit", "vehicle"])
-    >>> model.predict(["apple"]).tolist()
-    ['fruit']
-    """
-
-    _replacing = 0  # odd while `fit` replaces vectoriser and estimator
-
-    def __init__(self, vectorizer: Any, estimator: Any) -> None:
-        self.vectorizer = vectorizer
-        self.estimator = estimator
-
-    def fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
-        """Fit the vectoriser to the texts and the estimator to the features and `y`.
-
-        `options` (such as `label_features` of `LabelTree`) are handed to the estimator's `fit`.
-        """
-        vectorizer = clone(self.vectorizer)
-        X = vectorizer.fit_transform(texts)
-        self._train(vectorizer, lambda estimator: estimator.fit(X, y, **options))
-        return self
-
-    def _train(self, vectorizer: Any, train: Callable[[Any], object]) -> None:
-        """Train a twin of the estimator, and replace estimator and vectoriser together when both are ready.
-
-        A `y` that the estimator refuses leaves the model as it was.
-        """
-        estimator = self.estimator
-        trainee = estimator._twin() if isinstance(estimator, SharedEstimator) else estimator
-        before = dict(vars(trainee))
-        try:
-            train(trainee)
-        except TrainingInterrupted:  # the estimator keeps what it has learned so far
-            self._replace(vectorizer, trainee, before)
-            raise
-        self._replace(vectorizer, trainee, before)
-
-    def _replace(self, vectorizer: Any, trainee: Any, before: dict[str, Any]) -> None:
-        with _REPLACING:
-            self._replacing += 1
-            try:
-                if trainee is not self.estimator:
-                    self.estimator._take_over(trainee, before)
-                vars(self.vectorizer).update(vars(vectorizer))
-            finally:
-                self._replacing += 1
-
-    def _of_one_fit(self, work: Callable[..., Result], *args: Any) -> Result:
-        """What `work` gives when vectoriser and estimator belong together: once more if `fit` has replaced them."""
-        while True:
-            number, error = self._replacing, None
-            try:
-                found = work(*args)
-            except Exception as failed:
-                error = failed
-            if number == self._replacing and number % 2 == 0:
-                if error is not None:
-                    raise error
-                return found
-            time.sleep(0.001)
-
-    def _pair(self) -> TextModel:
-        """Vectoriser and estimator that belong together, and stay so when `fit` replaces them."""
-        vectorizer = copy.copy(self.vectorizer)
-        return TextModel(vectorizer, at_rest(self.estimator, lambda estimator: estimator))
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {**state, **vars(self._of_one_fit(self._pair)), "_replacing": 0}
-
-    @available_if(_fits_files)
-    def fit_file(
-        self,
-        source: Any,
-        *,
-        memory: int | str = "2GB",
-        folder: Any = None,
-        label_features: Any = None,
-        **reading: Any,
-    ) -> TextModel:
-        """Train on texts that may be more than memory holds; see `LabelTree.fit_file`.
-
-        The vocabulary of `TfidfText` stays in memory.
-        """
-        limit = self.estimator._check_fit_file(memory)
-        data = Source(source, self.estimator.verbose, reading)
-        if not data.overview.texts:
-            raise ValueError(f"{data.name} holds features, not texts: call fit_file of the estimator.")
-        vectorizer = clone(self.vectorizer)
-        rows_of = vectorizer.fit_transform
-        if hasattr(vectorizer, "fit_chunks"):
-            rows_of = vectorizer.fit_chunks(chunk.texts for chunk in data.chunks("counting words"))
-        elif getattr(vectorizer.__sklearn_tags__(), "requires_fit", True):
-            raise ValueError(
-                f"fit_file takes TfidfText or HashingText as vectorizer, not {type(vectorizer).__name__}."
-            )
-        stored = stored_rows(data, lambda texts: as_rows(rows_of(texts)), 1, folder)
-        self._train(vectorizer, lambda estimator: estimator._fit_stored(stored, data, limit, label_features))
-        return self
-
-    @available_if(_learns_online)
-    def partial_fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
-        """Learn from more texts; the vectoriser must be stateless, or fitted, and stays as it is.
-
-        `options` are handed to the estimator's `partial_fit`.
-        """
-        try:
-            check_is_fitted(self.vectorizer)
-        except NotFittedError:
-            raise NotFittedError(
-                f"partial_fit cannot begin with an unfitted {type(self.vectorizer).__name__}: its vocabulary must be "
-                "known first. Fit the vectorizer (or the model) before, or use HashingText, which needs no fitting."
-            ) from None
-        self.estimator.partial_fit(self.vectorizer.transform(texts), y, **options)
-        return self
-
-    @available_if(_learns_online)
-    def fit_stream(
-        self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
-    ) -> TextModel:
-        """Learn a stream of texts of any length, a chunk at a time; see `OnlineLabelTree.fit_stream`."""
-        several = multi_label or bool(getattr(self.estimator, "multi_label_", False))
-        for texts, y in stream_chunks(source, chunk_rows, several, **reading):
-            self.partial_fit(texts, y)
-        return self
-
-    def predict(self, texts: Any) -> Any:
-        """The label of each text, as the estimator predicts it."""
-        return self._of_one_fit(lambda: self.estimator.predict(self._rows(texts)))
-
-    def predict_topk(self, texts: Any, k: int = 5) -> Any:
-        """The k best labels of each text and their scores, best first."""
-        return self._of_one_fit(lambda: self.estimator.predict_topk(self._rows(texts), k))
-
-    @available_if(_gives_probabilities)
-    def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:
-        """All labels of each text whose probability is at least `threshold`, as the estimator gives them."""
-        return self._of_one_fit(lambda: self.estimator.predict_above(self._rows(texts), threshold, scores))
-
-    @available_if(_gives_probabilities)
-    def predict_proba_of(self, texts: Any, labels: Any) -> Any:
-        """The probabilities of given labels for each text."""
-        return self._of_one_fit(lambda: self.estimator.predict_proba_of(self._rows(texts), labels))
-
-    @available_if(_gives_probabilities)
-    def predict_proba(self, texts: Any) -> Any:
-        """The probability of every label for each text."""
-        return self._of_one_fit(lambda: self.estimator.predict_proba(self._rows(texts)))
-
-    def score(self, texts: Any, y: Any, sample_weight: Any = None) -> float:
-        """The estimator's score on these texts."""
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        return self._of_one_fit(lambda: self.estimator.score(self._rows(texts), y, **weights))
-
-    def describe(self) -> dict[str, Any]:
-        """What the estimator says of itself, and the kind of the vectoriser."""
-        return {**self.estimator.describe(), "vectorizer": type(self.vectorizer).__name__}
-
-    def save(self, path: AnyPath, **options: Any) -> None:
-        """Save vectoriser and estimator in one file; `treemax.load` gives the model back.
-
-        `options` (such as `resume=True`) are handed to the estimator.
-        """
-        check_is_fitted(self)
-        save(self, path, **options)
-
-    def _at_rest(self, work: Callable[[TextModel], Any]) -> Any:
-        """Call `work` with this model, while the estimator stays as it is."""
-        pair = self._of_one_fit(self._pair)
-        return at_rest(pair.estimator, lambda estimator: work(TextModel(pair.vectorizer, estimator)))
-
-    def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]:
-        """Both parts, their arrays under `vectorizer/` and `estimator/`."""
-        vectorizer, vectorizer_arrays = object_parts(self.vectorizer)
-        estimator, estimator_arrays = object_parts(self.estimator, **options)
-        arrays = {**prefixed("vectorizer", vectorizer_arrays), **prefixed("estimator", estimator_arrays)}
-        return {"vectorizer": vectorizer, "estimator": estimator}, arrays
-
-    @classmethod
-    def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> TextModel:
-        """The model back from its two parts."""
-        vectorizer = object_from_parts(header["vectorizer"], part("vectorizer", arrays))
-        estimator = object_from_parts(header["estimator"], part("estimator", arrays))
-        if not hasattr(vectorizer, "transform") or not hasattr(estimator, "predict"):
-            raise ValueError(f"{type(vectorizer).__name__} and {type(estimator).__name__} do not go together")
-        return cls(vectorizer, estimator)
-
-    @property
-    def threshold_(self) -> float:
-        """The probability from which a multi-label `predict` answers with a label."""
-        return self.estimator.threshold_
-
-    @threshold_.setter
-    def threshold_(self, value: float) -> None:
-        self.estimator.threshold_ = value
-
-    def __getattr__(self, name: str) -> Any:
-        fitted = name.endswith("_") and not name.startswith("_")
-        if fitted and "estimator" in vars(self):
-            return getattr(self.estimator, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __sklearn_is_fitted__(self) -> bool:
-        try:
-            check_is_fitted(self.vectorizer)
-            check_is_fitted(self.estimator)
-        except NotFittedError:
-            return False
-        return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.two_d_array = False
-        return tags
-
-    def _rows(self, texts: Any) -> Any:
-        check_is_fitted(self)
-        return self.vectorizer.transform(texts)

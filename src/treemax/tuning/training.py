@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from treemax.memory import available_bytes
 from treemax.modelfile import saved_bytes
-from treemax.text.vectorizers import TextModel
+from treemax.models.text_model import TextModel
 from treemax.tuning.data import TuningData
 from treemax.tuning.metric import Objective
 from treemax.tuning.spaces import Setting

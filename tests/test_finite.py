@@ -9,7 +9,7 @@ from treemax.checks import example_data
 from treemax.formats import read_examples
 from treemax.inputs.rows import as_rows
 from treemax.models.finite import arrays_of, check_learned
-from treemax.models.one_vs_all.training import FAR_LARGER, mean_squared_length, tamed
+from treemax.models.rates import FAR_LARGER, mean_squared_length, tamed
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

@@ -14,7 +14,7 @@ from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
 from treemax.models.label_tree.model import PackedTree
 from treemax.models.label_tree.training import Common, Settings, TreeTraining
-from treemax.models.one_vs_all.training import mean_squared_length
+from treemax.models.rates import mean_squared_length
 from treemax.parallel.pools import Table, Threads
 from treemax.trees import TREES, complete_tree
 

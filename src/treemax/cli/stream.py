@@ -148,7 +148,7 @@ class _Learner:
     def _begun(self, examples: Any) -> Any:
         from treemax.cli.data import check_kind
         from treemax.metrics.progressive import ProgressiveRun
-        from treemax.text.vectorizers import TextModel
+        from treemax.models.text_model import TextModel
 
         if not hasattr(self.model, "model_") and examples.texts is not None:
             self.model = TextModel(self._vectorizer, self.model)

@@ -20,7 +20,7 @@ from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, check_can_be_learned, chosen_rows, sliceable
 from treemax.models.base import LabelClassifier, TopK
 from treemax.models.chunks import stream_chunks
-from treemax.models.one_vs_all.training import FAR_LONGER
+from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.one_vs_all.model import blocks, sparsified
+from treemax.models.rows import blocks, sparsified
 from treemax.parallel.threads import run_all
 
 Arguments: TypeAlias = Callable[[SparseRows], tuple[Any, ...]]

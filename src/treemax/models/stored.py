@@ -15,7 +15,7 @@ from treemax.formats import Examples, FormatError, open_examples
 from treemax.formats.examples import labelled
 from treemax.inputs.labels import LabelIndex, RaggedLabels, target_ids
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.one_vs_all.model import sparsified
+from treemax.models.rows import sparsified
 from treemax.models.stored_rows import RowWriter, StoredRows
 from treemax.parallel.progress import progress_bar
 

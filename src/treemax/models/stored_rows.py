@@ -22,7 +22,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.kernels import dealing as kernels
 from treemax.kernels.soundness import squared_lengths
-from treemax.models.one_vs_all.training import SUMMED_TOGETHER, mean_without_outliers, squared_sum
+from treemax.models.rates import SUMMED_TOGETHER, mean_without_outliers, squared_sum
 from treemax.replacing import temporary_room
 
 WINDOW = 2 * SUMMED_TOGETHER  # entries read from the disk at a time

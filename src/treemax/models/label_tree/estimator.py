@@ -26,8 +26,8 @@ from treemax.models.label_tree.compact import loaded_tree, saved_arrays
 from treemax.models.label_tree.model import MOST_CHILDREN, Forest, PackedTree
 from treemax.models.label_tree.out_of_core import RowsOnDisk, StoredTraining, room_for_rows
 from treemax.models.label_tree.training import LOSSES, PENALTIES, Common, RowsInMemory, Settings, TreeTraining
-from treemax.models.one_vs_all.model import sparsified
 from treemax.models.parts import real_number
+from treemax.models.rows import sparsified
 from treemax.models.sharing import at_rest
 from treemax.models.stored import Source, learned_form, stored_rows
 from treemax.models.stored_rows import StoredRows

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
 from treemax.models.calibration import Calibration
-from treemax.models.one_vs_all.model import blocks
+from treemax.models.rows import blocks
 from treemax.models.searching import Found, room_for_best, search_above, search_rows
 from treemax.trees import Tree
 

@@ -19,7 +19,7 @@ from treemax.models.label_tree import kernels
 from treemax.models.label_tree.compact import rounded
 from treemax.models.label_tree.lasso import train_sparsely
 from treemax.models.label_tree.model import NodeWeights, PackedNode
-from treemax.models.one_vs_all.training import mean_squared_length
+from treemax.models.rates import mean_squared_length
 from treemax.parallel.pools import Arrays, Crew, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
 

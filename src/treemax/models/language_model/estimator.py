@@ -32,8 +32,8 @@ from treemax.models.language_model.training import (
 from treemax.models.language_model.words import END, Vocabulary
 from treemax.models.learned_tree.model import padded
 from treemax.models.learned_tree.training import LARGEST_FACTOR, Structure
-from treemax.models.one_vs_all.model import sparsified
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
+from treemax.models.rows import sparsified
 from treemax.models.sharing import SharedEstimator, answers, at_rest
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count

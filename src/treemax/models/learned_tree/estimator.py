@@ -26,8 +26,8 @@ from treemax.models.learned_tree.training import (
     Training,
     suggested_passes,
 )
-from treemax.models.one_vs_all.model import sparsified
 from treemax.models.parts import real_number
+from treemax.models.rows import sparsified
 from treemax.models.sharing import at_rest
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count

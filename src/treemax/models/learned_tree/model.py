@@ -13,8 +13,8 @@ from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
 from treemax.models.calibration import Calibration
 from treemax.models.learned_tree import kernels
-from treemax.models.one_vs_all.model import known_features, sparsified
 from treemax.models.parts import expect, real_number, truth, whole_number
+from treemax.models.rows import known_features, sparsified
 from treemax.models.searching import Found, room_for_best, search_above, search_rows
 from treemax.trees import Tree
 

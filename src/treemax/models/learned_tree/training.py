@@ -24,7 +24,7 @@ from treemax.models.calibration import Calibration, calibrated, labels_to_rank
 from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, renumbered, vectors_of
-from treemax.models.one_vs_all.training import mean_squared_length
+from treemax.models.rates import mean_squared_length
 from treemax.parallel.threads import for_each
 from treemax.trees import Tree
 

@@ -17,9 +17,9 @@ from treemax.models.base import TrainingInterrupted
 from treemax.models.lom_tree.kernels import Way
 from treemax.models.lom_tree.model import LOMTreeModel
 from treemax.models.lom_tree.training import Settings, empty_model, learn, make_room, nodes_for
-from treemax.models.one_vs_all.training import MOST_RATE, mean_squared_length, row_orders, tamed
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.parts import settings_from
+from treemax.models.rates import MOST_RATE, mean_squared_length, row_orders, tamed
 from treemax.models.sharing import at_rest
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count

@@ -14,9 +14,9 @@ from treemax.kernels.scorers import EMPTY, SparseScorers
 from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies, Way
-from treemax.models.one_vs_all.model import ROWS_AT_ONCE, blocks
 from treemax.models.parts import check_room, expect, expect_counts, truth, whole_number, whole_numbers
 from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, restored, stored
+from treemax.models.rows import ROWS_AT_ONCE, blocks
 from treemax.models.scorers import Scorers, able_to_learn, for_answers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.parallel.threads import run_all

@@ -20,7 +20,6 @@ from treemax.models.one_vs_all import model as linear
 from treemax.models.one_vs_all.training import (
     LOSSES,
     MOST_BATCH_ROWS,
-    MOST_RATE,
     Learnable,
     Settings,
     bytes_to_learn,
@@ -28,11 +27,11 @@ from treemax.models.one_vs_all.training import (
     grown,
     learn,
     prior_bias,
-    suggestion,
-    suggestion_for_stream,
 )
 from treemax.models.online import OnlineLabelClassifier, WithRate
 from treemax.models.parts import real_number, settings_from
+from treemax.models.rates import MOST_RATE, suggestion, suggestion_for_stream
+from treemax.models.rows import rows_of_block
 from treemax.models.scaling import Scaling, scaling_of
 from treemax.models.sharing import at_rest
 from treemax.parallel.progress import progress_bar
@@ -267,9 +266,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     def _rows_at_once(self) -> int:  # whole blocks: what is computed together shows in the last bits
         blocks = 8 * thread_count(self.n_jobs)
-        return (
-            blocks * linear.rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
-        )
+        return blocks * rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)

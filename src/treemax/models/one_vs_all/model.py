@@ -7,17 +7,17 @@ with, not for learning. Each has `scores` and `arrays`; `top` and `probabilities
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.models.one_vs_all import kernels
 from treemax.models.parts import expect_squares
+from treemax.models.rows import Floats, blocks, densified, sparsified
 from treemax.models.scaling import Scaling
 from treemax.parallel.threads import one_blas_thread, run_all
 
@@ -26,10 +26,6 @@ LINKS = {
     "logistic": kernels.LOGISTIC_LINK,
     "squared_hinge": kernels.HINGE_LINK,
 }
-SCORES_AT_ONCE = 4_000_000  # 16 MB of scores per thread
-ROWS_AT_ONCE = 256
-
-Floats: TypeAlias = NDArray[np.float32]
 
 
 @dataclass
@@ -239,45 +235,3 @@ def probabilities(model: LinearModel, rows: Rows, link: str, normalise: bool, th
 
     run_all(blocks(len(rows), model.n_labels), answer, threads)
     return out
-
-
-def blocks(n_rows: int, n_labels: int) -> Iterator[slice]:
-    """Rows in blocks small enough that their scores stay in the cache, or at least in bounds."""
-    size = rows_of_block(n_labels)
-    for start in range(0, n_rows, size):
-        yield slice(start, min(start + size, n_rows))
-
-
-def rows_of_block(n_labels: int) -> int:
-    """How many rows have their scores computed together."""
-    return min(ROWS_AT_ONCE, max(1, SCORES_AT_ONCE // max(1, n_labels)))
-
-
-def densified(rows: SparseRows, n_features: int) -> Floats:
-    """Sparse rows written out; columns beyond `n_features` were never seen in training and are left out."""
-    out = np.zeros((len(rows), n_features), dtype=np.float32)
-    first, last = rows.indptr[0], rows.indptr[-1]
-    columns, values = rows.indices[first:last], rows.values[first:last]
-    row = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
-    known = columns < n_features
-    out[row[known], columns[known]] = values[known]
-    return read_only(out)
-
-
-def sparsified(rows: Rows) -> SparseRows:
-    """Rows as sparse rows, whatever they were."""
-    if isinstance(rows, SparseRows):
-        return rows
-    csr = sp.csr_matrix(rows)
-    return SparseRows(csr.indptr.astype(np.int64), csr.indices.astype(np.uint32), csr.data, rows.shape[1])
-
-
-def known_features(rows: SparseRows, n_features: int) -> SparseRows:
-    """The same rows without what lies beyond `n_features`: it was never seen in training."""
-    if rows.n_features <= n_features:
-        return rows
-    first, last = rows.indptr[0], rows.indptr[-1]
-    indices, values = rows.indices[first:last], rows.values[first:last]
-    known = indices < n_features
-    starts = np.concatenate([[0], np.cumsum(known)])[rows.indptr - first]
-    return SparseRows(starts, indices[known], values[known], n_features)

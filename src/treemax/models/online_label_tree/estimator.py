@@ -16,8 +16,6 @@ from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
-from treemax.models.one_vs_all.model import sparsified
-from treemax.models.one_vs_all.training import row_orders
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.stream_summary import StreamSummary
@@ -31,6 +29,8 @@ from treemax.models.online_label_tree.training import (
     planted_tree,
 )
 from treemax.models.parts import settings_from, whole_number
+from treemax.models.rates import row_orders
+from treemax.models.rows import sparsified
 from treemax.models.sharing import at_rest
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count

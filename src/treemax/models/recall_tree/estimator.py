@@ -16,14 +16,9 @@ from treemax.inputs.labels import Targets, picked_targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import Schedule
-from treemax.models.one_vs_all.training import (
-    MOST_RATE,
-    mean_squared_length,
-    suggestion,
-    suggestion_for_stream,
-)
 from treemax.models.online import OnlineLabelClassifier, WithRate
 from treemax.models.parts import settings_from, truth
+from treemax.models.rates import MOST_RATE, mean_squared_length, suggestion, suggestion_for_stream
 from treemax.models.recall_tree import paper_training as paper
 from treemax.models.recall_tree.model import Beam, RecallTreeModel
 from treemax.models.recall_tree.paper_model import ROUTER_WEIGHTS, ROWS_AT_ONCE, Descent, PaperTreeModel

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, SparseScorers, moved
 from treemax.models.calibration import Calibration
-from treemax.models.one_vs_all.model import blocks, densified, known_features, sparsified
 from treemax.models.parts import (
     check_room,
     expect,
@@ -26,6 +25,7 @@ from treemax.models.parts import (
 )
 from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
+from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
 from treemax.models.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.scorers import SparseScorers
-from treemax.models.one_vs_all.training import mean_squared_length
+from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel

@@ -15,8 +15,8 @@ from treemax import modelfile
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.models.base import LabelClassifier, TrainingInterrupted
-from treemax.models.one_vs_all.training import mean_squared_length, tamed
 from treemax.models.parts import real_number
+from treemax.models.rates import mean_squared_length, tamed
 from treemax.models.sharing import answers, at_rest
 from treemax.models.softmax_tree import sizes as learning
 from treemax.models.softmax_tree.model import SoftmaxTreeModel

@@ -4,7 +4,7 @@ What `kernels.softmax_descent` does for one output and a reference class, with w
 each row: the exponential of its score, and the first and second derivative of its loss. A weight at zero that
 stays there costs a look at one number a row.
 
-Targets are 0 where the sign is 1, and 1 where it is -1. Columns are those of `kernels.lasso.local_columns`,
+Targets are 0 where the sign is 1, and 1 where it is -1. Columns are those of `kernels.columns.local_columns`,
 without the last.
 """
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, ascends
 from treemax.kernels import search as sparse_kernels
-from treemax.models.one_vs_all.model import SCORES_AT_ONCE, densified, sparsified
 from treemax.models.parts import expect, truth, whole_number
+from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
 from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure

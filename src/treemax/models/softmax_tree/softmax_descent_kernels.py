@@ -10,7 +10,7 @@ derivative.
 A round: exponentials afresh from the weights, one sweep over all features, which finds the weights that
 want to leave zero, and a few sweeps over the weights that are not zero.
 
-Columns are those of `kernels.lasso.local_columns`, without the last.
+Columns are those of `kernels.columns.local_columns`, without the last.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
-from treemax.models.label_tree.lasso_kernels import local_columns
+from treemax.kernels.columns import local_columns
 from treemax.models.softmax_tree import logistic_descent_kernels as logistic_descent
 from treemax.models.softmax_tree import logistic_newton_kernels as logistic_newton
 from treemax.models.softmax_tree import owlqn_kernels as owlqn

@@ -96,7 +96,7 @@ def test_a_process_that_is_killed(tmp_path):
     program = """
 import sys, numpy as np, treemax
 from node_by_node import problem
-from treemax import checkpoints
+from treemax.parallel import checkpoints
 from treemax.models.softmax_tree import training as tao
 checkpoints.SECONDS_BETWEEN = 0.0
 X, y = problem(n_rows=400, sparse=False)

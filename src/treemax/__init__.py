@@ -100,7 +100,11 @@ def load(path: Any, verify: bool | None = None) -> Any:
     """
     from treemax.modelfile import load as load_model
 
-    import_module("treemax.models")  # registers the classes that a file may hold
+    for module in (
+        "treemax.models",
+        "treemax.text.vectorizers",
+    ):  # registers the classes that a file may hold
+        import_module(module)
     return load_model(path, verify)
 
 

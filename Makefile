@@ -37,7 +37,7 @@ test-extras: $(EXTRAS)/.ready  ## the tests of what needs an extra (PyTorch, Ray
 	$(EXTRAS)/bin/python -m pytest tests/extras src/treemax/torch
 
 MINUTES ?= 30
-FUZZ := PYTHONPATH=tests $(BIN)/python -m fuzz.run --minutes $(MINUTES)
+FUZZ := $(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)
 fuzz: $(VENV)/.dev    ## mutated data files and model files for MINUTES, and as long again with bounds checks
 	NUMBA_CACHE_DIR=.numba_cache/fuzz $(FUZZ)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.numba_cache/fuzz-bounds $(FUZZ)

@@ -10,3 +10,6 @@ _package = _root / "src/treemax"
 _kernels = [*sorted(_package.glob("kernels/*.py")), *sorted(_package.glob("models/*/*kernels.py"))]
 _state = hashlib.sha1(b"".join(path.read_bytes() for path in _kernels))
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache" / _state.hexdigest()[:12]))
+
+# Processes that tests start, and the workers of Ray, import what tests share and functions of test files by name.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_root), os.environ.get("PYTHONPATH")]))

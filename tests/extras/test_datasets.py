@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, the real ones; `tests/test_arrow.py` has what only looks like them."""
+"""Data sets of Hugging Face, the real ones; `tests/formats/test_arrow.py` has what only looks like them."""
 
 from __future__ import annotations
 

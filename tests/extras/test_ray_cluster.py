@@ -11,7 +11,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 import treemax  # noqa: E402
-from node_by_node import MODELS, clone, model_bytes, problem  # noqa: E402
+from tests.parallel.node_by_node import MODELS, clone, model_bytes, problem  # noqa: E402
 from treemax.parallel import ray_cluster  # noqa: E402
 from treemax.parallel.pools import Table, all_results, pool_for, using  # noqa: E402
 

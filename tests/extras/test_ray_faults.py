@@ -12,7 +12,7 @@ ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 import treemax  # noqa: E402
-from node_by_node import MODELS, clone, model_bytes, problem  # noqa: E402
+from tests.parallel.node_by_node import MODELS, clone, model_bytes, problem  # noqa: E402
 from treemax.parallel import ray_cluster  # noqa: E402
 from treemax.parallel.pools import Table, using  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from extras.reference_tree_softmax import slow_log_probabilities  # noqa: E402
+from tests.extras.reference_tree_softmax import slow_log_probabilities  # noqa: E402
 from treemax.torch import TreeSoftmax  # noqa: E402
 
 N_CLASSES, FEATURES = 23, 5

@@ -13,9 +13,9 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-from faults.limits import ROUNDS  # noqa: E402
-from fuzz.saved_models import KINDS, ask, kind_of, parts  # noqa: E402
-from fuzz.workers import run_cases  # noqa: E402
+from tests.faults.limits import ROUNDS  # noqa: E402
+from tests.fuzz.saved_models import KINDS, ask, kind_of, parts  # noqa: E402
+from tests.fuzz.workers import run_cases  # noqa: E402
 from treemax import modelfile  # noqa: E402
 
 SEVERAL_THREADS = {"n_jobs": 2}

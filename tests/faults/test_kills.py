@@ -14,8 +14,8 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-from faults.limits import ROUNDS, SECONDS  # noqa: E402
-from fuzz.saved_models import NAMES_OF_ALL, ask, kind_of, parts  # noqa: E402
+from tests.faults.limits import ROUNDS, SECONDS  # noqa: E402
+from tests.fuzz.saved_models import NAMES_OF_ALL, ask, kind_of, parts  # noqa: E402
 from treemax import modelfile  # noqa: E402
 
 LONGEST = 0.05  # seconds until the kill

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 
-from faults.limits import ROUNDS  # noqa: E402
-from fuzz.model_files import FOLDER, Damaged, check  # noqa: E402
-from fuzz.saved_models import NAMES_OF_ALL, ask, kind_of, parts  # noqa: E402
-from fuzz.workers import is_ours, run_cases  # noqa: E402
+from tests.faults.limits import ROUNDS  # noqa: E402
+from tests.fuzz.model_files import FOLDER, Damaged, check  # noqa: E402
+from tests.fuzz.saved_models import NAMES_OF_ALL, ask, kind_of, parts  # noqa: E402
+from tests.fuzz.workers import is_ours, run_cases  # noqa: E402
 from treemax import modelfile  # noqa: E402
 
 # Bytes beyond what the process has. With less than a megabyte NumPy itself crashes, with a few it may.

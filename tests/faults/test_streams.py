@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.limits import ROUNDS
+from tests.faults.limits import ROUNDS
 from treemax import load
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals and limits on files")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz import mutations
-from fuzz.saved_models import NAMES_OF_ALL, parts, use
+from tests.fuzz import mutations
+from tests.fuzz.saved_models import NAMES_OF_ALL, parts, use
 from treemax import modelfile
 
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()

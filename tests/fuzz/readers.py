@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from fuzz.plain_parsers import parsed
+from tests.fuzz.plain_parsers import parsed
 from treemax.formats import FORMATS, Examples, FormatError, open_examples, read_examples
 from treemax.formats.examples import concatenate
 from treemax.inputs.rows import SparseRows

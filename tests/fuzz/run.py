@@ -1,7 +1,7 @@
-"""The long run of the fuzzers: `make fuzz MINUTES=30`, or `python -m fuzz.run --minutes 30` from the folder above.
+"""The long run of the fuzzers: `make fuzz MINUTES=30`, or `python -m tests.fuzz.run --minutes 30`.
 
 Findings are written into a file, one a line, with all that is needed to repeat them: a model file by the changes to
-make, a data file by its bytes. `python -m fuzz.run --again FILE` runs them once more. What was found and repaired
+make, a data file by its bytes. `python -m tests.fuzz.run --again FILE` runs them once more. What was found and repaired
 belongs into `corpus.json`.
 """
 
@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fuzz import model_files, readers
-from fuzz.saved_models import NAMES_OF_ALL
-from fuzz.workers import Outcome, run_cases
+from tests.fuzz import model_files, readers
+from tests.fuzz.saved_models import NAMES_OF_ALL
+from tests.fuzz.workers import Outcome, run_cases
 from treemax.formats import FORMATS
 
 AT_ONCE = 200  # cases of one kind

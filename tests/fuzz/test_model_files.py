@@ -11,9 +11,9 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-from fuzz.model_files import Damaged, Forged, check, damaged, forged  # noqa: E402
-from fuzz.saved_models import NAMES_OF_ALL, kind_of, parts  # noqa: E402
-from fuzz.workers import run_cases  # noqa: E402
+from tests.fuzz.model_files import Damaged, Forged, check, damaged, forged  # noqa: E402
+from tests.fuzz.saved_models import NAMES_OF_ALL, kind_of, parts  # noqa: E402
+from tests.fuzz.workers import run_cases  # noqa: E402
 from treemax import modelfile  # noqa: E402
 
 CORPUS = json.loads((Path(__file__).parent / "corpus.json").read_text())

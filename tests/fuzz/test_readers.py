@@ -8,9 +8,9 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-from fuzz.plain_parsers import parsed  # noqa: E402
-from fuzz.readers import check, made  # noqa: E402
-from fuzz.workers import run_cases  # noqa: E402
+from tests.fuzz.plain_parsers import parsed  # noqa: E402
+from tests.fuzz.readers import check, made  # noqa: E402
+from tests.fuzz.workers import run_cases  # noqa: E402
 from treemax.formats import FORMATS  # noqa: E402
 
 SEED, FILES = 16, 150

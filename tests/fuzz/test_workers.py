@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-from fuzz.workers import run_cases  # noqa: E402
+from tests.fuzz.workers import run_cases  # noqa: E402
 from treemax import modelfile  # noqa: E402
 
 

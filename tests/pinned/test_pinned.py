@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from pinned.trained import CASES, STORED, machine
+from tests.pinned.trained import CASES, STORED, machine
 
 BEFORE = json.loads(STORED.read_text())
 

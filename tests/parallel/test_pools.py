@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from node_by_node import MODELS, clone, model_bytes, problem
+from tests.parallel.node_by_node import MODELS, clone, model_bytes, problem
 from treemax.inputs.rows import SparseRows, as_rows
 from treemax.parallel.pools import Table, Threads, all_results, cluster_in_use, gathered, pool_for, using
 from treemax.parallel.ray_cluster import _result, bundles

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks is a folder of the project
-
+import treemax
 from benchmarks import output
 from benchmarks.problem import Problem
 from benchmarks.softmax import __main__ as command
 from benchmarks.softmax import answers, missing, models, shape, starts, trade_off, training
-
-import treemax
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 
 

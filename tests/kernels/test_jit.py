@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from treemax.kernels import jit
 
@@ -22,17 +21,15 @@ def test_kernels_just_compiled_give_the_bits_of_those_from_the_cache(tmp_path):
     program = """
 import hashlib, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from node_by_node import MODELS, clone, model_bytes, problem
+from tests.parallel.node_by_node import MODELS, clone, model_bytes, problem
 for sparse in (False, True):
     for model in MODELS[2:4]:
-        print(hashlib.sha256(model_bytes(clone(model).fit(*problem(sparse=sparse)), Path(sys.argv[2]))).hexdigest())
+        print(hashlib.sha256(model_bytes(clone(model).fit(*problem(sparse=sparse)), Path(sys.argv[1]))).hexdigest())
 """
-    tests = str(Path(__file__).parent)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     found = [
         subprocess.run(
-            [sys.executable, "-c", program, tests, str(tmp_path / "model")],
+            [sys.executable, "-c", program, str(tmp_path / "model")],
             env=environment, capture_output=True, text=True, check=True,
         ).stdout
         for _ in range(2)

@@ -1,15 +1,13 @@
 """OnlineLabelTree: streams, stops and starts, threads, odd rows. What the trees themselves are is in
-test_online_tree.py."""
+test_training.py."""
 
 import copy
-import os
 import pickle
 import subprocess
 import sys
 import threading
 import warnings
 from itertools import pairwise
-from pathlib import Path
 
 import joblib
 import numpy as np
@@ -20,7 +18,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import treemax
-from reference_online_tree import as_arrays, random_stream
+from tests.models.online_label_tree.reference import as_arrays, random_stream
 from treemax import OnlineLabelTree
 from treemax.inputs.labels import RaggedLabels
 from treemax.inputs.rows import as_rows
@@ -140,7 +138,7 @@ GO_ON = """
 import sys
 import numpy as np, scipy.sparse as sp
 import treemax
-from reference_online_tree import as_arrays, random_stream
+from tests.models.online_label_tree.reference import as_arrays, random_stream
 folder, variants = sys.argv[1], sys.argv[2:]
 for variant in variants:
     X = sp.load_npz(f"{folder}/X.npz")
@@ -159,12 +157,10 @@ def test_another_process_goes_on_as_if_nothing_had_happened(tmp_path):
         model = estimator(variant).partial_fit(X[:60], y[:60])
         model.save(tmp_path / f"{variant}.treemax", resume=True)
         never_stopped[variant] = model.partial_fit(X[60:], y[60:])
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     subprocess.run(
         [sys.executable, "-c", GO_ON, str(tmp_path), *VARIANTS],
         check=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": path},
     )
     for variant, model in never_stopped.items():
         assert_same_model(treemax.load(tmp_path / f"{variant}.treemax"), model, X)

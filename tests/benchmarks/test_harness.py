@@ -15,11 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
-
-from benchmarks import __main__ as command  # noqa: E402
-from benchmarks import (  # noqa: E402
+from benchmarks import __main__ as command
+from benchmarks import (
     accuracy,
     compare,
     environments,
@@ -33,7 +30,7 @@ from benchmarks import (  # noqa: E402
     tao_reference,
     time_of_choices,
 )
-from benchmarks.make_data import kconfig, manuals, parameters, splits, verses  # noqa: E402
+from benchmarks.make_data import kconfig, manuals, parameters, splits, verses
 
 DRIVER_FUNCTIONS = (
     "load",

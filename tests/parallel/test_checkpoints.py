@@ -1,6 +1,5 @@
 """Training that was lost goes on where it was, and gives the same model."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from node_by_node import MODELS, clone, model_bytes, problem
+from tests.parallel.node_by_node import MODELS, clone, model_bytes, problem
 from treemax import modelfile
 from treemax.models.label_tree import training as label_tree
 from treemax.models.softmax_tree import training as tao
@@ -95,7 +94,7 @@ def test_another_training_does_not_see_it(change, tmp_path):
 def test_a_process_that_is_killed(tmp_path):
     program = """
 import sys, numpy as np, treemax
-from node_by_node import problem
+from tests.parallel.node_by_node import problem
 from treemax.parallel import checkpoints
 from treemax.models.softmax_tree import training as tao
 checkpoints.SECONDS_BETWEEN = 0.0
@@ -115,7 +114,6 @@ with treemax.checkpoint(sys.argv[1]):
             command,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         lines = 0
         for _ in process.stdout:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import doctest
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import chi2, chi2_contingency
 
 import treemax
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
-
-from benchmarks import output  # noqa: E402
-from benchmarks.problem import UNKNOWN, Problem, first_labels  # noqa: E402
-from benchmarks.recall import __main__ as command  # noqa: E402
-from benchmarks.recall import ablation, classes, memory, reliability, stream, trade_off  # noqa: E402
-from benchmarks.recall.models import recall_tree  # noqa: E402
-from benchmarks.reliability import expected_error  # noqa: E402
+from benchmarks import output
+from benchmarks.problem import UNKNOWN, Problem, first_labels
+from benchmarks.recall import __main__ as command
+from benchmarks.recall import ablation, classes, memory, reliability, stream, trade_off
+from benchmarks.recall.models import recall_tree
+from benchmarks.reliability import expected_error
 
 
 @pytest.fixture(scope="module")

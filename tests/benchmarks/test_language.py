@@ -5,21 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import treemax
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks is a folder of the project, not part of the installed package
-
-from benchmarks import language_model, output, suites  # noqa: E402
-from benchmarks.language import __main__ as command  # noqa: E402
-from benchmarks.language import judging, models  # noqa: E402
-from benchmarks.language.problems import PROBLEMS, Problem, Rows, known_rows  # noqa: E402
+from benchmarks import language_model, output, suites
+from benchmarks.language import __main__ as command
+from benchmarks.language import judging, models
+from benchmarks.language.problems import PROBLEMS, Problem, Rows, known_rows
 
 N_CLASSES = 12
 

@@ -4,14 +4,13 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from reference_online_tree import Reference, as_arrays, random_stream
+from tests.models.online_label_tree.reference import Reference, as_arrays, random_stream
 from treemax.models.online_label_tree import kernels
 from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.training import (
@@ -578,7 +577,7 @@ BOUNDS = """
 import sys
 from dataclasses import replace
 import numpy as np
-from reference_online_tree import as_arrays, random_stream
+from tests.models.online_label_tree.reference import as_arrays, random_stream
 from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.training import POLICIES, Settings, empty_tree, learn, adopt_labels
 
@@ -639,14 +638,13 @@ def test_nothing_points_outside(tmp_path):
     """Sound trees, and mutants of them that are accepted, learn, grow and answer in a process whose kernels
     check every index; records lie in whole chunks, so that the index of the chunk is all there is to check."""
     cache = os.environ.get("NUMBA_CACHE_DIR", ".numba_cache") + "-bounds"
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", BOUNDS, "0", "250"],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache, "PYTHONPATH": path},
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout) > 30, "enough of them were used"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import report, suites, systems
-from benchmarks.command import add_options, run_suite
+from benchmarks.harness import report, suites, systems
+from benchmarks.harness.command import add_options, run_suite
 
 
 def arguments() -> argparse.ArgumentParser:

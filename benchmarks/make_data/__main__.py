@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import suites
+from benchmarks.harness import suites
 
 
 def make(name: str) -> Path:

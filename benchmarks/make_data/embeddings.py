@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import environments, recipes, suites
-from benchmarks.recipes import Part
+from benchmarks.harness import environments, recipes, suites
+from benchmarks.harness.recipes import Part
 
 HERE = Path(__file__).parent
 

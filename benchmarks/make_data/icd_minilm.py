@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.harness.suites import sample
 from benchmarks.make_data.embeddings import classes_with, minilm, raw_texts, rows_of_classes
 from benchmarks.make_data.splits import LEAST_ROWS, write_vectors
-from benchmarks.suites import sample
 
 ROWS = 30_000
 

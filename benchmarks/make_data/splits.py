@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.recipes import LABEL
+from benchmarks.harness.recipes import LABEL
 
 TEST_SHARE = 0.1
 LEAST_ROWS = 2

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import suites
+from benchmarks.harness import suites
+from benchmarks.harness.recipes import Part
 from benchmarks.make_data.embeddings import classes_with, raw_texts, rows_of_classes
 from benchmarks.make_data.splits import write_vectors
-from benchmarks.recipes import Part
 
 LEAST_ROWS = 5
 

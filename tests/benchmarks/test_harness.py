@@ -16,20 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import __main__ as command
-from benchmarks import (
-    accuracy,
-    compare,
-    environments,
-    measure,
-    recipes,
-    report,
-    runner,
-    sizes,
-    suites,
-    systems,
-    tao_reference,
-    time_of_choices,
-)
+from benchmarks.experiments import compare, sizes, tao_reference, time_of_choices
+from benchmarks.harness import accuracy, environments, measure, recipes, report, runner, suites, systems
 from benchmarks.make_data import kconfig, manuals, parameters, splits, verses
 
 DRIVER_FUNCTIONS = (
@@ -694,7 +682,7 @@ def test_sizes_of_a_suite():
 
 
 def test_hypernyms_by_name_and_number():
-    from benchmarks.hierarchy import hypernyms
+    from benchmarks.experiments.hierarchy import hypernyms
 
     rows = [
         ("net : a goal", "noun:0900:goal"), ("net : a trap", "noun:0110:trap"), ("net sales : money", "noun:0101:money"),
@@ -706,8 +694,8 @@ def test_hypernyms_by_name_and_number():
 
 
 def test_learned_trees_are_compared_with_one_schedule_for_all(monkeypatch, capsys):
-    from benchmarks import learned
-    from benchmarks.problem import Problem
+    from benchmarks.experiments import learned
+    from benchmarks.harness.problem import Problem
 
     random = np.random.RandomState(0)
     X, y = np.abs(random.normal(size=(60, 8))).astype(np.float32), np.arange(60) % 6
@@ -727,7 +715,7 @@ def test_learned_trees_are_compared_with_one_schedule_for_all(monkeypatch, capsy
 
 
 def test_reliability_of_probabilities_that_are_true():
-    from benchmarks.reliability import curve, expected_error
+    from benchmarks.experiments.reliability import curve, expected_error
 
     random = np.random.RandomState(0)
     probabilities = random.uniform(0.01, 1, 20_000)

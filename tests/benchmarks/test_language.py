@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import treemax
-from benchmarks import language_model, output, suites
-from benchmarks.language import __main__ as command
-from benchmarks.language import judging, models
-from benchmarks.language.problems import PROBLEMS, Problem, Rows, known_rows
+from benchmarks.experiments import language_model
+from benchmarks.experiments.language import __main__ as command
+from benchmarks.experiments.language import judging, models
+from benchmarks.experiments.language.problems import PROBLEMS, Problem, Rows, known_rows
+from benchmarks.harness import output, suites
 
 N_CLASSES = 12
 
@@ -112,7 +113,7 @@ def test_train_and_table(problem, tmp_path, monkeypatch, capsys):
 
 def test_what_is_not_there_is_said(capsys):
     assert command.main([]) == command.main(["train", "nothing"]) == 2
-    assert "benchmarks.language table lstm" in capsys.readouterr().err
+    assert "benchmarks.experiments.language table lstm" in capsys.readouterr().err
     assert command.main(["train", "ngram", "nobody"]) == 2
     assert "ngram has no model 'nobody'" in capsys.readouterr().err
 

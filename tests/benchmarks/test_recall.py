@@ -10,12 +10,12 @@ import pytest
 from scipy.stats import chi2, chi2_contingency
 
 import treemax
-from benchmarks import output
-from benchmarks.problem import UNKNOWN, Problem, first_labels
-from benchmarks.recall import __main__ as command
-from benchmarks.recall import ablation, classes, memory, reliability, stream, trade_off
-from benchmarks.recall.models import recall_tree
-from benchmarks.reliability import expected_error
+from benchmarks.experiments.recall import __main__ as command
+from benchmarks.experiments.recall import ablation, classes, memory, reliability, stream, trade_off
+from benchmarks.experiments.recall.models import recall_tree
+from benchmarks.experiments.reliability import expected_error
+from benchmarks.harness import output
+from benchmarks.harness.problem import UNKNOWN, Problem, first_labels
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_examples_in_the_docstrings_hold():
 def test_an_unknown_experiment_says_what_there_is(capsys):
     assert command.main(["nonsense"]) == command.main([]) == 2
     said = capsys.readouterr().err
-    assert all(f"benchmarks.recall {name}" in said for name in command.EXPERIMENTS)
+    assert all(f"benchmarks.experiments.recall {name}" in said for name in command.EXPERIMENTS)
 
 
 def test_first_labels_of_rows_with_several_or_none():

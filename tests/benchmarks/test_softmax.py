@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import treemax
-from benchmarks import output
-from benchmarks.problem import Problem
-from benchmarks.softmax import __main__ as command
-from benchmarks.softmax import answers, missing, models, shape, starts, trade_off, training
+from benchmarks.experiments.softmax import __main__ as command
+from benchmarks.experiments.softmax import answers, missing, models, shape, starts, trade_off, training
+from benchmarks.harness import output
+from benchmarks.harness.problem import Problem
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 
 
@@ -90,7 +90,7 @@ def problem(tmp_path, monkeypatch):
 def test_the_command_lists_every_experiment(capsys):
     command.main(["nonsense"])
     said = capsys.readouterr().err
-    assert all(f"benchmarks.softmax {name}" in said for name in command.EXPERIMENTS)
+    assert all(f"benchmarks.experiments.softmax {name}" in said for name in command.EXPERIMENTS)
 
 
 def test_shape_has_an_outcome_for_every_depth_and_size(problem, tmp_path, monkeypatch, capsys):

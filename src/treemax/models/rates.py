@@ -39,7 +39,7 @@ def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: i
     with the length of a row and with the square root of the examples a label has. The fewer examples a label
     has for each feature, the sooner it is learned by heart: so the rate also falls with the fourth root of features
     over examples. A hinge's score has to reach one, and its gradient ends there: the length alone counts. The
-    initial sum is worth seven gradients of one. Chosen on validation parts (`benchmarks/defaults_dense.py`).
+    initial sum is worth seven gradients of one. Chosen on validation parts (`benchmarks/experiments/defaults_dense.py`).
     """
     squared_length, width = mean_squared_length(rows)
     rate = 1.0 / (math.sqrt(squared_length) * passes**0.25)

@@ -33,7 +33,7 @@ RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
 
 
 def automatic_rate(labels: NDArray[np.float64], entries: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rate for rows with so many labels and entries on average, found by `benchmarks.defaults`.
+    """The rate for rows with so many labels and entries on average, found by `benchmarks.experiments.defaults`.
 
     Longer rows have smaller entries, which AdaGrad takes longer steps on; labels of a row are noise to one another.
     """

@@ -1,0 +1,126 @@
+"""Where the gain of a learned tree comes from: trees, schedules and the paper's own way side by side. One thread.
+
+    python -m benchmarks.experiments.learned schedule [SUITE]   four trees with the same schedule and optimizer, for each of these
+    python -m benchmarks.experiments.learned options [SUITE]    the default, and what the paper has in place of it
+    python -m benchmarks.experiments.learned threads [SUITE]    lock-free training with one thread and two
+
+Tables are printed, and what was found is stored as JSON in `results`. Figures are means over SEEDS trainings; seconds
+are those of the processor.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.harness.output import keep, table
+from benchmarks.harness.problem import Problem, hits, warm_up
+from treemax import LearnedTree
+
+SEEDS = 3
+DIMENSION = 50
+ARITIES = (5, 20)
+TREES = ("learned", "clusters", "huffman", "random")
+PLAIN = {"optimizer": "sgd", "dropout": 0.0}
+PAPER = {**PLAIN, "objective": "probability", "statistics": "running", "start": "random", "assign_until": 1.0}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "statistics=rows": {"statistics": "rows"},
+    "statistics=running": {"statistics": "running"},
+    "start=random": {"start": "random"},
+    "start=random, statistics=running": {"start": "random", "statistics": "running"},
+    "objective=probability": {"objective": "probability"},
+    "assign_until=1": {"assign_until": 1.0},
+    "assign_every=0.1": {"assign_every": 0.1},
+    "no dropout": {"dropout": 0.0},
+    "plain steps": {"optimizer": "sgd"},
+    "plain steps, no dropout": PLAIN,
+    "the paper's way": {**PAPER, "learning_rate": 0.5},
+    "the paper's way but for log p": {**PAPER, "objective": "log-likelihood"},
+}
+
+
+class Outcome(NamedTuple):
+    precision: float  # at 1
+    seconds: float  # of the processor, in training
+    wall: float
+
+
+def measured(problem: Problem, **options: Any) -> Outcome:
+    """Trainings that differ in their seeds, and how well they answer on average."""
+    found = []
+    for seed in range(SEEDS):
+        model = LearnedTree(random_state=seed, verbose=0, **options)
+        wall, start = time.perf_counter(), time.process_time()
+        model.fit(problem.X, problem.y)
+        took = time.process_time() - start, time.perf_counter() - wall
+        found.append((float(hits(model, problem, 1).mean()), *took))
+    return Outcome(*np.mean(found, axis=0).tolist())
+
+
+def schedule(problem: Problem) -> dict[str, Any]:
+    """P@1 of every tree, for each optimizer and schedule."""
+    found, rows = {}, []
+    for arity in ARITIES:
+        for optimizer in ("adagrad", "sgd"):
+            for name in ("linear", "hold"):
+                given: dict[str, Any] = {
+                    "arity": arity,
+                    "dimension": DIMENSION,
+                    "optimizer": optimizer,
+                    "schedule": name,
+                }
+                precisions = [measured(problem, tree=tree, **given).precision for tree in TREES]
+                title = f"{arity}, {optimizer}, {name}"
+                found[title] = dict(zip(TREES, precisions))
+                rows.append([title, *(f"{value:.4f}" for value in precisions)])
+                print(rows[-1], flush=True)
+    print(table(["arity, optimizer, schedule", *TREES], rows))
+    return found
+
+
+def options(problem: Problem) -> dict[str, Any]:
+    """P@1 and processor seconds with one thing changed at a time, and with all of the paper's."""
+    found, rows = {}, []
+    for name, changed in OPTIONS.items():
+        outcomes = [measured(problem, arity=arity, dimension=DIMENSION, **changed) for arity in ARITIES]
+        found[name] = [outcome._asdict() for outcome in outcomes]
+        rows.append([name, *(f"{one.precision:.4f} ({one.seconds:.1f} s)" for one in outcomes)])
+        print(rows[-1], flush=True)
+    print(table(["", *(f"arity {arity}" for arity in ARITIES)], rows))
+    return found
+
+
+def threads(problem: Problem) -> dict[str, Any]:
+    """P@1, wall and processor seconds with one thread and two."""
+    found, rows = {}, []
+    for n_jobs in (1, 2):
+        outcome = measured(problem, dimension=DIMENSION, n_jobs=n_jobs)
+        found[str(n_jobs)] = outcome._asdict()
+        rows.append(
+            [str(n_jobs), f"{outcome.precision:.4f}", f"{outcome.wall:.2f}", f"{outcome.seconds:.2f}"]
+        )
+    print(table(["threads", "P@1", "wall s", "processor s"], rows))
+    return found
+
+
+EXPERIMENTS = {"schedule": schedule, "options": options, "threads": threads}
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in EXPERIMENTS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    name, suite = arguments[0], arguments[1] if len(arguments) > 1 else "wordnet"
+    problem = Problem.read(suite)
+    for statistics in ("means", "running"):
+        warm_up(LearnedTree(verbose=0, statistics=statistics), problem)
+    keep(f"learned-{name}-{suite}", EXPERIMENTS[name](problem))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

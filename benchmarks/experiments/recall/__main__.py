@@ -1,0 +1,34 @@
+"""The experiments of the paper on recall trees, and what it leaves open, on our data. One thread.
+
+    python -m benchmarks.experiments.recall ablation glyphs1k       candidates, path features, bound, router weights (4.4, 4.5)
+    python -m benchmarks.experiments.recall stream ptb gcc          progressive loss, in order and permuted (4.3)
+    python -m benchmarks.experiments.recall classes                 time a row against the number of classes, beside OneVsAll
+    python -m benchmarks.experiments.recall trade-off glyphs1k      error against microseconds, beside Vowpal Wabbit (4.2)
+    python -m benchmarks.experiments.recall reliability             probabilities against frequencies
+    python -m benchmarks.experiments.recall memory                  bytes of a model, beside OneVsAll
+
+Tables are printed, figures are stored as JSON in `results`, plots go to `docs/images`. Further words: `ablation
+SUITE SERIES...` takes only these series and draws nothing, `classes SIZE...` these numbers of classes, `trade-off
+SUITE REPORT` takes the peers from an earlier report of the harness, `reliability SUITE...` and `memory SUITE...`
+take these suites.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+EXPERIMENTS = ("ablation", "stream", "classes", "trade-off", "reliability", "memory")
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in EXPERIMENTS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    experiment = importlib.import_module(f"benchmarks.experiments.recall.{arguments[0].replace('-', '_')}")
+    experiment.main(arguments[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""The experiments of the paper on softmax trees on our data, and what it leaves open. One thread.
+
+    python -m benchmarks.experiments.softmax answers [FOLDER]       the time of an answer, beside a full softmax's bare product
+    python -m benchmarks.experiments.softmax missing [SUITE]        three treatments of a class that the leaf lacks (table 1)
+    python -m benchmarks.experiments.softmax shape [SUITE]          error and time by depth and classes of a leaf (figures 2 and 4)
+    python -m benchmarks.experiments.softmax starts [SUITE]         error by where training begins (figure 3)
+    python -m benchmarks.experiments.softmax training [SUITE]       training time, beside scikit-learn's solvers at the nodes
+    python -m benchmarks.experiments.softmax trade-off [SUITE]      error against microseconds, beside our other models
+
+Tables are printed, what was found is stored as JSON in `results`, plots go to `docs/images`. With a FOLDER the models
+of `answers` are kept there, and taken from there the next time.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
+
+import importlib
+import sys
+
+EXPERIMENTS = ("answers", "missing", "shape", "starts", "trade-off", "training")
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in EXPERIMENTS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    experiment = importlib.import_module(f"benchmarks.experiments.softmax.{arguments[0].replace('-', '_')}")
+    experiment.main(arguments[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

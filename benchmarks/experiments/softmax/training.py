@@ -1,0 +1,73 @@
+"""Training time and objective, beside the same algorithm with scikit-learn's solvers at the nodes.
+
+The reference is `benchmarks.experiments.tao_reference`: LIBLINEAR at decisions, SAGA at leaves. Both train as the paper does, from
+class prototypes, one thread, in seconds of the processor.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.experiments import tao_reference
+from benchmarks.experiments.softmax.models import DEPTH, LEAF_CLASSES, PAPER, softmax_tree
+from benchmarks.harness.output import keep, number, table
+from benchmarks.harness.problem import Problem, hits, seconds
+
+ITERATIONS, ALPHA = 3, 0.1
+LOSSES: dict[str, float | None] = {
+    "beta = 10": 10.0
+}  # the loss of a class that a leaf lacks; None counts errors
+
+
+class Trained(NamedTuple):
+    seconds: float
+    objective: float
+    training_error: float
+    error: float
+
+
+def reference(problem: Problem, beta: float | None) -> Trained:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # names about to change, and passes used up
+        tree, history = tao_reference.train(
+            problem.X, problem.y, DEPTH, LEAF_CLASSES, ALPHA, beta, ITERATIONS, "scikit-learn"
+        )
+    error = float(tree.losses(problem.X_test, problem.y_test, None).mean())
+    spent = sum(record["seconds"] for record in history)
+    return Trained(spent, history[-1]["objective"], 100 * history[-1]["error"], 100 * error)
+
+
+def ours(problem: Problem, beta: float | None) -> Trained:
+    loss: dict[str, Any] = {"missing": "zero-one"} if beta is None else {"missing": "beta", "beta": beta}
+    model = softmax_tree(**{**PAPER, "alpha": ALPHA, "iterations": ITERATIONS, **loss})
+    spent = seconds(lambda: model.fit(problem.X, problem.y))
+    last = model.history_[-1]
+    return Trained(spent, last.objective, 100 * last.error, 100 * float(1 - hits(model, problem, 1).mean()))
+
+
+def page(found: dict[str, dict[str, Trained]]) -> str:
+    rows = []
+    for loss, by_solver in found.items():
+        slowest = by_solver["scikit-learn"]
+        for solvers, one in by_solver.items():
+            figures = [number(one.seconds), f"{slowest.seconds / one.seconds:.1f}", number(one.objective)]
+            rows.append([loss, solvers, *figures, f"{one.training_error:.1f}", f"{one.error:.1f}"])
+    columns = ["solvers", "train s", "times faster", "objective", "training error %", "test error %"]
+    return table(["missing class", *columns], rows)
+
+
+def main(arguments: list[str]) -> None:
+    suite = arguments[0] if arguments else "glyphs1k"
+    problem = Problem.read(suite)
+    few = np.arange(len(problem.y)) % 20 == 0
+    ours(Problem(problem.X[few], problem.y[few], problem.X_test[:5], problem.y_test[:5]), 10.0)  # compile
+    found: dict[str, dict[str, Trained]] = {}
+    for loss, beta in LOSSES.items():
+        found[loss] = {"scikit-learn": reference(problem, beta), "ours": ours(problem, beta)}
+        print(f"{loss}: {found[loss]}", file=sys.stderr)
+    keep(f"softmax-training-{suite}", {loss: {s: one._asdict() for s, one in rows.items()} for loss, rows in found.items()})  # fmt: skip
+    print(page(found))

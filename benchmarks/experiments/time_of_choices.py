@@ -1,0 +1,65 @@
+"""`python -m benchmarks.experiments.time_of_choices [SUITE ...]`: how much longer LabelTree trains because it chooses its cost and
+calibrates the whole tree.
+
+Three ways in turn, in one process, on the training rows of the validation parts: with both, without the calibration of
+the whole tree, and with the cost given besides. The best of several rounds counts, in processor time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from unittest import mock
+
+import numpy as np
+
+from benchmarks.experiments.defaults import SPARSE
+from benchmarks.harness import suites
+from benchmarks.harness.measure import Data, load_driver
+from benchmarks.harness.output import table
+from benchmarks.harness.systems import DRIVERS
+
+ROUNDS = 5
+COLUMNS = ("suite", "s", "calibration", "choice of the cost", "both")
+
+
+def seconds(data: Data, calibrated: bool, cost: float | str) -> tuple[float, float]:
+    """The processor time of a training, and the cost that was used."""
+    driver = load_driver(DRIVERS / "treemax.py")
+    settings = {"model": "label-tree", "threads": 1, "verbose": 0, "cost": cost}
+    loaded = driver.load(data, settings)
+    no_rows = np.empty(0, dtype=np.uint32)
+    name = "treemax.models.label_tree.estimator.calibration_rows"
+    with mock.patch(name, lambda *_: no_rows) if not calibrated else mock.MagicMock():
+        start = time.process_time()
+        model = driver.train(loaded, settings, None)
+        return time.process_time() - start, float(model.cost_)
+
+
+def times(suite: str, rounds: int = ROUNDS) -> tuple[float, float, float]:
+    """The best time with both choices, without the calibration, and with the cost given besides."""
+    data = Data(suites.prepared(suite, validation=True))
+    _, cost = seconds(data, True, "auto")  # compiles, too
+    ways: list[tuple[bool, float | str]] = [(True, "auto"), (False, "auto"), (False, cost)]
+    found = [[seconds(data, *way)[0] for way in ways] for _ in range(rounds)]
+    both, one, none = np.min(found, axis=0).tolist()
+    return both, one, none
+
+
+def lines(names: Sequence[str]) -> Iterator[list[str]]:
+    for name in names:
+        try:
+            both, one, none = times(name)
+        except suites.DataMissing as missing:
+            print(f"benchmarks: {missing}", file=sys.stderr)
+            continue
+        yield [
+            name,
+            f"{both:.2f}",
+            *(f"{share:.0%}" for share in (both / one - 1, one / none - 1, both / none - 1)),
+        ]
+
+
+if __name__ == "__main__":
+    print(table(COLUMNS, lines(sys.argv[1:] or SPARSE)))

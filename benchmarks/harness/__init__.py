@@ -1,0 +1,1 @@
+"""What measures: suites, systems and their environments, the runner, and what is written."""

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import treemax
+from benchmarks.harness.output import help_if_asked
 from treemax.datasets import load_wordnet
 from treemax.metrics import precision_at_k
 
@@ -81,4 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     main()

@@ -20,7 +20,7 @@ import numpy as np
 
 import treemax
 from benchmarks import FOLDER
-from benchmarks.harness.output import canvas, draw, keep, number, table
+from benchmarks.harness.output import canvas, draw, help_if_asked, keep, number, table
 from benchmarks.harness.problem import seconds
 from benchmarks.harness.suites import data_folder
 from treemax.parallel.threads import one_blas_thread
@@ -131,4 +131,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     sys.exit(main(sys.argv[1:]))

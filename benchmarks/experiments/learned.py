@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.harness.output import keep, table
+from benchmarks.harness.output import help_if_asked, keep, table
 from benchmarks.harness.problem import Problem, hits, warm_up
 from treemax import LearnedTree
 
@@ -123,4 +123,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     sys.exit(main(sys.argv[1:]))

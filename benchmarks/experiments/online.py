@@ -21,6 +21,7 @@ from sklearn.base import clone
 from benchmarks import FOLDER
 from benchmarks.harness.accuracy import accuracies, inverse_propensities
 from benchmarks.harness.measure import Data
+from benchmarks.harness.output import help_if_asked
 from benchmarks.harness.suites import CACHE, RECIPES
 from treemax import LabelTree, OnlineLabelTree
 
@@ -233,5 +234,6 @@ def tree_of_all(suite: Suite) -> Any:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     command, *arguments = sys.argv[1:]
     tables(arguments) if command == "tables" else curve(*arguments)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_svmlight_file
 
+from benchmarks.harness.output import help_if_asked
 from benchmarks.harness.suites import data_folder
 from treemax.formats import read_examples
 
@@ -107,4 +108,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     main()

@@ -19,6 +19,7 @@ import treemax
 from benchmarks import FOLDER
 from benchmarks.harness.accuracy import expected_error
 from benchmarks.harness.measure import Data
+from benchmarks.harness.output import help_if_asked
 from benchmarks.harness.suites import prepared
 
 SUITES = ("wordnet", "gcc")
@@ -98,4 +99,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER / "results" / "label-tree-reliability.png")

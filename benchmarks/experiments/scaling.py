@@ -19,6 +19,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from benchmarks import FOLDER
+from benchmarks.harness.output import help_if_asked
 
 RESULTS = FOLDER / "results"
 PLOT = FOLDER.parent / "docs" / "images" / "scaling.png"
@@ -127,6 +128,7 @@ def plot(found: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     if sys.argv[1] == "--one":
         print(json.dumps(measure(sys.argv[2], int(sys.argv[3]))))
     else:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from benchmarks.harness import suites
-from benchmarks.harness.output import number, table
+from benchmarks.harness.output import help_if_asked, number, table
 from benchmarks.harness.recipes import Part
 
 COLUMNS = ("suite", "train / test rows", "labels", "labels a row", "rows a label", "words a row")
@@ -33,4 +33,5 @@ def lines(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     print(table(COLUMNS, lines(sys.argv[1:] or list(suites.SUITES))))

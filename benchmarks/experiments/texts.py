@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from benchmarks.experiments.out_of_core import examples
-from benchmarks.harness.output import keep, number, table
+from benchmarks.harness.output import help_if_asked, keep, number, table
 from treemax import TfidfText
 from treemax.datasets import load_wordnet
 
@@ -82,4 +82,5 @@ def check_same(one: Any, other: Any) -> None:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     main()

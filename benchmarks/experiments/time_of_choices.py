@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.experiments.defaults import SPARSE
 from benchmarks.harness import suites
 from benchmarks.harness.measure import Data, load_driver
-from benchmarks.harness.output import table
+from benchmarks.harness.output import help_if_asked, table
 from benchmarks.harness.systems import DRIVERS
 
 ROUNDS = 5
@@ -62,4 +62,5 @@ def lines(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     print(table(COLUMNS, lines(sys.argv[1:] or SPARSE)))

@@ -1,8 +1,9 @@
-"""Where tables, figures and plots go."""
+"""What commands print and store: help, tables, figures and plots."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,13 @@ from benchmarks import FOLDER
 
 RESULTS = FOLDER / "results"
 IMAGES = FOLDER.parent / "docs" / "images"
+
+
+def help_if_asked(text: str | None) -> None:
+    """Print the docstring of an experiment, and end, if the command line asks for help."""
+    if "--help" in sys.argv[1:] or "-h" in sys.argv[1:]:
+        print(text)
+        sys.exit()
 
 
 def keep(name: str, found: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import FOLDER
 from benchmarks import __main__ as command
 from benchmarks.experiments import compare, sizes, tao_reference, time_of_choices
 from benchmarks.harness import accuracy, environments, measure, recipes, report, runner, suites, systems
@@ -747,3 +748,9 @@ def test_the_slow_softmax_tree_learns(solvers):
         at = np.flatnonzero(own.classes == label)
         expected = np.log(np.exp(scores).sum()) - scores[at[0]] if len(at) else 100.0
         assert loss == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_the_readme_lists_every_experiment():
+    page = (FOLDER / "README.md").read_text()
+    names = {path.stem for path in (FOLDER / "experiments").iterdir() if not path.name.startswith("_")}
+    assert {name for name in names if f"`{name}" not in page} == set()

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.experiments.language import judging, models
 from benchmarks.experiments.language.problems import PROBLEMS, Problem
-from benchmarks.harness.output import keep, number, table
+from benchmarks.harness.output import help_if_asked, keep, number, table
 
 COLUMNS = (
     "model", "depth", "error@1 %", "error@5 %", "covered %", "perplexity", "smoothed", "train s", "batch us", "alone us",
@@ -80,4 +80,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     sys.exit(main(sys.argv[1:]))

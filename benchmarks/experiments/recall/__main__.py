@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from benchmarks.harness.output import help_if_asked
+
 EXPERIMENTS = ("ablation", "stream", "classes", "trade-off", "reliability", "memory")
 
 
@@ -31,4 +33,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     sys.exit(main(sys.argv[1:]))

@@ -20,6 +20,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 import importlib
 import sys
 
+from benchmarks.harness.output import help_if_asked
+
 EXPERIMENTS = ("answers", "missing", "shape", "starts", "trade-off", "training")
 
 
@@ -33,4 +35,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    help_if_asked(__doc__)
     sys.exit(main(sys.argv[1:]))

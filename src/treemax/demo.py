@@ -27,7 +27,7 @@ def run(jobs: int = 1, rows: int | None = None) -> Iterator[str]:
     yield f"WordNet: {len(train):,} synsets to train on, {len(test):,} to test on; the label is the hypernym."
     vectorizer = TfidfText()
     X_train, X_test = vectorizer.fit_transform(train.texts), vectorizer.transform(test.texts)
-    yield f"{len(set(train.y.values)):,} labels, {X_train.shape[1]:,} words; tf-idf, {jobs} thread(s). Untouched defaults; compiling once is not counted."
+    yield f"{len(set(train.labels.values)):,} labels, {X_train.shape[1]:,} words; tf-idf, {jobs} thread(s). Untouched defaults; compiling once is not counted."
     yield ""
     yield HEADER
     yield "-" * len(HEADER)

@@ -417,7 +417,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 def consistent(examples: Examples) -> None:
-    assert len(examples.X) == len(examples.labels)
+    assert len(examples.features) == len(examples.labels)
     if hasattr(examples.rows, "indices"):
         rows = examples.rows
         assert np.isfinite(rows.values).all()

@@ -17,7 +17,12 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+from sklearn.linear_model import SGDClassifier
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import normalize
+from sklearn.utils.extmath import row_norms
 
+import treemax
 from treemax.formats import (
     FORMATS,
     Examples,
@@ -98,8 +103,7 @@ def test_dense_rows_stay_dense(tmp_path, format):
     got = read_examples(tmp_path / "data", format)
     assert isinstance(got.rows, np.ndarray)
     assert np.array_equal(got.rows, rows)
-    assert got.y.form == "vector"
-    assert got.y.values.tolist() == list("ab" * 10)
+    assert got.y.tolist() == list("ab" * 10)
 
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -235,8 +239,7 @@ def test_svmlight_as_sklearn_writes_it(tmp_path, seed, zero_based):
     dump_svmlight_file(X, y, str(path), zero_based=zero_based)
     expected, labels = load_svmlight_file(str(path))
     got = read_examples(path)
-    assert got.y.form == "vector"
-    assert np.array_equal(got.y.values, labels)
+    assert np.array_equal(got.y, labels)
     ours = got.rows.to_scipy()
     assert ours.shape == expected.shape
     assert np.array_equal(ours.indptr, expected.indptr)
@@ -379,12 +382,51 @@ def test_npz_we_write_scipy_reads(tmp_path):
 
 def test_examples_for_fit():
     one = Examples(read_labels([["a"], ["b"]]), texts=["x", "y"])
-    assert one.y.form == "vector" and one.X == ["x", "y"]
-    assert Examples(read_labels([["a"], []]), texts=["x", "y"]).y.form == "lists"
+    assert one.y.tolist() == ["a", "b"] and one.X == ["x", "y"]
+    assert list(Examples(read_labels([["a"], []]), texts=["x", "y"]).y) == [["a"], []]
     with pytest.raises(ValueError, match="exactly one"):
         Examples(read_labels([["a"]]))
     with pytest.raises(ValueError, match="1 rows of labels but 2"):
         Examples(read_labels([["a"]]), texts=["x", "y"])
+
+
+@pytest.fixture(params=["sparse", "dense"])
+def examples_of_one_label(request, tmp_path) -> Examples:
+    X = sparse_examples().rows.to_scipy()
+    rows = as_rows(X if request.param == "sparse" else X.toarray())
+    write_examples(tmp_path / "data.npz", Examples(read_labels(["even", "odd"] * 150), rows))
+    return read_examples(tmp_path / "data.npz")
+
+
+def test_scikit_learn_takes_what_readers_give(examples_of_one_label):
+    X, y = examples_of_one_label.X, examples_of_one_label.y
+    np.testing.assert_allclose(row_norms(normalize(X)), 1, rtol=1e-5)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, stratify=y, random_state=0)
+    assert X_train.shape == (225, 50) and X_test.shape == (75, 50)
+    assert SGDClassifier(random_state=0).fit(X_train, y_train).predict(X_test).shape == y_test.shape
+    split = treemax.OneVsAll(passes=1, verbose=0).fit(X_train, y_train)
+    assert not split.multi_label_ and split.classes_.tolist() == ["even", "odd"]
+
+
+def test_the_matrix_of_a_reader_is_made_once_and_shares_its_memory(examples_of_one_label):
+    X, rows = examples_of_one_label.X, examples_of_one_label.rows
+    assert X is examples_of_one_label.X
+    if isinstance(rows, SparseRows):
+        assert isinstance(X, sp.csr_matrix)
+        again = as_rows(X)
+        for part in ("indices", "values"):
+            assert np.shares_memory(getattr(again, part), getattr(rows, part))
+    else:
+        assert X is rows
+
+
+def test_x_and_y_train_the_same_model_as_the_internal_form(examples_of_one_label, tmp_path):
+    for name, (X, y) in {
+        "outside": (examples_of_one_label.X, examples_of_one_label.y),
+        "inside": (examples_of_one_label.features, examples_of_one_label.targets),
+    }.items():
+        treemax.LabelTree(verbose=0).fit(X, y).save(tmp_path / name)
+    assert (tmp_path / "outside").read_bytes() == (tmp_path / "inside").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def predict(
     with opened(data, format_, skip_bad, bits, chunk, loaded) as reader:
         for examples in reader:
             check_kind(loaded, examples, reader.name)
-            labels, scores = _answers(loaded, examples.X, top, threshold)
+            labels, scores = _answers(loaded, examples.features, top, threshold)
             click.echo(b"\n".join(map(_answer_line, labels, scores)))
 
 
@@ -106,9 +106,9 @@ def evaluate(
             if len(examples) == 0:
                 continue
             if n == 0:
-                loaded.predict_topk(examples[:1].X, 5)  # compiles what is not compiled yet, off the clock
+                loaded.predict_topk(examples[:1].features, 5)  # compiles kernels, not timed
             start = time.perf_counter()
-            top = loaded.predict_topk(examples.X, 5)
+            top = loaded.predict_topk(examples.features, 5)
             seconds += time.perf_counter() - start
             n += len(examples)
             scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))

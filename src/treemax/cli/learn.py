@@ -149,7 +149,7 @@ def _in_memory(
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
-    return model, lambda: model.fit(examples.X, examples.y)
+    return model, lambda: model.fit(examples.features, examples.targets)
 
 
 def _from_disk(

@@ -140,7 +140,8 @@ class _Learner:
         if not learned and len(examples):
             if self.run is None:
                 self.run = self._begun(examples)
-            self.run.step(examples.X, as_lists(examples.y) if self._rows.multi_label else examples.y)
+            labels = as_lists(examples.labels) if self._rows.multi_label else examples.targets
+            self.run.step(examples.features, labels)
         self._sound = True
         if self.run is not None and self._kept is not None and self._kept.due:
             self.keep(ended=False)

@@ -74,8 +74,8 @@ def tune(
         examples = learnable.part(read_whole(reader))
     learnable.finish()
     result = search(
-        examples.X,
-        examples.y,
+        examples.features,
+        examples.targets,
         minutes=minutes,
         metric=metric,
         models=None if models is None else [name.strip() for name in models.split(",")],

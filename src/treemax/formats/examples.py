@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inputs.labels import RaggedLabels
@@ -15,12 +18,14 @@ from treemax.inputs.rows import SparseRows
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """A file, or a chunk of one: the labels of each example, and its features (`rows`) or its text (`texts`).
+    """A file, or a chunk of one: `X` and `y` for `fit`, here and in scikit-learn.
+
+    `labels` are the labels of each example, `rows` its features, or `texts` its text.
 
     >>> from treemax.inputs.labels import read_labels
     >>> examples = Examples(read_labels([["a"], ["b", "c"]]), texts=["one", "two"])
-    >>> len(examples), examples[1:].labels[0]
-    (2, ['b', 'c'])
+    >>> len(examples), examples[1:].labels[0], examples.X
+    (2, ['b', 'c'], ['one', 'two'])
     """
 
     labels: RaggedLabels
@@ -30,9 +35,9 @@ class Examples:
     def __post_init__(self) -> None:
         if (self.rows is None) == (self.texts is None):
             raise ValueError("Examples have either rows of features or texts; give exactly one of the two.")
-        if len(self.X) != len(self.labels):
+        if len(self.features) != len(self.labels):
             raise ValueError(
-                f"Examples have {len(self.labels)} rows of labels but {len(self.X)} of features."
+                f"Examples have {len(self.labels)} rows of labels but {len(self.features)} of features."
             )
 
     def __len__(self) -> int:
@@ -49,14 +54,27 @@ class Examples:
             None if self.texts is None else self.texts[start:stop],
         )
 
+    @cached_property
+    def X(self) -> sp.csr_matrix | NDArray[np.float32] | list[str]:
+        """The features as a SciPy CSR matrix or a NumPy array, or the texts where that is what the file has.
+
+        A sparse matrix shares its memory with `rows` and is read-only: copy it before changing it in place.
+        """
+        return self.rows.to_scipy() if isinstance(self.rows, SparseRows) else self.features
+
+    @cached_property
+    def y(self) -> NDArray[Any] | RaggedLabels:
+        """The labels: a NumPy vector when every row has exactly one label, else a sequence of label lists."""
+        return self.targets if self.targets.multi_label else np.asarray(self.targets)
+
     @property
-    def X(self) -> SparseRows | NDArray[np.float32] | list[str]:
-        """The features, or the texts where that is what the file has."""
+    def features(self) -> SparseRows | NDArray[np.float32] | list[str]:
+        """`X` without a conversion, in the form in which estimators use it."""
         return self.texts if self.rows is None else self.rows  # type: ignore[return-value]
 
     @property
-    def y(self) -> RaggedLabels:
-        """The labels for `fit`: a vector when every row has exactly one label, else lists of labels."""
+    def targets(self) -> RaggedLabels:
+        """`y` without a conversion, in the form in which estimators use it."""
         one_each = len(self) > 0 and bool((self.labels.counts == 1).all())
         return dataclasses.replace(self.labels, form="vector" if one_each else "lists")
 

@@ -66,12 +66,11 @@ class SparseRows:
         )
 
     def to_scipy(self) -> sp.csr_matrix:
-        """The same rows as a SciPy CSR matrix."""
+        """The same rows as a SciPy CSR matrix, which shares the values and, below 2^31 columns, the indices."""
         first, last = self.indptr[0], self.indptr[-1]
         indices = self.indices[first:last]
-        index_dtype = np.int32 if self.n_features <= np.iinfo(np.int32).max else np.int64
-        parts = (self.values[first:last], indices.astype(index_dtype), self.indptr - first)
-        return sp.csr_matrix(parts, shape=self.shape)
+        signed = indices.view(np.int32) if self.n_features <= 2**31 else indices.astype(np.int64)
+        return sp.csr_matrix((self.values[first:last], signed, self.indptr - first), shape=self.shape)
 
 
 def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:

@@ -251,7 +251,7 @@ def _pairs(stream: Any, y: Any) -> Iterator[tuple[Any, Any]]:
         return
     if is_source(stream):
         with open_examples(stream) as reader:
-            yield from ((chunk.X, chunk.y) for chunk in reader)
+            yield from ((chunk.features, chunk.targets) for chunk in reader)
         return
     if hasattr(stream, "shape") or isinstance(stream, SparseRows):
         raise ValueError("y is missing: give X and y, or a stream of (X, y) chunks.")

@@ -40,13 +40,14 @@ def stream_chunks(
                     )
                 chunk = labelled(chunk)
             if len(chunk):
-                yield chunk.X, dataclasses.replace(chunk.labels, form="lists") if several else chunk.y
+                labels = dataclasses.replace(chunk.labels, form="lists") if several else chunk.targets
+                yield chunk.features, labels
 
 
 def _given_chunks(chunks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     for number, chunk in enumerate(chunks):
         if isinstance(chunk, Examples):
-            yield chunk.X, chunk.y
+            yield chunk.features, chunk.targets
         elif isinstance(chunk, tuple | list) and len(chunk) == 2:
             yield chunk[0], chunk[1]
         else:

@@ -111,7 +111,7 @@ def stored_rows(
     overview = source.overview
     writer = RowWriter(folder)
     for chunk in source.chunks("storing"):
-        rows = sparsified(rows_of(chunk.X))
+        rows = sparsified(rows_of(chunk.features))
         labels = learned_form(chunk.labels, overview.several)
         ids = overview.index.ids(labels.values)
         if (ids < 0).any():

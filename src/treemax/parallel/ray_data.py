@@ -116,5 +116,5 @@ class Answering:
         if takes_text != (examples.texts is not None):
             wanted, got = ("text", "features") if takes_text else ("features", "text")
             raise ValueError(f"The model was trained on {wanted}, but the data holds {got}.")
-        found = self.model.predict_topk(examples.X, self.k)
+        found = self.model.predict_topk(examples.features, self.k)
         return found.labels.astype(object), found.scores

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import re
 import threading
 
 import numpy as np
@@ -208,3 +210,40 @@ def test_progress_shows_on_a_terminal_and_is_wiped_off(monkeypatch):
     with progress_bar(10, "work", "rows", 0) as bar:
         bar.update(10)
     assert quiet.getvalue() == ""
+
+
+ESTIMATORS = [*treemax.MODELS.values(), treemax.TreeLanguageModel]
+SECTION = re.compile(
+    r"(Parameters|Other Parameters|For reproducing the paper)\n-+\n(.*?)(?:\n\n|$)", re.DOTALL
+)
+
+
+def documented(estimator: type) -> dict[str, list[str]]:
+    """The names of the parameters in each section of the docstring."""
+    sections = SECTION.findall(inspect.getdoc(estimator))
+    return {
+        title: [
+            name for names in re.findall(r"(?m)^(\w[\w, ]*?)(?: :|$)", text) for name in names.split(", ")
+        ]
+        for title, text in sections
+    }
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, treemax.HashingText, treemax.TfidfText])
+def test_parameters_are_keyword_only(estimator):
+    kinds = {parameter.kind for parameter in inspect.signature(estimator).parameters.values()}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_all_parameters_are_documented_and_few_are_for_every_user(estimator):
+    sections = documented(estimator)
+    names = [name for section in sections.values() for name in section]
+    if estimator is treemax.SoftmaxForest:  # documents what it adds
+        names += [name for section in documented(treemax.SoftmaxTree).values() for name in section]
+    assert sorted(names) == sorted(inspect.signature(estimator).parameters)
+    assert len(sections["Parameters"]) <= 13
+
+
+def test_the_first_parameter_of_a_recall_tree_is_its_algorithm():
+    assert next(iter(inspect.signature(treemax.RecallTree).parameters)) == "algorithm"

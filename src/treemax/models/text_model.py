@@ -52,7 +52,7 @@ def _gives_probabilities(model: TextModel) -> bool:
 class TextModel(ClassifierMixin, BaseEstimator):
     """A vectoriser and an estimator as one classifier of raw texts, saved as one model.
 
-    Both are fitted in place, as in a scikit-learn pipeline. What an estimator knows after fitting
+    Both may be given without their names, and are fitted in place, as in a scikit-learn pipeline. What an estimator knows after fitting
     (`classes_`, `label_index_`, ...) is also known to the model.
 
     Parameters

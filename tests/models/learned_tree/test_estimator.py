@@ -351,7 +351,7 @@ def test_a_learned_tree_finds_the_groups():
         return np.mean([group[a] == group[b] for a, b in pairs])
 
     options = {"arity": 4, "dimension": 16, "passes": 20, "verbose": 0}
-    before = [LearnedTree("random", random_state=seed, **options).fit(X, y) for seed in range(3)]
+    before = [LearnedTree(tree="random", random_state=seed, **options).fit(X, y) for seed in range(3)]
     after = [
         LearnedTree(start="random", assign_every=0.1, random_state=seed, **options).fit(X, y)
         for seed in range(3)

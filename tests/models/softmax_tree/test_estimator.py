@@ -371,7 +371,9 @@ def test_answers_are_the_softmax_at_the_end_of_the_path(sparse, n_trees):
     X, y = problem(500, 20)
     X[np.abs(X) < 0.5] = 0.0
     matrix = sp.csr_matrix(X) if sparse else X
-    model = treemax.SoftmaxForest(n_trees, leaf_classes=6, alpha=0.1, iterations=2, verbose=0).fit(matrix, y)
+    model = treemax.SoftmaxForest(n_trees=n_trees, leaf_classes=6, alpha=0.1, iterations=2, verbose=0).fit(
+        matrix, y
+    )
     expected = np.mean([slow_answers(X, state, 20) for state in model.states_], axis=0)
     found = model.predict_proba(matrix)
     close = (

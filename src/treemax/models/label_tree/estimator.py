@@ -53,8 +53,6 @@ class LabelTree(WithHierarchy):
         How labels are grouped: by what their examples look like (balanced hierarchical k-means), without
         looking at them, or as a hierarchy of your own says: pairs (parent, child), a nested dictionary, a
         dictionary from child to parent, a parent array or a `treemax.trees.Tree`.
-    arity : "auto" or int
-        Children of an inner node; "auto" makes the tree as shallow as 32 children a node allow (Huffman: 2).
     max_leaf : int
         Labels under one last inner node. A node of your own hierarchy with more children is divided further.
     n_trees : int
@@ -75,19 +73,24 @@ class LabelTree(WithHierarchy):
     precision : "bfloat16" or "int8"
         Of the weights. With "int8" the file is mostly about two fifths of the size, and is read when it is opened,
         not mapped.
-    temperature : float
-        Divides the calibrated scores of siblings, for the ranking of the labels: a little above 1, errors near the root weigh
-        less and the best labels are found more often. The probabilities are calibrated after that.
     beam : int
         Nodes kept at each level in prediction.
-    search : "beam" or "exact"
-        "exact" finds the true best labels, by uniform-cost search; slower.
     n_jobs : int or None
         Threads, -1 for all cores; the model is the same for any number.
     random_state : int, RandomState or None
         Seed of the clustering and of the order of rows.
     verbose : int
         0 for no progress bar.
+
+    For reproducing the paper
+    -------------------------
+    arity : "auto" or int
+        Children of an inner node; "auto" makes the tree as shallow as 32 children a node allow (Huffman: 2).
+    temperature : float
+        Divides the calibrated scores of siblings, for the ranking of the labels: a little above 1, errors near the root weigh
+        less and the best labels are found more often. The probabilities are calibrated after that.
+    search : "beam" or "exact"
+        "exact" finds the true best labels, by uniform-cost search; slower.
 
     Attributes
     ----------
@@ -122,6 +125,7 @@ class LabelTree(WithHierarchy):
 
     def __init__(
         self,
+        *,
         tree: Any = "kmeans",
         arity: int | str = "auto",
         max_leaf: int = 150,

@@ -65,31 +65,17 @@ class TreeLanguageModel(SharedEstimator, BaseEstimator):
         know hang from the root; the words of the texts are called by themselves, and two more "</s>" and "<unk>".
     arity : int
         Children of a node, at most. Wider trees are more accurate and slower to train.
-    direct : "auto" or int
-        How many of the most frequent words hang from the root of a learned tree; "auto" is four fifths of its children.
     dimension : int
         Of embeddings and representations.
     context : int
         How many words before are looked at.
-    transitions : "full" or "diagonal"
-        Matrices for the places of a context, or diagonals only, which are faster.
     passes : int
         Passes over the words, each in a new random order.
     learning_rate : "auto" or float
         At the beginning; "auto" is 1 for AdaGrad, which divides it by the square root of one and what a vector has seen,
         and 10 for "sgd", where a step is on the mean over a batch.
-    schedule : "linear" or "hold"
-        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
-    optimizer : "adagrad" or "sgd"
-        AdaGrad with one sum of squares for each vector, or plain steps.
     dropout : float
         Share of the numbers of a context's representation that are left out of a step, other ones every time.
-    batch_size : int
-        Words of a step.
-    assign_every : float
-        Passes, or parts of one, between two assignments of words to children.
-    assign_until : float
-        Share of the training after which the tree stays as it is.
     min_count : int
         How often a word must occur in the training texts; all others are "<unk>".
     max_words : int or None
@@ -101,6 +87,23 @@ class TreeLanguageModel(SharedEstimator, BaseEstimator):
         bit for bit.
     verbose : int
         0 for no progress bar.
+
+    For reproducing the paper
+    -------------------------
+    direct : "auto" or int
+        How many of the most frequent words hang from the root of a learned tree; "auto" is four fifths of its children.
+    transitions : "full" or "diagonal"
+        Matrices for the places of a context, or diagonals only, which are faster.
+    schedule : "linear" or "hold"
+        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
+    optimizer : "adagrad" or "sgd"
+        AdaGrad with one sum of squares for each vector, or plain steps.
+    batch_size : int
+        Words of a step.
+    assign_every : float
+        Passes, or parts of one, between two assignments of words to children.
+    assign_until : float
+        Share of the training after which the tree stays as it is.
 
     Attributes
     ----------
@@ -134,6 +137,7 @@ class TreeLanguageModel(SharedEstimator, BaseEstimator):
 
     def __init__(
         self,
+        *,
         tree: Any = "learned",
         arity: int = 640,
         direct: int | str = "auto",

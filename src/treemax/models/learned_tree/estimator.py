@@ -54,8 +54,6 @@ class LearnedTree(WithHierarchy):
         learns. The others stay as they are: balanced k-means over what the examples of labels look like, frequent
         labels near the root, labels in random order, or your own: pairs (parent, child), a nested dictionary, a
         dictionary from child to parent, a parent array or a `treemax.trees.Tree`.
-    start : "clusters", "huffman" or "random"
-        Where a learned tree begins.
     arity : int
         Children of a node, at most. Wider trees are more accurate and slower to train.
     dimension : int
@@ -66,24 +64,8 @@ class LearnedTree(WithHierarchy):
     learning_rate : "auto" or float
         At the beginning; "auto" is 2 for AdaGrad, where it is the length of a vector's first step, and 0.1 for "sgd".
         Rows are scaled to a mean squared length of one before.
-    schedule : "linear" or "hold"
-        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
-    optimizer : "adagrad" or "sgd"
-        AdaGrad with one sum of squares for each embedding and each vector of a node, or plain steps.
-    objective : "log-likelihood" or "probability"
-        What a step increases at each node of a label's path: log p of the right child, or p as in Algorithm 1.
     dropout : float
         Share of a row's features that are left out of a step, other ones every time: against overfitting.
-    labels : "all" or "one"
-        What a row with several labels teaches in a step: the mean over its labels, or one drawn at random.
-    assign_every : float
-        Passes, or parts of one, between two assignments of labels to children.
-    assign_until : float
-        Share of the training after which the tree stays as it is.
-    statistics : "means", "rows" or "running"
-        How likely a label is to go to each child of a node when labels are assigned: the answer of the node for the
-        mean representation of its rows, the mean answer for its rows, or the mean of the answers since the training
-        began, as in Algorithm 1.
     calibration : float
         The share of the rows, 2,000 at most, that only the last passes learn, and that calibrate the probabilities
         before that. With fewer than five such rows they are not calibrated.
@@ -98,6 +80,27 @@ class LearnedTree(WithHierarchy):
         bit for bit.
     verbose : int
         0 for no progress bar.
+
+    For reproducing the paper
+    -------------------------
+    start : "clusters", "huffman" or "random"
+        Where a learned tree begins.
+    schedule : "linear" or "hold"
+        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
+    optimizer : "adagrad" or "sgd"
+        AdaGrad with one sum of squares for each embedding and each vector of a node, or plain steps.
+    objective : "log-likelihood" or "probability"
+        What a step increases at each node of a label's path: log p of the right child, or p as in Algorithm 1.
+    labels : "all" or "one"
+        What a row with several labels teaches in a step: the mean over its labels, or one drawn at random.
+    assign_every : float
+        Passes, or parts of one, between two assignments of labels to children.
+    assign_until : float
+        Share of the training after which the tree stays as it is.
+    statistics : "means", "rows" or "running"
+        How likely a label is to go to each child of a node when labels are assigned: the answer of the node for the
+        mean representation of its rows, the mean answer for its rows, or the mean of the answers since the training
+        began, as in Algorithm 1.
 
     Attributes
     ----------
@@ -127,6 +130,7 @@ class LearnedTree(WithHierarchy):
 
     def __init__(
         self,
+        *,
         tree: Any = "learned",
         start: str = "clusters",
         arity: int = 20,

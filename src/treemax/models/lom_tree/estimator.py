@@ -44,9 +44,6 @@ class LOMTree(OnlineLabelClassifier):
     swap_resistance : float
         When there are `max_nodes`, a leaf still splits if its rows that are not of its most frequent label are
         more than so many times those of the smallest leaf, which is then taken out of the tree.
-    least_weight : float
-        A row weighs as much to a regressor as the mean score of its label differs from that of all rows, which is
-        how sure its side is: at least this, and at most 1. With 1 all rows weigh the same, as in the paper.
     passes : int
         Passes over the data in `fit`, each in a new random order. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
@@ -59,6 +56,12 @@ class LOMTree(OnlineLabelClassifier):
         0 for no progress bar.
     max_labels : int or None
         Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    For reproducing the paper
+    -------------------------
+    least_weight : float
+        A row weighs as much to a regressor as the mean score of its label differs from that of all rows, which is
+        how sure its side is: at least this, and at most 1. With 1 all rows weigh the same, as in the paper.
 
     Attributes
     ----------
@@ -86,6 +89,7 @@ class LOMTree(OnlineLabelClassifier):
 
     def __init__(
         self,
+        *,
         max_nodes: int | str = "auto",
         swap_resistance: float = 4.0,
         least_weight: float = 0.03,

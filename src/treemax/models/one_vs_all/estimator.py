@@ -58,14 +58,6 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         ones. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
         AdaGrad's rate; "auto" computes it from the data, see `settings_`.
-    final_rate : float
-        The share of the learning rate that is left at the end of `fit`; the rate falls linearly.
-    initial_accumulator : "auto" or float
-        Added to AdaGrad's sums of squared gradients: the larger, the gentler the first steps.
-    batch_size : int
-        Rows whose scores are computed together.
-    least_gradient : float
-        Labels whose gradient is smaller are not updated: most of them, once a softmax knows something.
     scale : bool
         Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
         one. Sparse rows and streams are taken as they are.
@@ -82,6 +74,17 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         0 for no progress bar.
     max_labels : int or None
         Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    Other Parameters
+    ----------------
+    final_rate : float
+        The share of the learning rate that is left at the end of `fit`; the rate falls linearly.
+    initial_accumulator : "auto" or float
+        Added to AdaGrad's sums of squared gradients: the larger, the gentler the first steps.
+    batch_size : int
+        Rows whose scores are computed together.
+    least_gradient : float
+        Labels whose gradient is smaller are not updated: most of them, once a softmax knows something.
 
     Attributes
     ----------
@@ -110,6 +113,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     def __init__(
         self,
+        *,
         loss: str = "auto",
         passes: int | str = "auto",
         learning_rate: float | str = "auto",

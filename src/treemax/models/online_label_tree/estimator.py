@@ -58,24 +58,11 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     max_leaf : int
         Labels under one last inner node. Sixteen classifiers are learned at a time, one of which is kept for
         labels to come: multiples of 16 less one are good choices.
-    alpha : float
-        Of the best-greedy policies: 0 looks at the row only, 1 at the balance of the tree only.
-    together : bool
-        Whether all new labels of a row go to one place, as in the paper, however deep the tree becomes there.
-        By default the row selects another place when one is full.
     tree : None, "kmeans", "random", "complete", "huffman" or a hierarchy
         None begins with nothing. Otherwise the tree that the first rows are learned with, as in `LabelTree`.
-    sample : float or None
-        With `tree`, the share of the rows of `fit` that the first tree is built from; None is all of them.
     learning_rate : "auto" or float
         "auto" follows the mean number of labels and features of the rows seen so far: about 2 for short texts with one
         label, 1 for long texts with several. The paper has 1.
-    schedule : "adagrad", "constant" or "inverse-root"
-        How the rate falls: for each weight by its own gradients, not at all, or with the root of the rows seen.
-    epsilon : float
-        Added to AdaGrad's sums of squared gradients.
-    least_gradient : float
-        Classifiers whose gradient is smaller are not updated; 0 updates all, as in the paper.
     passes : int
         Passes over the data in `fit`.
     shuffle : bool
@@ -92,6 +79,22 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         0 for no progress bar.
     max_labels : int or None
         Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    For reproducing the paper
+    -------------------------
+    alpha : float
+        Of the best-greedy policies: 0 looks at the row only, 1 at the balance of the tree only.
+    together : bool
+        Whether all new labels of a row go to one place, as in the paper, however deep the tree becomes there.
+        By default the row selects another place when one is full.
+    sample : float or None
+        With `tree`, the share of the rows of `fit` that the first tree is built from; None is all of them.
+    schedule : "adagrad", "constant" or "inverse-root"
+        How the rate falls: for each weight by its own gradients, not at all, or with the root of the rows seen.
+    epsilon : float
+        Added to AdaGrad's sums of squared gradients.
+    least_gradient : float
+        Classifiers whose gradient is smaller are not updated; 0 updates all, as in the paper.
 
     Attributes
     ----------
@@ -124,6 +127,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def __init__(
         self,
+        *,
         policy: str = "best-greedy",
         arity: int = 16,
         max_leaf: int = 15,

@@ -70,29 +70,11 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         Children of a node.
     depth : "auto" or int
         Levels of routers; "auto" is the logarithm of the labels seen so far, while there are rows enough. The paper's tree has at most so many.
-    prior : float
-        Weight of the logarithm of what the tree gives to a label in the label's score.
-    bound : float or None
-        Lambda of the bound on a node's recall that ends the descent of the paper's tree early; 0 compares the
-        recall counted so far, None goes down to a leaf. Of "paper" only, as are the next two.
-    path_features : bool
-        Whether regressors see the nodes that the row came through.
-    router_weight : "increase", "printed" or "unit"
-        How much a row matters to a router: the difference that the side makes to the entropy times the number of
-        rows, or to the mean entropy as the paper prints it, or always the same.
     passes : "auto" or int
         Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows, five for sparse ones
         and three for the paper's. `partial_fit` takes its rows once, in order.
     learning_rate : "auto" or float
         AdaGrad's rate of the regressors; "auto" computes it from the data, see `settings_`.
-    router_rate : "auto" or float
-        The same of the routers.
-    final_rate : float
-        The share of the rates that is left at the end of `fit`; they fall linearly.
-    least_gradient : "auto" or float
-        Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's.
-    least_share : float
-        Nodes that get less of a row do not learn from it.
     calibration : float
         The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
         probabilities of "beam" before that. With fewer than five such rows, and in streams, they are not calibrated.
@@ -107,6 +89,30 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         0 for no progress bar.
     max_labels : int or None
         Labels that a stream may bring; None is any number. See `partial_fit`.
+
+    Other Parameters
+    ----------------
+    prior : float
+        Weight of the logarithm of what the tree gives to a label in the label's score.
+    router_rate : "auto" or float
+        AdaGrad's rate of the routers; "auto" computes it from the data.
+    final_rate : float
+        The share of the rates that is left at the end of `fit`; they fall linearly.
+    least_gradient : "auto" or float
+        Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's.
+    least_share : float
+        Nodes that get less of a row do not learn from it.
+
+    For reproducing the paper
+    -------------------------
+    bound : float or None
+        Lambda of the bound on a node's recall that ends the descent of the paper's tree early; 0 compares the
+        recall counted so far, None goes down to a leaf. Of "paper" only, as are the next two.
+    path_features : bool
+        Whether regressors see the nodes that the row came through.
+    router_weight : "increase", "printed" or "unit"
+        How much a row matters to a router: the difference that the side makes to the entropy times the number of
+        rows, or to the mean entropy as the paper prints it, or always the same.
 
     Attributes
     ----------
@@ -138,6 +144,8 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     def __init__(
         self,
+        *,
+        algorithm: str = "beam",
         n_candidates: int | str = "auto",
         beam: int = 16,
         arity: int = 16,
@@ -152,7 +160,6 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
-        algorithm: str = "beam",
         bound: float | None = 1.0,
         path_features: bool = True,
         router_weight: str = "increase",
@@ -160,6 +167,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         scale: bool = True,
         max_labels: int | None = None,
     ) -> None:
+        self.algorithm = algorithm
         self.n_candidates = n_candidates
         self.beam = beam
         self.arity = arity
@@ -174,7 +182,6 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
-        self.algorithm = algorithm
         self.bound = bound
         self.path_features = path_features
         self.router_weight = router_weight

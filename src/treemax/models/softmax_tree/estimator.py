@@ -89,13 +89,31 @@ class SoftmaxTree(LabelClassifier):
     alpha : "auto" or float
         How much a weight costs, in units of the loss of a row; "auto" chooses from a few by errors on a tenth of
         the rows, which takes several times as long.
+    iterations : int
+        Passes over all nodes, from the leaves to the root. Ends earlier when nothing is gained.
+    early_share : float
+        The share of the rows, drawn anew every time, that all iterations but the last learn from. 1 is the paper's
+        algorithm; less saves most of the time where there are far more rows than weights.
+    smoothing : float
+        The probability of each class that is not in the leaf, before all are made to sum to one.
+    tolerance : float
+        Of the solvers at the nodes.
+    warm_start : bool
+        Whether `fit` goes on from the tree that is there, if it has the same shape, until it has `iterations`.
+    n_jobs : int or None
+        Threads, -1 for all cores. Any number of them gives the same tree.
+    random_state : int, RandomState or None
+        Seed of the start.
+    verbose : int
+        0 for no progress bar.
+
+    For reproducing the paper
+    -------------------------
     ridge : "auto" or float
         How much the square of a weight costs, halved, at a leaf; "auto" is 0.1 where at least half of the
         numbers in the rows are not zero, and 0 else. 0 is the paper's objective.
     plane_penalty : float
         How many times as much weights cost at decision nodes; 1 is the paper's objective.
-    iterations : int
-        Passes over all nodes, from the leaves to the root. Ends earlier when nothing is gained.
     missing : "zero-one", "beta" or "drop"
         The loss of a row whose class is not in its leaf. "zero-one" counts errors everywhere, "beta" is the
         cross-entropy, and `beta` for such rows; "drop" leaves them out, which does not work and is here to show it.
@@ -112,21 +130,6 @@ class SoftmaxTree(LabelClassifier):
     growth : float
         Between iterations, a leaf is split in two if it has not the class of more than this share of its rows; the
         tree begins with `depth` and becomes deeper where it has to. 1 is the complete tree of the paper.
-    early_share : float
-        The share of the rows, drawn anew every time, that all iterations but the last learn from. 1 is the paper's
-        algorithm; less saves most of the time where there are far more rows than weights.
-    smoothing : float
-        The probability of each class that is not in the leaf, before all are made to sum to one.
-    tolerance : float
-        Of the solvers at the nodes.
-    warm_start : bool
-        Whether `fit` goes on from the tree that is there, if it has the same shape, until it has `iterations`.
-    n_jobs : int or None
-        Threads, -1 for all cores. Any number of them gives the same tree.
-    random_state : int, RandomState or None
-        Seed of the start.
-    verbose : int
-        0 for no progress bar.
 
     Attributes
     ----------
@@ -157,6 +160,7 @@ class SoftmaxTree(LabelClassifier):
 
     def __init__(
         self,
+        *,
         depth: int | str = "auto",
         leaf_classes: int | str | None = "auto",
         alpha: float | str = 0.01,
@@ -451,6 +455,7 @@ class SoftmaxForest(SoftmaxTree):
 
     def __init__(
         self,
+        *,
         n_trees: int = 4,
         depth: int | str = "auto",
         leaf_classes: int | str | None = "auto",
@@ -473,9 +478,25 @@ class SoftmaxForest(SoftmaxTree):
     ) -> None:
         self.n_trees = n_trees
         super().__init__(
-            depth, leaf_classes, alpha, ridge, plane_penalty, iterations, missing, beta, start, spill, growth, early_share, smoothing, tolerance, warm_start, n_jobs,
-            random_state, verbose,
-        )  # fmt: skip
+            depth=depth,
+            leaf_classes=leaf_classes,
+            alpha=alpha,
+            ridge=ridge,
+            plane_penalty=plane_penalty,
+            iterations=iterations,
+            missing=missing,
+            beta=beta,
+            start=start,
+            spill=spill,
+            growth=growth,
+            early_share=early_share,
+            smoothing=smoothing,
+            tolerance=tolerance,
+            warm_start=warm_start,
+            n_jobs=n_jobs,
+            random_state=random_state,
+            verbose=verbose,
+        )
 
     def _check_parameters(self) -> None:
         check_number("n_trees", self.n_trees, whole=True, least=1)

@@ -361,10 +361,10 @@ def test_half_a_character_is_escaped(folder, tmp_path):
 
 def test_every_flag_of_the_contract_exists():
     contract = {
-        "fit": {"-o", "--model", "--set", "--format", "--jobs"},
+        "fit": {"-o", "--model", "--as-published", "--set", "--format", "--jobs"},
         "predict": {"--top"},
         "eval": {"--json"},
-        "stream": {"--model", "--json"},
+        "stream": {"--model", "--as-published", "--json"},
         "info": {"--json"},
         "convert": {"--format"},
         "demo": set(),
@@ -393,6 +393,16 @@ def test_commands_are_listed_in_the_order_of_use_and_in_whole_sentences():
     listed = done("--help").partition("Commands:\n")[2]
     assert [line.split()[0] for line in listed.splitlines()] == list(commands.commands)
     assert "..." not in listed
+
+
+@pytest.mark.parametrize("command", ["fit", "stream"])
+def test_published_settings_can_be_changed_one_by_one(folder, tmp_path, command):
+    model = tmp_path / "model.treemax"
+    options = ["--model", "online-label-tree", "--as-published", "--set", "arity=3"]
+    done(command, folder / "train.txt", "-o", model, *options)
+    assert treemax.load(model).estimator.get_params() == (
+        treemax.OnlineLabelTree.as_published(arity=3, n_jobs=1).get_params()
+    )
 
 
 def test_a_stream_is_not_for_every_model(folder, tmp_path):
@@ -443,7 +453,12 @@ def test_values_of_settings(text, value):
         (["stream", "DATA", "-o", "nowhere/model"], "nowhere does not exist"),
         (
             ["stream", "DATA", "--start", "MODEL", "--set", "passes=1"],
-            "--set and --text-set are for a new model",
+            "--set, --text-set and --as-published are for a new model",
+        ),
+        (["stream", "DATA", "--start", "MODEL", "--as-published"], "--as-published are for a new model"),
+        (
+            ["fit", "DATA", "-o", "OUT", "--as-published"],
+            "OneVsAll does not come from a paper, so it has no published settings",
         ),
         (["stream", "DATA", "--model", "nope"], "there is no model 'nope'"),
         (["stream", "DATA", "--chunk", "0"], "x>=1"),

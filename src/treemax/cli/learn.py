@@ -67,15 +67,15 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # what a mode
 )
 @data_options
 def fit(
-    data: str, output: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
-    text: str, hierarchy: str | None, resume: bool, cluster: str | None, checkpoint: str | None,
+    data: str, output: str, model_name: str, as_published: bool, settings: tuple[str, ...],
+    text_settings: tuple[str, ...], jobs: int, text: str, hierarchy: str | None, resume: bool, cluster: str | None, checkpoint: str | None,
     memory: int | None, scratch: str | None, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
     from treemax.cli.data import remember_reading
     from treemax.models import TrainingInterrupted
 
-    model = make_model(model_name, settings, jobs)
+    model = make_model(model_name, settings, jobs, as_published)
     places = {"--cluster": cluster, "--checkpoint": checkpoint}
     _check_options(model, model_name, data, hierarchy, memory, scratch, places)
     vectorizer = make_vectorizer(text, text_settings)

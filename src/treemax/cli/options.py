@@ -86,6 +86,8 @@ def model_options(command: Command) -> Command:
                      help="A parameter of the text vectoriser, as often as needed."),
         click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
                      help="A parameter of the model, as often as needed."),
+        click.option("--as-published", is_flag=True,
+                     help="Take the settings of the model's paper in place of the defaults; --set changes them."),
         click.option("--model", "model_name", default="one-vs-all", show_default=True, metavar="NAME",
                      shell_complete=_complete_model, help="Which model; treemax info --models lists them."),
     ):  # fmt: skip
@@ -99,8 +101,8 @@ def _complete_model(context: click.Context, parameter: click.Parameter, start: s
     return [name for name in MODELS if name.startswith(start)]
 
 
-def make_model(name: str, settings: tuple[str, ...], jobs: int) -> Any:
-    """The model of this name with these parameters."""
+def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bool = False) -> Any:
+    """The model of this name with these parameters; the others are its defaults, or those of its paper."""
     from treemax.models import MODELS
 
     if name not in MODELS:
@@ -110,7 +112,12 @@ def make_model(name: str, settings: tuple[str, ...], jobs: int) -> Any:
     values = read_settings(MODELS[name], settings, "--set")
     if "n_jobs" in inspect.signature(MODELS[name]).parameters:
         values.setdefault("n_jobs", jobs)
-    return MODELS[name](**values)
+    if not as_published:
+        return MODELS[name](**values)
+    try:
+        return MODELS[name].as_published(**values)
+    except ValueError as error:  # it does not come from a paper
+        raise click.BadParameter(str(error), param_hint="--as-published") from None
 
 
 def make_vectorizer(kind: str, settings: tuple[str, ...]) -> Any:

@@ -61,8 +61,8 @@ from treemax.cli.saving import finish, save_model
 )
 @data_options
 def stream(
-    data: str, model_name: str, settings: tuple[str, ...], text_settings: tuple[str, ...], jobs: int,
-    output: str | None, start: str | None, text: str, checkpoint: str | None, every: float, chunk: int,
+    data: str, model_name: str, as_published: bool, settings: tuple[str, ...],
+    text_settings: tuple[str, ...], jobs: int, output: str | None, start: str | None, text: str, checkpoint: str | None, every: float, chunk: int,
     multi_label: bool, as_json: bool, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Progressive validation on DATA: predict each example, then learn it, in order.
@@ -74,18 +74,18 @@ def stream(
     from treemax.cli.data import TrainingRows, chunks, opened, remember_reading
     from treemax.parallel.threads import delayed_interrupt
 
-    if start is not None and (settings or text_settings):
+    if start is not None and (settings or text_settings or as_published):
         raise click.UsageError(
-            "--set and --text-set are for a new model; --start continues with one as it is."
+            "--set, --text-set and --as-published are for a new model; --start continues with one as it is."
         )
     kept = None
     if checkpoint is not None:
         options = {
-            "--model": model_name, "--set": list(settings), "--text-set": list(text_settings), "--start": start,
+            "--model": model_name, "--as-published": as_published, "--set": list(settings), "--text-set": list(text_settings), "--start": start,
             "--chunk": chunk, "--multi-label": multi_label, "--format": format_, "--skip-bad": skip_bad, "--bits": bits,
         }  # fmt: skip
         kept = StreamCheckpoint(checkpoint, every, options)
-    model = make_model(model_name, settings, jobs) if start is None else treemax.load(start)
+    model = make_model(model_name, settings, jobs, as_published) if start is None else treemax.load(start)
     report = _json_line if as_json else _Table().line
     with opened(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
         rows = TrainingRows(reader.name, multi_label or getattr(model, "multi_label_", False))

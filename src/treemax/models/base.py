@@ -47,6 +47,7 @@ from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
+from treemax.models.published import PublishedSettings
 from treemax.models.sharing import SharedEstimator, answers, answers_rows, at_rest
 from treemax.parallel.checkpoints import checkpoints_are_kept, kept
 from treemax.parallel.pools import cluster_in_use
@@ -76,7 +77,7 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.done = done
 
 
-class LabelClassifier(SharedEstimator, ClassifierMixin, BaseEstimator):
+class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseEstimator):
     """Base class of all classifiers; see `OneVsAll` for one that is easy to read.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each

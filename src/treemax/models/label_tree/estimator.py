@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,8 @@ class LabelTree(WithHierarchy):
 
     A probabilistic label tree. The probability of a label is the product of the probabilities along its
     path, each estimated by a linear classifier trained on the rows that reach the node's parent. Children of
-    a node are trained together. Multi-class and multi-label, made for sparse text; dense rows work too.
+    a node are trained together. Multi-class and multi-label, made for sparse text; dense rows work too. `as_published`
+    gives Parabel with one tree, except that probabilities are always calibrated.
 
     Parameters
     ----------
@@ -119,6 +120,20 @@ class LabelTree(WithHierarchy):
     """
 
     NODE_BY_NODE = True
+    _PUBLISHED: ClassVar[dict[str, Any]] = {
+        "tree": "kmeans",
+        "arity": 2,
+        "max_leaf": 100,
+        "n_trees": 1,
+        "loss": "squared_hinge",
+        "penalty": "l2",
+        "cost": 1.0,
+        "passes": 20,
+        "threshold": 0.1,
+        "temperature": 1.0,
+        "beam": 10,
+        "search": "beam",
+    }
 
     loss_: str
     cost_: float

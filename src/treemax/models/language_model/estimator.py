@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from treemax.models.language_model.words import END, Vocabulary
 from treemax.models.learned_tree.model import padded
 from treemax.models.learned_tree.training import LARGEST_FACTOR, Structure
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
+from treemax.models.published import PublishedSettings
 from treemax.models.rows import sparsified
 from treemax.models.sharing import SharedEstimator, answers, at_rest
 from treemax.parallel.progress import progress_bar
@@ -47,13 +48,14 @@ WORDS_AT_ONCE = 2**18  # whose contexts are held
 
 
 @modelfile.saveable
-class TreeLanguageModel(SharedEstimator, BaseEstimator):
+class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     """A language model: how likely each word is to come next, by softmaxes along the path to it in a tree.
 
     The words before are represented by a short vector, the sum of a matrix times the embedding of each of them; each
     of the `context` places has its own matrix (the log-bilinear model). At every node of the tree a softmax over its
     children says where to go, and the probability of a word is the product along its path. A step of training and
-    the probability of a word take the nodes of a path, not all words.
+    the probability of a word take the nodes of a path, not all words. `as_published` gives the settings that the paper
+    states; to assign words before every batch, as it does, set `assign_every` by the number of words.
 
     Parameters
     ----------
@@ -129,6 +131,16 @@ class TreeLanguageModel(SharedEstimator, BaseEstimator):
     density estimation", 2017, section 6.
     """
 
+    _PUBLISHED: ClassVar[dict[str, Any]] = {
+        "tree": "learned",
+        "arity": 65,
+        "direct": 0,
+        "transitions": "full",
+        "learning_rate": 1.0,
+        "optimizer": "sgd",
+        "dropout": 0.0,
+        "assign_until": 1.0,
+    }
     model_: LanguageModel
     vocabulary_: Vocabulary
     n_texts_: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,8 @@ class LearnedTree(WithHierarchy):
 
     A row is the sum of its features' embeddings, each times the feature's value: a bag of words for text, a linear
     layer for dense rows. The probability of a label is the product of the softmaxes along its path. Small for its
-    accuracy, and fast: a row takes a few additions of short vectors. Multi-class and multi-label.
+    accuracy, and fast: a row takes a few additions of short vectors. Multi-class and multi-label. `as_published` gives
+    Algorithm 1 of the paper; to assign labels before every batch, as it does, set `assign_every` by the number of rows.
 
     Parameters
     ----------
@@ -125,6 +126,20 @@ class LearnedTree(WithHierarchy):
     """
 
     LARGEST_WEIGHT = LARGEST_FACTOR
+    _PUBLISHED: ClassVar[dict[str, Any]] = {
+        "tree": "learned",
+        "start": "random",
+        "arity": 20,
+        "dimension": 200,
+        "schedule": "hold",
+        "optimizer": "sgd",
+        "objective": "probability",
+        "dropout": 0.0,
+        "labels": "one",
+        "assign_until": 1.0,
+        "statistics": "running",
+        "calibration": 0.0,
+    }
     model_: LearnedTreeModel
     losses_: list[float]
 

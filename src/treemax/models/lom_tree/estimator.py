@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ class LOMTree(OnlineLabelClassifier):
     """A binary tree of regressors that grows online; a leaf answers with its most frequent labels.
 
     One label a row. A baseline: training and prediction take a few linear scores a row, and there is nothing
-    in a leaf that would look at the row once more. `RecallTree` is more accurate.
+    in a leaf that would look at the row once more. `RecallTree` is more accurate. `as_published` weights all rows alike, as
+    in the paper; `max_nodes`, there one less than the labels, must be given as a number.
 
     Parameters
     ----------
@@ -84,6 +85,7 @@ class LOMTree(OnlineLabelClassifier):
     """
 
     ONE_LABEL_ONLY = True
+    _PUBLISHED: ClassVar[dict[str, Any]] = {"least_weight": 1.0}
     settings_: Settings
     model_: LOMTreeModel
 

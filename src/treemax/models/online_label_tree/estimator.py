@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     as soon as it arrives, and a prediction asked for in between. After any stream every node's classifier is,
     bit for bit, what it would be had the tree been there from the beginning. With `tree` given, a first tree
     is built from the first rows and grows from there (a warm start), or, in `fit`, from all of them (IPLT).
+    `as_published` gives the settings of the paper, except that probabilities are always calibrated.
 
     Parameters
     ----------
@@ -122,6 +123,21 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     Beygelzimer et al., "Conditional probability tree estimation analysis and algorithms", 2009.
     """
 
+    _PUBLISHED: ClassVar[dict[str, Any]] = {
+        "policy": "best-greedy-printed",
+        "arity": 2,
+        "max_leaf": 100,
+        "alpha": 0.75,
+        "together": True,
+        "tree": None,
+        "learning_rate": 1.0,
+        "schedule": "adagrad",
+        "epsilon": 0.01,
+        "least_gradient": 0.0,
+        "passes": 3,
+        "shuffle": True,
+        "search": "exact",
+    }
     settings_: Settings
     model_: OnlineTree
 

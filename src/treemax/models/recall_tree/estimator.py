@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,8 @@ class RecallTree(WithRate, OnlineLabelClassifier):
     """A tree finds a few candidates, and linear regressors choose among them; one label a row, online.
 
     Training and prediction take time in the logarithm of the number of labels. Labels and features need no
-    declaration. Made for dense vectors; sparse rows work too.
+    declaration. Made for dense vectors; sparse rows work too. `as_published` gives the algorithm as the paper prints it,
+    except for the sign of a router's label and the counts of the root; the paper does not state passes and rates.
 
     Parameters
     ----------
@@ -139,6 +140,18 @@ class RecallTree(WithRate, OnlineLabelClassifier):
     """
 
     ONE_LABEL_ONLY = True
+    _PUBLISHED: ClassVar[dict[str, Any]] = {
+        "algorithm": "paper",
+        "n_candidates": "auto",
+        "depth": "auto",
+        "bound": 1.0,
+        "path_features": True,
+        "router_weight": "printed",
+        "final_rate": 1.0,
+        "least_gradient": 0.0,
+        "calibration": 0.0,
+        "scale": False,
+    }
     settings_: Settings
     model_: Model
 

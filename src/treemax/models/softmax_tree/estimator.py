@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,8 @@ class SoftmaxTree(LabelClassifier):
 
     A row takes one path, decided by hyperplanes, and only the classes of the leaf at its end are scored: about
     `leaf_classes` of them, however many there are. Trained by tree alternating optimisation. Made for dense vectors: use
-    `LabelTree` for sparse text, where it is more accurate and far faster to train.
+    `LabelTree` for sparse text, where it is more accurate and far faster to train. `as_published` gives the settings of the
+    paper, except for its solvers (LIBLINEAR and SAGA) and for `depth` and `leaf_classes`, which it tunes for each data set.
 
     Parameters
     ----------
@@ -154,6 +155,18 @@ class SoftmaxTree(LabelClassifier):
 
     ONE_LABEL_ONLY = True
     NODE_BY_NODE = True
+    _PUBLISHED: ClassVar[Mapping[str, Any] | None] = {
+        "alpha": 0.1,
+        "ridge": 0.0,
+        "plane_penalty": 1.0,
+        "iterations": 20,
+        "missing": ZERO_ONE,
+        "start": "prototypes",
+        "spill": 0.0,
+        "growth": 1.0,
+        "early_share": 1.0,
+        "smoothing": 0.0,
+    }
     model_: SoftmaxTreeModel
     alpha_: float
     states_: list[SoftmaxTreeState] | None  # what training goes on from
@@ -452,6 +465,8 @@ class SoftmaxForest(SoftmaxTree):
     >>> model.predict([[0.0, 2.0]])
     array(['north'], dtype='<U5')
     """
+
+    _PUBLISHED = None
 
     def __init__(
         self,

@@ -1,0 +1,74 @@
+"""`as_published`: the settings of the papers, the same in the code and in the documentation."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import treemax
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    "label-tree": treemax.LabelTree,
+    "online-label-tree": treemax.OnlineLabelTree,
+    "recall-tree": treemax.RecallTree,
+    "lom-tree": treemax.LOMTree,
+    "softmax-tree": treemax.SoftmaxTree,
+    "learned-tree": treemax.LearnedTree,
+    "language-model": treemax.TreeLanguageModel,
+}
+CLASSIFIERS = [model for model in PAGES.values() if model is not treemax.TreeLanguageModel]
+WITHOUT_PAPER = [treemax.OneVsAll, treemax.SoftmaxForest]
+
+
+def documented(page: str) -> dict[str, tuple[object, object]]:
+    """The default and the published value of each parameter in the table of a page."""
+    section = (DOCS / f"{page}.md").read_text().partition("## As published\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", section, re.MULTILINE)
+    return {name: (ast.literal_eval(default), ast.literal_eval(paper)) for name, default, paper in rows}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_parameters_are_the_documented_ones(page):
+    model, table = PAGES[page], documented(page)
+    defaults, published = model().get_params(), model.as_published().get_params()
+    assert table, f"docs/{page}.md has no table of published settings"
+    assert {name: defaults[name] for name in table} == {name: default for name, (default, _) in table.items()}
+    assert published == {**defaults, **{name: paper for name, (_, paper) in table.items()}}
+
+
+def test_every_model_has_published_settings_or_none():
+    known = {*treemax.MODELS.values(), treemax.TreeLanguageModel}
+    assert known == {*PAGES.values(), *WITHOUT_PAPER}
+
+
+@pytest.mark.parametrize("model", WITHOUT_PAPER)
+def test_a_model_without_a_paper_is_refused(model):
+    with pytest.raises(ValueError, match=f"{model.__name__} does not come from a paper"):
+        model.as_published()
+
+
+def test_overrides_replace_the_settings_of_the_paper():
+    model = treemax.OnlineLabelTree.as_published(arity=5, n_jobs=1)
+    assert (model.arity, model.n_jobs, model.max_leaf) == (5, 1, 100)
+    assert treemax.OnlineLabelTree.as_published().arity == 2
+    with pytest.raises(TypeError, match="depths"):
+        treemax.SoftmaxTree.as_published(depths=5)
+
+
+@pytest.mark.parametrize("model", CLASSIFIERS)
+def test_published_classifiers_fit_and_predict(model):
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(12), 25)
+    X = np.eye(12, 20, dtype=np.float32)[y] + rng.normal(0, 0.1, (len(y), 20)).astype(np.float32)
+    assert model.as_published(verbose=0).fit(X, y).score(X, y) > 0.7
+
+
+def test_a_published_language_model_learns():
+    texts = ["the cat sat", "the dog sat", "a cat ran", "a dog ran"] * 25
+    model = treemax.TreeLanguageModel.as_published(dimension=8, context=2, verbose=0).fit(texts)
+    assert model.perplexity(texts) < len(model.classes_)

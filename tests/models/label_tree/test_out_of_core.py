@@ -438,7 +438,7 @@ def test_killed_in_the_middle_leaves_no_files(tmp_path):
 
 SCRIPT = """
 import sys, treemax
-from treemax.models import label_tree
+from treemax.models.label_tree import estimator as label_tree
 from treemax.formats import read_examples
 from treemax.models.label_tree.out_of_core import Room
 from treemax.memory import release_free_memory, used_bytes

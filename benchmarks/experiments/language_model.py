@@ -67,7 +67,7 @@ def judged(models: dict[str, Any], test: list[str]) -> list[dict[str, Any]]:
         for _ in range(REPEATS):
             for name, model in models.items():
                 rows = model._contexts(contexts)
-                work = (lambda: model.perplexity(test), lambda: model.model_.best(rows, 5))  # noqa: B023
+                work = (lambda: model.perplexity(test), lambda: model.model_.top_k(rows, 5))  # noqa: B023
                 for place, action in enumerate(work):
                     best[name][place] = min(best[name][place], seconds(action))
     n_words = sum(len(text.split()) + 1 for text in test)

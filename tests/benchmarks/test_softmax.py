@@ -44,7 +44,7 @@ def test_multiply_adds_are_those_of_the_path_and_of_the_leaf(model):
 
 def test_the_kernel_alone_answers_as_the_model_does(model):
     rows = np.random.RandomState(1).normal(size=(50, 3)).astype(np.float32)
-    for found, expected in zip(answers.singly(model, rows, 3), model.best(rows, 3)):
+    for found, expected in zip(answers.singly(model, rows, 3), model.top_k(rows, 3)):
         np.testing.assert_array_equal(found, expected)
 
 

@@ -99,7 +99,7 @@ def contenders(
         if isinstance(getattr(model, "model_", None), DenseSoftmaxTrees):
             own = model.model_
             found[name, "one"] = (lambda own=own: singly(own, rows, K), len(rows))
-            found[name, "batch"] = (lambda own=own: own.best(rows, K), len(rows))
+            found[name, "batch"] = (lambda own=own: own.top_k(rows, K), len(rows))
         found[name, "call"] = (
             lambda model=model: [model.predict(some[i : i + 1]) for i in range(len(some))],
             len(some),

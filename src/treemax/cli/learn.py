@@ -128,8 +128,8 @@ def _check_options(
     for option in (option for option, place in places.items() if place is not None):
         if memory is not None:
             raise click.UsageError(f"{option} does not go with --memory, which trains from the disk.")
-        if not model.NODE_BY_NODE:
-            able = ", ".join(other for other, kind in MODELS.items() if kind.NODE_BY_NODE)
+        if not model.supports_distributed:
+            able = ", ".join(other for other, kind in MODELS.items() if kind.supports_distributed)
             raise click.UsageError(f"{option} is for {able}, not for {name}.")
 
 

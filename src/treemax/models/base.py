@@ -48,9 +48,11 @@ from treemax.models.finite import LARGEST_WEIGHT, check_learned
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
+from treemax.models.searching import Found
 from treemax.models.sharing import SharedEstimator, answers, answers_rows, at_rest
 from treemax.parallel.checkpoints import checkpoints_are_kept, kept
 from treemax.parallel.pools import cluster_in_use
+from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
 
 Self = TypeVar("Self", bound="LabelClassifier")
@@ -58,7 +60,6 @@ Self = TypeVar("Self", bound="LabelClassifier")
 OFTEN_WITHOUT_LABELS = (
     0.05  # the share of training rows without labels from which rows may be answered with none
 )
-ROWS_AT_ONCE = 1024  # when all probabilities of a row are looked through
 
 
 class TopK(NamedTuple):
@@ -85,10 +86,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     probabilities), `threshold_` (of multi-label `predict`), and `model_`.
     """
 
-    ONE_LABEL_ONLY = False  # a system for multi-class problems only says so here
-    NODE_BY_NODE = (
-        False  # and here one that is trained by a pool, so that clusters and checkpoints are for it
-    )
+    ONE_LABEL_ONLY = False  # whether it takes multi-class problems only
+    supports_distributed = False  # whether nodes are trained by an executor: on clusters, with checkpoints
     LARGEST_WEIGHT = LARGEST_WEIGHT  # less where scores are products of weights
 
     label_index_: LabelIndex
@@ -110,53 +109,38 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     def _check_labels(self, n_labels: int) -> None:
         """Refuse more labels than the model may know."""
 
-    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
-        """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible."""
+    def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
+        """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible.
+
+        `index` has the labels. Further arguments of `fit` arrive here by name.
+        """
         raise NotImplementedError
 
-    def _train_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
-        """The same as `_train`, for a system that must also know what the labels are called."""
-        return self._train(rows, targets, len(index), multi_label)
+    def _search(self) -> Any:
+        """How `model_` is to search for labels, as the parameters say; None where it has one way only."""
+        return None
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first.
 
-        A score is between 0 and 1; `model_.calibration`, where there is one, makes a probability of it. The same for the
-        next three.
+        A score is between 0 and 1; `calibration_` makes a probability of it. The same for the next three.
         """
-        raise NotImplementedError
+        return self.model_.top_k(rows, k, self._search(), self._threads())
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
         """The score of every label for each row."""
-        raise NotImplementedError
+        return self.model_.probabilities(rows, self._search(), self._threads())
 
-    def _above(
-        self, rows: Rows, threshold: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Row, id and score of all labels with at least this score, by row and id.
-
-        For a system that finds them without looking at all labels; this one looks at all, in blocks.
-        """
-        found = []
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            probabilities = self._probabilities(rows[start : start + ROWS_AT_ONCE])
-            row, ids = np.nonzero(probabilities >= np.float32(threshold))
-            found.append((row + start, ids, probabilities[row, ids]))
-        row, ids, chosen = (np.concatenate(parts) for parts in zip(*found))
-        return row, ids, chosen
+    def _above(self, rows: Rows, threshold: float) -> Found:
+        """Row, id and score of all labels with at least this score, by row and id."""
+        return self.model_.above(rows, threshold, self._search(), self._threads())
 
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The scores of given labels, ids[i] those of row i; 0 where the id is -1.
+        """The scores of given labels, ids[i] those of row i; 0 where the id is -1."""
+        return self.model_.of_labels(rows, ids, self._search(), self._threads())
 
-        For a system that knows them without looking at all labels; this one looks at all, in blocks.
-        """
-        answer = np.empty(ids.shape, dtype=np.float32)
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            block = slice(start, start + ROWS_AT_ONCE)
-            of_all = self._probabilities(rows[block])
-            answer[block] = np.take_along_axis(of_all, np.maximum(ids[block], 0), axis=1)
-        answer[ids < 0] = 0.0
-        return answer
+    def _threads(self) -> int:
+        return thread_count(getattr(self, "n_jobs", None))
 
     def _calibration_of(self, model: Any) -> Calibration | None:
         """What makes probabilities of the scores, if the training found that out."""
@@ -164,7 +148,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
-        raise NotImplementedError
+        return self.model_.to_parts(resume)
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Any:
         """The model back from its parts; anything unsound in them is a ValueError."""
@@ -205,7 +189,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         return self._fit(X, y)
 
     def _fit(self: Self, X: Any, y: Any, **options: Any) -> Self:
-        """`fit` with whatever else a system takes, which is handed to its `_train_named`."""
+        """`fit` with whatever else a system takes, which is handed to its `_train`."""
         self._check_when_used()
         rows, labels = self._read(X, y)
         check_can_be_learned(rows)
@@ -220,7 +204,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         with self._training() as trainee:
             try:
                 with kept(self, targets):
-                    model = trainee._train_named(rows, targets, index, labels.multi_label, **options)
+                    model = trainee._train(rows, targets, index, labels.multi_label, **options)
             except TrainingInterrupted as interruption:
                 trainee._adopt(X, rows, labels, index, targets, interruption.model)
                 raise
@@ -243,7 +227,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def _check_place(self) -> None:
         """Refuse a cluster and checkpoints where they would be of no use."""
-        if self.NODE_BY_NODE or not (cluster_in_use() or checkpoints_are_kept()):
+        if self.supports_distributed or not (cluster_in_use() or checkpoints_are_kept()):
             return
         asked, may = (
             ("cluster", "train on a cluster") if cluster_in_use() else ("checkpoint", "keep checkpoints")

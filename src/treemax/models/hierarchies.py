@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from treemax import modelfile
-from treemax.inputs.rows import Rows
 from treemax.models.base import LabelClassifier, jsonable
-from treemax.models.searching import Found
-from treemax.parallel.threads import thread_count
 from treemax.trees import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy
 
 
 class WithHierarchy(LabelClassifier):
-    """Asks the model for all but the best labels, and saves the parameter `tree` as arrays where it is a hierarchy."""
+    """Saves the parameter `tree` as arrays where it is a hierarchy."""
 
     tree: Any
-    n_jobs: int | None
-    model_: Any
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        return self.model_.probabilities(rows, thread_count(self.n_jobs))
-
-    def _above(self, rows: Rows, threshold: float) -> Found:
-        return self.model_.above(rows, threshold, thread_count(self.n_jobs))
-
-    def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self.model_.of_labels(rows, ids, thread_count(self.n_jobs))
 
     def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         return parameter_parts(self)

@@ -75,17 +75,13 @@ class OnlineLabelClassifier(LabelClassifier):
                 "max_labels, or leave out the rare ones."
             )
 
-    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Any:
+    def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
         """A model that knows nothing yet, for a stream that begins with these rows."""
         raise NotImplementedError
 
     def _stream_settings(self, rows: Rows, multi_label: bool) -> Any:
         """Settings for a stream that begins with these rows, where they depend on the rows."""
         return None
-
-    def _start_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
-        """The same as `_start`, for a system that must also know what the labels are called."""
-        return self._start(rows, targets, len(index), multi_label)
 
     def _grown(self, model: Any, n_features: int, n_labels: int) -> Any:
         """The model with room for so many features and labels; the one given stays as it is."""
@@ -154,7 +150,7 @@ class OnlineLabelClassifier(LabelClassifier):
         if n_labels == 0:
             raise ValueError("y has no labels at all: nothing can be learned before the first label.")
         targets = _indexed(index, labels, announced)
-        model = self._start_named(rows, targets, index, labels.multi_label)
+        model = self._start(rows, targets, index, labels.multi_label)
         self._adopt(X, rows, labels, index, targets, model)
         self.label_counts_[:], self.n_examples_ = 0, 0
         return targets

@@ -1,6 +1,6 @@
 """Rows and labels that lie on disk, because memory is too small for them.
 
-`RowWriter` takes them chunk by chunk, `StoredRows` gives them back window by window, and `Piles` deals them out in
+`RowWriter` takes them chunk by chunk, `StoredRows` gives them back window by window, and `Partitions` deals them out in
 one pass over the disk, so that the rows that belong together can be loaded together. Files have no name: they are
 gone when nobody uses them any more, also when the process is killed. They are read and written by system calls and
 not mapped, so that what is read counts as memory only while it is held.
@@ -164,19 +164,23 @@ class StoredRows:
         return mean_without_outliers(squared, total / max(1, int((self.lengths() > 0).sum())))
 
 
-class Piles:
-    """Rows dealt out to piles, in one pass over the disk; a row may go to several piles.
+class Partitions:
+    """Rows dealt out to partitions, in one pass over the disk; a row may go to several partitions.
 
-    `rows` are numbers of rows in ascending order, and `pile_of` says to which pile each of them goes.
+    `rows` are numbers of rows in ascending order, and `partition_of` says to which partition each of them goes.
     """
 
     def __init__(
-        self, stored: StoredRows, rows: NDArray[np.uint32], pile_of: NDArray[np.uint32], n_piles: int
+        self,
+        stored: StoredRows,
+        rows: NDArray[np.uint32],
+        partition_of: NDArray[np.uint32],
+        n_partitions: int,
     ) -> None:
-        self.stored, self.rows, self.pile_of = stored, rows, pile_of
+        self.stored, self.rows, self.partition_of = stored, rows, partition_of
         lengths = stored.indptr[rows.astype(np.int64) + 1] - stored.indptr[rows]
-        self._starts = np.zeros(n_piles + 1, dtype=np.int64)
-        np.cumsum(np.bincount(pile_of, weights=lengths, minlength=n_piles), out=self._starts[1:])
+        self._starts = np.zeros(n_partitions + 1, dtype=np.int64)
+        np.cumsum(np.bincount(partition_of, weights=lengths, minlength=n_partitions), out=self._starts[1:])
         self._lengths = lengths.astype(np.uint32)
         self._indices, self._values = Spool(stored.folder), Spool(stored.folder)
         at = self._starts[:-1].copy()
@@ -188,37 +192,37 @@ class Piles:
     def _deal(
         self, window: SparseRows, rows: NDArray[np.uint32], place: slice, at: NDArray[np.int64]
     ) -> None:
-        """Append rows of a window to their piles; `at` says where each pile ends so far."""
-        pile_of = self.pile_of[place]
-        order = np.argsort(pile_of, kind="stable")
-        counts = np.bincount(pile_of, weights=self._lengths[place], minlength=len(at)).astype(np.int64)
+        """Append rows of a window to their partitions; `at` says where each partition ends so far."""
+        partition_of = self.partition_of[place]
+        order = np.argsort(partition_of, kind="stable")
+        counts = np.bincount(partition_of, weights=self._lengths[place], minlength=len(at)).astype(np.int64)
         indices = np.empty(int(counts.sum()), dtype=np.uint32)
         values = np.empty(len(indices), dtype=np.float32)
         kernels.copy_rows(window.indptr, window.indices, window.values, rows[order], indices, values)
         ends = np.cumsum(counts)
-        for pile in np.flatnonzero(counts).tolist():
-            part = slice(int(ends[pile] - counts[pile]), int(ends[pile]))
-            self._indices.write(4 * int(at[pile]), indices[part])
-            self._values.write(4 * int(at[pile]), values[part])
+        for partition in np.flatnonzero(counts).tolist():
+            part = slice(int(ends[partition] - counts[partition]), int(ends[partition]))
+            self._indices.write(4 * int(at[partition]), indices[part])
+            self._values.write(4 * int(at[partition]), values[part])
         at += counts
 
-    def load(self, pile: int) -> tuple[NDArray[np.int64], SparseRows]:
-        """Which of the rows are in a pile, and those rows, in ascending order."""
-        members = np.flatnonzero(self.pile_of == pile)
-        first, last = int(self._starts[pile]), int(self._starts[pile + 1])
+    def load(self, partition: int) -> tuple[NDArray[np.int64], SparseRows]:
+        """Which of the rows are in a partition, and those rows, in ascending order."""
+        members = np.flatnonzero(self.partition_of == partition)
+        first, last = int(self._starts[partition]), int(self._starts[partition + 1])
         indices = self._indices.read(4 * first, last - first, np.uint32)
         values = self._values.read(4 * first, last - first, np.float32)
         return members, SparseRows(_starts(self._lengths[members]), indices, values, self.stored.n_features)
 
 
-def even_piles(sizes: NDArray[np.int64], most: int) -> NDArray[np.uint32]:
-    """Things of these sizes put into piles one after the other, each pile of at most so much (or one thing)."""
-    pile_of = np.empty(len(sizes), dtype=np.uint32)
+def even_partitions(sizes: NDArray[np.int64], most: int) -> NDArray[np.uint32]:
+    """Things of these sizes put into partitions one after the other, each partition of at most so much (or one thing)."""
+    partition_of = np.empty(len(sizes), dtype=np.uint32)
     ends = np.cumsum(sizes)
-    start = pile = 0
+    start = partition = 0
     while start < len(sizes):
         before = ends[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
-        pile_of[start:stop] = pile
-        start, pile = stop, pile + 1
-    return pile_of
+        partition_of[start:stop] = partition
+        start, partition = stop, partition + 1
+    return partition_of

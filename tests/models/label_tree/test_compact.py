@@ -18,7 +18,7 @@ from treemax.models.label_tree.compact import (
     rounded,
     saved_arrays,
 )
-from treemax.models.label_tree.model import NodeWeights, PackedTree
+from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree
 from treemax.trees import random_tree
 
 

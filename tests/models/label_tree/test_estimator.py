@@ -12,8 +12,8 @@ from treemax.datasets import load_wordnet
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
-from treemax.models.label_tree.model import PackedTree
-from treemax.models.label_tree.training import Common, Settings, TreeTraining
+from treemax.models.label_tree.packed_tree import PackedTree
+from treemax.models.label_tree.training import Common, LabelTreeSettings, TreeTraining
 from treemax.models.rates import mean_squared_length
 from treemax.parallel.pools import Table, Threads
 from treemax.trees import TREES, complete_tree
@@ -266,7 +266,7 @@ def test_weights_below_the_threshold_are_dropped():
         packed = fitted.model_.trees[0]
         rows = as_rows(X)
         length = math.sqrt(mean_squared_length(rows)[0])
-        settings = Settings("squared_hinge", 1.0, 1.0, 10, threshold, 20)
+        settings = LabelTreeSettings("squared_hinge", 1.0, 1.0, 10, threshold, 20)
         common = Common(settings, 0, length, np.zeros(rows.n_features, dtype=bool))
         rebuilt = TreeTraining(packed.tree, Threads().share(Table(rows)), targets_of(fitted, y), common)
         for _ in rebuilt.run():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
-from treemax.models.label_tree.model import Forest, NodeWeights, PackedTree
+from treemax.models.label_tree.model import LabelTreeModel
+from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree
 from treemax.trees import Tree, complete_tree, huffman_tree
 
 N_FEATURES = 20
@@ -133,8 +134,8 @@ def test_every_search_on_random_trees(n_labels, seed, link, k):
     np.testing.assert_allclose(probabilities, expected, rtol=2e-5, atol=1e-30)
     if link == "softmax":
         np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-5)
-    check_top(*model.packed.exact(rows, k), probabilities, k)
-    check_top(*model.packed.beam(rows, k, len(model.tree)), probabilities, k)
+    check_top(*model.packed.top_k(rows, k), probabilities, k)
+    check_top(*model.packed.top_k(rows, k, len(model.tree)), probabilities, k)
 
 
 def reference_beam(model, x, k, width):
@@ -173,9 +174,9 @@ def node_probability(model, x, node):
 def test_a_narrow_beam(n_labels, seed, link, k, width):
     model = RandomModel(uneven_tree(n_labels, seed, widest=4), seed, link)
     X = some_rows(3, seed)
-    ids, scores = model.packed.beam(as_rows(sp.csr_matrix(X)), k, width)
+    ids, scores = model.packed.top_k(as_rows(sp.csr_matrix(X)), k, width)
     everything = model.packed.probabilities(as_rows(sp.csr_matrix(X)))
-    exact_scores = model.packed.exact(as_rows(sp.csr_matrix(X)), k)[1]
+    exact_scores = model.packed.top_k(as_rows(sp.csr_matrix(X)), k)[1]
     assert (scores <= exact_scores * (1 + 1e-6)).all(), "never better than the truth"
     for row in range(len(X)):
         labels, expected = reference_beam(model, X[row], k, width)
@@ -201,17 +202,17 @@ def test_probabilities_of_given_labels(n_labels, seed, link):
 @given(st.integers(1, 30), st.integers(0, 10_000), links, st.integers(1, 4), st.integers(1, 35))
 def test_a_forest_averages_its_trees(n_labels, seed, link, n_trees, k):
     models = [RandomModel(uneven_tree(n_labels, seed + i), seed + i, link) for i in range(n_trees)]
-    forest = Forest(tuple(model.packed for model in models))
+    forest = LabelTreeModel(tuple(model.packed for model in models))
     X = some_rows(5, seed)
     rows = as_rows(sp.csr_matrix(X))
     mean = np.mean([model.probabilities(X) for model in models], axis=0)
     probabilities = forest.probabilities(rows)
     np.testing.assert_allclose(probabilities, mean, rtol=3e-5, atol=1e-30)
     for width in (None, 2, 100):
-        ids, scores = forest.best(rows, k, width)
+        ids, scores = forest.top_k(rows, k, width)
         assert ids.shape == scores.shape == (5, k)
         found = [
-            model.packed.exact(rows, k)[0] if width is None else model.packed.beam(rows, k, width)[0]
+            model.packed.top_k(rows, k)[0] if width is None else model.packed.top_k(rows, k, width)[0]
             for model in models
         ]
         for row in range(5):
@@ -224,7 +225,7 @@ def test_a_forest_averages_its_trees(n_labels, seed, link, n_trees, k):
                 scores[row, : len(best)], probabilities[row, own], rtol=1e-5, atol=1e-30
             )
             assert (ids[row, len(best) :] == -1).all() and (scores[row, len(best) :] == 0.0).all()
-    check_top(*forest.best(rows, n_labels, None), probabilities, n_labels)
+    check_top(*forest.top_k(rows, n_labels, None), probabilities, n_labels)
 
 
 @pytest.mark.parametrize("link", ["softmax", "logistic"])
@@ -239,8 +240,8 @@ def test_wide_nodes(link, arity, max_leaf):
     rows = as_rows(sp.csr_matrix(X))
     probabilities = model.packed.probabilities(rows)
     np.testing.assert_allclose(probabilities, model.probabilities(X), rtol=2e-5, atol=1e-30)
-    check_top(*model.packed.exact(rows, 20), probabilities, 20)
-    check_top(*model.packed.beam(rows, 20, len(tree)), probabilities, 20)
+    check_top(*model.packed.top_k(rows, 20), probabilities, 20)
+    check_top(*model.packed.top_k(rows, 20, len(tree)), probabilities, 20)
 
 
 def test_the_widest_node_there_may_be():
@@ -251,7 +252,7 @@ def test_the_widest_node_there_may_be():
     packed = PackedTree.pack(
         tree, {0: node_weights(dense, np.zeros(2**16, dtype=np.float32))}, "logistic", np.ones(1), np.zeros(1)
     )
-    ids, _ = packed.exact(as_rows(sp.eye(3, format="csr", dtype=np.float32)), 1)
+    ids, _ = packed.top_k(as_rows(sp.eye(3, format="csr", dtype=np.float32)), 1)
     assert tree.label[1 + np.array([2**16 - 1, 0, 300])].tolist() == ids[:, 0].tolist()
     PackedTree.from_arrays(packed.arrays(), "logistic")
 
@@ -265,7 +266,7 @@ def test_deep_trees():
         rows = as_rows(sp.csr_matrix(X))
         probabilities = model.packed.probabilities(rows)
         np.testing.assert_allclose(probabilities, model.probabilities(X), rtol=1e-4, atol=1e-30)
-        check_top(*model.packed.exact(rows, 40), probabilities, 40)
+        check_top(*model.packed.top_k(rows, 40), probabilities, 40)
 
 
 def test_features_never_seen():
@@ -285,7 +286,7 @@ def test_features_never_seen():
 def test_dense_rows_are_the_same_as_sparse():
     model = RandomModel(uneven_tree(30, 4), 4, "logistic")
     X = some_rows(50, 4)
-    for search in (lambda rows: model.packed.exact(rows, 3), lambda rows: model.packed.beam(rows, 3, 4)):
+    for search in (lambda rows: model.packed.top_k(rows, 3), lambda rows: model.packed.top_k(rows, 3, 4)):
         for one, other in zip(search(as_rows(X)), search(as_rows(sp.csr_matrix(X)))):
             assert np.array_equal(one, other)
 
@@ -296,9 +297,9 @@ def test_threads_and_parts_of_rows_change_nothing(link):
     rows = as_rows(sp.csr_matrix(some_rows(3000, 5)))
     packed = model.packed
     for search in (
-        lambda rows, threads: packed.exact(rows, 4, threads),
-        lambda rows, threads: packed.beam(rows, 4, 3, threads),
-        lambda rows, threads: (packed.probabilities(rows, threads),),
+        lambda rows, threads: packed.top_k(rows, 4, threads=threads),
+        lambda rows, threads: packed.top_k(rows, 4, 3, threads),
+        lambda rows, threads: (packed.probabilities(rows, threads=threads),),
     ):
         whole = search(rows, 1)
         for one, other in zip(whole, search(rows, 3)):
@@ -316,7 +317,7 @@ def test_extreme_scores_stay_probabilities(link, scale):
     assert (
         np.isfinite(probabilities).all() and (probabilities >= 0).all() and (probabilities <= 1 + 1e-6).all()
     )
-    ids, scores = model.packed.exact(rows, 40)
+    ids, scores = model.packed.top_k(rows, 40)
     assert all(sorted(row) == list(range(40)) for row in ids.tolist())
     assert (np.diff(scores, axis=1) <= 0).all()
 
@@ -325,7 +326,7 @@ def test_ties_are_broken_somehow_but_soundly():
     tree = complete_tree(50, 3, 4)
     packed = PackedTree.pack(tree, {}, "logistic", np.ones(tree.depth), np.zeros(tree.depth))
     rows = as_rows(sp.csr_matrix((2, 3)))
-    for ids, scores in (packed.exact(rows, 50), packed.beam(rows, 50, 100)):
+    for ids, scores in (packed.top_k(rows, 50), packed.top_k(rows, 50, 100)):
         assert all(sorted(row) == list(range(50)) for row in ids.tolist())
         assert (np.diff(scores, axis=1) <= 0).all()
 
@@ -527,7 +528,7 @@ def test_from_arrays_leaves_the_callers_dictionary_alone():
 MUTANTS = """
 import sys
 import numpy as np, scipy.sparse as sp
-from treemax.models.label_tree.model import PackedTree
+from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.inputs.rows import as_rows
 rows = as_rows(sp.random(5, 20, 0.4, format="csr", random_state=0, dtype=np.float32))
 accepted = 0
@@ -543,9 +544,9 @@ for (_, link), arrays in models.items():
     accepted += 1
     packed.probabilities(rows)
     for k in (1, 3, 50):
-        ids, _ = packed.exact(rows, k)
+        ids, _ = packed.top_k(rows, k)
         assert ids.max() < packed.tree.n_labels
-        ids, _ = packed.beam(rows, k, 2)
+        ids, _ = packed.top_k(rows, k, 2)
         assert ids.max() < packed.tree.n_labels
         packed.of_labels(rows, ids)
 print(accepted)
@@ -636,5 +637,5 @@ def test_a_tree_of_one_node():
         packed = PackedTree.from_arrays(arrays, "softmax")
     except ValueError:
         return
-    ids, scores = packed.beam(as_rows(sp.eye(3, format="csr", dtype=np.float32)), 1, 10)
+    ids, scores = packed.top_k(as_rows(sp.eye(3, format="csr", dtype=np.float32)), 1, 10)
     assert (ids == 0).all() and (scores == 1.0).all()

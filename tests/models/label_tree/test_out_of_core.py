@@ -27,7 +27,7 @@ from treemax.models import stored_rows
 from treemax.models.label_tree import estimator as label_tree
 from treemax.models.label_tree.out_of_core import Below, Room, room_for_rows, stored_label_vectors
 from treemax.models.label_tree.training import node_problems
-from treemax.models.stored_rows import Piles, RowWriter, Spool, even_piles
+from treemax.models.stored_rows import Partitions, RowWriter, Spool, even_partitions
 from treemax.text.vocabulary import Vocabulary
 from treemax.trees import label_vectors, random_tree
 
@@ -198,29 +198,33 @@ def test_piles_have_the_rows_that_were_dealt_to_them(data):
     X = X.astype(np.float32)
     writer = RowWriter()
     writer.add(as_rows(X), Targets(np.zeros(len(lengths) + 1, dtype=np.int64), np.empty(0, dtype=np.uint32)))
-    n_piles = data.draw(st.integers(1, 5))
+    n_partitions = data.draw(st.integers(1, 5))
     pairs = sorted(
-        data.draw(st.sets(st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, n_piles - 1))))
+        data.draw(st.sets(st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, n_partitions - 1))))
     )
-    rows, pile_of = (np.array([pair[i] for pair in pairs], dtype=np.uint32) for i in range(2))
+    rows, partition_of = (np.array([pair[i] for pair in pairs], dtype=np.uint32) for i in range(2))
     window, stored_rows.WINDOW = stored_rows.WINDOW, data.draw(st.integers(1, 40))
     try:
-        piles = Piles(writer.finish(10), rows, pile_of, n_piles)
+        partitions = Partitions(writer.finish(10), rows, partition_of, n_partitions)
     finally:
         stored_rows.WINDOW = window
-    for pile in range(n_piles):
-        members, own = piles.load(pile)
-        assert [(rows[member], pile) for member in members] == [pair for pair in pairs if pair[1] == pile]
+    for partition in range(n_partitions):
+        members, own = partitions.load(partition)
+        assert [(rows[member], partition) for member in members] == [
+            pair for pair in pairs if pair[1] == partition
+        ]
         np.testing.assert_array_equal(own.to_scipy().toarray(), X[rows[members]].toarray())
 
 
 @QUICK
 @given(sizes=st.lists(st.integers(0, 20), max_size=30), most=st.integers(1, 40))
 def test_even_piles_are_not_too_large(sizes, most):
-    pile_of = even_piles(np.array(sizes, dtype=np.int64), most).tolist()
-    assert pile_of == sorted(pile_of) and sorted(set(pile_of)) == list(range(len(set(pile_of))))
-    for pile in set(pile_of):
-        own = [size for size, number in zip(sizes, pile_of) if number == pile]
+    partition_of = even_partitions(np.array(sizes, dtype=np.int64), most).tolist()
+    assert partition_of == sorted(partition_of) and sorted(set(partition_of)) == list(
+        range(len(set(partition_of)))
+    )
+    for partition in set(partition_of):
+        own = [size for size, number in zip(sizes, partition_of) if number == partition]
         assert sum(own) <= most or len(own) == 1 or sum(own[:-1]) <= most
 
 

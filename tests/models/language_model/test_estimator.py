@@ -17,7 +17,7 @@ from treemax.models.language_model.training import (
     OPTIMIZERS,
     START_SQUARES,
     FlatOutput,
-    Settings,
+    LanguageModelSettings,
     Stream,
     Training,
     TreeOutput,
@@ -45,7 +45,9 @@ def small_training(
     """A training on random words whose parameters are all random, so that no gradient is zero."""
     random = np.random.RandomState(seed)
     texts = [random.randint(n_words, size=size) for size in (1, 5, 8)]
-    setting = Settings(dimension, 3, full, rate=1.0, passes=2, optimizer=optimizer, dropout=dropout, batch=7)
+    setting = LanguageModelSettings(
+        dimension, 3, full, rate=1.0, passes=2, optimizer=optimizer, dropout=dropout, batch=7
+    )
     width, number = padded(dimension), OPTIMIZERS[optimizer]
     if flat:
         output = FlatOutput(n_words, width, number)
@@ -333,7 +335,7 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, da
     texts = [random.randint(n_words, size=30) for _ in range(3)]
     start = crowned_tree(np.arange(n_words), direct, arity)
     output = TreeOutput(Structure.with_room(start, arity), 16, kernels.ADAGRAD)
-    setting = Settings(4, 2, True, rate=0.5, passes=3, batch=8)
+    setting = LanguageModelSettings(4, 2, True, rate=0.5, passes=3, batch=8)
     training = Training(Stream.of_texts(texts, n_words, 2), n_words, setting, output, random)
     plain, assigned = training.assign, []
 

@@ -19,7 +19,13 @@ from treemax.kernels.assignment import take_best_bounded
 from treemax.models import TrainingInterrupted
 from treemax.models.learned_tree.assignment import assign_labels
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, vectors_of
-from treemax.models.learned_tree.training import Settings, Structure, Training, deepest, suggested_passes
+from treemax.models.learned_tree.training import (
+    LearnedTreeSettings,
+    Structure,
+    Training,
+    deepest,
+    suggested_passes,
+)
 from treemax.trees import Tree, huffman_tree, random_tree
 
 seeds = st.integers(0, 2**32 - 1)
@@ -42,7 +48,12 @@ def small_training(
     tree = random_tree(n_labels, arity, arity, random)
     structure = Structure.with_room(tree, arity) if room else Structure.of_tree(tree)
     training = Training(
-        rows, targets, Settings(dimension, rate, 1, optimizer=optimizer, **options), structure, random, arity
+        rows,
+        targets,
+        LearnedTreeSettings(dimension, rate, 1, optimizer=optimizer, **options),
+        structure,
+        random,
+        arity,
     )
     training.embeddings[:, :dimension] = random.normal(size=(6, dimension))
     training.weights[:, :dimension] = random.normal(size=(len(training.weights), dimension))
@@ -407,11 +418,11 @@ def test_exact_search_is_that_of_all_probabilities(many_labels):
 def test_a_beam_wide_enough_is_exact(many_labels):
     model, X = many_labels
     rows = as_rows(X)
-    exact = model.model_.best(rows, 5, None)
-    wide = model.model_.best(rows, 5, 300)
+    exact = model.model_.top_k(rows, 5, None)
+    wide = model.model_.top_k(rows, 5, 300)
     np.testing.assert_array_equal(exact[0], wide[0])
     np.testing.assert_array_equal(exact[1], wide[1])
-    ids, scores = model.model_.best(rows, 5, 1)  # greedy: what was found is right, and never better
+    ids, scores = model.model_.top_k(rows, 5, 1)  # greedy: what was found is right, and never better
     assert (scores <= exact[1]).all() and (ids[:, 0] >= 0).all()
     probabilities = model._probabilities(as_rows(X))
     found = ids >= 0
@@ -424,7 +435,7 @@ def test_greedy_follows_the_best_child(many_labels):
     model, X = many_labels
     packed = model.model_
     hidden = X @ packed.embeddings
-    ids, _ = packed.best(as_rows(X), 1, 1)
+    ids, _ = packed.top_k(as_rows(X), 1, 1)
     for row, answer in zip(hidden, ids[:, 0]):
         node, best_leaf = 0, (-1.0, -1)
         chance = 1.0
@@ -538,7 +549,7 @@ def test_bad_parameters_are_named(name, value):
 def test_damaged_parts_are_refused():
     X, y = example_data()
     model = LearnedTree(verbose=0).fit(X, y).model_
-    header, arrays = model.parts()
+    header, arrays = model.to_parts()
     LearnedTreeModel.from_parts(header, arrays, 7)
     damages = [
         (header, arrays, 8),

@@ -11,9 +11,9 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, Way
-from treemax.models.lom_tree.training import Settings, empty_model, learn, nodes_for
+from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, learn, nodes_for
 
-SETTINGS = Settings(0.3, 0.5)
+SETTINGS = LOMTreeSettings(0.3, 0.5)
 
 
 def problem(n_rows=400, n_labels=40, n_features=12, seed=0):
@@ -143,7 +143,7 @@ def test_learns_as_the_reference_does(way, sparse):
     assert model.n_inner == reference.n_inner
     compare_nodes(model, reference.root)
     assert model.found.tolist() == [reference.n_right, 1200]
-    ids, probabilities = model.best(rows, 5)
+    ids, probabilities = model.top_k(rows, 5)
     for i in range(0, len(X), 7):
         node = reference.answering(X[i])
         counts, total = node.counts, sum(node.counts.values())
@@ -233,15 +233,15 @@ def test_the_tree_stays_a_tree(examples, max_nodes, swap_resistance, least_weigh
     X, way = np.array(columns, dtype=np.float32).T.copy(), Way(max_nodes, swap_resistance, least_weight)
     model, rows = learned(X, y, way, sparse, passes=2)
     check_tree(model, way, 2 * len(y))
-    ids, probabilities = model.best(rows, 3)
+    ids, probabilities = model.top_k(rows, 3)
     assert (ids[:, 0] >= 0).all() and (np.diff(probabilities, axis=1) <= 0).all()
     all_of_them = model.probabilities(rows)
     np.testing.assert_allclose(all_of_them.sum(axis=1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(all_of_them[np.arange(len(y)), ids[:, 0]], probabilities[:, 0])
-    header, arrays = model.parts(resume=True)
+    header, arrays = model.to_parts(resume=True)
     again = type(model).from_parts(header, arrays, model.n_labels)
     check_tree(again, way, 2 * len(y))
-    np.testing.assert_array_equal(again.best(rows, 3)[0], ids)
+    np.testing.assert_array_equal(again.top_k(rows, 3)[0], ids)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -274,7 +274,7 @@ def test_a_leaf_that_no_row_came_to_answers_as_its_parent():
     model, _ = learned(np.array([[1.0], [-1.0]], np.float32), np.array([0, 1]), Way(4, 4.0, 0.1))
     assert model.n_inner == 1 and sorted(model.nodes.totals[1:3].tolist()) == [0, 1]
     for x in ([[1.0]], [[-1.0]]):
-        ids, probabilities = model.best(as_rows(np.array(x)), 2)
+        ids, probabilities = model.top_k(as_rows(np.array(x)), 2)
         assert (ids.tolist(), probabilities.tolist()) in (
             ([[0, 1]], [[0.5, 0.5]]),
             ([[1, -1]], [[1.0, 0.0]]),
@@ -373,7 +373,7 @@ def test_numbers_at_the_edge_of_what_is_accepted_do_no_harm():
 def test_damaged_parts_are_refused():
     X, y = problem(1000)
     model = tree(max_nodes=30).fit(X, y).model_
-    header, arrays = model.parts(resume=True)
+    header, arrays = model.to_parts(resume=True)
     type(model).from_parts(header, arrays, 40)
     for name, array in arrays.items():
         with pytest.raises(ValueError):
@@ -401,7 +401,7 @@ def test_a_file_with_a_chain_that_is_too_long_is_refused():
     inner[[0, *range(1, n - 2, 2)]] = True
     lists = {"starts": np.arange(n + 1), "labels": np.zeros(n, np.int32), "counts": np.ones(n, np.int32)}
     lists |= {"trained": np.zeros(n, np.int32), "sums": np.zeros(n)}
-    header, arrays = empty_model(False, 1, 1).parts(resume=False)
+    header, arrays = empty_model(False, 1, 1).to_parts(resume=False)
     arrays |= {
         "nodes/inner": inner,
         "nodes/best": np.zeros(n, np.int32),

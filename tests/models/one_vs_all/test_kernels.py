@@ -15,7 +15,7 @@ from treemax.inputs.rows import as_rows
 from treemax.kernels import arithmetic
 from treemax.models.one_vs_all import kernels
 from treemax.models.one_vs_all import model as linear
-from treemax.models.one_vs_all.training import LOSSES, Settings, empty_model, learn, prior_bias
+from treemax.models.one_vs_all.training import LOSSES, AdaGradSettings, empty_model, learn, prior_bias
 
 N_FEATURES, N_LABELS = 9, 6
 
@@ -70,7 +70,7 @@ def reference_learn(X, lists, order, settings, bias):
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 def test_learning_follows_the_reference(loss, form, batch_rows):
     X, lists, targets = problem()
-    how = Settings(loss, 0.4, 0.3, 0.5, final_rate=0.2, batch_rows=batch_rows, least_gradient=0.05)
+    how = AdaGradSettings(loss, 0.4, 0.3, 0.5, final_rate=0.2, batch_rows=batch_rows, least_gradient=0.05)
     order = np.random.RandomState(1).permutation(len(X)).astype(np.uint32)
     bias = np.linspace(-1, 1, N_LABELS).astype(np.float32)
     model = empty_model(form is sp.csr_matrix, N_FEATURES, bias.copy())
@@ -199,9 +199,9 @@ def test_arrays_that_point_outside_are_refused(damage):
         "weights": np.ones(3, np.float32),
         "bias": np.zeros(2, np.float32),
     }
-    linear.from_arrays("packed-features", sound)
+    linear.LinearModel.from_parts({"layout": "packed-features"}, sound, 2)
     with pytest.raises(ValueError):
-        linear.from_arrays("packed-features", {**sound, **damage})
+        linear.LinearModel.from_parts({"layout": "packed-features"}, {**sound, **damage}, 2)
 
 
 def test_no_kernel_reaches_outside_its_arrays(tmp_path):

@@ -16,7 +16,7 @@ from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.training import (
     POLICIES,
     SCHEDULES,
-    Settings,
+    OnlineTreeSettings,
     empty_tree,
     learn,
     planted_tree,
@@ -25,14 +25,14 @@ from treemax.trees import Tree
 
 LANES = kernels.LANES
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
-PLAIN = Settings("best-greedy", 3, 4, 0.75, False, "adagrad", 1.0, 0.01, 0.0)
+PLAIN = OnlineTreeSettings("best-greedy", 3, 4, 0.75, False, "adagrad", 1.0, 0.01, 0.0)
 NEAR_LANES = (14, 15, 16, 17, 31, 32, 33)
 
 
 @st.composite
 def growths(draw):
     """Ways to grow and to learn, the awkward ones among them."""
-    return Settings(
+    return OnlineTreeSettings(
         policy=draw(st.sampled_from(sorted(POLICIES))),
         arity=draw(st.sampled_from((2, 3, 5, 15, 16, 17, 18))),
         max_leaf=draw(st.sampled_from((2, 3, 5, *NEAR_LANES))),
@@ -88,7 +88,7 @@ def planted_like(tree, how, seed=7):
 def states(tree):
     """Bit by bit what the classifier of each place (block * 16 + lane) is, AdaGrad's sums included; also of
     the free lane that stands for the auxiliary classifier."""
-    arrays = tree.arrays(resume=True)
+    arrays = tree._arrays(resume=True)
     widths, first, start, known = tree._stored_lanes(), 0, 0, {}
     for block, (filled, width) in enumerate(zip(arrays["filled"].tolist(), widths.tolist())):
         features = arrays["features"][first : first + filled]
@@ -448,8 +448,8 @@ def test_the_depth_of_complete_and_one_level_trees(n_labels):
 
 def copied(tree, how, resume=True):
     """The tree after going through its arrays."""
-    arrays = {name: array.copy() for name, array in tree.arrays(resume).items()}
-    return OnlineTree.from_arrays(arrays, tree.one_label, len(tree.leaf_of), tree.random_state, how.growth)
+    arrays = {name: array.copy() for name, array in tree._arrays(resume).items()}
+    return OnlineTree._from_arrays(arrays, tree.one_label, len(tree.leaf_of), tree.random_state, how.growth)
 
 
 @settings(deadline=None, max_examples=60)
@@ -558,19 +558,19 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_arrays_are_refused(damage):
     tree, how = small_model()
-    arrays = tree.arrays(resume=True)
+    arrays = tree._arrays(resume=True)
     DAMAGE[damage](arrays)
     with pytest.raises(ValueError):
-        OnlineTree.from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
+        OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
 
 
 def test_a_tree_that_another_policy_could_not_extend_is_refused():
     tree, how = small_model()
-    arrays = tree.arrays(resume=True)
+    arrays = tree._arrays(resume=True)
     for policy in ("complete", "one-level"):
         growth = replace(how, policy=policy).growth
         with pytest.raises(ValueError, match="no lane free"):
-            OnlineTree.from_arrays(arrays, False, len(tree.leaf_of), 0, growth)
+            OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), 0, growth)
 
 
 BOUNDS = """
@@ -579,7 +579,7 @@ from dataclasses import replace
 import numpy as np
 from tests.models.online_label_tree.reference import as_arrays, random_stream
 from treemax.models.online_label_tree.model import OnlineTree
-from treemax.models.online_label_tree.training import POLICIES, Settings, empty_tree, learn, adopt_labels
+from treemax.models.online_label_tree.training import POLICIES, OnlineTreeSettings, empty_tree, learn, adopt_labels
 
 def use(tree, rows, targets, how):
     tree.make_room_for_labels(int(targets.ids.max()) + 2)
@@ -587,7 +587,7 @@ def use(tree, rows, targets, how):
         pass
     adopt_labels(tree, how)
     for k in (1, 3, 200):
-        for ids, _ in (tree.exact(rows, k), tree.beam(rows, k, 3)):
+        for ids, _ in (tree.top_k(rows, k), tree.top_k(rows, k, 3)):
             assert ids.max() < len(tree.leaf_of)
     assert np.isfinite(tree.probabilities(rows)).all()
     return tree
@@ -595,13 +595,13 @@ def use(tree, rows, targets, how):
 random = np.random.RandomState(int(sys.argv[1]))
 accepted = 0
 for number in range(int(sys.argv[2])):
-    how = Settings(sorted(POLICIES)[number % 5], int(random.choice((2, 3, 16, 17))), int(random.choice((2, 5, 16, 17))), 0.75,
+    how = OnlineTreeSettings(sorted(POLICIES)[number % 5], int(random.choice((2, 3, 16, 17))), int(random.choice((2, 5, 16, 17))), 0.75,
                    bool(random.randint(2)), "adagrad", 1.0, 0.01, 0.0)
     one_label = bool(random.randint(2))
     stream = random_stream(number, n_rows=20, n_labels=25 if number % 3 else 70, n_features=9, one_label=one_label)
     rows, targets = as_arrays(stream)
     tree = use(empty_tree(one_label, how, number), rows, targets, how)
-    arrays = {name: array.copy() for name, array in tree.arrays(resume=bool(random.randint(2))).items()}
+    arrays = {name: array.copy() for name, array in tree._arrays(resume=bool(random.randint(2))).items()}
     for _ in range(random.randint(1, 4)):
         name = sorted(arrays)[random.randint(len(arrays))]
         array = arrays[name]
@@ -624,7 +624,7 @@ for number in range(int(sys.argv[2])):
         else:
             raw[at] = raw.dtype.type(random.randint(20))
     try:
-        tree = OnlineTree.from_arrays(arrays, one_label, len(tree.leaf_of), 0, how.growth)
+        tree = OnlineTree._from_arrays(arrays, one_label, len(tree.leaf_of), 0, how.growth)
     except ValueError:
         continue
     accepted += 1
@@ -661,7 +661,7 @@ def test_every_search_finds_the_best(how, stream, k):
     everything = tree.probabilities(rows)
     best = -np.sort(-everything, axis=1)[:, :k]
     known = int((tree.leaf_of >= 0).sum())
-    for ids, scores in (tree.exact(rows, k), tree.beam(rows, k, tree.n_nodes)):
+    for ids, scores in (tree.top_k(rows, k), tree.top_k(rows, k, tree.n_nodes)):
         assert (ids[:, known:] == -1).all() and (scores[:, known:] == 0.0).all()
         ids, scores = ids[:, :known], scores[:, :known]
         np.testing.assert_array_equal(scores, best[:, :known])
@@ -701,7 +701,7 @@ def test_a_narrow_beam_answers_soundly(how, stream, width, k):
     rows, targets, one_label = stream
     tree = grown(rows, targets, how, one_label)
     everything = tree.probabilities(rows)
-    ids, scores = tree.beam(rows, k, width)
+    ids, scores = tree.top_k(rows, k, width)
     found = ids >= 0
     assert (np.diff(scores, axis=1) <= 0).all() and (np.diff(found.astype(int), axis=1) <= 0).all()
     row = np.nonzero(found)[0]
@@ -760,7 +760,7 @@ def test_thousands_of_labels(policy):
     assert len(np.unique(label[label >= 0])) == 3001
     assert_tables_are_sound(tree)
     assert_nothing_beyond(tree)
-    ids, scores = tree.exact(rows[:50], 3001)
+    ids, scores = tree.top_k(rows[:50], 3001)
     np.testing.assert_array_equal(scores, -np.sort(-tree.probabilities(rows[:50]), axis=1))
     assert (np.sort(ids, axis=1) == np.arange(3001)).all()
 
@@ -777,7 +777,7 @@ def test_numbers_beyond_all_bounds_break_nothing():
         rows, targets = as_arrays(stream)
         tree = grown(rows, targets, how, False)
         assert (tree.leaf_of >= 0).all()
-        copied(tree, how).exact(rows, 40)
+        copied(tree, how).top_k(rows, 40)
         answers = tree.probabilities(rows)
         assert ((answers >= 0.0) & (answers <= 1.0)).all()
 
@@ -800,7 +800,7 @@ def test_threads_keep_the_structure_sound(policy, threads):
     assert_sound(tree, how, one_thread=False)
     assert set(np.flatnonzero(tree.leaf_of >= 0).tolist()) == set(targets.ids.tolist())
     assert np.isfinite(tree.probabilities(rows[:100])).all()
-    one, other = tree.exact(rows, 5), tree.exact(rows, 5, threads=threads)
+    one, other = tree.top_k(rows, 5), tree.top_k(rows, 5, threads=threads)
     np.testing.assert_array_equal(one[0], other[0])
     np.testing.assert_array_equal(one[1], other[1])
 

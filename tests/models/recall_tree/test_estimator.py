@@ -14,7 +14,7 @@ from treemax.models.calibration import Calibration
 from treemax.models.recall_tree.kernels import FIRST_COUNT, LEAST_MASS, RARE_COUNT, RARE_TOTAL
 from treemax.models.recall_tree.model import Beam, _restored_candidates
 from treemax.models.recall_tree.training import (
-    Settings,
+    RecallTreeSettings,
     candidates_for,
     deepened,
     depth_for,
@@ -132,7 +132,7 @@ def drawn_child(arity):
     return drawn
 
 
-SETTINGS = Settings(0.3, 0.4, 0.5, 1.0, 1e-3, 0.1)
+SETTINGS = RecallTreeSettings(0.3, 0.4, 0.5, 1.0, 1e-3, 0.1)
 
 
 @pytest.mark.parametrize("arity, depth, n_candidates", [(3, 2, 8), (4, 1, 5), (2, 3, 100)])
@@ -148,7 +148,7 @@ def test_learns_as_the_reference_does(arity, depth, n_candidates, sparse):
     reference = Reference(arity, depth, 30, X.shape[1], beam, SETTINGS, LEAST_NEW if sparse else 0.0)
     for x, label in zip(X, y.tolist()):
         reference.learn(x, label, drawn_child(arity))
-    _, probabilities = model.best(rows, 3, beam)
+    _, probabilities = model.top_k(rows, 3, beam)
     for i in range(0, len(X), 7):
         _, found = reference.descend(np.append(X[i].astype(float), 1.0))
         mass = reference.candidates(found)
@@ -301,7 +301,7 @@ def test_progressive_loss_is_that_of_answers_before_learning():
 def test_damaged_parts_are_refused():
     X, y = problem()
     model = treemax.RecallTree(n_candidates=5, verbose=0).fit(X, y)
-    header, arrays = model.model_.parts(resume=True)
+    header, arrays = model.model_.to_parts(resume=True)
     for name, array in arrays.items():
         shorter = {**arrays, name: array[:-1]}
         with pytest.raises(ValueError):

@@ -15,9 +15,9 @@ from treemax.kernels.scorers import LEAST_NEW
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_model import Descent
 from treemax.models.recall_tree.paper_training import candidates_for, depth_for, empty_model, learn
-from treemax.models.recall_tree.training import Settings
+from treemax.models.recall_tree.training import RecallTreeSettings
 
-SETTINGS = Settings(0.3, 0.2, 0.5, 1.0, 1e-3, 0.1)
+SETTINGS = RecallTreeSettings(0.3, 0.2, 0.5, 1.0, 1e-3, 0.1)
 
 
 def problem(n_rows=400, n_labels=40, n_features=12, seed=0):
@@ -190,7 +190,7 @@ def test_learns_as_the_reference_does(descent, sparse):
     for x, label in zip(X, y.tolist()):
         reference.train(x, label)
     assert model.n_nodes == reference.n_nodes > 7
-    ids, probabilities = model.best(rows, 5, descent)
+    ids, probabilities = model.top_k(rows, 5, descent)
     for i in range(0, len(X), 7):
         expected = reference.predict(X[i])
         best = sorted(expected.values(), reverse=True)[:5]
@@ -342,7 +342,7 @@ def test_threads_keep_counts_sound(sparse, threads):
     orders = [np.random.RandomState(i).permutation(len(y)).astype(np.uint32) for i in range(3)]
     list(learn(model, rows, targets, orders, SETTINGS, descent, 3 * len(y), threads))
     assert_counts_are_sound(model, 3 * len(y))
-    ids, probabilities = model.best(rows, 3, descent)
+    ids, probabilities = model.top_k(rows, 3, descent)
     assert np.isfinite(probabilities).all() and (ids < 200).all()
 
 
@@ -414,7 +414,7 @@ def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse)
 def test_damaged_parts_are_refused():
     X, y = problem()
     model = paper().fit(X, y).model_
-    header, arrays = model.parts(resume=True)
+    header, arrays = model.to_parts(resume=True)
     type(model).from_parts(header, arrays, 40)
     for name, array in arrays.items():
         with pytest.raises(ValueError):
@@ -432,7 +432,7 @@ def test_damaged_parts_are_refused():
             type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
     with pytest.raises(ValueError, match="fit together"):
         type(model).from_parts(header, arrays, 39)
-    header, arrays = model.parts(resume=False)
+    header, arrays = model.to_parts(resume=False)
     type(model).from_parts(header, arrays, 40)
     for name, array in arrays.items():
         with pytest.raises(ValueError):

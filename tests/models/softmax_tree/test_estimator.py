@@ -20,13 +20,13 @@ from treemax.models.softmax_tree.training import (
     DROP,
     LEAST_CHANCE,
     ZERO_ONE,
-    Judge,
     Leaf,
+    Objective,
     Plane,
     Record,
-    Settings,
     SoftmaxTreeState,
     Tao,
+    TaoSettings,
     grown,
     table_of,
 )
@@ -99,7 +99,7 @@ def test_the_objective_is_that_of_the_paper(missing, sparse, costs):
     """And with other costs of weights, which are ours."""
     X, y = problem()
     X[np.abs(X) < 0.5] = 0.0
-    own = Settings(0.2, 4, missing, **costs)
+    own = TaoSettings(0.2, 4, missing, **costs)
     rows = as_rows(sp.csr_matrix(X) if sparse else X)
     tao, leaf_of = begun(rows, y, 2, "prototypes", own)
     for record in tao.run(2, leaf_of):
@@ -127,7 +127,7 @@ def test_no_update_of_any_node_raises_the_objective(
 ):
     X, y = problem(120, 10, 6, noise=1.0, seed=seed)
     rows = as_rows(sp.csr_matrix(np.where(np.abs(X) > 0.3, X, 0)) if sparse else X)
-    own = Settings(
+    own = TaoSettings(
         alpha, n_classes, missing, beta=20.0, ridge=ridge, plane_ridge=plane_ridge, plane_alpha=plane_alpha
     )
     tao, leaf_of = begun(rows, y, depth, start, own, seed)
@@ -175,7 +175,7 @@ def test_the_history_never_rises_in_the_modes_of_the_paper():
 
 def test_a_leaf_has_the_most_populous_classes_of_its_rows():
     X, y = problem(400, 12)
-    tao, leaf_of = begun(X, y, 1, "random", Settings(0.1, 3))
+    tao, leaf_of = begun(X, y, 1, "random", TaoSettings(0.1, 3))
     tao.reduce(0, leaf_of)
     for place in (0, 1):
         tao.update_leaves(range(place, place + 1))
@@ -190,7 +190,7 @@ def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
     zero = np.zeros((1, 1), np.float32)
     state.leaves = [Leaf(np.array([c]), zero, np.zeros(1, np.float32)) for c in (1, 0)]  # right has class 0
     state.planes = [Plane(np.array([[1.0]], np.float32), 0.0)]
-    tao = tao_of(X, y, Settings(0.01, 1), state)
+    tao = tao_of(X, y, TaoSettings(0.01, 1), state)
     tao.reduce(0)
     assert tao.objective() > 4
     assert tao.update_planes(range(1)) < -3.5
@@ -199,7 +199,7 @@ def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
 
 def test_early_iterations_learn_from_a_share_of_the_rows_and_the_last_from_all():
     X, y = problem()
-    own = Settings(0.05, 4, missing=BETA, beta=10.0, early_share=0.3)
+    own = TaoSettings(0.05, 4, missing=BETA, beta=10.0, early_share=0.3)
     tao, leaf_of = begun(X, y, 2, "balanced", own)
     seen = {}
     for record in tao.run(3, leaf_of):
@@ -228,7 +228,7 @@ def test_the_early_share_of_a_model_reaches_its_training(kind):
 
 def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_they_come_there():
     X, y = problem(500)
-    tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5, spill=0.3))
+    tao, leaf_of = begun(X, y, 2, "balanced", TaoSettings(0.1, 5, spill=0.3))
     for _ in tao.run(1, leaf_of):
         pass
     tao.reduce(1)
@@ -239,20 +239,20 @@ def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_the
         error = 0.3 * score[tao.sets[node]].std()
         chance[:, 2 * node + 2] = chance[:, node] * [0.5 * math.erfc(-s / error / 2**0.5) for s in score]
         chance[:, 2 * node + 1] = chance[:, node] - chance[:, 2 * node + 2]
-    for place, (rows, weights) in enumerate(tao.lessons):
+    for place, (rows, weights) in enumerate(tao.leaf_rows):
         expected = chance[:, 3 + place]
         assert np.allclose(weights, expected[rows], atol=1e-4)
         assert expected[np.setdiff1d(np.arange(len(X)), rows)].max() < LEAST_CHANCE + 1e-4
-    assert sum(len(lesson.rows) for lesson in tao.lessons) > 1.2 * len(X)
+    assert sum(len(own.rows) for own in tao.leaf_rows) > 1.2 * len(X)
 
 
 def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
     X, y = problem(300)
-    tao, leaf_of = begun(X, y, 2, "balanced", Settings(0.1, 5))
+    tao, leaf_of = begun(X, y, 2, "balanced", TaoSettings(0.1, 5))
     for _ in tao.run(2, leaf_of):
         pass
-    assert all((lesson.rows == own).all() for lesson, own in zip(tao.lessons, tao.sets[3:]))
-    assert all((lesson.weights == 1).all() for lesson in tao.lessons)
+    assert all((own.rows == own).all() for own, own in zip(tao.leaf_rows, tao.sets[3:]))
+    assert all((own.weights == 1).all() for own in tao.leaf_rows)
 
 
 def test_progress_says_where_training_is():
@@ -268,7 +268,7 @@ def test_progress_says_where_training_is():
 
 def grown_once(growth):
     X, y = problem(600, 24)
-    tao, leaf_of = begun(X, y, 1, "balanced", Settings(0.1, 8, growth=growth))
+    tao, leaf_of = begun(X, y, 1, "balanced", TaoSettings(0.1, 8, growth=growth))
     for _ in tao.run(1, leaf_of):
         pass
     missed = [1 - np.isin(y[own], leaf.classes).mean() for own, leaf in zip(tao.sets[1:], tao.state.leaves)]
@@ -278,12 +278,12 @@ def grown_once(growth):
 def test_leaves_that_miss_many_classes_are_split_and_nothing_is_lost_by_it():
     tao, missed = grown_once(0.1)
     assert min(missed) > 0.1
-    before = Judge(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0])
+    before = Objective(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0])
     assert grown(tao)
     tao.reduce(1)
     assert tao.state.depth == 2 and len(tao.state.planes) == 3 and len(tao.state.leaves) == 4
     assert not any(plane.is_closed for plane in tao.state.planes)
-    assert (Judge(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0]) == before).all()
+    assert (Objective(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0]) == before).all()
     assert all(len(own) > 100 for own in tao.sets[3:])
 
 
@@ -306,7 +306,7 @@ def test_only_those_leaves_are_split():
 
 def test_a_tree_that_misses_nothing_does_not_grow():
     X, y = problem(200, 6)
-    tao, leaf_of = begun(X, y, 1, "balanced", Settings(0.1, 6, growth=0.01))
+    tao, leaf_of = begun(X, y, 1, "balanced", TaoSettings(0.1, 6, growth=0.01))
     for _ in tao.run(2, leaf_of):
         pass
     assert tao.state.depth == 1
@@ -389,7 +389,7 @@ def test_answers_are_the_softmax_at_the_end_of_the_path(sparse, n_trees):
 def test_pruning_changes_no_answer(sparse):
     X, y = problem(400, 6, noise=0.9)
     matrix = as_rows(sp.csr_matrix(X) if sparse else X)
-    own = Settings(3.0, 3, BETA)
+    own = TaoSettings(3.0, 3, BETA)
     tao, leaf_of = begun(matrix, y, 5, "prototypes", own)
     for _ in tao.run(3, leaf_of):
         pass
@@ -414,7 +414,7 @@ def test_pure_siblings_are_one_leaf():
     one = np.array([[1.0]], np.float32)
     state.planes = [Plane(one, 0.0), Plane(one, 1.5), Plane(one, -1.5)]
     state.leaves = [Leaf(np.array([c]), zero, none) for c in (0, 0, 1, 1)]
-    tree = pruned_of(state, X, y, Settings(0.1, 1))
+    tree = pruned_of(state, X, y, TaoSettings(0.1, 1))
     assert isinstance(tree, Branch) and isinstance(tree.left, Softmax) and isinstance(tree.right, Softmax)
     assert tree.left.classes.tolist() == [0] and tree.right.classes.tolist() == [1]
 
@@ -517,7 +517,7 @@ def test_damaged_parts_are_refused():
     X, y = problem()
     for matrix in (X, sp.csr_matrix(X)):
         model = treemax.SoftmaxTree(leaf_classes=4, alpha=0.1, verbose=0).fit(matrix, y)
-        header, arrays = model.model_.parts()
+        header, arrays = model.model_.to_parts()
         for name, array in arrays.items():
             with pytest.raises((ValueError, IndexError)):
                 SoftmaxTreeModel.from_parts(header, {**arrays, name: array[:-1]}, 15)

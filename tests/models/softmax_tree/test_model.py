@@ -57,7 +57,7 @@ def test_answers_agree_with_slow_ones(seed, n_trees, n_features, k, n_rows):
     X = random.normal(size=(n_rows, n_features)).astype(np.float32)
     expected = slow_probabilities(trees, X, 60)
     np.testing.assert_allclose(model.probabilities(X), expected, rtol=2e-4, atol=1e-6)
-    ids, probabilities = model.best(X, k)
+    ids, probabilities = model.top_k(X, k)
     in_order = -np.sort(-expected, axis=1)[:, :k]
     np.testing.assert_allclose(probabilities, in_order, rtol=2e-4, atol=1e-6)
     n_known = np.minimum((expected > 0).sum(axis=1), k)
@@ -76,13 +76,13 @@ def test_a_row_has_one_answer_alone_in_a_batch_and_in_threads(n_trees, n_feature
     monkeypatch.setattr(inference, "ROWS_OF_A_THREAD", 16)
     model, _, random = random_model(5, n_trees, n_features)
     X = random.normal(size=(200, n_features)).astype(np.float32)
-    ids, probabilities = model.best(X, 4)
+    ids, probabilities = model.top_k(X, 4)
     for i in range(len(X)):
-        alone = model.best(X[i : i + 1], 4)
+        alone = model.top_k(X[i : i + 1], 4)
         np.testing.assert_array_equal(alone[0][0], ids[i])
         np.testing.assert_array_equal(alone[1][0], probabilities[i])
     for threads in (2, 3):
-        for found, answer in zip((ids, probabilities), model.best(X, 4, threads)):
+        for found, answer in zip((ids, probabilities), model.top_k(X, 4, threads=threads)):
             np.testing.assert_array_equal(found, answer)
 
 
@@ -92,7 +92,7 @@ def test_among_equals_the_first_class_of_the_leaf_comes_first(k):
     coef = np.zeros((40, 4), np.float32)
     bias = np.where(np.arange(40) % 3 == 1, 1.0, 0.0).astype(np.float32)
     model = SoftmaxTreeModel.pack([Softmax(classes, coef, bias)], 40, 4)
-    ids, _ = model.best(np.ones((1, 4), np.float32), k)
+    ids, _ = model.top_k(np.ones((1, 4), np.float32), k)
     np.testing.assert_array_equal(ids[0], classes[np.argsort(-bias, kind="stable")][:k])
 
 
@@ -109,7 +109,7 @@ def test_scores_that_are_far_apart_give_probabilities():
 def test_rows_of_huge_numbers_are_answered(n_trees):
     model, _, random = random_model(3, n_trees, 20)
     X = (np.float32(3e38) * random.uniform(-1, 1, size=(50, 20))).astype(np.float32)
-    ids, probabilities = model.best(X, 3)
+    ids, probabilities = model.top_k(X, 3)
     assert (ids[:, 0] >= 0).all() and np.isfinite(probabilities).all()
 
 
@@ -117,7 +117,7 @@ def test_rows_of_huge_numbers_are_answered(n_trees):
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 40))
 def test_the_parts_of_a_model_are_class_by_class(seed, n_trees, n_features):
     model, trees, random = random_model(seed, n_trees, n_features, depth=2)
-    header, arrays = model.parts()
+    header, arrays = model.to_parts()
     stack, leaves = trees[::-1], []
     while stack:
         node = stack.pop()
@@ -130,5 +130,5 @@ def test_the_parts_of_a_model_are_class_by_class(seed, n_trees, n_features):
     np.testing.assert_array_equal(arrays["classes"], np.concatenate([leaf.classes for leaf in leaves]))
     again = SoftmaxTreeModel.from_parts(header, arrays, 60)
     X = random.normal(size=(20, n_features)).astype(np.float32)
-    for found, answer in zip(model.best(X, 3), again.best(X, 3)):
+    for found, answer in zip(model.top_k(X, 3), again.top_k(X, 3)):
         np.testing.assert_array_equal(found, answer)

@@ -16,7 +16,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows, read_only
 from treemax.models.calibration import Calibration, calibrated, labels_to_rank
 from treemax.models.label_tree import kernels
-from treemax.models.label_tree.model import Forest
+from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.training import LOSSES, SMALL, Common, platt
 from treemax.parallel.pools import Arrays, Table
 from treemax.trees import Tree
@@ -164,9 +164,14 @@ def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
 
 
 def calibrate(
-    early: Forest, rows: SparseRows, targets: Targets, multi_label: bool, width: int | None, threads: int
+    early: LabelTreeModel,
+    rows: SparseRows,
+    targets: Targets,
+    multi_label: bool,
+    width: int | None,
+    threads: int,
 ) -> Calibration:
     """Calibrate the scores of trees that have not seen these rows; `targets` are their labels."""
     n_labels = early.trees[0].tree.n_labels
-    ids, scores = early.best(rows, labels_to_rank(targets, n_labels, multi_label), width, threads)
+    ids, scores = early.top_k(rows, labels_to_rank(targets, n_labels, multi_label), width, threads)
     return calibrated(ids, scores, targets, n_labels, multi_label)

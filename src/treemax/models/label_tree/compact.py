@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.kernels import search as kernels
-from treemax.models.label_tree.model import NodeWeights, PackedTree, check_slopes
+from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree, check_slopes
 from treemax.trees import Tree
 
 MOST = 127  # the largest code of a weight

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
@@ -22,10 +21,17 @@ from treemax.models.label_tree.choices import (
     held_share_of,
     middle_cost,
 )
-from treemax.models.label_tree.compact import loaded_tree, saved_arrays
-from treemax.models.label_tree.model import MOST_CHILDREN, Forest, PackedTree
+from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.out_of_core import RowsOnDisk, StoredTraining, room_for_rows
-from treemax.models.label_tree.training import LOSSES, PENALTIES, Common, RowsInMemory, Settings, TreeTraining
+from treemax.models.label_tree.packed_tree import MOST_CHILDREN, PackedTree
+from treemax.models.label_tree.training import (
+    LOSSES,
+    PENALTIES,
+    Common,
+    LabelTreeSettings,
+    RowsInMemory,
+    TreeTraining,
+)
 from treemax.models.parts import real_number
 from treemax.models.rows import sparsified
 from treemax.models.sharing import at_rest
@@ -119,7 +125,7 @@ class LabelTree(WithHierarchy):
     Prabhu et al., "Parabel: partitioned label trees for extreme classification", 2018.
     """
 
-    NODE_BY_NODE = True
+    supports_distributed = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "tree": "kmeans",
         "arity": 2,
@@ -260,15 +266,15 @@ class LabelTree(WithHierarchy):
                 raise stopped
         return self
 
-    def _train_named(
+    def _train(
         self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
-    ) -> Forest:
+    ) -> LabelTreeModel:
         source = RowsInMemory(sparsified(rows), targets, thread_count(self.n_jobs))
         return self._train_forest(source, index, multi_label, label_features)
 
     def _train_forest(
         self, source: RowsInMemory | RowsOnDisk, index: LabelIndex, multi_label: bool, label_features: Any
-    ) -> Forest:
+    ) -> LabelTreeModel:
         """Train and calibrate all trees; after Ctrl-C, those that are ready."""
         vectors = self._given_vectors(label_features, index)
         if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
@@ -300,11 +306,11 @@ class LabelTree(WithHierarchy):
             if not early_trees:
                 raise
             stopped = True
-        forest = Forest(tuple(trees))
+        forest = LabelTreeModel(tuple(trees))
         if len(judging):
             targets = picked_targets(source.targets, judging)
             width, threads = self._beam_width(trees[0]), thread_count(self.n_jobs)
-            early = Forest(tuple(early_trees))
+            early = LabelTreeModel(tuple(early_trees))
             forest = replace(forest, calibration=calibrate(early, held, targets, multi_label, width, threads))
         self.loss_, self.cost_ = settings.loss, settings.leaf_cost
         if stopped:
@@ -334,10 +340,10 @@ class LabelTree(WithHierarchy):
         """Whether rows held out choose the cost: not with an L1 penalty, for which no suite asked for another."""
         return is_auto(self.cost) and self.penalty == "l2"
 
-    def _settings(self, n_rows: int) -> Settings:
+    def _settings(self, n_rows: int) -> LabelTreeSettings:
         cost = middle_cost(self.loss) if is_auto(self.cost) else float(self.cost)
         held_share = held_share_of(n_rows) if self.passes > 1 else 0
-        return Settings(
+        return LabelTreeSettings(
             self.loss, cost, cost, self.passes, self.threshold, held_share, self.penalty, self.precision
         )
 
@@ -350,8 +356,8 @@ class LabelTree(WithHierarchy):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        return self.model_.best(rows, k, self._beam_width(self.model_.trees[0]), thread_count(self.n_jobs))
+    def _search(self) -> int | None:
+        return self._beam_width(self.model_.trees[0])
 
     def _beam_width(self, packed: PackedTree) -> int | None:
         return None if self.search == "exact" else min(int(self.beam), len(packed.tree))
@@ -381,20 +387,12 @@ class LabelTree(WithHierarchy):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        trees = self.model_.trees
-        arrays: modelfile.Arrays = {}
-        for number, packed in enumerate(trees):
-            arrays |= modelfile.prefixed(str(number), saved_arrays(packed))
-        return {"loss": self.loss_, "cost": self.cost_, "links": [packed.link for packed in trees]}, arrays
+        header, arrays = self.model_.to_parts(resume)
+        return {"loss": self.loss_, "cost": self.cost_, **header}, arrays
 
-    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Forest:
-        trees = tuple(
-            loaded_tree(modelfile.part(str(number), arrays), link)
-            for number, link in enumerate(header["links"])
-        )
-        if not trees or any(packed.tree.n_labels != len(self.label_index_) for packed in trees):
-            raise ValueError("the trees do not fit the labels")
+    def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LabelTreeModel:
+        model = LabelTreeModel.from_parts(header, arrays, len(self.label_index_))
         if header["loss"] not in LOSSES:
             raise ValueError(f"unknown loss {header['loss']!r}")
         self.loss_, self.cost_ = header["loss"], real_number("the cost", header["cost"], least=1e-30)
-        return Forest(trees)
+        return model

@@ -2,7 +2,7 @@
 
 The same steps on the same rows in the same order as `kernels.siblings.train_siblings`, to the same bits. There the
 rows lie in memory and a pass jumps from one to the next. Here, for every pass, they are dealt out on the disk into
-piles by the time of their visit, and each pile is loaded, put in order, and visited from its first row to its last.
+partitions by the time of their visit, and each partition is loaded, put in order, and visited from its first row to its last.
 What is kept of every row in memory are its dual variables.
 """
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import SparseRows, picked_rows
 from treemax.kernels import dealing
 from treemax.models.label_tree import kernels
-from treemax.models.label_tree.model import NodeWeights
+from treemax.models.label_tree.packed_tree import NodeWeights
 from treemax.models.label_tree.training import LOSSES, SLOPES, SMALL, Common, NodeProblem, learned
-from treemax.models.stored_rows import Piles, StoredRows
+from treemax.models.stored_rows import Partitions, StoredRows
 from treemax.parallel.pools import Arrays
 
 WIDTH = 16  # siblings trained together
@@ -144,18 +144,18 @@ class LargeNode:
     def _visited(
         self, chosen: NDArray[np.bool_], start: int, step: int
     ) -> Iterator[tuple[NDArray[np.int64], SparseRows]]:
-        """The chosen rows of the problem in the order in which a pass with this start and step comes to them, pile by
-        pile: their places, and the rows themselves, by local features."""
+        """The chosen rows of the problem in the order in which a pass with this start and step comes to them, partition by
+        partition: their places, and the rows themselves, by local features."""
         rows = self.problem.rows[chosen]
         back = pow(step, -1, self.n) if self.n > 1 else 0
         times = (self.place_of[chosen].astype(np.int64) - start) * back % self.n
         starts = self.stored.indptr
         entries = int((starts[rows.astype(np.int64) + 1] - starts[rows]).sum())
-        n_piles = max(1, math.ceil(entries / self.most))
-        pile_of = (times * n_piles // self.n).astype(np.uint32)
-        piles = Piles(self.stored, rows, pile_of, n_piles)
-        for pile in range(n_piles):
-            members, own = piles.load(pile)
+        n_partitions = max(1, math.ceil(entries / self.most))
+        partition_of = (times * n_partitions // self.n).astype(np.uint32)
+        partitions = Partitions(self.stored, rows, partition_of, n_partitions)
+        for partition in range(n_partitions):
+            members, own = partitions.load(partition)
             if len(members) == 0:
                 continue
             order = np.argsort(times[members])

@@ -1,7 +1,7 @@
 """The training of a label tree on rows that lie on disk, to the same model as in memory.
 
 Nodes whose rows fit in memory are trained as ever, subtree by subtree: the rows of all subtrees that fit together
-are dealt out on the disk in one go and loaded one pile after the other. Nodes with more rows than that, the root at
+are dealt out on the disk in one go and loaded one partition after the other. Nodes with more rows than that, the root at
 least, are `LargeNode`s. What a node has learned goes to the disk until all of it is packed.
 """
 
@@ -19,7 +19,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.memory import in_words, release_free_memory, used_bytes
 from treemax.models.label_tree.large_nodes import ROW_BYTES, LargeNode
-from treemax.models.label_tree.model import PackedNode
+from treemax.models.label_tree.packed_tree import PackedNode
 from treemax.models.label_tree.training import (
     Common,
     LevelScores,
@@ -28,7 +28,7 @@ from treemax.models.label_tree.training import (
     node_costs,
     train_node,
 )
-from treemax.models.stored_rows import Piles, Spool, StoredRows, even_piles
+from treemax.models.stored_rows import Partitions, Spool, StoredRows, even_partitions
 from treemax.parallel.pools import Arrays, Table
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree, label_vectors
@@ -66,17 +66,17 @@ def room_for_rows(memory: int, stored: StoredRows, n_labels: int, threads: int) 
 
 
 def stored_label_vectors(stored: StoredRows, n_labels: int, room: Room) -> SparseRows:
-    """`trees.label_vectors` of rows on disk: labels whose rows fit in memory together, one pile after the other."""
+    """`trees.label_vectors` of rows on disk: labels whose rows fit in memory together, one partition after the other."""
     targets = stored.targets
     rows = _row_of_each(targets)
     widths = np.bincount(targets.ids, weights=stored.lengths()[rows], minlength=n_labels).astype(np.int64)
-    pile_of_label = even_piles(widths, room.entries)
-    n_piles = int(pile_of_label.max(initial=0)) + 1
-    piles = Piles(stored, rows, pile_of_label[targets.ids], n_piles)
+    partition_of_label = even_partitions(widths, room.entries)
+    n_partitions = int(partition_of_label.max(initial=0)) + 1
+    partitions = Partitions(stored, rows, partition_of_label[targets.ids], n_partitions)
     found = []
-    for pile in range(n_piles):
-        first, last = np.searchsorted(pile_of_label, [pile, pile + 1])
-        members, own = piles.load(pile)
+    for partition in range(n_partitions):
+        first, last = np.searchsorted(partition_of_label, [partition, partition + 1])
+        members, own = partitions.load(partition)
         each = Targets(np.arange(len(members) + 1), targets.ids[members] - np.uint32(first))
         found.append(label_vectors(own, each, int(last - first)))
     counts = np.concatenate([np.diff(vectors.indptr) for vectors in found])
@@ -212,7 +212,7 @@ class StoredTraining:
                 continue
             large.append(node)
             waiting += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
-        group_of = even_piles(np.array([self._cost(node) for node in fitting], dtype=np.int64), most)
+        group_of = even_partitions(np.array([self._cost(node) for node in fitting], dtype=np.int64), most)
         groups: list[list[int]] = [[] for _ in set(group_of.tolist())]
         for node, group in zip(fitting, group_of.tolist()):
             groups[group].append(node)
@@ -238,11 +238,13 @@ class StoredTraining:
             pairs.append(np.unique(rows).astype(np.int64) * len(self.groups) + number)
         ordered = np.sort(np.concatenate(pairs))
         rows, group_of = ordered // len(self.groups), ordered % len(self.groups)
-        piles = Piles(self.stored, rows.astype(np.uint32), group_of.astype(np.uint32), len(self.groups))
+        partitions = Partitions(
+            self.stored, rows.astype(np.uint32), group_of.astype(np.uint32), len(self.groups)
+        )
         del pairs, ordered, rows, group_of
         for number, group in enumerate(self.groups):
-            members, own = piles.load(number)
-            yield from self._train_group(group, piles.rows[members], own)
+            members, own = partitions.load(number)
+            yield from self._train_group(group, partitions.rows[members], own)
 
     def _train_group(self, group: list[int], rows: NDArray[np.uint32], own: SparseRows) -> Iterator[int]:
         table = Table(own)
@@ -287,7 +289,7 @@ class RowsOnDisk:
         return stored_label_vectors(self.stored, n_labels, self.room)
 
     def load(self, rows: NDArray[np.uint32]) -> SparseRows:
-        return Piles(self.stored, rows, np.zeros(len(rows), dtype=np.uint32), 1).load(0)[1]
+        return Partitions(self.stored, rows, np.zeros(len(rows), dtype=np.uint32), 1).load(0)[1]
 
     def run(self, work: Any, common: Common, problems: Sequence[Any]) -> list[Arrays]:
         numbers = np.unique(np.concatenate([problem.rows for problem in problems]))

@@ -18,7 +18,7 @@ from treemax.models.finite import check_learned
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.compact import rounded
 from treemax.models.label_tree.lasso import train_sparsely
-from treemax.models.label_tree.model import NodeWeights, PackedNode
+from treemax.models.label_tree.packed_tree import NodeWeights, PackedNode
 from treemax.models.rates import mean_squared_length
 from treemax.parallel.pools import Arrays, Crew, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
@@ -30,7 +30,7 @@ SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # among which a softmax
 
 
 @dataclass(frozen=True)
-class Settings:
+class LabelTreeSettings:
     """How the classifiers of a node are trained."""
 
     loss: str
@@ -77,7 +77,7 @@ class LevelScores:
         return slopes, shifts
 
 
-def node_costs(tree: Tree, settings: Settings) -> NDArray[np.float64]:
+def node_costs(tree: Tree, settings: LabelTreeSettings) -> NDArray[np.float64]:
     """The cost of every inner node: one where most of the children are labels, another where they are nodes."""
     children = np.arange(1, len(tree))  # of all nodes but the root
     leaves = np.bincount(tree.parent[children], weights=tree.n_children[children] == 0, minlength=len(tree))
@@ -114,7 +114,7 @@ def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> l
 class Common(NamedTuple):
     """What the problems of all nodes have in common."""
 
-    settings: Settings
+    settings: LabelTreeSettings
     seed: int
     length: float  # of the rows: what they are divided by, since cost and threshold are meant for rows of length one
     early_features: NDArray[np.bool_]  # of the rows that calibrate the whole tree

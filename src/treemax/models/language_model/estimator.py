@@ -24,7 +24,7 @@ from treemax.models.language_model.model import LanguageModel
 from treemax.models.language_model.training import (
     OPTIMIZERS,
     FlatOutput,
-    Settings,
+    LanguageModelSettings,
     Stream,
     Training,
     TreeOutput,
@@ -290,9 +290,9 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     def _tree_name(self) -> str:
         return self.tree if isinstance(self.tree, str) else "own tree"
 
-    def _settings(self, passes: int) -> Settings:
+    def _settings(self, passes: int) -> LanguageModelSettings:
         rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
-        return Settings(
+        return LanguageModelSettings(
             self.dimension, self.context, self.transitions == "full", rate, passes, SCHEDULES[self.schedule],
             self.optimizer, self.dropout, self.batch_size,
         )  # fmt: skip
@@ -404,7 +404,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         """
         check_number("k", k, whole=True, least=1)
         rows = self._contexts(contexts)
-        ids, probabilities = self.model_.best(
+        ids, probabilities = self.model_.top_k(
             rows, min(int(k), len(self.vocabulary_)), thread_count(self.n_jobs)
         )
         return TopK(self.vocabulary_.index.labels(ids), probabilities)
@@ -512,7 +512,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays."""
         self._check_ready()
-        header, arrays = self.model_.parts()
+        header, arrays = self.model_.to_parts()
         parameters, parameter_arrays = parameter_parts(self)
         return {
             "treemax": treemax.__version__,

@@ -79,7 +79,7 @@ class LanguageModel:
         self._in_parts(len(targets), work, threads)
         return out
 
-    def best(self, contexts: Words, k: int, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
+    def top_k(self, contexts: Words, k: int, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
         """The k most probable words after each context, by exact search."""
         ids, probabilities = room_for_best(len(contexts), k)
 
@@ -93,7 +93,7 @@ class LanguageModel:
                 probabilities[part] = np.take_along_axis(chosen, order, axis=1)
                 return
             searched, rows = self._as_rows(contexts[part])
-            ids[part], probabilities[part] = searched.best(rows, k, None)
+            ids[part], probabilities[part] = searched.top_k(rows, k)
 
         self._in_parts(len(contexts), work, threads)
         return ids, probabilities
@@ -134,7 +134,7 @@ class LanguageModel:
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """The model as a JSON-able header and arrays."""
         arrays = {f"tree/{name}": array for name, array in self.tree.arrays().items()}
         arrays |= {"embeddings": self.embeddings, "transitions": self.transitions}

@@ -35,7 +35,7 @@ SLACK = 1.25  # how many times as many words as its siblings in the mean a node 
 
 
 @dataclass(frozen=True)
-class Settings:
+class LanguageModelSettings:
     """How to learn. `hold` is the share of the training in which the rate stays, before it falls to zero."""
 
     dimension: int
@@ -243,7 +243,7 @@ class Training:
 
     stream: Stream
     n_words: int
-    settings: Settings
+    settings: LanguageModelSettings
     output: FlatOutput | TreeOutput
     random: np.random.RandomState
     losses: list[float] = field(default_factory=list)  # the mean of -log p in each pass, while it was learned

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
@@ -21,7 +20,7 @@ from treemax.models.learned_tree.training import (
     OBJECTIVES,
     OPTIMIZERS,
     STATISTICS,
-    Settings,
+    LearnedTreeSettings,
     Structure,
     Training,
     suggested_passes,
@@ -223,9 +222,7 @@ class LearnedTree(WithHierarchy):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train_named(
-        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool
-    ) -> LearnedTreeModel:
+    def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LearnedTreeModel:
         sparse, random = sparsified(rows), check_random_state(self.random_state)
         tree = self._first_tree(sparse, targets, index, random)
         structure = Structure.with_room(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
@@ -255,10 +252,10 @@ class LearnedTree(WithHierarchy):
     def _tree_name(self) -> str:
         return self.tree if isinstance(self.tree, str) else "own tree"
 
-    def _settings(self, n_rows: int, multi_label: bool) -> Settings:
+    def _settings(self, n_rows: int, multi_label: bool) -> LearnedTreeSettings:
         passes = suggested_passes(n_rows, multi_label) if is_auto(self.passes) else int(self.passes)
         rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
-        return Settings(
+        return LearnedTreeSettings(
             self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one",
             self.objective, self.statistics,
         )  # fmt: skip
@@ -276,9 +273,8 @@ class LearnedTree(WithHierarchy):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        beam = None if self.search == "exact" else min(int(self.beam), len(self.model_.tree))
-        return self.model_.best(rows, k, beam, thread_count(self.n_jobs))
+    def _search(self) -> int | None:
+        return None if self.search == "exact" else min(int(self.beam), len(self.model_.tree))
 
     @property
     def passes_(self) -> int:
@@ -313,7 +309,7 @@ class LearnedTree(WithHierarchy):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.parts()
+        header, arrays = self.model_.to_parts(resume)
         return {**header, "losses": self.losses_}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LearnedTreeModel:

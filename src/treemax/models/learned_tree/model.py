@@ -98,19 +98,19 @@ class LearnedTreeModel:
 
     # --- answers ----------------------------------------------------------------------------------------
 
-    def best(
-        self, rows: Rows, k: int, beam: int | None, threads: int = 1
+    def top_k(
+        self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], Floats]:
-        """The k best labels of each row; without a beam, by exact search."""
+        """The k best labels of each row, by a beam of the width `search`, or exactly with None."""
         ids, probabilities = room_for_best(len(rows), k)
-        if beam is None:
-            search, options = kernels.best_exact, (max(1, self.tree.depth),)
+        if search is None:
+            kernel, option = kernels.best_exact, max(1, self.tree.depth)
         else:
-            search, options = kernels.best_beam, (beam,)
-        search_rows(search, self._arguments, rows, threads, options, ids, probabilities)
+            kernel, option = kernels.best_beam, search
+        search_rows(kernel, self._arguments, rows, threads, (option,), ids, probabilities)
         return ids, self._of_row(probabilities)
 
-    def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
+    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
         """All labels with at least this probability."""
         depth = max(1, self.tree.depth)
 
@@ -120,13 +120,15 @@ class LearnedTreeModel:
         found = search_above(kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads)
         return Found(found.rows, found.ids, self._of_row(found.probabilities))
 
-    def probabilities(self, rows: Rows, threads: int = 1) -> Floats:
+    def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> Floats:
         """The probability of every label."""
         out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
         search_rows(kernels.probabilities_of_all, self._arguments, rows, threads, (), out)
         return self._of_row(out)
 
-    def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> Floats:
+    def of_labels(
+        self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
+    ) -> Floats:
         """The probabilities of given labels."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
@@ -140,7 +142,7 @@ class LearnedTreeModel:
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """The model as a JSON-able header and arrays."""
         header = {
             "dimension": self.dimension, "n_features": self.n_features, "labels_a_row": self.labels_a_row,

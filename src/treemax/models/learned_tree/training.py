@@ -41,7 +41,7 @@ STATISTICS = ("means", "rows", "running")
 
 
 def suggested_passes(n_rows: int, multi_label: bool) -> int:
-    """How often to go through so many rows: half as often where they have several labels, each a lesson.
+    """How often to go through so many rows: half as often where they have several labels, each of which is learned.
 
     >>> suggested_passes(100, False), suggested_passes(1_000_000, False), suggested_passes(1_000_000, True)
     (50, 12, 6)
@@ -51,7 +51,7 @@ def suggested_passes(n_rows: int, multi_label: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Settings:
+class LearnedTreeSettings:
     """How to learn. `hold` is the share of the training in which the rate stays, before it falls to zero."""
 
     dimension: int
@@ -203,7 +203,7 @@ class Training:
 
     rows: SparseRows
     targets: Targets
-    settings: Settings
+    settings: LearnedTreeSettings
     structure: Structure
     random: np.random.RandomState
     arity: int
@@ -270,7 +270,7 @@ class Training:
         """Calibrate on the held-out rows."""
         rows, targets = chosen_rows(self.given, self.held), picked_targets(self.targets, self.held)
         k = labels_to_rank(targets, self.n_labels, self.multi_label)
-        ids, scores = self.model().best(rows, k, None)
+        ids, scores = self.model().top_k(rows, k)
         self.calibration = calibrated(ids, scores, targets, self.n_labels, self.multi_label)
 
     def _learn_all(

@@ -11,18 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import modelfile
-from treemax.inputs.labels import Targets
+from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.lom_tree.kernels import Way
 from treemax.models.lom_tree.model import LOMTreeModel
-from treemax.models.lom_tree.training import Settings, empty_model, learn, make_room, nodes_for
+from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, learn, make_room, nodes_for
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.parts import settings_from
 from treemax.models.rates import MOST_RATE, mean_squared_length, row_orders, tamed
 from treemax.models.sharing import at_rest
 from treemax.parallel.progress import progress_bar
-from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number, is_auto
 from treemax.trees import NodeLabels
 
@@ -66,7 +65,7 @@ class LOMTree(OnlineLabelClassifier):
 
     Attributes
     ----------
-    settings_ : Settings
+    settings_ : LOMTreeSettings
         The rate in use, also where it was computed from the data.
     progressive_loss_ : float
         The share of rows whose label was not the first answer when they came to be learned.
@@ -86,7 +85,7 @@ class LOMTree(OnlineLabelClassifier):
 
     ONE_LABEL_ONLY = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {"least_weight": 1.0}
-    settings_: Settings
+    settings_: LOMTreeSettings
     model_: LOMTreeModel
 
     def __init__(
@@ -122,8 +121,9 @@ class LOMTree(OnlineLabelClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> LOMTreeModel:
-        model = self._start(rows, targets, n_labels, multi_label)
+    def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LOMTreeModel:
+        n_labels = len(index)
+        model = self._start(rows, targets, index, multi_label)
         orders = row_orders(len(rows), self.passes, self.random_state)
         done, planned = 0, self.passes * len(rows)
         with progress_bar(planned, "lom-tree", "rows", self.verbose) as bar:
@@ -136,14 +136,14 @@ class LOMTree(OnlineLabelClassifier):
                 raise TrainingInterrupted(model, done / planned) from None
         return model
 
-    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> LOMTreeModel:
+    def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LOMTreeModel:
         self.settings_ = self._stream_settings(rows, multi_label)
-        return empty_model(isinstance(rows, SparseRows), rows.shape[1], n_labels)
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], len(index))
 
-    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> LOMTreeSettings:
         squared_length, width = mean_squared_length(rows)
         rate = RATE / math.sqrt(squared_length * width)
-        return Settings(
+        return LOMTreeSettings(
             rate if is_auto(self.learning_rate) else float(self.learning_rate), squared_length / width
         )
 
@@ -172,12 +172,6 @@ class LOMTree(OnlineLabelClassifier):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        return self.model_.best(rows, k, threads=thread_count(self.n_jobs))
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        return self.model_.probabilities(rows, threads=thread_count(self.n_jobs))
-
     @property
     def progressive_loss_(self) -> float:
         """The share of rows whose label was not the first answer when they came to be learned."""
@@ -203,9 +197,9 @@ class LOMTree(OnlineLabelClassifier):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.parts(resume)
+        header, arrays = self.model_.to_parts(resume)
         return {**header, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LOMTreeModel:
-        self.settings_ = settings_from(Settings, header["settings"])
+        self.settings_ = settings_from(LOMTreeSettings, header["settings"])
         return LOMTreeModel.from_parts(header, arrays, len(self.label_index_))

@@ -13,7 +13,7 @@ from treemax.inputs.rows import Rows, ascends
 from treemax.kernels.scorers import EMPTY, SparseScorers
 from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
-from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies, Way
+from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
 from treemax.models.parts import check_room, expect, expect_counts, truth, whole_number, whole_numbers
 from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, restored, stored
 from treemax.models.rows import ROWS_AT_ONCE, blocks
@@ -88,8 +88,8 @@ class LOMTreeModel(CandidateModel):
             children, np.split(own.labels, cuts), np.split(own.counts, cuts), self.nodes.totals[order].tolist()
         )  # fmt: skip
 
-    def best(
-        self, rows: Rows, k: int, search: Way | None = None, threads: int = 1
+    def top_k(
+        self, rows: Rows, k: int, search: None = None, threads: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k most frequent labels of each row's leaf (-1 where there are fewer), with their share of it."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
@@ -105,7 +105,7 @@ class LOMTreeModel(CandidateModel):
         run_all(blocks(len(rows), k), answer, threads)
         return ids, probabilities
 
-    def probabilities(self, rows: Rows, search: Way | None = None, threads: int = 1) -> NDArray[np.float32]:
+    def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label: zero for those that are not in the row's leaf."""
         out, regressors = np.zeros((len(rows), self.n_labels), np.float32), for_answers(self.regressors)
 
@@ -130,7 +130,7 @@ class LOMTreeModel(CandidateModel):
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def parts(self, resume: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """The model as a JSON-able header and arrays; with `resume` also what AdaGrad needs.
 
         Nodes are numbered level by level, so that the children of the q-th inner node are 2q + 1 and 2q + 2.

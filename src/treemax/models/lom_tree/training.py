@@ -31,7 +31,7 @@ _FEW_NODES = 64
 
 
 @dataclass(frozen=True)
-class Settings:
+class LOMTreeSettings:
     """How to learn: AdaGrad's rate, and what is added to its sums of squared gradients."""
 
     rate: float
@@ -96,7 +96,7 @@ def learn(
     rows: Rows,
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
-    settings: Settings,
+    settings: LOMTreeSettings,
     way: Way,
 ) -> Iterator[int]:
     """Learn the rows in the given orders, in place; yields the rows done after each piece.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import modelfile
-from treemax.inputs.labels import Targets, picked_targets
+from treemax.inputs.labels import LabelIndex, Targets, picked_targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.memory import available_bytes, in_words
 from treemax.models.base import TrainingInterrupted
@@ -20,8 +20,8 @@ from treemax.models.one_vs_all import model as linear
 from treemax.models.one_vs_all.training import (
     LOSSES,
     MOST_BATCH_ROWS,
+    AdaGradSettings,
     Learnable,
-    Settings,
     bytes_to_learn,
     empty_model,
     grown,
@@ -88,7 +88,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     Attributes
     ----------
-    settings_ : Settings
+    settings_ : AdaGradSettings
         Loss, rate and initial sums in use, also where they were computed from the data.
     learning_rate_, passes_ : float, int
         The rate and the number of passes of these settings.
@@ -107,7 +107,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     ([['north', 'east']], True)
     """
 
-    settings_: Settings
+    settings_: AdaGradSettings
     _calibration: Calibration | None
     STREAM_RARITY = 100  # how rare a label is taken to be when a stream has shown only a few
 
@@ -160,7 +160,10 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+    def _train(
+        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool
+    ) -> linear.LinearModel:
+        n_labels = len(index)
         scaling = scaling_of(rows) if self.scale else None
         if scaling is not None and not isinstance(rows, SparseRows):
             rows = scaling(rows)
@@ -189,9 +192,8 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     def _calibrated(self, model: Learnable, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
         """Calibrate on rows that were not learned yet."""
         k = labels_to_rank(targets, model.n_labels, multi_label)
-        ids, scores = linear.top(
-            model, rows, k, self.settings_.loss, not multi_label, thread_count(self.n_jobs)
-        )
+        link = linear.Link(self.settings_.loss, not multi_label)
+        ids, scores = model.top_k(rows, k, link, thread_count(self.n_jobs))
         return calibrated(ids, scores, targets, model.n_labels, multi_label)
 
     def _calibration_of(self, model: Any) -> Calibration | None:
@@ -203,13 +205,15 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
             model.mean, model.factor = scaling
         return linear.packed(model)
 
-    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+    def _start(
+        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool
+    ) -> linear.LinearModel:
         self.settings_ = self._stream_settings(rows, multi_label)
         self._calibration = None
-        bias = self._bias_of_new(n_labels)
+        bias = self._bias_of_new(len(index))
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
 
-    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> AdaGradSettings:
         return self._settings(rows, None, 0, multi_label)
 
     def _grown(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
@@ -230,8 +234,10 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
             self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY)
         )
 
-    def _settings(self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool) -> Settings:
-        """Settings for passes over these rows, or without targets for a stream that begins with them."""
+    def _settings(
+        self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool
+    ) -> AdaGradSettings:
+        """AdaGradSettings for passes over these rows, or without targets for a stream that begins with them."""
         stream = targets is None
         loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
         passes = _passes(self.passes, rows)
@@ -239,7 +245,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
             suggested = suggestion_for_stream(loss, rows)
         else:
             suggested = suggestion(loss, rows, targets, n_labels, passes)
-        return Settings(
+        return AdaGradSettings(
             loss=loss,
             rate=suggested.rate if self.learning_rate == "auto" else float(self.learning_rate),
             initial=suggested.initial
@@ -264,17 +270,12 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
-        return linear.top(self.model_, rows, k, *how)
+    def _search(self) -> linear.Link:
+        return linear.Link(self.settings_.loss, not self.multi_label_)
 
     def _rows_at_once(self) -> int:  # whole blocks: what is computed together shows in the last bits
         blocks = 8 * thread_count(self.n_jobs)
         return blocks * rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        how = self.settings_.loss, not self.multi_label_, thread_count(self.n_jobs)
-        return linear.probabilities(self.model_, rows, *how)
 
     @at_rest
     def describe(self) -> dict[str, Any]:
@@ -292,19 +293,16 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        model = linear.packed(self.model_)
-        return {"layout": model.layout, "settings": vars(self.settings_)}, linear.arrays_of(model, resume)
+        header, arrays = self.model_.to_parts(resume)
+        return {**header, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> linear.LinearModel:
-        self.settings_ = settings_from(Settings, header["settings"])
+        self.settings_ = settings_from(AdaGradSettings, header["settings"])
         self._calibration = None
         real_number("constant", self.settings_.constant, most=1e15)  # it is squared
         if self.settings_.loss not in LOSSES:
             raise ValueError(f"unknown loss {self.settings_.loss!r}")
-        model = linear.from_arrays(header["layout"], arrays)
-        if model.n_labels != len(self.label_index_):
-            raise ValueError("the weights do not fit the labels")
-        return model
+        return linear.LinearModel.from_parts(header, arrays, len(self.label_index_))
 
 
 def _passes(given: int | str, rows: Rows) -> int:

@@ -2,14 +2,13 @@
 
 Three forms of the same thing. `LabelMajor` reads dense rows best and `FeatureMajor` sparse rows;
 `PackedFeatures` is what a feature-major table becomes when most of it is zero: smaller, faster to predict
-with, not for learning. Each has `scores` and `arrays`; `top` and `probabilities` are the same for all.
+with, not for learning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,8 @@ from treemax.models.one_vs_all import kernels
 from treemax.models.parts import expect_squares
 from treemax.models.rows import Floats, blocks, densified, sparsified
 from treemax.models.scaling import Scaling
+from treemax.models.searching import room_for_best
+from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import one_blas_thread, run_all
 
 LINKS = {
@@ -28,8 +29,91 @@ LINKS = {
 }
 
 
+class Link(NamedTuple):
+    """How scores become probabilities: by the loss that was learned, and whether those of a row sum to one."""
+
+    loss: str
+    one_label: bool
+
+
+class LinearModel(FromAllProbabilities):
+    """A weight for each label and feature, in one of three layouts."""
+
+    weights: Floats
+    bias: Floats
+    squares: Floats | None
+    bias_squares: Floats | None
+    layout: ClassVar[str]
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.bias)
+
+    def scores(self, rows: Rows) -> Floats:
+        """The score of every label for each row."""
+        raise NotImplementedError
+
+    def top_k(self, rows: Rows, k: int, search: Link, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
+        """The k best labels of each row, best first, and their probabilities."""
+        k = min(k, self.n_labels)
+        ids, best = room_for_best(len(rows), k)
+
+        def answer(block: slice) -> None:
+            scores = self.scores(rows[block])
+            kernels.best_of_rows(scores, ids[block], best[block])
+            kernels.probabilities_of_best(scores, best[block], LINKS[search.loss], search.one_label)
+
+        run_all(blocks(len(rows), self.n_labels), answer, threads)
+        return ids, best
+
+    def probabilities(self, rows: Rows, search: Link, threads: int = 1) -> Floats:
+        """The probability of every label for each row."""
+        out = np.empty((len(rows), self.n_labels), dtype=np.float32)
+
+        def answer(block: slice) -> None:
+            scores = self.scores(rows[block])
+            kernels.rows_to_probabilities(scores, LINKS[search.loss], search.one_label)
+            out[block] = scores
+
+        run_all(blocks(len(rows), self.n_labels), answer, threads)
+        return out
+
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """The model as a JSON-able header and arrays; with `resume` also AdaGrad's sums of squares."""
+        model = packed(self)
+        arrays = {name: array for name, array in vars(model).items() if array is not None}
+        if isinstance(model, FeatureMajor):  # without the room for labels to come
+            for name in arrays.keys() & {"weights", "squares"}:
+                arrays[name] = arrays[name][:, : model.n_labels]
+        if not resume:
+            arrays = {name: arrays[name] for name in arrays.keys() - {"squares", "bias_squares"}}
+        return {"layout": model.layout}, arrays
+
+    @classmethod
+    def from_parts(
+        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
+    ) -> LinearModel:
+        """The model back from its parts; a ValueError where they do not fit together."""
+        forms = {form.layout: form for form in (LabelMajor, FeatureMajor, PackedFeatures)}
+        layout = header["layout"]
+        if layout not in forms:
+            raise ValueError(f"unknown layout of weights {layout!r}")
+        for name, array in arrays.items():
+            expected = {"indptr": np.int64, "labels": np.uint32}.get(name, np.float32)
+            if array.dtype != expected:
+                raise ValueError(f"{name} has dtype {array.dtype}, expected {np.dtype(expected)}")
+            if name.endswith("squares"):
+                expect_squares(arrays, name, array.shape)
+        model = forms[layout](**arrays)
+        if not _fits_together(model):
+            raise ValueError("the arrays of weights do not fit together")
+        if model.n_labels != n_labels:
+            raise ValueError("the weights do not fit the labels")
+        return model
+
+
 @dataclass
-class LabelMajor:
+class LabelMajor(LinearModel):
     """weights[label, feature], for dense rows; `squares` are AdaGrad's sums, where learning may continue."""
 
     weights: Floats
@@ -39,10 +123,6 @@ class LabelMajor:
     mean: Floats | None = None  # of every feature, and what it is multiplied by when the mean is taken off
     factor: Floats | None = None
     layout: ClassVar[str] = "label-major"
-
-    @property
-    def n_labels(self) -> int:
-        return len(self.bias)
 
     @property
     def n_features(self) -> int:
@@ -69,7 +149,7 @@ class LabelMajor:
 
 
 @dataclass
-class FeatureMajor:
+class FeatureMajor(LinearModel):
     """weights[feature, label], for sparse rows; there may be more columns than labels in use."""
 
     weights: Floats
@@ -77,10 +157,6 @@ class FeatureMajor:
     squares: Floats | None = None
     bias_squares: Floats | None = None
     layout: ClassVar[str] = "feature-major"
-
-    @property
-    def n_labels(self) -> int:
-        return len(self.bias)
 
     @property
     def n_features(self) -> int:
@@ -95,7 +171,7 @@ class FeatureMajor:
 
 
 @dataclass
-class PackedFeatures:
+class PackedFeatures(LinearModel):
     """The weights of each feature ever updated: labels[indptr[f]:indptr[f+1]] and the same part of weights."""
 
     indptr: NDArray[np.int64]
@@ -107,10 +183,6 @@ class PackedFeatures:
     layout: ClassVar[str] = "packed-features"
 
     @property
-    def n_labels(self) -> int:
-        return len(self.bias)
-
-    @property
     def n_features(self) -> int:
         return len(self.indptr) - 1
 
@@ -120,9 +192,6 @@ class PackedFeatures:
         own = (read_only(self.indptr), read_only(self.labels), read_only(self.weights), read_only(self.bias))
         kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *own, scores)
         return scores
-
-
-LinearModel: TypeAlias = "LabelMajor | FeatureMajor | PackedFeatures"
 
 
 def packed(model: LinearModel) -> LinearModel:
@@ -146,8 +215,9 @@ def packed(model: LinearModel) -> LinearModel:
 
 def unpacked(model: LinearModel) -> LabelMajor | FeatureMajor:
     """The form to learn in: the whole table."""
-    if not isinstance(model, PackedFeatures):
+    if isinstance(model, LabelMajor | FeatureMajor):
         return model
+    assert isinstance(model, PackedFeatures)
     shape = (model.n_features, model.n_labels)
     weights, squares = np.zeros(shape, dtype=np.float32), None
     indptr, labels = read_only(model.indptr), read_only(model.labels)
@@ -158,35 +228,7 @@ def unpacked(model: LinearModel) -> LabelMajor | FeatureMajor:
     return FeatureMajor(weights, model.bias, squares, model.bias_squares)
 
 
-def arrays_of(model: LinearModel, resume: bool) -> dict[str, NDArray[Any]]:
-    """The arrays of a model, with the sums of squares if learning is to continue from them."""
-    arrays = {name: array for name, array in vars(model).items() if array is not None}
-    if isinstance(model, FeatureMajor):  # without the room for labels to come
-        for name in arrays.keys() & {"weights", "squares"}:
-            arrays[name] = arrays[name][:, : model.n_labels]
-    return arrays if resume else {name: arrays[name] for name in arrays.keys() - {"squares", "bias_squares"}}
-
-
-def from_arrays(layout: str, arrays: dict[str, NDArray[Any]]) -> LinearModel:
-    """A model from its arrays, once nothing in them can point outside."""
-    forms: dict[str, Callable[..., LinearModel]] = {
-        form.layout: form for form in (LabelMajor, FeatureMajor, PackedFeatures)
-    }
-    if layout not in forms:
-        raise ValueError(f"unknown layout of weights {layout!r}")
-    for name, array in arrays.items():
-        expected = {"indptr": np.int64, "labels": np.uint32}.get(name, np.float32)
-        if array.dtype != expected:
-            raise ValueError(f"{name} has dtype {array.dtype}, expected {np.dtype(expected)}")
-        if name.endswith("squares"):
-            expect_squares(arrays, name, array.shape)
-    model = forms[layout](**arrays)
-    if not _sound(model):
-        raise ValueError("the arrays of weights do not fit together")
-    return model
-
-
-def _sound(model: LinearModel) -> bool:
+def _fits_together(model: LinearModel) -> bool:
     weights, bias = model.weights, model.bias
     fits = model.squares is None or model.squares.shape == weights.shape
     fits = fits and (model.bias_squares is None or model.bias_squares.shape == bias.shape) and bias.ndim == 1
@@ -205,33 +247,3 @@ def _sound(model: LinearModel) -> bool:
         and weights.ndim == 2
         and weights.shape[0 if model.layout == LabelMajor.layout else 1] == len(bias)
     )
-
-
-def top(
-    model: LinearModel, rows: Rows, k: int, link: str, normalise: bool, threads: int = 1
-) -> tuple[NDArray[np.int64], Floats]:
-    """The k best labels of each row, best first, and their probabilities."""
-    k = min(k, model.n_labels)
-    ids = np.empty((len(rows), k), dtype=np.int64)
-    best = np.empty((len(rows), k), dtype=np.float32)
-
-    def answer(block: slice) -> None:
-        scores = model.scores(rows[block])
-        kernels.best_of_rows(scores, ids[block], best[block])
-        kernels.probabilities_of_best(scores, best[block], LINKS[link], normalise)
-
-    run_all(blocks(len(rows), model.n_labels), answer, threads)
-    return ids, best
-
-
-def probabilities(model: LinearModel, rows: Rows, link: str, normalise: bool, threads: int = 1) -> Floats:
-    """The probability of every label for each row."""
-    out = np.empty((len(rows), model.n_labels), dtype=np.float32)
-
-    def answer(block: slice) -> None:
-        scores = model.scores(rows[block])
-        kernels.rows_to_probabilities(scores, LINKS[link], normalise)
-        out[block] = scores
-
-    run_all(blocks(len(rows), model.n_labels), answer, threads)
-    return out

@@ -30,7 +30,7 @@ Learnable: TypeAlias = "LabelMajor | FeatureMajor"
 
 
 @dataclass(frozen=True)
-class Settings:
+class AdaGradSettings:
     """How to learn; the rate falls linearly from `rate` to `final_rate * rate` over the planned rows."""
 
     loss: str
@@ -94,7 +94,7 @@ def learn(
     rows: Rows,
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
-    settings: Settings,
+    settings: AdaGradSettings,
     planned_rows: int,
     threads: int,
     done_before: int = 0,
@@ -133,7 +133,7 @@ def _kernel_and_inputs(model: Learnable, rows: Rows) -> tuple[Callable[..., None
     return kernels.learn_dense, (model.scaled(dense),)
 
 
-def _rates(settings: Settings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:
+def _rates(settings: AdaGradSettings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:
     """The rate of each batch of a piece that starts after `done` rows."""
     starts = done + np.arange(0, n_rows, settings.batch_rows)
     fall = (1.0 - settings.final_rate) * starts / max(1, planned_rows)

@@ -18,17 +18,16 @@ from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.model import OnlineTree
-from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.online_label_tree.training import (
     POLICIES,
     SCHEDULES,
-    Settings,
+    OnlineTreeSettings,
     adopt_labels,
     empty_tree,
     learn,
     planted_tree,
 )
-from treemax.models.parts import settings_from, whole_number
+from treemax.models.parts import settings_from
 from treemax.models.rates import row_orders
 from treemax.models.rows import sparsified
 from treemax.models.sharing import at_rest
@@ -103,7 +102,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         The learning rate after the rows seen so far.
     threshold_ : float
         The probability from which a multi-label `predict` answers with a label; it may be set.
-    settings_ : Settings
+    settings_ : OnlineTreeSettings
         How the tree grows and learns.
 
     Examples
@@ -138,7 +137,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         "shuffle": True,
         "search": "exact",
     }
-    settings_: Settings
+    settings_: OnlineTreeSettings
     model_: OnlineTree
 
     def __init__(
@@ -206,7 +205,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
+    def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         settings, sparse = self._settings(), sparsified(rows)
         n_first = len(rows) if self.sample is None else max(1, int(self.sample * len(rows)))
         tree = self._first_tree(sparse[:n_first], targets[:n_first], index, multi_label, settings)
@@ -237,7 +236,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             return row_orders(n_rows, self.passes, self.random_state)
         return repeat(np.arange(n_rows, dtype=np.uint32), self.passes)
 
-    def _start_named(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
+    def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         self.settings_ = self._settings()
         tree = self._first_tree(sparsified(rows), targets, index, multi_label, self.settings_)
         tree.make_room_for_labels(len(index))
@@ -265,7 +264,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return model.blocks.bias[model.nodes.place[model.leaf_of[ids]]]
 
     def _first_tree(
-        self, rows: SparseRows, targets: Targets, index: LabelIndex, multi_label: bool, settings: Settings
+        self,
+        rows: SparseRows,
+        targets: Targets,
+        index: LabelIndex,
+        multi_label: bool,
+        settings: OnlineTreeSettings,
     ) -> OnlineTree:
         """Nothing but a root, or the tree asked for over the labels that these rows have."""
         seed = int(check_random_state(self.random_state).randint(2**31))
@@ -282,8 +286,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         tree = named_tree(self.tree, rows, compact, len(ids), threads=thread_count(self.n_jobs), **shape)
         return planted_tree(tree, not multi_label, settings, seed, ids)
 
-    def _settings(self) -> Settings:
-        return Settings(
+    def _settings(self) -> OnlineTreeSettings:
+        return OnlineTreeSettings(
             policy=self.policy,
             arity=self.arity,
             max_leaf=self.max_leaf,
@@ -297,10 +301,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        if self.search == "exact":
-            return self.model_.exact(rows, k, thread_count(self.n_jobs))
-        return self.model_.beam(rows, k, min(int(self.beam), self.model_.n_nodes), thread_count(self.n_jobs))
+    def _search(self) -> int | None:
+        return None if self.search == "exact" else min(int(self.beam), self.model_.n_nodes)
 
     @property
     def learning_rate_(self) -> float:
@@ -329,29 +331,13 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        stream = self.model_.stream
-        state = {
-            "random_state": self.model_.random_state,
-            "settings": vars(self.settings_),
-            "stream": stream.counts(resume),
-        }
-        answers = modelfile.prefixed("stream", stream.arrays()) if resume else {}
-        return state, {**modelfile.prefixed("tree", self.model_.arrays(resume)), **answers}
+        header, arrays = self.model_.to_parts(resume)
+        return {**header, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
-        self.settings_ = settings = settings_from(Settings, header["settings"])
+        self.settings_ = settings = settings_from(OnlineTreeSettings, header["settings"])
         parameters = {**vars(settings), "learning_rate": "auto" if settings.rate is None else settings.rate}
         del parameters["rate"]
         type(self)(**parameters)._check_parameters()
-        seed = whole_number("random_state", header["random_state"], -(2**63), 2**63 - 1)
-        tree = OnlineTree.from_arrays(
-            modelfile.part("tree", arrays),
-            not self.multi_label_,
-            len(self.label_index_),
-            seed,
-            settings.growth,
-        )
-        tree.stream = StreamSummary.from_parts(
-            header["stream"], modelfile.part("stream", arrays), not self.multi_label_
-        )
-        return tree
+        header = {**header, "one_label": not self.multi_label_, "growth": settings.growth}
+        return OnlineTree.from_parts(header, arrays, len(self.label_index_))

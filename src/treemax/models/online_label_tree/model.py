@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax import modelfile
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.online_label_tree import kernels
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
 from treemax.models.online_label_tree.stream_summary import StreamSummary
-from treemax.models.parts import expect_squares
+from treemax.models.parts import expect_squares, whole_number
 from treemax.models.searching import Arguments, Found, room_for_best, search_above, search_rows
 
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
@@ -139,8 +140,26 @@ class OnlineTree:
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
-        """The model for a file; with `resume` also AdaGrad's sums of squares.
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
+        header = {"random_state": self.random_state, "stream": self.stream.counts(resume)}
+        summary = modelfile.prefixed("stream", self.stream.arrays()) if resume else {}
+        return header, {**modelfile.prefixed("tree", self._arrays(resume)), **summary}
+
+    @classmethod
+    def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> OnlineTree:
+        """The model back from its parts, and from the form of its answers and how it grows.
+
+        A ValueError where they do not fit together.
+        """
+        seed = whole_number("random_state", header["random_state"], -(2**63), 2**63 - 1)
+        one_label = header["one_label"]
+        tree = cls._from_arrays(modelfile.part("tree", arrays), one_label, n_labels, seed, header["growth"])
+        tree.stream = StreamSummary.from_parts(header["stream"], modelfile.part("stream", arrays), one_label)
+        return tree
+
+    def _arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
+        """The tree for a file; with `resume` also AdaGrad's sums of squares.
 
         Free lanes of a block are all alike, so that one of them stands for all.
         """
@@ -193,7 +212,7 @@ class OnlineTree:
         return {"features": features[order], "weights": weights[values], "squares": squares[values]}
 
     @classmethod
-    def from_arrays(
+    def _from_arrays(
         cls,
         arrays: dict[str, NDArray[Any]],
         one_label: bool,
@@ -249,32 +268,34 @@ class OnlineTree:
 
     # --- answers ----------------------------------------------------------------------------------------
 
-    def beam(self, rows: Rows, k: int, width: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k best labels that a beam of this width finds (-1 where it finds fewer), with probabilities."""
+    def top_k(
+        self, rows: Rows, k: int, search: int | None = None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k best labels that a beam of the width `search` finds (-1 where it finds fewer), with probabilities.
+
+        None is exact, by uniform-cost search.
+        """
         ids, probabilities = room_for_best(len(rows), k)
-        search_rows(kernels.beam_search, self._arguments(), rows, threads, (width,), ids, probabilities)
+        kernel, options = (kernels.exact_search, ()) if search is None else (kernels.beam_search, (search,))
+        search_rows(kernel, self._arguments(), rows, threads, options, ids, probabilities)
         return ids, probabilities
 
-    def exact(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k labels of the largest probability, by uniform-cost search."""
-        ids, probabilities = room_for_best(len(rows), k)
-        search_rows(kernels.exact_search, self._arguments(), rows, threads, (), ids, probabilities)
-        return ids, probabilities
-
-    def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+    def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
         out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
         search_rows(kernels.all_probabilities, self._arguments(), rows, threads, (), out)
         return out
 
-    def of_labels(self, rows: Rows, ids: NDArray[np.int64], threads: int = 1) -> NDArray[np.float32]:
+    def of_labels(
+        self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
+    ) -> NDArray[np.float32]:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.leaf_of),)
         search_rows(kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out)
         return out
 
-    def above(self, rows: Rows, threshold: float, threads: int = 1) -> Found:
+    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
         """All labels with at least this probability."""
         return search_above(kernels.labels_above, self._arguments(), rows, threshold, threads)
 

@@ -41,7 +41,7 @@ def automatic_rate(labels: NDArray[np.float64], entries: NDArray[np.float64]) ->
 
 
 @dataclass(frozen=True)
-class Settings:
+class OnlineTreeSettings:
     """How the tree grows and its classifiers learn."""
 
     policy: str
@@ -87,13 +87,13 @@ class Settings:
         return POLICIES[self.policy], arity, max_leaf, float(self.alpha), bool(self.together)
 
 
-def empty_tree(one_label: bool, settings: Settings, seed: int = 0) -> OnlineTree:
+def empty_tree(one_label: bool, settings: OnlineTreeSettings, seed: int = 0) -> OnlineTree:
     """Algorithm 2, OPLT.Init: a root that has no label yet, with both its classifiers."""
     return _planted(np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, -1), one_label, settings, seed)
 
 
 def planted_tree(
-    tree: Tree, one_label: bool, settings: Settings, seed: int = 0, ids: NDArray[Any] | None = None
+    tree: Tree, one_label: bool, settings: OnlineTreeSettings, seed: int = 0, ids: NDArray[Any] | None = None
 ) -> OnlineTree:
     """A given tree, to learn with it (Algorithm 1, IPLT) and to go on from it (OPLT with a warm start).
 
@@ -108,7 +108,7 @@ def _planted(
     n_children: NDArray[np.int64],
     label: NDArray[np.int64],
     one_label: bool,
-    settings: Settings,
+    settings: OnlineTreeSettings,
     seed: int,
 ) -> OnlineTree:
     online = OnlineTree(one_label, seed)
@@ -122,7 +122,7 @@ def _planted(
     return online
 
 
-def adopt_labels(tree: OnlineTree, settings: Settings) -> None:
+def adopt_labels(tree: OnlineTree, settings: OnlineTreeSettings) -> None:
     """Give a leaf to labels that are known but came with no row yet."""
     if tree.nodes.n_leaves[0] == len(tree.leaf_of):
         return
@@ -141,7 +141,7 @@ def learn(
     rows: SparseRows,
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
-    settings: Settings,
+    settings: OnlineTreeSettings,
     width: int,
     threads: int = 1,
 ) -> Iterator[int]:
@@ -177,14 +177,20 @@ def _answered_first(
     seen = tree.stream.rows
     if tree.stream.next_question(seen) == seen and tree.nodes.n_leaves[0] > 0:
         row = int(order[0])
-        ids, scores = tree.beam(rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes))
+        ids, scores = tree.top_k(
+            rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes)
+        )
         truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
         tree.stream.add_answer(seen, scores[0], ids[0], truth)
     return tree.stream.next_question(seen + 1) - seen
 
 
 def _grow(
-    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], settings: Settings
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    order: NDArray[np.uint32],
+    settings: OnlineTreeSettings,
 ) -> None:
     found, done = np.empty(_longest(rows), dtype=np.uint64), 0
     while done < len(order):
@@ -202,7 +208,7 @@ def _learn_piece(
     targets: Targets,
     order: NDArray[np.uint32],
     rates: NDArray[np.float32],
-    settings: Settings,
+    settings: OnlineTreeSettings,
     threads: int,
 ) -> None:
     cuts = np.linspace(0, len(order), threads + 1).astype(int)

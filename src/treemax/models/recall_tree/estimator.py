@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import modelfile
-from treemax.inputs.labels import Targets, picked_targets
+from treemax.inputs.labels import LabelIndex, Targets, picked_targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import Schedule
@@ -23,7 +23,7 @@ from treemax.models.recall_tree import paper_training as paper
 from treemax.models.recall_tree.model import Beam, RecallTreeModel
 from treemax.models.recall_tree.paper_model import ROUTER_WEIGHTS, ROWS_AT_ONCE, Descent, PaperTreeModel
 from treemax.models.recall_tree.training import (
-    Settings,
+    RecallTreeSettings,
     calibrate,
     candidates_for,
     deepened,
@@ -117,7 +117,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     Attributes
     ----------
-    settings_ : Settings
+    settings_ : RecallTreeSettings
         The rates in use, also where they were computed from the data.
     learning_rate_, passes_ : float, int
         The rate of the regressors and the number of passes of these settings.
@@ -152,7 +152,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         "calibration": 0.0,
         "scale": False,
     }
-    settings_: Settings
+    settings_: RecallTreeSettings
     model_: Model
 
     def __init__(
@@ -225,7 +225,8 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
+    def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Model:
+        n_labels = len(index)
         as_printed, passes = self.algorithm == "paper", self._passes(rows)
         scaling = scaling_of(rows) if self.scale and not as_printed else None
         if scaling is not None and not isinstance(rows, SparseRows):
@@ -265,11 +266,11 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         if isinstance(model, RecallTreeModel):
             calibrate(model, rows, targets, self._beam(model.n_labels), thread_count(self.n_jobs))
 
-    def _start(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> Model:
+    def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Model:
         self.settings_ = self._stream_settings(rows, multi_label)
-        return self._empty(rows, n_labels)
+        return self._empty(rows, len(index))
 
-    def _stream_settings(self, rows: Rows, multi_label: bool) -> Settings:
+    def _stream_settings(self, rows: Rows, multi_label: bool) -> RecallTreeSettings:
         suggested = suggestion_for_stream("softmax", rows)
         return self._settings(rows, STREAM_RATE * suggested.rate, suggested.initial, 1.0, 1)
 
@@ -286,7 +287,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
                 f"X has {n_features} features, but RecallTree began with dense rows of {model.n_features}, and their number "
                 "is fixed; begin with sparse rows where features keep arriving."
             )
-        n_candidates = self._search(model, n_labels).n_candidates
+        n_candidates = self._search_of(model, n_labels).n_candidates
         if isinstance(model, PaperTreeModel):
             paper.make_room(model, n_labels, n_features, n_candidates)
             return model
@@ -304,7 +305,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return model.regressors.bias[ids]
 
     def _learn(
-        self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: Settings, planned: int,
+        self, model: Model, rows: Rows, targets: Targets, orders: Iterable[Any], settings: RecallTreeSettings, planned: int,
         done: int = 0,
     ) -> Iterator[int]:  # fmt: skip
         threads = thread_count(self.n_jobs)
@@ -322,7 +323,10 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         n_candidates = self._beam(n_labels).n_candidates
         return empty_model(sparse, n_features, n_labels, self.arity, depth, n_candidates)
 
-    def _search(self, model: Model, n_labels: int) -> Beam | Descent:
+    def _search(self) -> Beam | Descent:
+        return self._search_of(self.model_, self.model_.n_labels)
+
+    def _search_of(self, model: Model, n_labels: int) -> Beam | Descent:
         return self._descent(n_labels) if isinstance(model, PaperTreeModel) else self._beam(n_labels)
 
     def _beam(self, n_labels: int) -> Beam:
@@ -339,14 +343,16 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             return suggested(n_labels)
         return min(int(self.n_candidates), 1 << max(10, n_labels.bit_length()))
 
-    def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int) -> Settings:
+    def _settings(
+        self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int
+    ) -> RecallTreeSettings:
         squared_length, width = mean_squared_length(rows)
         as_printed = self.algorithm == "paper"
         router_rate = (PAPER_ROUTER_RATES[self.router_weight] if as_printed else ROUTER_RATE) / math.sqrt(
             squared_length * width
         )
         least = 1e-2 if as_printed else 1e-3
-        return Settings(
+        return RecallTreeSettings(
             rate=rate if is_auto(self.learning_rate) else float(self.learning_rate),
             router_rate=router_rate if is_auto(self.router_rate) else float(self.router_rate),
             initial=initial,
@@ -358,16 +364,8 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        search: Any = self._search(self.model_, self.model_.n_labels)
-        return self.model_.best(rows, k, search, thread_count(self.n_jobs))
-
     def _rows_at_once(self) -> int:  # the paper's: rows that end at the same node share what they read
         return max(super()._rows_at_once(), ROWS_AT_ONCE if self.algorithm == "paper" else 0)
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        search = self._search(self.model_, self.model_.n_labels)
-        return self.model_.probabilities(rows, search, thread_count(self.n_jobs))
 
     @property
     def progressive_loss_(self) -> float:
@@ -392,7 +390,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return {
             **super().describe(),
             "depth": self.model_.depth,
-            "candidates": self._search(self.model_, self.model_.n_labels).n_candidates,
+            "candidates": self._search().n_candidates,
             "passes": self.settings_.passes,
             "learning_rate": round(self.settings_.rate, 4),
             "router_rate": round(self.settings_.router_rate, 4),
@@ -403,11 +401,11 @@ class RecallTree(WithRate, OnlineLabelClassifier):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.parts(resume)
+        header, arrays = self.model_.to_parts(resume)
         as_printed = isinstance(self.model_, PaperTreeModel)
         return {**header, "paper": as_printed, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Model:
-        self.settings_ = settings_from(Settings, header["settings"])
+        self.settings_ = settings_from(RecallTreeSettings, header["settings"])
         kind = PaperTreeModel if truth("paper", header["paper"]) else RecallTreeModel
         return kind.from_parts(header, arrays, len(self.label_index_))

@@ -29,6 +29,7 @@ from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
 from treemax.models.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
+from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -45,7 +46,7 @@ class Beam(NamedTuple):
     prior: float
 
 
-class CandidateModel:
+class CandidateModel(FromAllProbabilities):
     """What models that score a few candidates have in common."""
 
     n_labels: int
@@ -72,13 +73,13 @@ class CandidateModel:
         sparse = known_features(sparsified(rows), self.n_features)
         return sparse.indptr, sparse.indices, sparse.values
 
-    def best(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+    def top_k(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         raise NotImplementedError
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label: zero for those that are no candidates."""
-        ids, scores = self.best(rows, min(self.n_labels, search.n_candidates), search, threads)
+        ids, scores = self.top_k(rows, min(self.n_labels, search.n_candidates), search, threads)
         out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
         row, place = np.nonzero(ids >= 0)
         out[row, ids[row, place]] = scores[row, place]
@@ -136,10 +137,10 @@ class RecallTreeModel(CandidateModel):
             np.zeros(most, real), np.zeros(max(self.arity, 1), real),
         )  # fmt: skip
 
-    def best(self, rows: Rows, k: int, beam: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+    def top_k(self, rows: Rows, k: int, search: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-        beam = self.fitting(beam)
+        beam = self.fitting(search)
         shape, routers, regressors = self.shape(beam), for_answers(self.routers), for_answers(self.regressors)
         predict: Callable[..., None] = kernels.predict
 
@@ -167,7 +168,7 @@ class RecallTreeModel(CandidateModel):
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def parts(self, resume: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """The model as a JSON-able header and arrays; with `resume` also what learning needs."""
         header = {
             "arity": self.arity, "depth": self.depth, "n_features": self.n_features, "sparse": self.is_sparse,

@@ -111,7 +111,7 @@ class PaperTreeModel(CandidateModel):
             np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(1, np.float32),
         )  # fmt: skip
 
-    def best(
+    def top_k(
         self, rows: Rows, k: int, search: Descent, threads: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
@@ -148,7 +148,7 @@ class PaperTreeModel(CandidateModel):
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def parts(self, resume: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """The model as a JSON-able header and arrays; with `resume` also what learning needs.
 
         Without, of all that was counted only the candidates are kept, and what the path adds to their scores.

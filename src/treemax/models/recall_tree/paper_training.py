@@ -16,7 +16,7 @@ from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
-from treemax.models.recall_tree.training import Settings, empty_scorers, longer, more_scorers
+from treemax.models.recall_tree.training import RecallTreeSettings, empty_scorers, longer, more_scorers
 from treemax.models.sparse_scorers import with_buckets, with_features
 from treemax.parallel.threads import run_all
 
@@ -119,7 +119,7 @@ def learn(
     rows: Rows,
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
-    settings: Settings,
+    settings: RecallTreeSettings,
     search: Descent,
     planned: int,
     threads: int = 1,
@@ -147,7 +147,7 @@ def _learn_piece(
     labels: NDArray[np.int64],
     order: NDArray[np.uint32],
     fall: NDArray[np.float32],
-    settings: Settings,
+    settings: RecallTreeSettings,
     search: Descent,
     threads: int,
 ) -> None:

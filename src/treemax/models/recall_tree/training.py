@@ -30,7 +30,7 @@ ROWS_A_LEAF = 16  # and no deeper than that so many rows come to a last node
 
 
 @dataclass(frozen=True)
-class Settings:
+class RecallTreeSettings:
     """How to learn; both rates fall linearly to `final_rate` of themselves over the planned rows."""
 
     rate: float
@@ -200,12 +200,12 @@ def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, 
     whose label the tree missed has scores that say nothing of that.
     """
     model.sharpness, labels = 1.0, targets.ids[targets.indptr[:-1]]
-    ids, probabilities = model.best(rows, min(model.n_labels, beam.n_candidates), beam, threads)
+    ids, probabilities = model.top_k(rows, min(model.n_labels, beam.n_candidates), beam, threads)
     answered = ids[:, 0] >= 0
     if not answered.any():
         return
     model.sharpness = _sharpness(ids[answered], probabilities[answered], labels[answered])
-    ids, probabilities = model.best(rows, min(model.n_labels, FIRST_LABELS), beam, threads)
+    ids, probabilities = model.top_k(rows, min(model.n_labels, FIRST_LABELS), beam, threads)
     model.calibration = calibrated(ids, probabilities, targets, model.n_labels, multi_label=False)
 
 
@@ -235,7 +235,7 @@ def learn(
     rows: Rows,
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
-    settings: Settings,
+    settings: RecallTreeSettings,
     beam: Beam,
     planned: int,
     threads: int = 1,
@@ -265,7 +265,7 @@ def _learn_piece(
     labels: NDArray[np.int64],
     order: NDArray[np.uint32],
     fall: NDArray[np.float32],
-    settings: Settings,
+    settings: RecallTreeSettings,
     beam: Beam,
     longest: int,
     threads: int,

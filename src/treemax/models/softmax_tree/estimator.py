@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import Targets
+from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.parts import real_number
@@ -25,8 +25,8 @@ from treemax.models.softmax_tree.training import (
     DROP,
     ZERO_ONE,
     Record,
-    Settings,
     SoftmaxTreeState,
+    TaoSettings,
     state_from_parts,
     state_parts,
     table_of,
@@ -154,7 +154,7 @@ class SoftmaxTree(LabelClassifier):
     """
 
     ONE_LABEL_ONLY = True
-    NODE_BY_NODE = True
+    supports_distributed = True
     _PUBLISHED: ClassVar[Mapping[str, Any] | None] = {
         "alpha": 0.1,
         "ridge": 0.0,
@@ -234,7 +234,8 @@ class SoftmaxTree(LabelClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> SoftmaxTreeModel:
+    def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> SoftmaxTreeModel:
+        n_labels = len(index)
         labels = targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
         squared_length, width = mean_squared_length(rows)
         rows = tamed(rows, squared_length / width)
@@ -270,7 +271,12 @@ class SoftmaxTree(LabelClassifier):
         self.states_, self.alpha_ = states, alpha
 
     def _packed(
-        self, states: Sequence[SoftmaxTreeState], table: Table, crew: Crew, settings: Settings, n_labels: int
+        self,
+        states: Sequence[SoftmaxTreeState],
+        table: Table,
+        crew: Crew,
+        settings: TaoSettings,
+        n_labels: int,
     ) -> SoftmaxTreeModel:
         trees = [learning.pruned(table, crew, state, settings) for state in states]
         return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
@@ -304,11 +310,11 @@ class SoftmaxTree(LabelClassifier):
             return n_labels
         return learning.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
 
-    def _settings(self, rows: Rows, alpha: float, n_labels: int) -> Settings:
+    def _settings(self, rows: Rows, alpha: float, n_labels: int) -> TaoSettings:
         dense = _are_dense(rows)
         ridge = float(self.ridge) if self.ridge != "auto" else RIDGE_OF_DENSE if dense else 0.0
         spill = float(self.spill) if self.spill != "auto" else SPILL_OF_DENSE if dense else SPILL_OF_SPARSE
-        return Settings(
+        return TaoSettings(
             alpha, self._leaf_classes(n_labels), self.missing, self.beta, spill, self.tolerance, ridge=ridge,
             plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
             early_share=float(self.early_share),
@@ -335,7 +341,7 @@ class SoftmaxTree(LabelClassifier):
             for _ in learning.trained(table, crew, state, begun[1], settings, ITERATIONS_TO_CHOOSE):
                 pass
             model = self._packed([state], table, crew, settings, n_labels)
-            ids, _ = model.best(chosen_rows(rows, held), 1, threads)
+            ids, _ = model.top_k(chosen_rows(rows, held), 1, threads=threads)
             wrong = float((ids[:, 0] != labels[held]).mean())
             if wrong < fewest:
                 best, fewest = alpha, wrong
@@ -344,13 +350,13 @@ class SoftmaxTree(LabelClassifier):
     # --- answering --------------------------------------------------------------------------------------
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        ids, probabilities = self.model_.best(rows, k, thread_count(self.n_jobs))
+        ids, probabilities = super()._top(rows, k)
         if self.smoothing:
             return ids, probabilities / np.float32(1.0 + self.smoothing * self._n_missing(rows)[:, None])
         return ids, probabilities
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        found = self.model_.probabilities(rows, thread_count(self.n_jobs))
+        found = super()._probabilities(rows)
         if not self.smoothing:
             return found
         missing = found == 0
@@ -359,7 +365,7 @@ class SoftmaxTree(LabelClassifier):
 
     def _n_missing(self, rows: Rows) -> NDArray[np.int64]:
         """How many labels the leaves of each row do not have."""
-        ids, _ = self.model_.best(rows, min(self.model_.n_labels, self.model_.most_answers()))
+        ids, _ = self.model_.top_k(rows, min(self.model_.n_labels, self.model_.most_answers()))
         return self.model_.n_labels - (ids >= 0).sum(axis=1)
 
     def perplexity(self, X: Any, y: Any) -> Perplexity:
@@ -423,7 +429,7 @@ class SoftmaxTree(LabelClassifier):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.parts()
+        header, arrays = self.model_.to_parts(resume)
         header |= {"alpha": self.alpha_, "states": []}
         if resume and self.states_ is not None:
             for i, state in enumerate(self.states_):

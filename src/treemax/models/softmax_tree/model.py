@@ -22,6 +22,7 @@ from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
 from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
+from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -52,7 +53,7 @@ class Softmax:
 
 
 @dataclass
-class SoftmaxTreeModel:
+class SoftmaxTreeModel(FromAllProbabilities):
     """Trees packed for answering."""
 
     n_labels: int
@@ -122,7 +123,9 @@ class SoftmaxTreeModel:
     def most_answers(self) -> int:
         return self.widest * len(self.structure.roots)
 
-    def best(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def top_k(
+        self, rows: Rows, k: int, search: None = None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The k most probable classes of each row (-1 where the leaves have fewer), with their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
 
@@ -137,9 +140,9 @@ class SoftmaxTreeModel:
         run_all((slice(start, start + size) for start in range(0, n_rows, size)), answer, threads)
         return ids, probabilities
 
-    def probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+    def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label: zero for those that the leaves do not have."""
-        ids, scores = self.best(rows, min(self.n_labels, self.most_answers()), threads)
+        ids, scores = self.top_k(rows, min(self.n_labels, self.most_answers()), threads=threads)
         out = np.zeros((len(rows), self.n_labels), np.float32)
         row, place = np.nonzero(ids >= 0)
         out[row, ids[row, place]] = scores[row, place]
@@ -167,7 +170,7 @@ class SoftmaxTreeModel:
 
     # --- to a file and back -----------------------------------------------------------------------------
 
-    def parts(self) -> tuple[dict[str, Any], Arrays]:
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], Arrays]:
         """The model as a JSON-able header and arrays."""
         header = {"n_features": self.n_features, "sparse": isinstance(self, SparseSoftmaxTrees)}
         arrays: Arrays = dict(zip(Structure._fields, self.structure))

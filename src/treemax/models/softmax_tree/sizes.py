@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.softmax_tree import start as starts
 from treemax.models.softmax_tree.model import Branch, Softmax
-from treemax.models.softmax_tree.training import Plane, Record, Settings, SoftmaxTreeState, Tao
+from treemax.models.softmax_tree.training import Plane, Record, SoftmaxTreeState, Tao, TaoSettings
 from treemax.parallel.pools import Crew, Table
 
 STARTS = ("balanced", "prototypes", "kmeans", "random")
@@ -57,14 +57,14 @@ def trained(
     crew: Crew,
     state: SoftmaxTreeState,
     leaf_of: Indices | None,
-    settings: Settings,
+    settings: TaoSettings,
     iterations: int,
 ) -> Iterator[Record]:
     """Iterate, with what the history says is done left out; yields after every depth."""
     yield from Tao(table, crew, settings, state).run(iterations, leaf_of)
 
 
-def pruned(table: Table, crew: Crew, state: SoftmaxTreeState, settings: Settings) -> Branch | Softmax:
+def pruned(table: Table, crew: Crew, state: SoftmaxTreeState, settings: TaoSettings) -> Branch | Softmax:
     """The tree without nodes that no training row comes to, without decisions that are none, and without decisions
     between leaves that both know the same single class."""
     tao = Tao(table, crew, settings, state)

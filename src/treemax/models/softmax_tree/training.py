@@ -66,7 +66,7 @@ class Leaf:
         return np.where(self.classes[place] == labels, place, -1)
 
 
-class Lesson(NamedTuple):
+class WeightedRows(NamedTuple):
     """The rows that a leaf learns from, and how much each counts."""
 
     rows: Indices
@@ -74,7 +74,7 @@ class Lesson(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class TaoSettings:
     """What is minimised, and how."""
 
     alpha: float
@@ -136,7 +136,7 @@ class SoftmaxTreeState:
         """Whether every node has been trained, or had something to begin with."""
         return None not in self.planes and None not in self.leaves
 
-    def penalty(self, settings: Settings) -> float:
+    def penalty(self, settings: TaoSettings) -> float:
         """What the weights of all nodes add to the objective."""
         return sum(settings.penalty(node) for node in [*self.planes, *self.leaves] if node is not None)
 
@@ -147,11 +147,11 @@ def table_of(rows: Rows, labels: Indices) -> Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class Objective:
     """What rows of a table cost, sent to a leaf or down from a node."""
 
     table: Table  # with a column "labels"
-    settings: Settings
+    settings: TaoSettings
 
     def plane_scores(self, plane: Plane, rows: Indices) -> NDArray[np.float32]:
         coef: Any = plane.coef
@@ -217,7 +217,7 @@ class Judge:
 class Common(NamedTuple):
     """What the problems of all nodes of a depth have in common."""
 
-    settings: Settings
+    settings: TaoSettings
     state: SoftmaxTreeState
 
 
@@ -243,9 +243,10 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
     It is not taken where it makes its reduced problem worse. With spill it always is: the rows that it learned from
     are not those that come to it.
     """
-    judge, settings, old = Judge(table, common.settings), common.settings, common.state.leaves[problem.place]
+    settings, old = common.settings, common.state.leaves[problem.place]
+    objective = Objective(table, settings)
     learned, reduced, weights = rows[: problem.n_learned], rows[problem.n_learned :], problem.weights
-    labels = judge.labels(learned)
+    labels = objective.labels(learned)
     classes, inverse = np.unique(labels, return_inverse=True)
     if len(classes) > settings.n_classes:
         counts = np.bincount(inverse, weights)
@@ -263,19 +264,20 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
     new = Leaf(classes, found.coef, found.bias)
     if old is None:
         return *packed_leaf(new), np.array([0.0, True])
-    before = _total(judge.leaf_loss(old, reduced)) + settings.penalty(old)
-    after = _total(judge.leaf_loss(new, reduced)) + settings.penalty(new)
+    before = _total(objective.leaf_loss(old, reduced)) + settings.penalty(old)
+    after = _total(objective.leaf_loss(new, reduced)) + settings.penalty(new)
     taken = after <= before or settings.spill > 0
     return *packed_leaf(new if taken else old), np.array([after - before if taken else 0.0, taken])
 
 
 def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
     """The hyperplane of a decision node on its pseudo-labels, the change of the objective, and whether to take it."""
-    judge, settings, state, node = Judge(table, common.settings), common.settings, common.state, problem.node
+    settings, state, node = common.settings, common.state, problem.node
+    objective = Objective(table, settings)
     old = state.planes[node]
     if old is not None and old.is_closed:
         return *packed_plane(old), np.array([0.0, False])
-    left, right = judge.loss(state, 2 * node + 1, rows), judge.loss(state, 2 * node + 2, rows)
+    left, right = objective.loss(state, 2 * node + 1, rows), objective.loss(state, 2 * node + 2, rows)
     if settings.missing == DROP:
         finite = np.isfinite(left) & np.isfinite(right)
         rows, left, right = rows[finite], left[finite], right[finite]
@@ -288,8 +290,8 @@ def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) 
     new = Plane(found.coef, float(found.bias[0]))
     if old is None:
         return *packed_plane(new), np.array([0.0, True])
-    before = _total(np.where(judge.goes_right(old, rows), right, left)) + settings.penalty(old)
-    after = _total(np.where(judge.goes_right(new, rows), right, left)) + settings.penalty(new)
+    before = _total(np.where(objective.goes_right(old, rows), right, left)) + settings.penalty(old)
+    after = _total(np.where(objective.goes_right(new, rows), right, left)) + settings.penalty(new)
     taken = after <= before
     return *packed_plane(new if taken else old), np.array([after - before if taken else 0.0, taken])
 
@@ -312,15 +314,15 @@ def score_node(table: Table, rows: Indices, common: Common, problem: NodeRows) -
     """The scores of rows at the plane of a node."""
     plane = common.state.planes[problem.node]
     assert plane is not None
-    return (Judge(table, common.settings).plane_scores(plane, rows),)
+    return (Objective(table, common.settings).plane_scores(plane, rows),)
 
 
-def judge_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+def score_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
     """What the rows of a leaf add to the objective, and how many of its first answers are wrong."""
-    judge, leaf = Judge(table, common.settings), common.state.leaves[problem.node]
+    objective, leaf = Objective(table, common.settings), common.state.leaves[problem.node]
     assert leaf is not None
-    cross_entropy, wrong = judge.leaf_losses(leaf, rows)
-    loss = judge.counted(cross_entropy, wrong)
+    cross_entropy, wrong = objective.leaf_losses(leaf, rows)
+    loss = objective.counted(cross_entropy, wrong)
     return (np.array([_total(loss[np.isfinite(loss)]), wrong.sum()], np.float64),)
 
 
@@ -393,11 +395,11 @@ class Tao:
 
     table: Table  # as `table_of` makes it
     crew: Crew  # who have the same table
-    settings: Settings
+    settings: TaoSettings
     state: SoftmaxTreeState
     learned: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the rows of an iteration
     sets: list[Indices] = field(default_factory=list)  # the reduced set of every node
-    lessons: list[Lesson] = field(
+    leaf_rows: list[WeightedRows] = field(
         default_factory=list
     )  # what leaves learn from; more than their sets with spill
 
@@ -480,7 +482,7 @@ class Tao:
         return float(changes.sum())
 
     def _leaf_problem(self, place: int) -> LeafProblem:
-        learned, weights = self.lessons[place]
+        learned, weights = self.leaf_rows[place]
         reduced = self.sets[2**self.state.depth - 1 + place]
         return LeafProblem(place, np.concatenate([learned, reduced]), len(learned), weights)
 
@@ -506,9 +508,9 @@ class Tao:
                 own = self.sets[node]
                 self.sets[2 * node + 1], self.sets[2 * node + 2] = own[~right], own[right]
         if self.settings.spill and iteration > 0 and leaf_of is None:
-            self.lessons = self._spilled(spreads)
+            self.leaf_rows = self._spilled(spreads)
         else:
-            self.lessons = [Lesson(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
+            self.leaf_rows = [WeightedRows(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
 
     def _scores(self, nodes: range, rows_of: Sequence[Indices]) -> list[NDArray[np.float32]]:
         """The scores of the rows of each node at its plane."""
@@ -516,7 +518,7 @@ class Tao:
         found = all_results(self.crew, score_node, Common(self.settings, self.state), problems)
         return [scores for (scores,) in found]
 
-    def _spilled(self, spreads: NDArray[np.float64]) -> list[Lesson]:
+    def _spilled(self, spreads: NDArray[np.float64]) -> list[WeightedRows]:
         """What leaves learn from if planes are uncertain: rows that may come to them, by the chance that they do.
 
         The score of a row is taken for one with a normal error, of which `spill` says how large it is beside the
@@ -535,7 +537,7 @@ class Tao:
                     reached = (weights_of[node] * chance).astype(np.float32)
                     kept = reached >= LEAST_CHANCE
                     rows_of[child], weights_of[child] = rows_of[node][kept], reached[kept]
-        return [Lesson(*lesson) for lesson in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
+        return [WeightedRows(*own) for own in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
 
     def _spread(self, node: int, scores: NDArray[np.float32]) -> float:
         """How far the score of a row may be off."""
@@ -560,7 +562,7 @@ class Tao:
         problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
         common = Common(self.settings, self.state)
         losses, wrong = np.sum(
-            [found for (found,) in all_results(self.crew, judge_leaf, common, problems)], axis=0
+            [found for (found,) in all_results(self.crew, score_leaf, common, problems)], axis=0
         )
         return float(losses) + self.state.penalty(self.settings), float(wrong) / max(1, len(self.learned))
 

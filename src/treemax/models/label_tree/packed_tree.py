@@ -1,0 +1,200 @@
+"""Probabilistic label trees with packed weights: what is saved, and how it is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.kernels import search as kernels
+from treemax.models.searching import Found, room_for_best, search_above, search_rows
+from treemax.trees import Tree
+
+LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
+MOST_CHILDREN = 2**16  # a child is written in sixteen bits
+MOST_SLOPE = 1e6  # of a level, and the largest shift
+FILLED = 0.75  # of a hash table: fuller is smaller, emptier is faster
+
+
+class NodeWeights(NamedTuple):
+    """The weights of the children of one node: for each feature kept, the children that it speaks for."""
+
+    features: NDArray[np.uint32]
+    starts: NDArray[np.int64]
+    children: NDArray[np.uint32]
+    weights: NDArray[np.float32]
+    biases: NDArray[np.float32]
+
+
+class PackedNode(NamedTuple):
+    """The same as a hash table: slots and entries as in `PackedTree`, entries counted from the node's first."""
+
+    slots: NDArray[np.uint64]
+    entries: NDArray[np.uint32]
+    biases: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, part: NodeWeights) -> PackedNode:
+        n_children, n_features = len(part.biases), len(part.features)
+        size = int(np.ceil(n_features / FILLED)) + 1 if n_features else 0
+        n_entries = int(np.minimum(np.diff(part.starts), (n_children + 1) // 2).sum())
+        packed = cls(np.empty(size, dtype=np.uint64), np.empty(n_entries, dtype=np.uint32), part.biases)
+        kernels.fill_table(
+            part.features, part.starts, part.children, part.weights, n_children, packed.slots, packed.entries, 0
+        )  # fmt: skip
+        return packed
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTree:
+    """A tree and, for every inner node, a hash table from features to the weights of its children.
+
+    Node v has the slots `tables[v]` to `tables[v + 1]`; a slot is a feature (upper half) and the place of
+    its run in `entries` (lower half), which ends where that of the next slot begins; the last slot only says
+    where all of them end. The children of a node at level l are as probable as the softmax of
+    `slopes[l]` times their scores, or, with the logistic link, each as 1 / (1 + exp(-(slope * s + shift))).
+    """
+
+    tree: Tree
+    tables: NDArray[np.int64]
+    slots: NDArray[np.uint64]
+    entries: NDArray[np.uint32]
+    bias: NDArray[np.float32]
+    slopes: NDArray[np.float32]
+    shifts: NDArray[np.float32]
+    link: str
+    scales: NDArray[np.float32] | None = None  # of which the weights of each node are multiples, if they are
+
+    @classmethod
+    def join(
+        cls,
+        tree: Tree,
+        nodes: Mapping[int, PackedNode],
+        link: str,
+        slopes: NDArray[Any],
+        shifts: NDArray[Any],
+        scales: NDArray[np.float32] | None = None,
+    ) -> PackedTree:
+        """Put all inner nodes into one structure."""
+        n_slots, n_entries = np.zeros(len(tree), dtype=np.int64), np.zeros(len(tree), dtype=np.int64)
+        for node, part in nodes.items():
+            n_slots[node], n_entries[node] = len(part.slots), len(part.entries)
+        tables, ends = np.concatenate([[0], np.cumsum(n_slots)]), np.cumsum(n_entries)
+        if max(ends[-1], tables[-1]) >= 2**32 - 1:
+            raise MemoryError(f"{ends[-1]:,} weights are too many for one tree; raise the threshold.")
+        slots = np.empty(tables[-1] + 1, dtype=np.uint64)
+        entries = np.empty(ends[-1], dtype=np.uint32)
+        bias = np.zeros(len(tree), dtype=np.float32)
+        for node, part in nodes.items():
+            offset, first = int(ends[node] - n_entries[node]), int(tree.first_child[node])
+            np.add(part.slots, np.uint64(offset), out=slots[tables[node] : tables[node + 1]])
+            entries[offset : ends[node]] = part.entries
+            bias[first : first + len(part.biases)] = part.biases
+        slots[-1] = kernels.NO_FEATURE << np.uint64(32) | np.uint64(ends[-1])
+        calibration = (slopes.astype(np.float32), shifts.astype(np.float32))
+        return cls(tree, tables, slots, entries, bias, *calibration, link, scales)
+
+    @classmethod
+    def pack(cls, tree: Tree, weights: Mapping[int, NodeWeights], *others: Any) -> PackedTree:
+        """Put the weights of all inner nodes into one structure."""
+        return cls.join(tree, {node: PackedNode.of(part) for node, part in weights.items()}, *others)
+
+    @property
+    def n_weights(self) -> int:
+        """Weights kept."""
+        return len(kernels.unpacked(self.tables, self.slots, self.entries, self.tree.n_children)[-1])
+
+    def top_k(
+        self, rows: Rows, k: int, search: int | None = None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k best labels that a beam of the width `search` finds (-1 where it finds fewer), with probabilities.
+
+        None is exact: a beam as wide as the tree misses nothing.
+        """
+        width = len(self.tree) if search is None else search
+        ids, probabilities = room_for_best(len(rows), k)
+        search_rows(kernels.best_labels, self._arguments, rows, threads, (width,), ids, probabilities)
+        return ids, probabilities
+
+    def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label."""
+        out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
+        search_rows(kernels.all_probabilities, self._arguments, rows, threads, (), out)
+        return out
+
+    def of_labels(
+        self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
+    ) -> NDArray[np.float32]:
+        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        out = np.empty(ids.shape, dtype=np.float32)
+        above = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
+        search_rows(kernels.probabilities_of, self._arguments, rows, threads, above, read_only(ids), out)
+        return out
+
+    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
+        """All labels with at least this probability."""
+        return search_above(kernels.labels_above, self._arguments, rows, threshold, threads)
+
+    def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
+        return (rows.indptr, rows.indices, rows.values, *self._own_arguments)
+
+    @cached_property
+    def _own_arguments(self) -> tuple[Any, ...]:
+        tree = self.tree
+        arrays: tuple[NDArray[Any], ...] = (
+            tree.first_child, tree.n_children, tree.label, tree.level, self.tables, self.slots, self.entries,
+            self.bias, self.slopes, self.shifts,
+        )  # fmt: skip
+        most_children, n_inner = int(tree.n_children.max()), int((tree.n_children > 0).sum())
+        return (*[read_only(array) for array in arrays], most_children, LINKS[self.link], n_inner)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The model as arrays, for the file."""
+        own = ("tables", "slots", "entries", "bias", "slopes", "shifts")
+        return {**self.tree.arrays(), **{name: getattr(self, name) for name in own}}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
+        """The model from its arrays, once nothing in them can point outside."""
+        of_tree = ("n_children", "label")
+        tree = Tree.from_arrays({name: arrays[name] for name in of_tree})
+        if link not in LINKS:
+            raise ValueError(f"unknown link {link!r}")
+        packed = cls(
+            tree, link=link, **{name: array for name, array in arrays.items() if name not in of_tree}
+        )
+        _check(packed)
+        return packed
+
+
+def check_slopes(slopes: NDArray[np.float32], shifts: NDArray[np.float32]) -> None:
+    """Refuse what cannot make probabilities of scores."""
+    if not ((slopes > 0) & (slopes <= MOST_SLOPE) & (np.abs(shifts) <= MOST_SLOPE)).all():
+        raise ValueError("the slopes and shifts of the levels are not sound")
+
+
+def _check(packed: PackedTree) -> None:
+    """Everything that a search relies on without looking."""
+    expected = {
+        "tables": (np.int64, len(packed.tree) + 1), "bias": (np.float32, len(packed.tree)),
+        "slopes": (np.float32, packed.tree.depth), "shifts": (np.float32, packed.tree.depth),
+        "slots": (np.uint64, len(packed.slots)), "entries": (np.uint32, len(packed.entries)),
+    }  # fmt: skip
+    for name, (dtype, length) in expected.items():
+        array = getattr(packed, name)
+        if array.dtype != dtype or array.shape != (length,):
+            raise ValueError(
+                f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} x {np.dtype(dtype)}"
+            )
+    check_slopes(packed.slopes, packed.shifts)
+    tables = packed.tables
+    sound = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] + 1 == len(packed.slots)
+    sound = sound and len(packed.slots) < 2**32 and bool((tables[1:] >= tables[:-1]).all())
+    sound = sound and kernels.is_sound(tables, packed.slots, packed.entries, packed.tree.n_children)
+    if not sound:
+        raise ValueError("the packed weights do not fit together")

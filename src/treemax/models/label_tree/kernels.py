@@ -94,7 +94,7 @@ def _scores(indices, values, first, last, weights, bias):
 
 
 @fast_inline_kernel
-def _ask_for(near, far, indptr, indices, values, weights, alphas):
+def _prefetch(near, far, indptr, indices, values, weights, alphas):
     """Have the weights of the row to come in the cache, and the numbers of one further on."""
     for p in range(np.uint64(indptr[near]), np.uint64(indptr[near + np.uint64(1)])):
         vector.prefetch(weights, np.uint64(indices[p]) * _WIDTH)
@@ -120,7 +120,7 @@ def one_pass(
     near, far = (i + step) % n, (i + _AHEAD * step) % n
     for _ in range(n):
         if weights.size > _FITS:
-            _ask_for(near, far, indptr, indices, values, weights, alphas)
+            _prefetch(near, far, indptr, indices, values, weights, alphas)
         if resting[i] <= number:
             first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
             score = _scores(indices, values, first, last, weights, bias)

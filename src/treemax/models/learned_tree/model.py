@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
 from treemax.models.calibration import Calibration
-from treemax.models.learned_tree import kernels
+from treemax.models.learned_tree import search_kernels
 from treemax.models.parts import expect, real_number, truth, whole_number
 from treemax.models.rows import known_features, sparsified
 from treemax.models.searching import Found, room_for_best, search_above, search_rows
@@ -104,9 +104,9 @@ class LearnedTreeModel:
         """The k best labels of each row, by a beam of the width `search`, or exactly with None."""
         ids, probabilities = room_for_best(len(rows), k)
         if search is None:
-            kernel, option = kernels.best_exact, max(1, self.tree.depth)
+            kernel, option = search_kernels.best_exact, max(1, self.tree.depth)
         else:
-            kernel, option = kernels.best_beam, search
+            kernel, option = search_kernels.best_beam, search
         search_rows(kernel, self._arguments, rows, threads, (option,), ids, probabilities)
         return ids, self._of_row(probabilities)
 
@@ -117,13 +117,15 @@ class LearnedTreeModel:
         def arguments(part: SparseRows) -> tuple[Any, ...]:
             return (*self._arguments(part), depth)
 
-        found = search_above(kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads)
+        found = search_above(
+            search_kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads
+        )
         return Found(found.rows, found.ids, self._of_row(found.probabilities))
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> Floats:
         """The probability of every label."""
         out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
-        search_rows(kernels.probabilities_of_all, self._arguments, rows, threads, (), out)
+        search_rows(search_kernels.probabilities_of_all, self._arguments, rows, threads, (), out)
         return self._of_row(out)
 
     def of_labels(
@@ -132,7 +134,7 @@ class LearnedTreeModel:
         """The probabilities of given labels."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
-        search_rows(kernels.probabilities_of_given, self._arguments, rows, threads, options, ids, out)
+        search_rows(search_kernels.probabilities_of_given, self._arguments, rows, threads, options, ids, out)
         return self._of_row(out)
 
     def _of_row(self, probabilities: Floats) -> Floats:

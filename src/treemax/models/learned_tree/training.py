@@ -22,7 +22,7 @@ from treemax.inputs.labels import Targets, picked_targets
 from treemax.inputs.rows import SparseRows, chosen_rows, read_only
 from treemax.models.calibration import Calibration, calibrated, labels_to_rank
 from treemax.models.held_out import PASSES_WITH_ALL
-from treemax.models.learned_tree import kernels
+from treemax.models.learned_tree import assignment_kernels, kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, renumbered, vectors_of
 from treemax.models.rates import mean_squared_length
 from treemax.parallel.threads import for_each
@@ -330,13 +330,13 @@ class Training:
         labels = np.arange(self.n_labels)
         if self.settings.statistics == "running":
             renewed = np.zeros(len(structure.n_children), dtype=bool)
-            kernels.reassign_by_sums(
+            assignment_kernels.reassign_by_sums(
                 labels, (self.sums.keys, self.sums.sums, self.sums.seen), *shape, renewed
             )
             self._follow_paths(renewed)
             return
         counts = np.bincount(self.targets.ids, minlength=self.n_labels).astype(np.float64)
-        kernels.reassign(labels, counts, *self._examples_of_labels(), *shape)
+        assignment_kernels.reassign(labels, counts, *self._examples_of_labels(), *shape)
         self.paths = structure.paths()
 
     def _follow_paths(self, renewed: NDArray[np.bool_]) -> None:

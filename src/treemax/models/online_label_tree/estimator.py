@@ -332,7 +332,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         header, arrays = self.model_.to_parts(resume)
-        return {**header, "settings": vars(self.settings_)}, arrays
+        state = {"random_state": header["random_state"], "settings": vars(self.settings_)}
+        return {**state, "stream": header["stream"]}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
         self.settings_ = settings = settings_from(OnlineTreeSettings, header["settings"])

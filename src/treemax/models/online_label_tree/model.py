@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
-from treemax.models.online_label_tree import kernels
+from treemax.models.online_label_tree import file_kernels, kernels, search_kernels
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.parts import expect_squares, whole_number
@@ -200,7 +200,7 @@ class OnlineTree:
         n_values = int((filled * self._stored_lanes()).sum())
         features, weights = np.empty(filled.sum(), np.uint32), np.empty(n_values, np.float32)
         squares = np.empty(n_values if with_squares else 0, dtype=np.float32)
-        kernels.pack_records(self.n_blocks, self.blocks, self.store, features, weights, squares)
+        file_kernels.pack_records(self.n_blocks, self.blocks, self.store, features, weights, squares)
         if not with_squares:
             return {"features": features, "weights": weights}
         # In order of the features: that of the tables depends on when they grew.
@@ -241,7 +241,9 @@ class OnlineTree:
         self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
         self.blocks.lanes[:n_blocks] = lanes
         followed = self.blocks.following[:n_blocks] >= 0
-        if (used[followed] != LANES).any() or not kernels.can_grow(growth, n_nodes, self.nodes, self.blocks):
+        if (used[followed] != LANES).any() or not file_kernels.can_grow(
+            growth, n_nodes, self.nodes, self.blocks
+        ):
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.knows_squares = "squares" in arrays
@@ -253,7 +255,7 @@ class OnlineTree:
             raise ValueError("the weights do not fit the tree")
         slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
         self.make_room(records=int(filled.sum()), slots=int(slots))
-        if not kernels.unpack_records(
+        if not file_kernels.unpack_records(
             n_blocks,
             filled,
             arrays["features"],
@@ -276,14 +278,16 @@ class OnlineTree:
         None is exact, by uniform-cost search.
         """
         ids, probabilities = room_for_best(len(rows), k)
-        kernel, options = (kernels.exact_search, ()) if search is None else (kernels.beam_search, (search,))
+        kernel, options = (
+            (search_kernels.exact_search, ()) if search is None else (search_kernels.beam_search, (search,))
+        )
         search_rows(kernel, self._arguments(), rows, threads, options, ids, probabilities)
         return ids, probabilities
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
         out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
-        search_rows(kernels.all_probabilities, self._arguments(), rows, threads, (), out)
+        search_rows(search_kernels.all_probabilities, self._arguments(), rows, threads, (), out)
         return out
 
     def of_labels(
@@ -292,12 +296,14 @@ class OnlineTree:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.leaf_of),)
-        search_rows(kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out)
+        search_rows(
+            search_kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out
+        )
         return out
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
         """All labels with at least this probability."""
-        return search_above(kernels.labels_above, self._arguments(), rows, threshold, threads)
+        return search_above(search_kernels.labels_above, self._arguments(), rows, threshold, threads)
 
     def _arguments(self) -> Arguments:
         """What a search takes."""

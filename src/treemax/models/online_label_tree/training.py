@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.memory import available_bytes, in_words
-from treemax.models.online_label_tree import kernels
+from treemax.models.online_label_tree import growth_kernels, kernels, learning_kernels
 from treemax.models.online_label_tree.kernels import LANES, Scratch
 from treemax.models.online_label_tree.model import CHUNK_RECORDS, OnlineTree
 from treemax.models.online_label_tree.stream_summary import LABELS, StreamSummary
@@ -115,7 +115,7 @@ def _planted(
     n_blocks = 2 + len(label) + int((n_children // LANES).sum())
     online.make_room(nodes=len(label), blocks=n_blocks, slots=n_blocks << kernels.SMALLEST_TABLE_BITS)
     online.make_room_for_labels(int(label.max()) + 1)
-    kernels.plant(
+    growth_kernels.plant(
         first_child, n_children, label, settings.growth, online.nodes, online.blocks, online.store, online.leaf_of,
         online.counts,
     )  # fmt: skip
@@ -194,7 +194,7 @@ def _grow(
 ) -> None:
     found, done = np.empty(_longest(rows), dtype=np.uint64), 0
     while done < len(order):
-        done = kernels.grow_tree(
+        done = growth_kernels.grow_tree(
             rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order, done, settings.growth, tree.nodes,
             tree.blocks, tree.store, tree.leaf_of, tree.counts, found,
         )  # fmt: skip
@@ -216,7 +216,7 @@ def _learn_piece(
 
     def work(thread: int) -> None:
         stop, scratch = cuts[thread + 1], _scratch(tree, rows)
-        done[thread] = kernels.learn(
+        done[thread] = learning_kernels.learn(
             rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order[:stop], done[thread],
             not tree.one_label, rates, settings.constants, settings.growth, tree.nodes, tree.blocks, tree.store,
             tree.leaf_of, tree.counts, scratch,

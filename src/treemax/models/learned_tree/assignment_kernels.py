@@ -1,0 +1,213 @@
+"""Which labels go to which child of a learned tree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels.assignment import take_best_bounded
+from treemax.kernels.jit import fast_kernel, kernel
+from treemax.models.learned_tree.kernels import n_vectors, score_all, softmax_of_children
+
+
+@fast_kernel
+def _mean_shares(labels, hidden, row_starts, weights, biases, first, n_children, width, means):
+    """The mean probability of each child over the rows of each label: p_j|i, equation 9."""
+    width, first, n_children = np.uint64(width), np.uint64(first), np.uint64(n_children)
+    count = np.uint64(n_vectors(n_children))
+    shares = np.empty(n_children, np.float32)
+    for i in range(labels.size):
+        start, stop = row_starts[labels[i]], row_starts[labels[i] + 1]
+        for r in range(start, stop):
+            score_all(
+                hidden, np.uint64(r) * width, weights, biases, first, count, width, shares, np.uint64(0)
+            )
+            softmax_of_children(shares, np.uint64(0), n_children)
+            for j in range(shares.size):
+                means[i, j] += shares[j]
+        if stop - start > 1:
+            for j in range(shares.size):
+                means[i, j] /= stop - start
+
+
+@kernel
+def _summed_shares(labels, node, n_labels, keys, sums, seen, means, counts):
+    """The same from what was summed up while it was learned. A label that was never learned at this node has a
+    count of zero."""
+    for i in range(labels.size):
+        key = node * n_labels + labels[i]
+        place = np.searchsorted(keys, key)
+        if place < keys.size and keys[place] == key and seen[place] > 0:
+            counts[i] = seen[place]
+            for j in range(means.shape[1]):
+                means[i, j] = sums[place, j] / seen[place]
+
+
+@kernel
+def _gradients(counts, means):
+    """p_j|i become what more of log p_j|i adds to the objective of the node, equation 12."""
+    total = max(1.0, counts.sum())
+    of_children = np.zeros(means.shape[1])
+    for i in range(counts.size):
+        for j in range(of_children.size):
+            of_children[j] += counts[i] / total * means[i, j]
+    for i in range(counts.size):
+        share = counts[i] / total
+        for j in range(of_children.size):
+            means[i, j] = share * (1.0 - share) * (means[i, j] - of_children[j])
+
+
+@kernel
+def _prefer_in_turn(scores):
+    """Scores of labels about which nothing is known: the first prefers the first child, the next the second..."""
+    n_children = scores.shape[1]
+    for i in range(scores.shape[0]):
+        for j in range(n_children):
+            scores[i, (i + j) % n_children] = -j
+
+
+@kernel
+def _sort_by_child(labels, child_of_label, held, moved):
+    """Labels of the first child first, then those of the second, in the order in which they stand."""
+    starts = np.zeros(held.size, np.int64)
+    for j in range(1, held.size):
+        starts[j] = starts[j - 1] + held[j - 1]
+    for i in range(labels.size):
+        child = child_of_label[i]
+        moved[starts[child]] = labels[i]
+        starts[child] += 1
+    labels[:] = moved[: labels.size]
+
+
+@kernel
+def _room_below(n_labels, arity, levels):
+    """How many labels fit under a node with so many levels below it, or all of them."""
+    room = 1
+    for _ in range(levels):
+        room *= arity
+        if room >= n_labels:
+            break
+    return room
+
+
+@kernel
+def _divide(labels, arity, levels, scores, moved):
+    """Algorithm 2 at one node: labels in the order of its children, and how many each child has."""
+    n_labels, n_children = scores.shape
+    padded = max(n_labels, n_children)
+    padded += (n_children - padded) % (n_children - 1)
+    child_of_label = np.full(n_labels, -1, np.int64)
+    held = np.zeros(n_children, np.int64)
+    room = _room_below(n_labels, arity, levels)
+    take_best_bounded(scores, padded, room, child_of_label, held)
+    _sort_by_child(labels, child_of_label, held, moved)
+    return held
+
+
+@kernel
+def reassign(
+    labels, counts, hidden, row_starts, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares,
+    width,
+):  # fmt: skip
+    """AssignLabels of Algorithm 2 by the probabilities of children for rows of each label as they are now: those of
+    label i are `hidden[row_starts[i]:row_starts[i + 1]]`."""
+    nothing = (np.empty(0, np.int64), np.empty((0, 0), np.float32), np.empty(0, np.float32))
+    _reassign(
+        labels, counts, hidden.ravel(), row_starts, nothing, arity, most_depth, children, n_children, vectors_a_node,
+        weights, biases, squares, width, np.empty(n_children.size, np.bool_),
+    )  # fmt: skip
+
+
+@kernel
+def reassign_by_sums(
+    labels, statistics, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares, width, renewed,
+):  # fmt: skip
+    """AssignLabels of Algorithm 2 by what was summed up while it was learned: sorted keys node * labels + label, and
+    for each the sums of probabilities and of how many examples. `renewed` says which nodes have started anew."""
+    none, no_rows = np.empty(0, np.float64), np.empty(0, np.float32)
+    _reassign(
+        labels, none, no_rows, np.empty(0, np.int64), statistics, arity, most_depth, children, n_children,
+        vectors_a_node, weights, biases, squares, width, renewed,
+    )  # fmt: skip
+
+
+@kernel
+def _reassign(
+    labels, counts, hidden, row_starts, statistics, arity, most_depth, children, n_children, vectors_a_node, weights,
+    biases, squares, width, renewed,
+):  # fmt: skip
+    """From the root down: which labels go to which child of which node.
+
+    A node keeps its number and its vectors as long as it has as many children; a child that was a leaf and now has
+    labels below it takes a number that is free, and starts with vectors of zeros. `labels` is put in the order of
+    the leaves.
+    """
+    keys, sums, seen = statistics
+    n_labels = labels.size
+    moved = np.empty(n_labels, np.int64)
+    used = np.zeros(n_children.size, np.bool_)
+    # Nodes to do: their number (-1: not known yet), labels, depth, and where their number is to be written.
+    nodes, starts, stops, depths, places = [np.zeros(n_children.size + 1, np.int64) for _ in range(5)]
+    late = np.zeros(n_children.size + 1, np.int64)
+    n_late = 0
+    stops[0] = n_labels
+    places[0] = -1
+    n_known = 1  # entries
+    at = 0
+    free = 0
+    late_at = 0
+    used[0] = True
+    while at < n_known or late_at < n_late:
+        if at < n_known:
+            entry = at
+            at += 1
+            if nodes[entry] < 0:
+                late[n_late] = entry
+                n_late += 1
+                continue
+            node = nodes[entry]
+            fresh = False
+        else:  # whatever is not in use now is free
+            entry = late[late_at]
+            late_at += 1
+            while used[free]:
+                free += 1
+            node = free
+            used[node] = True
+            children[places[entry]] = node
+            fresh = True
+        here = labels[starts[entry] : stops[entry]]
+        fresh = fresh or n_children[node] != min(arity, here.size)
+        n_here = min(arity, here.size)
+        first = node * vectors_a_node
+        renewed[node] = fresh
+        if fresh:
+            weights[first * width : (first + vectors_a_node) * width] = 0.0
+            biases[first : first + vectors_a_node] = 0.0
+            squares[first : first + vectors_a_node] = np.float32(1e-8)
+        scores = np.zeros((here.size, n_here))
+        if fresh:
+            _prefer_in_turn(scores)
+        else:
+            if row_starts.size > 0:
+                counts_here = counts[here]
+                _mean_shares(here, hidden, row_starts, weights, biases, first, n_here, width, scores)
+            else:
+                counts_here = np.zeros(here.size)
+                _summed_shares(here, node, n_labels, keys, sums, seen, scores, counts_here)
+            _gradients(counts_here, scores)
+        held = _divide(here, arity, most_depth - depths[entry] - 1, scores, moved)
+        begin = starts[entry]
+        for j in range(n_here):
+            place = node * arity + j
+            if held[j] == 1:
+                children[place] = -1 - labels[begin]
+            else:
+                kept = not fresh and children[place] >= 0
+                nodes[n_known] = children[place] if kept else -1
+                if kept:
+                    used[children[place]] = True
+                starts[n_known], stops[n_known] = begin, begin + held[j]
+                depths[n_known], places[n_known] = depths[entry] + 1, place
+                n_known += 1
+            begin += held[j]
+        n_children[node] = n_here

@@ -1,0 +1,373 @@
+"""How the tree of an online label tree grows: the policies of Algorithms 5 to 9 of the paper."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels import atomic, vector
+from treemax.kernels.jit import inline_kernel, kernel
+from treemax.models.online_label_tree.kernels import (
+    ALL_LANES,
+    BEST_GREEDY_PRINTED,
+    BLOCKS,
+    CHUNK_BITS,
+    COMPLETE,
+    EMPTY,
+    LANES,
+    LOWER_HALF,
+    NODES,
+    ONE_LEVEL,
+    RANDOM,
+    RANDOM_STATE,
+    RECORDS,
+    RECORDS_WANTED,
+    SELECTED,
+    SLOTS,
+    SLOTS_WANTED,
+    SMALLEST_TABLE_BITS,
+    UPPER_HALF,
+    WIDEST,
+    ZERO,
+    block_scores,
+    find_all,
+    new_table,
+    record_address,
+    squares_at,
+)
+from treemax.models.online_label_tree.search_kernels import logistic
+
+
+@kernel
+def _new_node(parent, label, nodes, counts):
+    node = counts[NODES]
+    counts[NODES] += 1
+    nodes.parent[node], nodes.label[node], nodes.place[node] = parent, label, -1
+    nodes.first_block[node], nodes.last_block[node] = -1, -1
+    nodes.n_children[node], nodes.n_inner[node] = 0, 0
+    nodes.n_leaves[node] = 1 if label >= 0 else 0
+    return node
+
+
+@kernel
+def _new_block(bits, blocks, store, counts):
+    """A block whose classifiers know nothing, all of them learning."""
+    block = counts[BLOCKS]
+    counts[BLOCKS] += 1
+    blocks.following[block], blocks.used[block], blocks.filled[block] = -1, 0, 0
+    blocks.lanes[block], blocks.lock[block] = ALL_LANES, 0
+    blocks.child[block * LANES : (block + 1) * LANES] = -1
+    blocks.bias[block * LANES : (block + 1) * LANES] = ZERO
+    blocks.bias_squares[block * LANES : (block + 1) * LANES] = ZERO
+    blocks.table[block] = new_table(bits, store, counts) << 6 | bits
+    return block
+
+
+@kernel
+def _copy_of_lane(source, lane, blocks, store, counts):
+    """A new block, all of whose classifiers are copies of one."""
+    table = blocks.table[source]
+    start, bits = table >> 6, table & 63
+    block = _new_block(bits, blocks, store, counts)
+    blocks.bias[block * LANES : (block + 1) * LANES] = blocks.bias[source * LANES + lane]
+    blocks.bias_squares[block * LANES : (block + 1) * LANES] = blocks.bias_squares[source * LANES + lane]
+    new_start = blocks.table[block] >> 6
+    for at in range(start, start + (1 << bits)):
+        slot = store.slots[at]
+        if slot == EMPTY:
+            continue
+        record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
+        store.slots[new_start + at - start] = slot & UPPER_HALF | record
+        old, new = record_address(store, slot & LOWER_HALF), record_address(store, record)
+        vector.store_at(new, vector.splat(vector.extract(vector.load_at(old), lane)))
+        vector.store_at(squares_at(new), vector.splat(vector.extract(vector.load_at(squares_at(old)), lane)))
+    blocks.filled[block] = blocks.filled[source]
+    return block
+
+
+@kernel
+def _invert_first_lane(block, blocks, store):
+    """The classifier of lane 0 becomes its inverse: every update it had counts the other way round."""
+    blocks.bias[block * LANES] = ZERO - blocks.bias[block * LANES]  # not -0 for one that learned nothing
+    table = blocks.table[block]
+    zero = vector.splat(ZERO)
+    for at in range(table >> 6, (table >> 6) + (1 << (table & 63))):
+        if store.slots[at] != EMPTY:
+            address = record_address(store, store.slots[at] & LOWER_HALF)
+            weights = vector.load_at(address)
+            vector.store_at(address, vector.choose(np.uint32(1), vector.subtract(zero, weights), weights))
+
+
+@kernel
+def _put_child(child, parent, block, nodes, blocks, counts):
+    """The child takes the next free lane of a block."""
+    lane = blocks.used[block]
+    blocks.used[block] = lane + 1
+    blocks.child[block * LANES + lane] = child
+    nodes.place[child] = block * LANES + lane
+    nodes.parent[child] = parent
+    nodes.n_children[parent] += 1
+    nodes.n_inner[parent] += nodes.label[child] < 0
+    counts[WIDEST] = max(counts[WIDEST], nodes.n_children[parent])
+    return lane
+
+
+@inline_kernel
+def may_grow(node, policy, arity, nodes):
+    """Whether a node may get more children, or a node inserted below it: then it keeps its auxiliary
+    classifier."""
+    if policy == COMPLETE:
+        return nodes.n_children[node] == 0
+    if policy == ONE_LEVEL:
+        return node == 0
+    return nodes.n_inner[node] == 0 or nodes.n_children[node] < arity
+
+
+@inline_kernel
+def leaf_may_grow(leaf, policy, nodes):
+    """Whether a new leaf needs an auxiliary classifier: with the paper's policies, beside inner nodes only."""
+    if policy == COMPLETE:
+        return True
+    return policy != ONE_LEVEL and nodes.n_inner[nodes.parent[leaf]] > 0
+
+
+@kernel
+def _insert_node(node, policy, nodes, blocks, store, leaf_of, counts):
+    """Algorithm 5, InsertNode: a new node becomes the only child of `node` and takes over what was below."""
+    label = nodes.label[node]
+    new = _new_node(node, label, nodes, counts)
+    block = nodes.last_block[node]
+    if label >= 0:
+        leaf_of[label] = new
+        nodes.label[node] = -1
+        parent = nodes.parent[node]
+        if parent >= 0:
+            nodes.n_inner[parent] += 1
+        if policy == COMPLETE:
+            nodes.first_block[new] = nodes.last_block[new] = _copy_of_lane(block, 0, blocks, store, counts)
+    else:
+        b = nodes.first_block[node]
+        nodes.first_block[new], nodes.last_block[new] = b, block
+        while b >= 0:
+            for lane in range(blocks.used[b]):
+                nodes.parent[blocks.child[b * LANES + lane]] = new
+            b = blocks.following[b]
+        nodes.n_children[new], nodes.n_inner[new] = nodes.n_children[node], nodes.n_inner[node]
+        nodes.n_leaves[new] = nodes.n_leaves[node]
+        nodes.n_children[node], nodes.n_inner[node] = 0, 0
+        block = _copy_of_lane(block, LANES - 1, blocks, store, counts)
+        nodes.first_block[node] = nodes.last_block[node] = block
+    _invert_first_lane(block, blocks, store)
+    _put_child(new, node, block, nodes, blocks, counts)
+
+
+@kernel
+def _add_leaf(label, parent, policy, arity, nodes, blocks, store, leaf_of, counts):
+    """Algorithm 6, AddLeaf: the new leaf is the inverse of the auxiliary classifier of its parent."""
+    leaf = _new_node(parent, label, nodes, counts)
+    leaf_of[label] = leaf
+    block = nodes.last_block[parent]
+    lane = _put_child(leaf, parent, block, nodes, blocks, counts)
+    v = parent
+    while v >= 0:
+        nodes.n_leaves[v] += 1
+        v = nodes.parent[v]
+    if not may_grow(parent, policy, arity, nodes):
+        blocks.lanes[block] = (np.uint32(1) << np.uint32(blocks.used[block])) - np.uint32(1)
+    elif blocks.used[block] == LANES:
+        new = _copy_of_lane(block, lane, blocks, store, counts)
+        blocks.following[block] = new
+        nodes.last_block[parent] = new
+    if leaf_may_grow(leaf, policy, nodes):
+        new = _new_block(SMALLEST_TABLE_BITS, blocks, store, counts)
+        nodes.first_block[leaf] = nodes.last_block[leaf] = new
+
+
+@kernel
+def plant(first_child, n_children, label, growth, nodes, blocks, store, leaf_of, counts):
+    """A tree with these nodes, whose classifiers know nothing; one node without a label is an empty tree."""
+    policy, arity = growth[0], growth[1]
+    _put_root_above(_new_block(SMALLEST_TABLE_BITS, blocks, store, counts), blocks)
+    n = label.size
+    for node in range(n):
+        _new_node(-1, label[node], nodes, counts)
+        if label[node] >= 0:
+            leaf_of[label[node]] = node
+    nodes.place[0] = 0
+    for node in range(n):
+        if node > 0 and n_children[node] == 0 and not leaf_may_grow(node, policy, nodes):
+            continue
+        block = _new_block(SMALLEST_TABLE_BITS, blocks, store, counts)
+        nodes.first_block[node] = nodes.last_block[node] = block
+        for child in range(first_child[node], first_child[node] + n_children[node]):
+            if blocks.used[block] == LANES:
+                block = _follow(block, node, nodes, blocks, store, counts)
+            _put_child(child, node, block, nodes, blocks, counts)
+        if not may_grow(node, policy, arity, nodes):
+            blocks.lanes[block] = (np.uint32(1) << np.uint32(blocks.used[block])) - np.uint32(1)
+        elif blocks.used[block] == LANES:
+            _follow(block, node, nodes, blocks, store, counts)
+    for node in range(n - 1, 0, -1):  # parents come before children
+        nodes.n_leaves[nodes.parent[node]] += nodes.n_leaves[node]
+
+
+@kernel
+def _put_root_above(block, blocks):
+    blocks.child[block * LANES], blocks.used[block], blocks.lanes[block] = 0, 1, np.uint32(1)
+
+
+@kernel
+def _follow(block, node, nodes, blocks, store, counts):
+    new = _new_block(SMALLEST_TABLE_BITS, blocks, store, counts)
+    blocks.following[block] = new
+    nodes.last_block[node] = new
+    return new
+
+
+@inline_kernel
+def _random_below(n, counts):
+    state = np.uint64(counts[RANDOM_STATE]) * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+    counts[RANDOM_STATE] = np.int64(state)
+    return np.int64(((state >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
+
+
+@kernel
+def _nth_child(node, number, nodes, blocks):
+    block = nodes.first_block[node]
+    while number >= LANES:
+        block, number = blocks.following[block], number - LANES
+    return blocks.child[block * LANES + number]
+
+
+@inline_kernel
+def _emptiness(n_leaves, mean_leaves, printed):
+    """How much a child would do for the balance of the tree: the logarithm of how many leaves it would have
+    on average over how many it has. The paper prints the latter outside of the logarithm."""
+    return np.log(mean_leaves) / n_leaves if printed else np.log(mean_leaves / n_leaves)
+
+
+@kernel
+def _best_child(node, indices, values, alpha, printed, nodes, blocks, store, found, room):
+    """The child that suits the row and keeps the tree balanced (Algorithm 8, line 6)."""
+    mean_leaves = nodes.n_leaves[node] / nodes.n_children[node]
+    best, best_score = -1, -np.inf
+    block = nodes.first_block[node]
+    while block >= 0:
+        find_all(block, indices, blocks, store, found)
+        vector.store(room, np.uint64(0), logistic(block_scores(block, values, blocks, found)))
+        for lane in range(blocks.used[block]):
+            child = blocks.child[block * LANES + lane]
+            score = (1.0 - alpha) * room[lane] + alpha * _emptiness(
+                nodes.n_leaves[child], mean_leaves, printed
+            )
+            if score > best_score:
+                best, best_score = child, score
+        block = blocks.following[block]
+    return best
+
+
+@kernel
+def _only_leaf(node, nodes, blocks):
+    """The one leaf among the children of a node, or -1 where there is none, or more than one."""
+    if nodes.n_children[node] - nodes.n_inner[node] != 1:
+        return -1
+    block = nodes.first_block[node]
+    while block >= 0:
+        for lane in range(blocks.used[block]):
+            child = blocks.child[block * LANES + lane]
+            if nodes.label[child] >= 0:
+                return child
+        block = blocks.following[block]
+    return -1
+
+
+@kernel
+def _select(indices, values, growth, nodes, blocks, store, counts, found, room):
+    """A_policy: the node to extend. Algorithm 8 for the random and the best-greedy policy."""
+    policy, arity, most_children, alpha, together = growth
+    node = 0
+    if policy == COMPLETE:  # the bits of the number of leaves lead to the leaf that is next in breadth
+        level = 1
+        while nodes.n_leaves[0] >> level > 0:
+            level += 1
+        while nodes.n_children[node] > 0:
+            level -= 1
+            bit = (nodes.n_leaves[0] >> max(0, level - 1)) & 1
+            node = _nth_child(node, min(bit, nodes.n_children[node] - 1), nodes, blocks)
+        return node
+    if policy == ONE_LEVEL:
+        return node
+    before = counts[SELECTED]  # where the row's last new label went
+    if before >= 0 and (together or not _is_full(before, most_children, nodes)):
+        node = before
+    if node != before or _only_leaf(node, nodes, blocks) < 0:
+        while nodes.n_inner[node] > 0 and nodes.n_children[node] >= arity:
+            if policy == RANDOM:
+                node = _nth_child(node, _random_below(nodes.n_children[node], counts), nodes, blocks)
+            else:
+                printed = policy == BEST_GREEDY_PRINTED
+                node = _best_child(node, indices, values, alpha, printed, nodes, blocks, store, found, room)
+    leaf = _only_leaf(node, nodes, blocks)
+    if leaf >= 0 and nodes.first_block[leaf] >= 0:
+        node = leaf
+    counts[SELECTED] = node
+    return node
+
+
+@inline_kernel
+def _is_full(node, most_children, nodes):
+    return nodes.n_inner[node] == 0 and nodes.n_children[node] >= most_children
+
+
+@kernel
+def _room_to_extend(node, nodes, blocks, store, counts):
+    block = nodes.last_block[node]
+    counts[SLOTS_WANTED] = (2 << (blocks.table[block] & 63)) + (4 << SMALLEST_TABLE_BITS)
+    counts[RECORDS_WANTED] = 2 * blocks.filled[block]
+    return (
+        counts[NODES] + 2 <= nodes.parent.size
+        and counts[BLOCKS] + 4 <= blocks.following.size
+        and counts[SLOTS] + counts[SLOTS_WANTED] <= store.slots.size
+        and counts[RECORDS] + counts[RECORDS_WANTED] <= store.chunks.size << CHUNK_BITS
+    )
+
+
+@kernel
+def update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of, counts, found, room):
+    """Algorithm 4, UpdateTree, for the labels of one row; False where there was no room for all of them."""
+    policy, arity, most_children = growth[0], growth[1], growth[2]
+    for j in range(labels.size):
+        label = labels[j]
+        if leaf_of[label] >= 0:
+            continue
+        if nodes.n_leaves[0] == 0:  # the first label of all
+            nodes.label[0], nodes.n_leaves[0], leaf_of[label] = label, 1, 0
+            continue
+        before, random_state = counts[SELECTED], counts[RANDOM_STATE]
+        node = _select(indices, values, growth, nodes, blocks, store, counts, found, room)
+        if not _room_to_extend(node, nodes, blocks, store, counts):
+            counts[SELECTED], counts[RANDOM_STATE] = before, random_state  # to select the same again
+            return False
+        if nodes.label[node] >= 0 or (policy != ONE_LEVEL and _is_full(node, most_children, nodes)):
+            _insert_node(node, policy, nodes, blocks, store, leaf_of, counts)
+        _add_leaf(label, node, policy, arity, nodes, blocks, store, leaf_of, counts)
+    counts[SELECTED] = -1
+    return True
+
+
+@kernel
+def grow_tree(
+    indptr, indices, values, target_indptr, target_ids, order, start, growth, nodes, blocks, store, leaf_of, counts,
+    found,
+):  # fmt: skip
+    """Give every new label of the rows order[start:] a leaf, without learning anything else; returns how far
+    it came."""
+    room = np.empty(LANES, np.float32)
+    for i in range(start, order.size):
+        row = order[i]
+        labels = target_ids[target_indptr[row] : target_indptr[row + 1]]
+        x = slice(indptr[row], indptr[row + 1])
+        if not update_tree(
+            labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room
+        ):
+            return i
+    return order.size

@@ -1,0 +1,134 @@
+"""The updates of an online label tree's classifiers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels import atomic
+from treemax.kernels.jit import inline_kernel, kernel
+from treemax.models.online_label_tree.growth_kernels import update_tree
+from treemax.models.online_label_tree.kernels import (
+    ALL_LANES,
+    AUXILIARY_UPDATES,
+    CHUNK_BITS,
+    LANES,
+    RECORDS,
+    RECORDS_PLANNED,
+    RECORDS_WANTED,
+    SLOTS,
+    SLOTS_PLANNED,
+    SLOTS_WANTED,
+    UPDATES,
+    table_bits,
+    update_block,
+)
+
+
+@kernel
+def _assign_to_nodes(labels, nodes, leaf_of, scratch):
+    """Algorithm 9, AssignToNodes: collects the positive nodes, and marks each in its parent's block. Negative
+    nodes are the other children of positive ones: they learn with their block."""
+    count = 0
+    for j in range(labels.size):
+        node = leaf_of[labels[j]]
+        while node >= 0 and not scratch.is_positive[node]:
+            scratch.is_positive[node] = True
+            scratch.positive[count] = node
+            count += 1
+            place = nodes.place[node]
+            scratch.targets[place >> 4] |= np.uint32(1) << np.uint32(place & 15)
+            node = nodes.parent[node]
+    return count
+
+
+@inline_kernel
+def _slots_needed(block, n_features, blocks):
+    """Slots that a table may take on its way to room for so many more features."""
+    n_records = blocks.filled[block] + n_features
+    return 2 << table_bits(n_records) if 4 * n_records > 3 << (blocks.table[block] & 63) else 0
+
+
+@kernel
+def _plan(count, n_features, nodes, blocks, store, counts, scratch):
+    """Reserve what the update of a row may take; the records and slots planned, or (-1, 0) without room."""
+    records, slots = n_features, _slots_needed(0, n_features, blocks)
+    for i in range(count):
+        block = nodes.first_block[scratch.positive[i]]
+        while block >= 0:
+            records += n_features
+            slots += _slots_needed(block, n_features, blocks)
+            block = blocks.following[block]
+    others = atomic.fetch_add(counts, RECORDS_PLANNED, records)
+    other_slots = atomic.fetch_add(counts, SLOTS_PLANNED, slots)
+    if (
+        counts[RECORDS] + others + records > store.chunks.size << CHUNK_BITS
+        or counts[SLOTS] + other_slots + slots > store.slots.size
+    ):
+        atomic.fetch_add(counts, RECORDS_PLANNED, -records)
+        atomic.fetch_add(counts, SLOTS_PLANNED, -slots)
+        counts[RECORDS_WANTED], counts[SLOTS_WANTED] = records, slots
+        return -1, 0
+    return records, slots
+
+
+@kernel
+def _update_classifiers(
+    labels, indices, values, crowned, nodes, blocks, store, leaf_of, counts, scratch, learner
+):
+    """Algorithm 7, UpdateClassifiers, for one row; False, and nothing changed, where there was no room."""
+    count = _assign_to_nodes(labels, nodes, leaf_of, scratch)
+    records, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
+    if records >= 0 and crowned:
+        targets = np.uint32(1 if count else 0)
+        update_block(0, targets, indices, values, blocks, store, counts, scratch.found, learner)
+        counts[UPDATES] += 1
+    scratch.targets[0] = 0
+    for i in range(count):
+        node = scratch.positive[i]
+        scratch.is_positive[node] = False
+        block = nodes.first_block[node]
+        last = block
+        while block >= 0:
+            if records >= 0:
+                update_block(
+                    block, scratch.targets[block], indices, values, blocks, store, counts, scratch.found, learner
+                )  # fmt: skip
+            scratch.targets[block] = 0
+            last, block = block, blocks.following[block]
+        if records >= 0 and last >= 0:
+            counts[UPDATES] += nodes.n_children[node]
+            counts[AUXILIARY_UPDATES] += blocks.lanes[last] == ALL_LANES and blocks.used[last] < LANES
+    if records < 0:
+        return False
+    atomic.fetch_add(counts, RECORDS_PLANNED, -records)
+    atomic.fetch_add(counts, SLOTS_PLANNED, -slots)
+    return True
+
+
+@kernel
+def learn(
+    indptr, indices, values, target_indptr, target_ids, order, start, crowned, rates, constants, growth, nodes, blocks,
+    store, leaf_of, counts, scratch,
+):  # fmt: skip
+    """Algorithm 3, OPLT.Train, on the rows order[start:]; with a tree that has all labels, Algorithm 1.
+
+    Returns the number of rows done, fewer than there are where room is needed before going on. `crowned`:
+    the root has a classifier too, which says whether there is any label at all. `constants`: AdaGrad's
+    epsilon, the least gradient, whether AdaGrad at all.
+    """
+    room = np.empty(LANES, np.float32)
+    for i in range(start, order.size):
+        row = order[i]
+        labels = target_ids[target_indptr[row] : target_indptr[row + 1]]
+        x = slice(indptr[row], indptr[row + 1])
+        learner = (rates[i], constants[0], constants[1], constants[2])
+        found = scratch.found
+        if not update_tree(
+            labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room
+        ):
+            return i
+        if not _update_classifiers(
+            labels, indices[x], values[x], crowned, nodes, blocks, store, leaf_of, counts, scratch, learner
+        ):
+            return i
+    return order.size

@@ -1,0 +1,250 @@
+"""Searches of an online label tree: beam, exact, all labels, given labels, labels above a threshold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treemax.kernels import vector
+from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.queues import offer, pop, push
+from treemax.models.online_label_tree.kernels import LANES, ONE, ZERO, block_scores, find_all
+
+
+@inline_kernel
+def logistic(score):
+    one = vector.splat(ONE)
+    return vector.divide(one, vector.add(one, vector.exponential(vector.subtract(vector.splat(ZERO), score))))
+
+
+@kernel
+def _expand(node, above, indices, values, one_label, nodes, blocks, store, found, scores):
+    """The probabilities of a node's children: `above`, that of the node, times what their classifiers say.
+    Where a row has one label, exactly one child is right and they are scaled to sum to one."""
+    block, start = nodes.first_block[node], 0
+    while block >= 0:
+        find_all(block, indices, blocks, store, found)
+        vector.store(scores, np.uint64(start), logistic(block_scores(block, values, blocks, found)))
+        start += LANES
+        block = blocks.following[block]
+    n = nodes.n_children[node]
+    scale = above
+    if one_label:
+        total = ZERO
+        for c in range(n):
+            total += scores[c]
+        scale = above / total
+    for c in range(n):
+        scores[c] *= scale
+    return n
+
+
+@kernel
+def _root_probability(indices, values, one_label, blocks, store, found, scores):
+    if one_label:
+        return ONE
+    find_all(0, indices, blocks, store, found)
+    vector.store(scores, np.uint64(0), logistic(block_scores(0, values, blocks, found)))
+    return scores[0]
+
+
+@kernel
+def _rooms(indptr, widest):
+    """Scratch for one row: addresses of its records, scores of a node's children."""
+    longest = 0
+    for i in range(indptr.size - 1):
+        longest = max(longest, indptr[i + 1] - indptr[i])
+    return np.empty(longest, np.uint64), np.empty(widest + 2 * LANES, np.float32)
+
+
+@kernel
+def beam_search(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, ids, probabilities
+):
+    """The best labels of each row among those that a beam of `width` nodes a level reaches."""
+    found, scores = _rooms(indptr, widest)
+    beam, beam_scores = np.empty(width, np.int64), np.empty(width, np.float32)
+    following, following_scores = np.empty(width, np.int64), np.empty(width, np.float32)
+    k = ids.shape[1]
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        best, best_scores = ids[row], probabilities[row]
+        root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        beam[0], beam_scores[0], size, n_best = 0, root, 1, 0
+        if nodes.label[0] >= 0:
+            n_best, size = offer(nodes.label[0], root, best, best_scores, 0), 0
+        while size:
+            n_following = 0
+            for j in range(size):
+                node = beam[j]
+                if n_best == k and beam_scores[j] <= best_scores[k - 1]:
+                    break  # sorted: no label below this one or those after it can enter
+                _expand(
+                    node,
+                    beam_scores[j],
+                    indices[x],
+                    values[x],
+                    one_label,
+                    nodes,
+                    blocks,
+                    store,
+                    found,
+                    scores,
+                )
+                block, c = nodes.first_block[node], 0
+                while block >= 0:
+                    for lane in range(blocks.used[block]):
+                        child = blocks.child[block * LANES + lane]
+                        if nodes.label[child] >= 0:
+                            n_best = offer(nodes.label[child], scores[c], best, best_scores, n_best)
+                        else:
+                            n_following = offer(child, scores[c], following, following_scores, n_following)
+                        c += 1
+                    block = blocks.following[block]
+            beam, following = following, beam
+            beam_scores, following_scores = following_scores, beam_scores
+            size = n_following
+        for j in range(n_best, k):
+            best[j] = -1
+            best_scores[j] = ZERO
+
+
+@kernel
+def exact_search(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, ids, probabilities
+):
+    """Algorithm 10, uniform-cost search: the true top k of each row."""
+    found, scores = _rooms(indptr, widest)
+    heap_nodes, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
+    k = ids.shape[1]
+    bound, bound_nodes = np.empty(k, np.float32), np.empty(k, np.int64)
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        size = push(heap_nodes, heap_scores, 0, 0, root)
+        n_bound, n_found = 0, 0
+        while size and n_found < k:
+            size = pop(heap_nodes, heap_scores, size)
+            node, score = heap_nodes[size], heap_scores[size]
+            if nodes.label[node] >= 0:
+                ids[row, n_found] = nodes.label[node]
+                probabilities[row, n_found] = score
+                n_found += 1
+                continue
+            _expand(node, score, indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            block, c = nodes.first_block[node], 0
+            while block >= 0:
+                for lane in range(blocks.used[block]):
+                    child = blocks.child[block * LANES + lane]
+                    if n_bound < k or scores[c] >= bound[k - 1]:
+                        size = push(heap_nodes, heap_scores, size, child, scores[c])
+                        if nodes.label[child] >= 0:
+                            n_bound = offer(child, scores[c], bound_nodes, bound, n_bound)
+                    c += 1
+                block = blocks.following[block]
+        for j in range(n_found, k):
+            ids[row, j] = -1
+            probabilities[row, j] = ZERO
+
+
+@kernel
+def all_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, out):
+    """The probability of every label for each row: every node is visited. Labels without a leaf have none."""
+    found, scores = _rooms(indptr, widest)
+    waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        out[row] = ZERO
+        waiting[0], size = 0, 1
+        above[0] = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        while size:
+            size -= 1
+            node = waiting[size]
+            if nodes.label[node] >= 0:
+                out[row, nodes.label[node]] = above[size]
+                continue
+            _expand(node, above[size], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            block, c = nodes.first_block[node], 0
+            while block >= 0:
+                for lane in range(blocks.used[block]):
+                    waiting[size] = blocks.child[block * LANES + lane]
+                    above[size] = scores[c]
+                    size, c = size + 1, c + 1
+                block = blocks.following[block]
+
+
+@kernel
+def probabilities_of(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, leaf_of, ids, out
+):
+    """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
+    found, scores = _rooms(indptr, widest)
+    of_node = np.empty(n_nodes, np.float32)
+    known_in = np.full(n_nodes, -1, np.int64)  # the row for which a node's probability is known
+    path = np.empty(n_nodes, np.int64)
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        of_node[0] = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        known_in[0] = row
+        for j in range(ids.shape[1]):
+            leaf = leaf_of[ids[row, j]] if ids[row, j] >= 0 else -1
+            if leaf < 0:
+                out[row, j] = ZERO
+                continue
+            node, length = leaf, 0
+            while known_in[node] != row:
+                node = nodes.parent[node]
+                path[length] = node
+                length += 1
+            for step in range(length - 1, -1, -1):
+                node = path[step]
+                _expand(
+                    node, of_node[node], indices[x], values[x], one_label, nodes, blocks, store, found, scores
+                )
+                block, c = nodes.first_block[node], 0
+                while block >= 0:
+                    for lane in range(blocks.used[block]):
+                        child = blocks.child[block * LANES + lane]
+                        of_node[child], known_in[child] = scores[c], row
+                        c += 1
+                    block = blocks.following[block]
+            out[row, j] = of_node[leaf]
+
+
+@kernel
+def labels_above(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, threshold, starts
+):
+    """All labels whose probability is at least `threshold`: no branch below it is opened. Those of row i are
+    starts[i] to starts[i + 1] of what is returned."""
+    found, scores = _rooms(indptr, widest)
+    waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
+    ids, probabilities = np.empty(64, np.int64), np.empty(64, np.float32)
+    count = 0
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        starts[row] = count
+        waiting[0], size = 0, 1
+        above[0] = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        while size:
+            size -= 1
+            node, probability = waiting[size], above[size]
+            if probability < threshold:
+                continue
+            if nodes.label[node] >= 0:
+                if count == ids.size:
+                    ids = np.append(ids, np.empty(count, np.int64))
+                    probabilities = np.append(probabilities, np.empty(count, np.float32))
+                ids[count], probabilities[count] = nodes.label[node], probability
+                count += 1
+                continue
+            _expand(node, probability, indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            block, c = nodes.first_block[node], 0
+            while block >= 0:
+                for lane in range(blocks.used[block]):
+                    if scores[c] >= threshold:
+                        waiting[size], above[size] = blocks.child[block * LANES + lane], scores[c]
+                        size += 1
+                    c += 1
+                block = blocks.following[block]
+    starts[indptr.size - 1] = count
+    return ids[:count], probabilities[:count]

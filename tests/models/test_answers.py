@@ -54,7 +54,7 @@ def rows_of(n_rows, seed):
     st.sampled_from([0.0, 1e-30, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0]),
 )
 def test_all_labels_over_a_threshold_against_brute_force(link, n_trees, n_labels, seed, threshold):
-    forest = LabelTreeModel(tuple(packed(n_labels, link, seed + i) for i in range(n_trees)))
+    forest = LabelTreeModel(tuple(packed(n_labels, link, seed + i) for i in range(n_trees)), "logistic", 1.0)
     rows = rows_of(7, seed)
     probabilities = forest.probabilities(rows)
     found = forest.above(rows, threshold, threads=2)
@@ -66,7 +66,7 @@ def test_all_labels_over_a_threshold_against_brute_force(link, n_trees, n_labels
 def test_an_exact_threshold_is_reached():
     """The probability of a label itself as the threshold: it is among those found, also after many levels."""
     for seed in range(5):
-        forest = LabelTreeModel((packed(200, "softmax", seed, arity=2, max_leaf=2),))
+        forest = LabelTreeModel((packed(200, "softmax", seed, arity=2, max_leaf=2),), "logistic", 1.0)
         rows = rows_of(3, seed)
         probabilities = forest.probabilities(rows)
         for threshold in np.sort(probabilities[1])[-20:]:
@@ -75,7 +75,7 @@ def test_an_exact_threshold_is_reached():
 
 
 def test_more_labels_than_there_was_room_for():
-    forest = LabelTreeModel((packed(3000, "logistic", 1, arity=10, max_leaf=100),))
+    forest = LabelTreeModel((packed(3000, "logistic", 1, arity=10, max_leaf=100),), "logistic", 1.0)
     rows = rows_of(40, 3)
     found = forest.above(rows, 0.0)
     assert len(found.ids) == 40 * 3000

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import treemax
 from tests.parallel.node_by_node import MODELS, clone, model_bytes, problem
 from treemax import modelfile
-from treemax.models.label_tree import training as label_tree
+from treemax.models.label_tree import nodes as label_tree
 from treemax.models.softmax_tree import training as tao
 from treemax.parallel import checkpoints
 

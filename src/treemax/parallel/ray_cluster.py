@@ -129,7 +129,7 @@ def _check_workers(ray: Any, count: int) -> None:
 
 
 def _version() -> str:
-    from treemax.models.label_tree import training as label_tree
+    from treemax.models.label_tree import nodes as label_tree
     from treemax.models.softmax_tree import training as tao
     from treemax.trees import kmeans
 

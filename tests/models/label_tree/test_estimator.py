@@ -12,8 +12,8 @@ from treemax.datasets import load_wordnet
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
+from treemax.models.label_tree.nodes import Common, LabelTreeSettings, TreeTraining
 from treemax.models.label_tree.packed_tree import PackedTree
-from treemax.models.label_tree.training import Common, LabelTreeSettings, TreeTraining
 from treemax.models.rates import mean_squared_length
 from treemax.parallel.pools import Table, Threads
 from treemax.trees import TREES, complete_tree

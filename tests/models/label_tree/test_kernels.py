@@ -13,7 +13,7 @@ from treemax.inputs.rows import as_rows
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.models.label_tree import kernels
-from treemax.models.label_tree.training import LOSSES, SLOPES, LevelScores, node_problems
+from treemax.models.label_tree.nodes import LOSSES, SLOPES, LevelScores, node_problems
 from treemax.trees import Tree, complete_tree, huffman_tree, random_tree
 
 N_FEATURES = 12

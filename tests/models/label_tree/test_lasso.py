@@ -15,7 +15,7 @@ from treemax.inputs.rows import as_rows
 from treemax.models.label_tree import kernels as siblings
 from treemax.models.label_tree import lasso_kernels as kernels
 from treemax.models.label_tree.lasso import LOSSES, held_out, train_sparsely
-from treemax.models.label_tree.training import SLOPES
+from treemax.models.label_tree.nodes import SLOPES
 
 
 def problem(n_rows, n_children, n_features=25, seed=0, share=0.4, most=3):

@@ -202,7 +202,7 @@ def test_probabilities_of_given_labels(n_labels, seed, link):
 @given(st.integers(1, 30), st.integers(0, 10_000), links, st.integers(1, 4), st.integers(1, 35))
 def test_a_forest_averages_its_trees(n_labels, seed, link, n_trees, k):
     models = [RandomModel(uneven_tree(n_labels, seed + i), seed + i, link) for i in range(n_trees)]
-    forest = LabelTreeModel(tuple(model.packed for model in models))
+    forest = LabelTreeModel(tuple(model.packed for model in models), "logistic", 1.0)
     X = some_rows(5, seed)
     rows = as_rows(sp.csr_matrix(X))
     mean = np.mean([model.probabilities(X) for model in models], axis=0)

@@ -25,8 +25,8 @@ from treemax.inputs.rows import SparseRows, as_rows
 from treemax.memory import as_bytes, used_bytes
 from treemax.models import stored_rows
 from treemax.models.label_tree import estimator as label_tree
+from treemax.models.label_tree.nodes import node_problems
 from treemax.models.label_tree.out_of_core import Below, Room, room_for_rows, stored_label_vectors
-from treemax.models.label_tree.training import node_problems
 from treemax.models.stored_rows import Partitions, RowWriter, Spool, even_partitions
 from treemax.text.vocabulary import Vocabulary
 from treemax.trees import label_vectors, random_tree

@@ -17,7 +17,7 @@ from treemax.inputs.rows import SparseRows, read_only
 from treemax.models.calibration import Calibration, calibrated, labels_to_rank
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.model import LabelTreeModel
-from treemax.models.label_tree.training import LOSSES, SMALL, Common, platt
+from treemax.models.label_tree.nodes import LOSSES, SMALL, Common, platt
 from treemax.parallel.pools import Arrays, Table
 from treemax.trees import Tree
 
@@ -168,10 +168,10 @@ def calibrate(
     rows: SparseRows,
     targets: Targets,
     multi_label: bool,
-    width: int | None,
+    beam: int | None,
     threads: int,
 ) -> Calibration:
     """Calibrate the scores of trees that have not seen these rows; `targets` are their labels."""
-    n_labels = early.trees[0].tree.n_labels
-    ids, scores = early.top_k(rows, labels_to_rank(targets, n_labels, multi_label), width, threads)
+    n_labels = early.n_labels
+    ids, scores = early.top_k(rows, labels_to_rank(targets, n_labels, multi_label), beam, threads)
     return calibrated(ids, scores, targets, n_labels, multi_label)

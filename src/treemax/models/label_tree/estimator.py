@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, picked_targets
+from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.memory import as_bytes
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.label_tree.choices import (
-    calibrate,
-    calibration_rows,
-    choose_cost,
-    held_share_of,
     middle_cost,
 )
 from treemax.models.label_tree.model import LabelTreeModel
-from treemax.models.label_tree.out_of_core import RowsOnDisk, StoredTraining, room_for_rows
-from treemax.models.label_tree.packed_tree import MOST_CHILDREN, PackedTree
-from treemax.models.label_tree.training import (
+from treemax.models.label_tree.nodes import (
     LOSSES,
     PENALTIES,
-    Common,
     LabelTreeSettings,
     RowsInMemory,
-    TreeTraining,
 )
-from treemax.models.parts import real_number
+from treemax.models.label_tree.out_of_core import RowsOnDisk, room_for_rows
+from treemax.models.label_tree.packed_tree import MOST_CHILDREN
+from treemax.models.label_tree.training import Plan, train_label_tree
 from treemax.models.rows import sparsified
 from treemax.models.sharing import at_rest
 from treemax.models.stored import Source, learned_form, stored_rows
 from treemax.models.stored_rows import StoredRows
 from treemax.parallel.checkpoints import checkpoints_are_kept
 from treemax.parallel.pools import cluster_in_use
-from treemax.parallel.progress import progress_bar
-from treemax.parallel.threads import interruptible, thread_count
+from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
-from treemax.trees import Tree, build_tree, check_tree, given_vectors, is_hierarchy
+from treemax.trees import Tree, check_tree, given_vectors, is_hierarchy
 
 
 @modelfile.saveable
@@ -140,9 +132,6 @@ class LabelTree(WithHierarchy):
         "beam": 10,
         "search": "beam",
     }
-
-    loss_: str
-    cost_: float
 
     def __init__(
         self,
@@ -254,13 +243,14 @@ class LabelTree(WithHierarchy):
         stopped = None
         with self._training() as trainee:
             try:
-                forest = trainee._train_forest(source, index, several, label_features)
+                vectors = trainee._given_vectors(label_features, index)
+                model = train_label_tree(source, index, several, trainee._plan(), vectors)
             except TrainingInterrupted as interruption:
-                forest, stopped = interruption.model, interruption
+                model, stopped = interruption.model, interruption
             labels = learned_form(
                 RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several
             )
-            trainee._adopt(source.rows, source.rows, labels, index, stored.targets, forest)
+            trainee._adopt(source.rows, source.rows, labels, index, stored.targets, model)
             trainee.sparse_input_ = data.overview.sparse
             if stopped is not None:
                 raise stopped
@@ -270,81 +260,25 @@ class LabelTree(WithHierarchy):
         self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
     ) -> LabelTreeModel:
         source = RowsInMemory(sparsified(rows), targets, thread_count(self.n_jobs))
-        return self._train_forest(source, index, multi_label, label_features)
-
-    def _train_forest(
-        self, source: RowsInMemory | RowsOnDisk, index: LabelIndex, multi_label: bool, label_features: Any
-    ) -> LabelTreeModel:
-        """Train and calibrate all trees; after Ctrl-C, those that are ready."""
         vectors = self._given_vectors(label_features, index)
-        if vectors is None and (is_hierarchy(self.tree) or self.tree == "kmeans"):
-            vectors = source.label_vectors(len(index))
-        settings = self._settings(len(source.targets))
-        judging = calibration_rows(len(source.targets), settings.held_share)
-        held = source.load(judging)
-        early_features = np.zeros(held.n_features, dtype=bool)
-        early_features[held.indices] = True
-        trees: list[PackedTree] = []
-        early_trees: list[PackedTree] = []
-        stopped = False
-        try:
-            for seed in check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist():
-                tree = build_tree(
-                    self.tree, source.rows, source.targets, index, self.arity, self.max_leaf, vectors, seed,
-                    thread_count(self.n_jobs),
-                )  # fmt: skip
-                common = Common(settings, seed, source.length, early_features)
-                if not trees and self._cost_is_chosen():
-                    cost = choose_cost(tree, source.targets, common, source.run)
-                    settings = replace(settings, leaf_cost=cost)
-                    common = common._replace(settings=settings)
-                for ready, kind in zip(
-                    self._train_tree(source.training(tree, common), multi_label), (trees, early_trees)
-                ):
-                    kind.append(ready)
-        except KeyboardInterrupt:
-            if not early_trees:
-                raise
-            stopped = True
-        forest = LabelTreeModel(tuple(trees))
-        if len(judging):
-            targets = picked_targets(source.targets, judging)
-            width, threads = self._beam_width(trees[0]), thread_count(self.n_jobs)
-            early = LabelTreeModel(tuple(early_trees))
-            forest = replace(forest, calibration=calibrate(early, held, targets, multi_label, width, threads))
-        self.loss_, self.cost_ = settings.loss, settings.leaf_cost
-        if stopped:
-            raise TrainingInterrupted(forest, len(trees) / self.n_trees) from None
-        return forest
+        return train_label_tree(source, index, multi_label, self._plan(), vectors)
 
-    def _train_tree(
-        self, training: TreeTraining | StoredTraining, multi_label: bool
-    ) -> tuple[PackedTree, PackedTree]:
-        """The tree, and the tree as it was before the rows held out joined."""
-        tree, settings = training.tree, training.common.settings
-        title = f"label-tree, {settings.loss}, cost {settings.leaf_cost:.3g}"
-        with interruptible(), progress_bar(training.work, title, "rows", self.verbose) as bar:
-            for done in training.run():
-                bar.update(done)
-        if multi_label:
-            link, (slopes, shifts) = "logistic", training.scores.logistic_slopes()
-        else:
-            link, slopes = "softmax", training.scores.softmax_slopes()
-            shifts = np.zeros_like(slopes)
-        slopes, shifts = slopes / self.temperature, shifts / self.temperature
-        scales = training.scales if self.precision == "int8" else None
-        late = PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
-        return late, PackedTree.join(tree, training.early_nodes, link, slopes, shifts)
-
-    def _cost_is_chosen(self) -> bool:
-        """Whether rows held out choose the cost: not with an L1 penalty, for which no suite asked for another."""
-        return is_auto(self.cost) and self.penalty == "l2"
-
-    def _settings(self, n_rows: int) -> LabelTreeSettings:
+    def _plan(self) -> Plan:
         cost = middle_cost(self.loss) if is_auto(self.cost) else float(self.cost)
-        held_share = held_share_of(n_rows) if self.passes > 1 else 0
-        return LabelTreeSettings(
-            self.loss, cost, cost, self.passes, self.threshold, held_share, self.penalty, self.precision
+        seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist()
+        return Plan(
+            tree=self.tree,
+            arity=self.arity,
+            max_leaf=self.max_leaf,
+            seeds=seeds,
+            settings=LabelTreeSettings(
+                self.loss, cost, cost, self.passes, self.threshold, 0, self.penalty, self.precision
+            ),
+            chooses_cost=is_auto(self.cost) and self.penalty == "l2",
+            temperature=self.temperature,
+            beam=None if self.search == "exact" else int(self.beam),
+            threads=thread_count(self.n_jobs),
+            verbose=self.verbose,
         )
 
     def _given_vectors(self, label_features: Any, index: LabelIndex) -> SparseRows | None:
@@ -357,10 +291,18 @@ class LabelTree(WithHierarchy):
     # --- answering --------------------------------------------------------------------------------------
 
     def _search(self) -> int | None:
-        return self._beam_width(self.model_.trees[0])
+        return None if self.search == "exact" else int(self.beam)
 
-    def _beam_width(self, packed: PackedTree) -> int | None:
-        return None if self.search == "exact" else min(int(self.beam), len(packed.tree))
+    @property
+    def loss_(self) -> str:
+        """The loss of the nodes' classifiers."""
+        loss: str = self.model_.loss
+        return loss
+
+    @property
+    def cost_(self) -> float:
+        """The cost of errors in the nodes above labels."""
+        return float(self.model_.cost)
 
     @at_rest
     def label_tree(self) -> Tree:
@@ -386,13 +328,5 @@ class LabelTree(WithHierarchy):
 
     # --- saving -----------------------------------------------------------------------------------------
 
-    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.to_parts(resume)
-        return {"loss": self.loss_, "cost": self.cost_, **header}, arrays
-
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LabelTreeModel:
-        model = LabelTreeModel.from_parts(header, arrays, len(self.label_index_))
-        if header["loss"] not in LOSSES:
-            raise ValueError(f"unknown loss {header['loss']!r}")
-        self.loss_, self.cost_ = header["loss"], real_number("the cost", header["cost"], least=1e-30)
-        return model
+        return LabelTreeModel.from_parts(header, arrays, len(self.label_index_))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import SparseRows, picked_rows
 from treemax.kernels import dealing
 from treemax.models.label_tree import kernels
+from treemax.models.label_tree.nodes import LOSSES, SLOPES, SMALL, Common, NodeProblem, learned
 from treemax.models.label_tree.packed_tree import NodeWeights
-from treemax.models.label_tree.training import LOSSES, SLOPES, SMALL, Common, NodeProblem, learned
 from treemax.models.stored_rows import Partitions, StoredRows
 from treemax.parallel.pools import Arrays
 
@@ -63,7 +63,7 @@ class LargeNode:
         return found[np.argsort(first_at[found], kind="stable")].astype(np.uint32)
 
     def train(self) -> Arrays:
-        """What `learning.label_tree.train_node` gives for a node in memory."""
+        """What `nodes.train_node` gives for a node in memory."""
         problem = self.problem
         n_local, blocks = len(self.features), (self.n_children + WIDTH - 1) // WIDTH
         weights = kernels.aligned((n_local + 1) * WIDTH)

@@ -14,7 +14,9 @@ from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
 from treemax.models.calibration import Calibration
 from treemax.models.label_tree.compact import loaded_tree, saved_arrays
+from treemax.models.label_tree.nodes import LOSSES
 from treemax.models.label_tree.packed_tree import PackedTree
+from treemax.models.parts import real_number
 from treemax.models.rows import blocks
 from treemax.models.searching import Found, room_for_best
 
@@ -24,6 +26,8 @@ class LabelTreeModel:
     """Several trees over the same labels; the score of a label is what the trees say on average."""
 
     trees: tuple[PackedTree, ...]
+    loss: str
+    cost: float  # of errors in the nodes above labels
     calibration: Calibration = field(default_factory=Calibration)
 
     @property
@@ -88,7 +92,8 @@ class LabelTreeModel:
         arrays: modelfile.Arrays = {}
         for number, tree in enumerate(self.trees):
             arrays |= modelfile.prefixed(str(number), saved_arrays(tree))
-        return {"links": [tree.link for tree in self.trees]}, arrays
+        links = [tree.link for tree in self.trees]
+        return {"loss": self.loss, "cost": self.cost, "links": links}, arrays
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> LabelTreeModel:
@@ -97,7 +102,9 @@ class LabelTreeModel:
         trees = tuple(loaded_tree(modelfile.part(str(number), arrays), link) for number, link in links)
         if not trees or any(packed.tree.n_labels != n_labels for packed in trees):
             raise ValueError("the trees do not fit the labels")
-        return cls(trees)
+        if header["loss"] not in LOSSES:
+            raise ValueError(f"unknown loss {header['loss']!r}")
+        return cls(trees, header["loss"], real_number("the cost", header["cost"], least=1e-30))
 
 
 def _distinct_pairs(found: list[Found]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -19,8 +19,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.memory import in_words, release_free_memory, used_bytes
 from treemax.models.label_tree.large_nodes import ROW_BYTES, LargeNode
-from treemax.models.label_tree.packed_tree import PackedNode
-from treemax.models.label_tree.training import (
+from treemax.models.label_tree.nodes import (
     Common,
     LevelScores,
     NodeProblem,
@@ -28,6 +27,7 @@ from treemax.models.label_tree.training import (
     node_costs,
     train_node,
 )
+from treemax.models.label_tree.packed_tree import PackedNode
 from treemax.models.stored_rows import Partitions, Spool, StoredRows, even_partitions
 from treemax.parallel.pools import Arrays, Table
 from treemax.parallel.threads import for_each, one_blas_thread
@@ -120,7 +120,7 @@ class Below:
         return self._rows[first : first + (len(self._rows) if node == 0 else self.counts[node])]
 
     def problem(self, node: int) -> NodeProblem:
-        """The same as in `learning.label_tree.node_problems`."""
+        """The same as in `nodes.node_problems`."""
         n_children, first = int(self.tree.n_children[node]), int(self.tree.first_child[node])
         cost = float(self.costs[node])
         rows = self.rows(node).astype(np.int64)

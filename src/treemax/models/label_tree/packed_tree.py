@@ -116,7 +116,7 @@ class PackedTree:
 
         None is exact: a beam as wide as the tree misses nothing.
         """
-        width = len(self.tree) if search is None else search
+        width = len(self.tree) if search is None else min(search, len(self.tree))
         ids, probabilities = room_for_best(len(rows), k)
         search_rows(kernels.best_labels, self._arguments, rows, threads, (width,), ids, probabilities)
         return ids, probabilities

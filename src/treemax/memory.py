@@ -28,6 +28,15 @@ def in_words(n_bytes: float) -> str:
     return f"{n_bytes:.0f} bytes"
 
 
+def check_fits(needed: float, what: str, remedy: str, limit: float | None = None) -> None:
+    """Raise a MemoryError where `needed` bytes are more than `limit`, by default four fifths of what is available."""
+    limit = 0.8 * available_bytes() if limit is None else limit
+    if needed > limit:
+        raise MemoryError(
+            f"{what} needs {in_words(needed)}, more than the {in_words(limit)} it may use. {remedy}"
+        )
+
+
 def as_bytes(size: int | float | str) -> int:
     """A size that a person gave, in bytes.
 

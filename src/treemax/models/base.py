@@ -41,7 +41,7 @@ from treemax.inputs.rows import (
     chosen_rows,
     is_arrow,
 )
-from treemax.memory import available_bytes, in_words
+from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
 from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
@@ -387,12 +387,12 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         memory; `predict_topk` is the natural call with many labels.
         """
         rows = self._rows_to_predict(X)
-        needed, available = 4 * len(rows) * len(self.label_index_), available_bytes()
-        if needed > 0.8 * available:
-            raise MemoryError(
-                f"predict_proba would need {in_words(needed)} for {len(rows):,} rows x {len(self.label_index_):,} "
-                f"labels, and {in_words(available)} is available: use predict_topk(X, k), or fewer rows at a time."
-            )
+        n_labels = len(self.label_index_)
+        check_fits(
+            4 * len(rows) * n_labels,
+            f"predict_proba for {len(rows):,} rows x {n_labels:,} labels",
+            "Use predict_topk(X, k), or fewer rows at a time.",
+        )
         scores = self._probabilities(rows)
         if self.multi_label_ or not self.calibration_.changes_scores:
             answer = self.calibration_.probabilities(scores)

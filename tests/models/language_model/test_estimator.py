@@ -539,6 +539,6 @@ def test_bad_questions_are_refused():
 
 
 def test_what_does_not_fit_in_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("treemax.models.language_model.estimator.available_bytes", lambda: 1000)
+    monkeypatch.setattr("treemax.memory.available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match="11 words at dimension 6"):
         small_model().fit(TEXTS)

@@ -98,7 +98,7 @@ def test_loss_is_chosen_by_the_form_of_y():
 def test_refuses_politely_what_would_not_fit():
     X = sp.csr_matrix(([1.0, 1.0], ([0, 1], [0, 1])), shape=(2, 2**24))
     with pytest.raises(
-        MemoryError, match=r"OneVsAll needs .* MB for 16,777,216 features x 2 labels.*fewer features"
+        MemoryError, match=r"OneVsAll for 16,777,216 features x 2 labels needs .* MB.*fewer features"
     ):
         OneVsAll(max_memory=0.1).fit(X, ["a", "b"])
     small = OneVsAll(max_memory=1e-5)
@@ -112,7 +112,7 @@ def test_refuses_politely_what_would_not_fit():
 
 def test_probabilities_that_would_not_fit_point_to_top_k(monkeypatch):
     model = OneVsAll().fit(np.eye(3), ["a", "b", "c"])
-    monkeypatch.setattr("treemax.models.base.available_bytes", lambda: 20)
+    monkeypatch.setattr("treemax.memory.available_bytes", lambda: 20)
     with pytest.raises(MemoryError, match="predict_topk"):
         model.predict_proba(np.eye(3))
 

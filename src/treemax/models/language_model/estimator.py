@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 import treemax
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex
-from treemax.memory import available_bytes, in_words
+from treemax.memory import check_fits
 from treemax.metrics import perplexity
 from treemax.models.base import TopK, TrainingInterrupted
 from treemax.models.finite import check_learned
@@ -248,12 +248,11 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         return self
 
     def _check_size(self, n_words: int, n_vectors: int) -> None:
-        needed, limit = 4 * padded(self.dimension) * (n_words + n_vectors), 0.8 * available_bytes()
-        if needed > limit:
-            raise MemoryError(
-                f"TreeLanguageModel needs {in_words(needed)} for {n_words:,} words at dimension {self.dimension}, more "
-                f"than the {in_words(limit)} it may use. Give it fewer words (min_count, max_words) or a smaller dimension."
-            )
+        check_fits(
+            4 * padded(self.dimension) * (n_words + n_vectors),
+            f"TreeLanguageModel for {n_words:,} words at dimension {self.dimension}",
+            "Give it fewer words (min_count, max_words) or a smaller dimension.",
+        )
 
     def _train(
         self, stream: Stream, vocabulary: Vocabulary, held_out: Stream | None, history: list[dict[str, float]]
@@ -413,12 +412,12 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     def predict_proba(self, contexts: Any) -> NDArray[np.float32]:
         """The probability of every word, in the order of `classes_`, to come after each context."""
         rows = self._contexts(contexts)
-        needed, available = 4 * len(rows) * len(self.vocabulary_), available_bytes()
-        if needed > 0.8 * available:
-            raise MemoryError(
-                f"predict_proba would need {in_words(needed)} for {len(rows):,} contexts x {len(self.vocabulary_):,} words, "
-                f"and {in_words(available)} is available: use predict_topk, or fewer contexts at a time."
-            )
+        n_words = len(self.vocabulary_)
+        check_fits(
+            4 * len(rows) * n_words,
+            f"predict_proba for {len(rows):,} contexts x {n_words:,} words",
+            "Use predict_topk, or fewer contexts at a time.",
+        )
         return self.model_.probabilities(rows, thread_count(self.n_jobs))
 
     def _check_ready(self) -> None:

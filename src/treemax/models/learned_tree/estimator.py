@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.memory import available_bytes, in_words
+from treemax.memory import check_fits
 from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import held_out_rows
 from treemax.models.hierarchies import WithHierarchy
@@ -213,12 +213,11 @@ class LearnedTree(WithHierarchy):
         check_number("beam", self.beam, whole=True, least=1)
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
-        needed, limit = 8 * padded(self.dimension) * n_labels, 0.8 * available_bytes()
-        if needed > limit:
-            raise MemoryError(
-                f"LearnedTree needs {in_words(needed)} for {n_labels:,} labels at dimension {self.dimension}, more than "
-                f"the {in_words(limit)} it may use. Give it fewer labels or a smaller dimension."
-            )
+        check_fits(
+            8 * padded(self.dimension) * n_labels,
+            f"LearnedTree for {n_labels:,} labels at dimension {self.dimension}",
+            "Give it fewer labels or a smaller dimension.",
+        )
 
     # --- learning ---------------------------------------------------------------------------------------
 

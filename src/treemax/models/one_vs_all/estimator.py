@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets, picked_targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
-from treemax.memory import available_bytes, in_words
+from treemax.memory import check_fits
 from treemax.models.base import TrainingInterrupted
 from treemax.models.calibration import Calibration, calibrated, labels_to_rank
 from treemax.models.held_out import Schedule
@@ -259,14 +259,12 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         )
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
-        needed = bytes_to_learn(n_features, n_labels, self.model_ if growing else None)
-        limit = 0.8 * available_bytes() if self.max_memory is None else self.max_memory * 1e9
-        if needed > limit:
-            raise MemoryError(
-                f"OneVsAll needs {in_words(needed)} for {n_features:,} features x {n_labels:,} labels, more than the "
-                f"{in_words(limit)} it may use (max_memory). Give it fewer features (hashing with fewer bits, "
-                "a larger min_df) or fewer labels."
-            )
+        check_fits(
+            bytes_to_learn(n_features, n_labels, self.model_ if growing else None),
+            f"OneVsAll for {n_features:,} features x {n_labels:,} labels",
+            "Give it fewer features (hashing with fewer bits, a larger min_df), fewer labels, or more max_memory.",
+            None if self.max_memory is None else self.max_memory * 1e9,
+        )
 
     # --- answering --------------------------------------------------------------------------------------
 

@@ -59,8 +59,8 @@ class LessSureOfSparseRows(OneVsAll):
 
 
 class LostInEmptyRows(OneVsAll):
-    def _probabilities(self, rows):
-        probabilities = super()._probabilities(rows)
+    def _probabilities_of(self, rows, ids):
+        probabilities = super()._probabilities_of(rows, ids)
         if not isinstance(rows, SparseRows):
             probabilities[~rows.any(axis=1)] = np.nan
         return probabilities

@@ -10,6 +10,7 @@ from sklearn.base import clone
 import treemax
 from treemax.inputs.labels import LabelIndex
 from treemax.inputs.rows import as_rows
+from treemax.models.label_tree import training
 from treemax.trees import (
     Tree,
     complete_tree,
@@ -332,15 +333,15 @@ def test_unit_rows_are_label_vectors_of_single_rows():
 
 def interrupted_after(monkeypatch, n_trees):
     """Ctrl-C while a tree is trained, after so many are ready."""
-    whole, count = treemax.LabelTree._train_tree, []
+    whole, count = training.train_nodes, []
 
-    def train_tree(self, *arguments):
+    def train_nodes(*arguments):
         if len(count) == n_trees:
             raise KeyboardInterrupt
         count.append(1)
-        return whole(self, *arguments)
+        return whole(*arguments)
 
-    monkeypatch.setattr(treemax.LabelTree, "_train_tree", train_tree)
+    monkeypatch.setattr(training, "train_nodes", train_nodes)
 
 
 def test_trees_that_are_ready_are_kept(monkeypatch, tmp_path):

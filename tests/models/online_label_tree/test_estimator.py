@@ -57,7 +57,7 @@ def assert_same_model(one, other, X):
     assert one.model_.random_state == other.model_.random_state
     np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
     np.testing.assert_array_equal(one.predict_topk(X, 5).labels, other.predict_topk(X, 5).labels)
-    first, second = one.model_._arrays(resume=True), other.model_.arrays(resume=True)
+    first, second = one.model_._arrays(resume=True), other.model_._arrays(resume=True)
     for name in ("bias", "bias_squares"):
         np.testing.assert_array_equal(first[name], second[name])
     for name in ("weights", "squares"):  # in another order, after loading

@@ -128,7 +128,7 @@ def pairs_of_nodes(one, other):
 def auxiliary_place(tree, node):
     """Where the auxiliary classifier of a node is, or None."""
     block = int(tree.nodes.last_block[node])
-    if block < 0 or tree.blocks.lanes[block] != kernels._ALL_LANES or tree.blocks.used[block] == LANES:
+    if block < 0 or tree.blocks.lanes[block] != kernels.ALL_LANES or tree.blocks.used[block] == LANES:
         return None
     return block * LANES + int(tree.blocks.used[block])
 
@@ -161,9 +161,9 @@ def assert_sound(tree, how, one_thread=True):
             children += own[:used].tolist()
             if blocks.following[block] < 0:
                 assert block == nodes.last_block[node]
-                assert blocks.lanes[block] in ((1 << used) - 1, kernels._ALL_LANES)
+                assert blocks.lanes[block] in ((1 << used) - 1, kernels.ALL_LANES)
             else:
-                assert used == LANES and blocks.lanes[block] == kernels._ALL_LANES
+                assert used == LANES and blocks.lanes[block] == kernels.ALL_LANES
             assert blocks.lock[block] == 0
             block = int(blocks.following[block])
         assert children == sorted(children, key=lambda child: nodes.place[child])
@@ -225,7 +225,7 @@ def assert_tables_are_sound(tree):
         assert not taken[start : start + (1 << bits)].any()
         taken[start : start + (1 << bits)] = True
         slots = tree.store.slots[start : start + (1 << bits)]
-        full = slots[slots != kernels._EMPTY]
+        full = slots[slots != kernels.EMPTY]
         assert len(full) == tree.blocks.filled[block] and 4 * len(full) <= 3 << bits
         assert len(np.unique(full >> np.uint64(32))) == len(full)
         records.append(full & np.uint64(0xFFFFFFFF))
@@ -249,7 +249,7 @@ def assert_free_lanes_are_alike(tree):
         start, bits = divmod(int(tree.blocks.table[block]), 64)
         parts = [tree.blocks.bias[block * LANES :][:LANES], tree.blocks.bias_squares[block * LANES :][:LANES]]
         for slot in tree.store.slots[start : start + (1 << bits)]:
-            if slot != kernels._EMPTY:
+            if slot != kernels.EMPTY:
                 parts += [*record(tree, slot & np.uint64(0xFFFFFFFF))]
         for part in parts:
             assert len(np.unique(part[lane:].view(np.uint32))) == 1
@@ -813,7 +813,7 @@ def test_tables_that_cannot_grow_lose_a_step_and_nothing_else():
     before = tree.n_records
     indices, values = np.arange(100, dtype=np.uint32), np.ones(100, dtype=np.float32)
     learner = (np.float32(1.0), *how.constants)
-    kernels._update_block(
+    kernels.update_block(
         0,
         np.uint32(1),
         indices,
@@ -841,12 +841,12 @@ def test_a_table_that_was_given_up_has_no_feature():
     learner = (np.float32(1.0), *how.constants)
     ones = np.ones(200, np.float32)
     for block in range(2):  # the second leaves a link to what the first has left
-        kernels._update_block(
+        kernels.update_block(
             block, np.uint32(1), features, ones, tree.blocks, tree.store, tree.counts, found, learner
         )
     assert (tree.blocks.table[:2] != old[:2]).all()
     stale = tree.blocks._replace(table=old)
     for block in range(2):
-        kernels._find_all(block, features[:1], stale, tree.store, found)
+        kernels.find_all(block, features[:1], stale, tree.store, found)
         assert found[0] == kernels._MISSING
     assert_tables_are_sound(tree)

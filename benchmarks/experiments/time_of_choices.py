@@ -30,7 +30,7 @@ def seconds(data: Data, calibrated: bool, cost: float | str) -> tuple[float, flo
     settings = {"model": "label-tree", "threads": 1, "verbose": 0, "cost": cost}
     loaded = driver.load(data, settings)
     no_rows = np.empty(0, dtype=np.uint32)
-    name = "treemax.models.label_tree.estimator.calibration_rows"
+    name = "treemax.models.label_tree.training.calibration_rows"
     with mock.patch(name, lambda *_: no_rows) if not calibrated else mock.MagicMock():
         start = time.process_time()
         model = driver.train(loaded, settings, None)

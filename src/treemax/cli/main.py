@@ -82,7 +82,7 @@ def _drop_output() -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(nowhere, sys.stdout.fileno())
         return
-    sys.stdout = None  # type: ignore[assignment]
+    sys.stdout = None
 
 
 def _replace_closed_streams() -> None:
@@ -94,7 +94,7 @@ def _replace_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
     if sys.stdout is None:
-        sys.stdout = io.TextIOWrapper(_ClosedOutput(), write_through=True)  # type: ignore[arg-type]
+        sys.stdout = io.TextIOWrapper(_ClosedOutput(), write_through=True)
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
 

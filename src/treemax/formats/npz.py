@@ -97,8 +97,8 @@ class _Column:
         self.archive = archive
         self.name = name
         try:
-            version = npy.read_magic(stream)  # type: ignore[no-untyped-call]
-            self.shape, fortran, self.dtype = _HEADERS[version](stream)  # type: ignore[no-untyped-call]
+            version = npy.read_magic(stream)
+            self.shape, fortran, self.dtype = _HEADERS[version](stream)
         except Exception as error:  # NumPy has Python read it, with whatever that may raise
             raise archive.error(f"array {name} has no readable header ({reason(error)})") from None
         if self.dtype.hasobject or self.dtype.names:

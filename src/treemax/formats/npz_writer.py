@@ -43,7 +43,7 @@ class _Spool:
         # A fixed date: the same examples give the same file.
         member = zipfile.ZipInfo(name + ".npy", (1980, 1, 1, 0, 0, 0))
         with archive.open(member, "w", force_zip64=True) as stream:
-            npy.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call]
+            npy.write_array_header_1_0(stream, header)
             append(stream, self._file)
         self._file.close()
 
@@ -121,7 +121,7 @@ class _FeatureSpools:
             values.starts.write(archive, "indptr")
             shape.write(archive, "shape")
             with archive.open(zipfile.ZipInfo("format.npy", (1980, 1, 1, 0, 0, 0)), "w") as stream:
-                npy.write_array(stream, np.array(b"csr"), allow_pickle=False)  # type: ignore[no-untyped-call]
+                npy.write_array(stream, np.array(b"csr"), allow_pickle=False)
 
 
 class _LabelSpools:

@@ -30,7 +30,7 @@ Form = Literal["vector", "lists", "indicator", "dense-indicator"]
 
 
 @dataclass(frozen=True, eq=False)
-class RaggedLabels(Sequence):
+class RaggedLabels(Sequence[Any]):
     """The labels of each row: row i has `values[indptr[i]:indptr[i+1]]`, integers or strings throughout.
 
     This is the form the readers give and the cheapest `y` to hand to an estimator. It also behaves as a

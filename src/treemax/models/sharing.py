@@ -58,7 +58,7 @@ def answers(
     """A method that answers questions: any number of threads may call it, while another learns."""
 
     @wraps(method)
-    def answer(self: Own, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def answer(self: Own, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self._asked(method, *args, **options)
 
     return answer
@@ -73,7 +73,7 @@ def answers_rows(
     def answer(self: Own, X: Any, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self._asked_rows(method, X, *args, **options)
 
-    return answer
+    return answer  # type: ignore[return-value]  # X may be given by name
 
 
 def at_rest(
@@ -82,7 +82,7 @@ def at_rest(
     """A method that looks at the whole model: learning waits until it is done, and asking goes on."""
 
     @wraps(method)
-    def look(self: Own, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def look(self: Own, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self._at_rest(method, *args, **options)
 
     return look

@@ -141,7 +141,7 @@ def _named(parent_of: ParentOf, names: list[Name]) -> ParentOf:
     stray = [node for node in parent_of if node not in inner and int(node) >= len(names)]
     if stray:
         raise ValueError(
-            f"Node {min(stray)} of the parent array has no children, so it must be a label, but there are only "  # type: ignore[type-var]
+            f"Node {min(stray)} of the parent array has no children, so it must be a label, but there are only "
             f"{len(names)}: labels that are strings are the first nodes, in sorted order. A label may be missing "
             "in y; a dictionary from child to parent, or edges, name the labels and need no order."
         )

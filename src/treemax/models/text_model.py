@@ -64,7 +64,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     Examples
     --------
-    >>> from treemax import OneVsAll
+    >>> from treemax import HashingText, OneVsAll, TextModel
     >>> model = TextModel(HashingText(bits=12), OneVsAll(passes=20))
     >>> model = model.fit(["red apple", "green pear", "fast car"], ["fruit", "fruit", "vehicle"])
     >>> model.predict(["apple"]).tolist()

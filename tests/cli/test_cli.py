@@ -652,17 +652,11 @@ def interrupted(command: str, data: Path, model: Path, delay: float) -> tuple[in
 def test_control_c_ends_with_130_and_leaves_a_model(tmp_path, command):
     data, model = tmp_path / "data.svm", tmp_path / "m.treemax"
     data.write_text("".join(f"{i % 50} {i % 50}:1 {50 + i % 7}:0.5\n" for i in range(20_000)))
-    for delay in (
-        3.0,
-        6.0,
-        12.0,
-        30.0,
-        60.0,
-    ):  # a busy machine may not have begun to learn when the signal comes
+    for delay in (3, 6, 12, 30, 60):  # a busy machine may not have begun to learn when the signal comes
         code, error = interrupted(command, data, model, delay)
-        assert code == 130 and "Traceback" not in error and error.startswith("Interrupted")
         if model.exists():
             break
+    assert code == 130 and "Traceback" not in error and error.startswith("Interrupted")
     assert treemax.load(model).predict(read_examples(data).rows[:2]).shape == (2,)
 
 

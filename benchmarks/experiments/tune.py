@@ -152,13 +152,14 @@ def trained(folder: Path, train: str, settings: dict[str, Any]) -> dict[str, Any
 
 
 def markdown(lines: list[Line]) -> str:
-    figures = [name for name in lines[0] if "@" in name]
-    show: dict[str, Callable[[float], str]] = {name: lambda value: f"{value:.4f}" for name in figures}
+    metrics = [name for name in lines[0] if "@" in name]
+    show: dict[str, Callable[[float], str]] = {name: lambda value: f"{value:.4f}" for name in metrics}
     show |= {"seconds": number, "mb": number, "us": number}
-    rows = [
-        [line["system"], *(form(line[name]) for name, form in show.items()), line["chosen"]] for line in lines
-    ]
-    return table(["system", *figures, "s", "MB", "us a row", "chosen"], rows)
+    rows = []
+    for line in lines:
+        figures = [form(line[name]) if name in line else "" for name, form in show.items()]
+        rows.append([line["system"], *figures, line["chosen"]])
+    return table(["system", *metrics, "s", "MB", "us a row", "chosen"], rows)
 
 
 def main() -> None:
@@ -180,9 +181,13 @@ def main() -> None:
     lines = searched(task, options.minutes, options.threads, options.metric, models)
     if task.data.has_text or task.data.sparse:
         for loss in options.losses.split(",") if options.losses != "none" else []:
-            lines.append(
-                autotuned(task, options.minutes, options.threads, loss, K if task.multi_label else 1)
-            )
+            try:
+                lines.append(
+                    autotuned(task, options.minutes, options.threads, loss, K if task.multi_label else 1)
+                )
+            except RuntimeError as error:  # it gives up when it has not trained once in its minutes
+                name = "fastText autotune" + ("" if loss == "auto" else f", {loss}")
+                lines.append({"system": name, "chosen": str(error).strip().splitlines()[-1]})
     name = f"tune-{options.suite}" + (f"-{options.limit}" if options.limit else "")
     keep(name, {"options": vars(options), "lines": lines})
     (RESULTS / f"{name}.md").write_text(markdown(lines) + "\n")

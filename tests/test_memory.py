@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +55,23 @@ def test_files_that_say_nothing_are_left_out_of_account(files, limit):
     files["/sys/fs/cgroup/memory.max"] = limit
     files["/sys/fs/cgroup/memory.current"] = "7"
     assert available_bytes() > 10**6  # all there is on the machine
+
+
+def test_windows_is_asked_by_its_own_calls(files, monkeypatch):
+    """Its structures as arrays of 64-bit words; that this is their layout only Windows can say."""
+
+    class Kernel32:
+        def GlobalMemoryStatusEx(self, status):
+            assert status._obj[0] == ctypes.sizeof(status._obj) == 64
+            status._obj[1:3] = 16_000_000, 5_000_000
+
+        def K32GetProcessMemoryInfo(self, process, counters, size):
+            assert counters._obj[0] == ctypes.sizeof(counters._obj) == size
+            counters._obj[1:3] = 9_000_000, 7_000_000
+
+    monkeypatch.setattr(memory.sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=Kernel32()), raising=False)
+    assert (available_bytes(), memory.used_bytes()) == (5_000_000, 7_000_000)
 
 
 @pytest.mark.parametrize(

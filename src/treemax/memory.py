@@ -13,7 +13,13 @@ def available_bytes() -> int:
     """Memory that can be had without swapping, also inside a container."""
     amounts = [_meminfo_available(), _cgroup_left()]
     known = [amount for amount in amounts if amount is not None]
-    return min(known) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if known:
+        return min(known)
+    if sys.platform == "win32":
+        status = (ctypes.c_uint64 * 8)(64)  # a MEMORYSTATUSEX, which begins with its size
+        ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+        return int(status[2])  # ullAvailPhys
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def in_words(n_bytes: float) -> str:
@@ -55,6 +61,12 @@ def used_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
+        if sys.platform == "win32":
+            counters = (ctypes.c_uint64 * 9)(
+                72
+            )  # PROCESS_MEMORY_COUNTERS of this process, whose handle is -1
+            ctypes.windll.kernel32.K32GetProcessMemoryInfo(ctypes.c_void_p(-1), ctypes.byref(counters), 72)
+            return int(counters[2])  # WorkingSetSize
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 EXTRAS ?= .venv-extras
 
-.PHONY: help demo test test-extras fuzz faults docs clean
+.PHONY: help demo lint check test test-extras fuzz faults docs clean
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -27,10 +27,15 @@ $(EXTRAS)/.ready: pyproject.toml constraints-extras.txt
 demo: $(VENV)/.ready  ## train the models on the embedded WordNet data and show one table
 	$(BIN)/treemax demo
 
-test: $(VENV)/.dev    ## the whole test suite, the linter and the type checker
+lint: $(VENV)/.dev    ## the linter, the formatter's check and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint           ## the linter, the type checker and the tests that are not slow: a minute
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test: lint            ## the same with the whole test suite
 	$(BIN)/python -m pytest -n auto
 
 test-extras: $(EXTRAS)/.ready  ## the tests of what needs an extra (PyTorch, Ray, data sets of Hugging Face)

@@ -4,6 +4,8 @@ import hashlib
 import os
 from pathlib import Path
 
+import pytest
+
 # Numba's cache does not notice an edited callee in another module: one cache per state of the kernels.
 _root = Path(__file__).parent.parent
 _package = _root / "src/treemax"
@@ -13,3 +15,12 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache" / _state.hex
 
 # Processes that tests start, and the workers of Ray, import what tests share and functions of test files by name.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_root), os.environ.get("PYTHONPATH")]))
+
+SLOW_FOLDERS = [_root / "tests" / name for name in ("benchmarks", "extras", "faults", "fuzz")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make check` leaves out what is marked as slow."""
+    for item in items:
+        if any(folder in item.path.parents for folder in SLOW_FOLDERS):
+            item.add_marker(pytest.mark.slow)

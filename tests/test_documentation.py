@@ -51,6 +51,7 @@ def named(page: Path) -> str:
 # --- sessions ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_PYTHON)
 def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -64,6 +65,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
             exec(compile(tree, f"docs/{name}.md", "exec"), namespace)
 
 
+@pytest.mark.slow
 def test_readme_answers_what_it_says(tmp_path, monkeypatch):
     """The answers beside the code of the README's first session."""
     monkeypatch.chdir(tmp_path)
@@ -84,6 +86,7 @@ def test_readme_answers_what_it_says(tmp_path, monkeypatch):
     assert answers["model.classes_"].tolist() == ["east", "north", "west"]
 
 
+@pytest.mark.slow
 def test_readme_shell_session_runs(tmp_path):
     printed = in_shell("\n".join(code for _, code in blocks(ROOT / "README.md", "bash")), tmp_path)
     shown = re.search(r"answers `(\{.*?\})`", (ROOT / "README.md").read_text())
@@ -273,6 +276,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_site_fetches_nothing_from_elsewhere(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 15
@@ -285,6 +289,7 @@ def test_site_fetches_nothing_from_elsewhere(site):
         assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
 
 
+@pytest.mark.slow
 def test_reference_has_every_public_name(site):
     import treemax
     import treemax.formats

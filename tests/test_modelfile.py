@@ -402,6 +402,7 @@ def test_content_is_on_disk_before_the_name_changes(small: Path, monkeypatch: py
     assert steps == ["file", "rename", "folder"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_kill_in_the_middle_of_a_save(small: Path) -> None:
     program = f"""
@@ -436,6 +437,7 @@ modelfile.write_model({str(small)!r}, {{}}, {{"w": np.ones(1_000_000)}})
     assert list(small.parent.iterdir()) == [small]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs locks on files")
 def test_what_others_write_is_no_stray(small: Path) -> None:
     """Neither what is being written, by this process or another, nor what only looks alike is removed."""
@@ -611,6 +613,7 @@ def test_a_repacked_or_compressed_archive_is_refused(small: Path) -> None:
             read_model(repacked)
 
 
+@pytest.mark.slow
 def test_every_truncation_is_refused(small: Path) -> None:
     content = small.read_bytes()
     for length in range(1, len(content)):
@@ -626,6 +629,7 @@ def test_trailing_bytes_are_refused(small: Path) -> None:
         read_model(small)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [0x01, 0x80, 0xFF])
 def test_every_flipped_byte_is_refused(small: Path, bits: int) -> None:
     content = small.read_bytes()
@@ -709,6 +713,7 @@ def test_an_enormous_header_is_refused_before_it_is_read(small: Path) -> None:
         read_model(small)
 
 
+@pytest.mark.slow
 def test_mutated_files_never_crash_the_process(small: Path) -> None:
     """Random damage, checksums never looked at, every array that comes out read to its end."""
     program = f"""

@@ -587,6 +587,7 @@ def test_a_stream_that_meets_a_malformed_line_keeps_what_it_learned(tmp_path):
 # --- processes: exit codes, pipes, signals --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_process_answers_from_standard_input(folder):
     command = [sys.executable, "-m", "treemax", "predict", folder / "text.treemax", "-", "--top", "1"]
     packed = gzip.compress((folder / "train.txt").read_bytes())
@@ -595,6 +596,7 @@ def test_a_process_answers_from_standard_input(folder):
     assert len(answer.stdout.splitlines()) == 100
 
 
+@pytest.mark.slow
 def test_a_process_says_what_is_wrong_without_a_traceback(folder, tmp_path):
     missing = process("fit", "missing.txt", "-o", tmp_path / "m.treemax")
     assert (missing.returncode, missing.stdout) == (1, "")
@@ -603,6 +605,7 @@ def test_a_process_says_what_is_wrong_without_a_traceback(folder, tmp_path):
     assert wrong.returncode == 2 and "Missing argument" in wrong.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
 @pytest.mark.parametrize(
     "arguments", [["predict", "MODEL", "DATA"], ["convert", "DATA", "-", "--format", "jsonl"]]
@@ -647,6 +650,7 @@ def interrupted(command: str, data: Path, model: Path, delay: float) -> tuple[in
     raise AssertionError("three interruptions were ignored")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
 @pytest.mark.parametrize("command", ["fit", "stream"])
 def test_control_c_ends_with_130_and_leaves_a_model(tmp_path, command):
@@ -748,6 +752,7 @@ def stopped_after(data: Path, folder: Path, n: int, monkeypatch, *options: str) 
     data.write_text(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["one-vs-all", "online-label-tree", "recall-tree", "lom-tree"])
 def test_a_stream_goes_on_from_its_checkpoint(tmp_path, monkeypatch, model):
     data, folder = tmp_path / "data.svm", tmp_path / "kept"
@@ -817,6 +822,7 @@ def test_a_model_without_a_place_is_written_elsewhere(tmp_path, monkeypatch):
         found.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell")
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),

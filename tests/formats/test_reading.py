@@ -491,6 +491,7 @@ def test_standard_output(tmp_path, monkeypatch, format):
     assert_same(read_examples(tmp_path / "data", format), examples)
 
 
+@pytest.mark.slow
 def test_pipe(tmp_path):
     write_examples(tmp_path / "data.svm", sparse_examples())
     code = "from treemax.formats import *; write_examples('-', open_examples('-'), 'xmc')"
@@ -621,6 +622,7 @@ def test_targets_that_are_no_files(tmp_path):
     assert link.is_symlink() and (tmp_path / "real.svm").is_file()
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path):
     """Reading in chunks needs far less than the file holds."""
     path = tmp_path / "data.svm"

@@ -53,6 +53,7 @@ def peak_of_reading(path: Path) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_reading_takes_the_same_memory_however_long_the_file(format, tmp_path):
     def parts(count: int):
@@ -175,6 +176,7 @@ def labelled_rows(n_rows, n_labels):
     return np.cos(np.outer(y + 1, np.arange(1, 9))).astype(np.float32), y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONLINE)
 def test_at_the_bound_new_labels_are_left_out_and_known_ones_are_learned(name, tmp_path):
     X, y = labelled_rows(200, 30)

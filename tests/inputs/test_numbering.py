@@ -78,6 +78,7 @@ def test_features_of_labels_may_have_large_ids():
     assert dense(given_vectors(([0, 1], matrix), index)) == [[1.0, 0.0], [0.0, 1.0]]
 
 
+@pytest.mark.slow
 def test_explanations_name_the_ids():
     X, y = example_data()
     matrix = sp.csr_matrix(X)

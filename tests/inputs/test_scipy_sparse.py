@@ -156,6 +156,7 @@ def test_the_callers_matrix_keeps_its_arrays_and_flags():
         assert all(a is b for a, b in zip(arrays, (X.indptr, X.indices, X.data)))
 
 
+@pytest.mark.slow
 def test_no_damage_ends_the_process():
     """The same in a process of its own, through an estimator, many at random: an access outside would kill it."""
     script = """

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from treemax.kernels import jit
 
 
@@ -15,6 +17,7 @@ def test_a_kernel_without_a_place_for_its_cache_is_compiled_all_the_same():
         assert decorate(made["double"])(21) == 42
 
 
+@pytest.mark.slow
 def test_kernels_just_compiled_give_the_bits_of_those_from_the_cache(tmp_path):
     """A kernel that is compiled may use other versions of the kernels it calls than one that comes from the cache does,
     unless they are part of it: the first training on a machine, or a worker's, would differ from the next."""

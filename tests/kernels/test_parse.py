@@ -77,6 +77,7 @@ def test_numbers_half_way_between_two(bits, side, places):
     assert_exact(texts)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.from_regex(r"\A[+-]?([0-9]{1,25}(\.[0-9]{0,25})?|\.[0-9]{1,25})([eE][+-]?[0-9]{1,2})?\Z"))
 def test_any_number(text):
@@ -179,6 +180,7 @@ for format, tight in {"svmlight": b"1:1 " * 99, "xmc": b"\\n" * 99, "vw": b"| a 
 """
 
 
+@pytest.mark.slow
 def test_nothing_outside_the_arrays(tmp_path):
     """The same kernels with every access checked."""
     cache = os.environ.get("NUMBA_CACHE_DIR", str(tmp_path)) + "-checked"

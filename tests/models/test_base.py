@@ -376,6 +376,7 @@ def test_the_share_done_is_known_without_a_bar(monkeypatch):
         OneVsAll(passes=2, verbose=0).fit(X, WORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or sys.platform == "win32", reason="no signals")
 def test_control_c_in_a_long_fit():
     script = """

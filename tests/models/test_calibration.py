@@ -148,6 +148,7 @@ def f1_of(ranked, hits, n_labels, threshold, always_one):
     return 2 * right / (answered + n_labels.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [-3.0, -0.5, 1.0])
 def test_no_other_threshold_has_a_much_larger_f1(shift):
     ranked, hits = answers(4000, 1.3, shift)
@@ -230,6 +231,7 @@ def test_first_answers_are_right_as_often_as_they_say(kind, several):
     assert error < 0.08 and error < calibration_error(raw.scores[:, 0], right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_multi_label_answer_has_a_good_f1_and_no_row_without_a_label(kind):
     X, y = noisy_texts(9000)

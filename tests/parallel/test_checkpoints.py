@@ -91,6 +91,7 @@ def test_another_training_does_not_see_it(change, tmp_path):
         assert model_bytes(clone(make).fit(X, y, **options), tmp_path / "second") == expected
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed(tmp_path):
     program = """
 import sys, numpy as np, treemax

@@ -162,11 +162,13 @@ assert interrupted > 20
 """
 
 
+@pytest.mark.slow
 def test_control_c_at_any_moment_leaves_nobody_locked_out():
     done = subprocess.run([sys.executable, "-c", CONTROL_C], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_child_finds_the_model_at_rest_and_the_locks_free():

@@ -131,6 +131,7 @@ def test_a_saved_tfidf_transforms_bit_for_bit(tmp_path: Path, options: dict[str,
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8))
 def test_any_vocabulary_comes_back(texts: list[str]) -> None:
@@ -398,6 +399,7 @@ def test_hashing_of_another_kind_is_refused(tmp_path: Path, change: dict[str, An
         load(tmp_path / "h.treemax")
 
 
+@pytest.mark.slow
 def test_kernels_stay_within_their_arrays(tmp_path: Path) -> None:
     """The tightest texts (words of one letter, lone bytes of each length) with bounds checked."""
     program = """

@@ -90,6 +90,7 @@ def test_many_words_in_small_batches(batch, monkeypatch):
     assert (found.tocoo().toarray() == expected.toarray()[:, column_of]).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     TEXTS, TEXTS, st.sampled_from(["l1", "l2", None]), st.booleans(), st.booleans(), st.sampled_from([None, 1, 3]), st.sampled_from([1, 2, 0.4])

@@ -393,6 +393,7 @@ assert kmeans_tree(vectors, arity=4, max_leaf=5).n_labels == 40
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [

@@ -155,6 +155,7 @@ def wordnet():
     return [[(text, row[0]) for text, row in zip(part.texts, part.labels)] for part in load_wordnet()]
 
 
+@pytest.mark.slow
 def test_clusters_are_better_than_chance_on_text(wordnet):
     train, test = wordnet
     counts = Counter(label for _, label in train)

@@ -604,6 +604,7 @@ def mutant(random):
     return arrays, link
 
 
+@pytest.mark.slow
 def test_what_is_accepted_stays_inside(tmp_path):
     """Mutants are refused, or searched without a step outside the arrays."""
     random = np.random.RandomState(0)

@@ -77,6 +77,7 @@ def little_room(monkeypatch):
 # --- the same model ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(
     "parameters",
@@ -413,6 +414,7 @@ def test_full_disk_leaves_the_model_as_it_was(tmp_path, monkeypatch):
     assert parts(model) == before and list(tmp_path.iterdir()) == [tmp_path / "data.npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills as on Unix")
 def test_killed_in_the_middle_leaves_no_files(tmp_path):
     write_examples(tmp_path / "data.npz", numbers(n_rows=3000))

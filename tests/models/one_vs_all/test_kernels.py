@@ -204,6 +204,7 @@ def test_arrays_that_point_outside_are_refused(damage):
         linear.LinearModel.from_parts({"layout": "packed-features"}, {**sound, **damage}, 2)
 
 
+@pytest.mark.slow
 def test_no_kernel_reaches_outside_its_arrays(tmp_path):
     """The battery's learning and predicting once more, with Numba checking every index."""
     program = """

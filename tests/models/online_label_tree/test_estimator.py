@@ -72,6 +72,7 @@ def parts(n_rows, cuts):
 # --- a stream is a stream --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from([name for name in VARIANTS if name != "warm"]),
@@ -148,6 +149,7 @@ for variant in variants:
 """
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_as_if_nothing_had_happened(tmp_path):
     X, y = data(5)
     sp.save_npz(tmp_path / "X.npz", X[60:])
@@ -289,6 +291,7 @@ def easy_problem(n_rows=3000, n_labels=100, n_features=300):
     return X, y
 
 
+@pytest.mark.slow
 def test_threads_learn_as_well_as_one():
     X, y = easy_problem()
     train, test = slice(0, 2500), slice(2500, None)
@@ -312,6 +315,7 @@ def test_threads_answer_the_same():
         np.testing.assert_array_equal(model.predict_proba(X), model.set_params(n_jobs=None).predict_proba(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["best-greedy", "complete", "one-level"])
 def test_answers_while_another_thread_learns(policy):
     """No crash, and every answer a sound one: probabilities that sum to one, in order."""

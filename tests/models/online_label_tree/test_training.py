@@ -349,6 +349,7 @@ def test_the_reference_is_proper_itself(policy):
 # --- properness and efficiency (Definitions 1 and 2) --------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(growths(), streams())
 def test_every_classifier_is_what_it_would_be_with_the_tree_given(how, stream):
@@ -452,6 +453,7 @@ def copied(tree, how, resume=True):
     return OnlineTree._from_arrays(arrays, tree.one_label, len(tree.leaf_of), tree.random_state, how.growth)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(growths(), streams(), st.integers(0, 70))
 def test_stopped_and_continued_is_never_stopped(how, stream, cut):
@@ -634,6 +636,7 @@ print(accepted)
 """
 
 
+@pytest.mark.slow
 def test_nothing_points_outside(tmp_path):
     """Sound trees, and mutants of them that are accepted, learn, grow and answer in a process whose kernels
     check every index; records lie in whole chunks, so that the index of the chunk is all there is to check."""
@@ -723,6 +726,7 @@ def wide_rows(random, n_rows, n_features, length):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["best-greedy", "complete", "one-level"])
 def test_tables_and_records_grow_many_times(policy):
     """Thousands of features a row, up to the last one there is, and more records than a chunk has."""
@@ -785,6 +789,7 @@ def test_numbers_beyond_all_bounds_break_nothing():
 # --- threads -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 4])
 @pytest.mark.parametrize("policy", ["best-greedy", "random", "complete", "one-level"])
 def test_threads_keep_the_structure_sound(policy, threads):
@@ -805,6 +810,7 @@ def test_threads_keep_the_structure_sound(policy, threads):
     np.testing.assert_array_equal(one[1], other[1])
 
 
+@pytest.mark.slow
 def test_tables_that_cannot_grow_lose_a_step_and_nothing_else():
     """What threads may do to each other: room that was planned is gone. Here nothing is planned at all."""
     how = PLAIN

@@ -342,6 +342,7 @@ def test_a_model_of_dense_rows_refuses_more_features(algorithm):
     np.testing.assert_array_equal(model.predict_proba(X), before)
 
 
+@pytest.mark.slow
 def test_threads_find_room_for_their_rows():
     """In a process of its own, which is ended should it go on for ever."""
     code = """

@@ -498,7 +498,10 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["fit", "DATA", "-o", "OUT", "--set", "passes=0"], "passes must be an integer at least 1, got 0"),
         (["fit", "DATA", "-o", "OUT", "--set", "loss=foo"], "loss must be 'auto' or one of"),
         (["fit", "DATA", "-o", "OUT", "--jobs", "0"], "n_jobs must be None or an integer other than zero"),
-        (["fit", "DATA", "-o", "OUT", "--set", "max_memory=1e-9"], "OneVsAll needs"),
+        (
+            ["fit", "DATA", "-o", "OUT", "--set", "max_memory=1e-9"],
+            "OneVsAll for 12 features x 3 labels needs",
+        ),
         (["predict", "MODEL", "FEATURES"], "the model was trained on text, but"),
         (["eval", "MODEL", "FEATURES"], "the model was trained on text, but"),
         (["stream", "FEATURES", "--start", "MODEL"], "the model was trained on text, but"),

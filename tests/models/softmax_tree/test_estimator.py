@@ -109,6 +109,7 @@ def test_the_objective_is_that_of_the_paper(missing, sparse, costs):
             assert math.isclose(tao.objective(), expected, rel_tol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1000),
@@ -251,7 +252,7 @@ def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
     tao, leaf_of = begun(X, y, 2, "balanced", TaoSettings(0.1, 5))
     for _ in tao.run(2, leaf_of):
         pass
-    assert all((own.rows == own).all() for own, own in zip(tao.leaf_rows, tao.sets[3:]))
+    assert all((learned.rows == own).all() for learned, own in zip(tao.leaf_rows, tao.sets[3:]))
     assert all((own.weights == 1).all() for own in tao.leaf_rows)
 
 

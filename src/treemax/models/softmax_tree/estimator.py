@@ -349,24 +349,8 @@ class SoftmaxTree(LabelClassifier):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        ids, probabilities = super()._top(rows, k)
-        if self.smoothing:
-            return ids, probabilities / np.float32(1.0 + self.smoothing * self._n_missing(rows)[:, None])
-        return ids, probabilities
-
-    def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        found = super()._probabilities(rows)
-        if not self.smoothing:
-            return found
-        missing = found == 0
-        found[missing] = self.smoothing
-        return found / found.sum(axis=1, keepdims=True)
-
-    def _n_missing(self, rows: Rows) -> NDArray[np.int64]:
-        """How many labels the leaves of each row do not have."""
-        ids, _ = self.model_.top_k(rows, min(self.model_.n_labels, self.model_.most_answers()))
-        return self.model_.n_labels - (ids >= 0).sum(axis=1)
+    def _search(self) -> float:
+        return self.smoothing
 
     def perplexity(self, X: Any, y: Any) -> Perplexity:
         """The perplexity of the labels over the rows whose label is in their leaf, and the share of those rows.

@@ -124,9 +124,25 @@ class SoftmaxTreeModel(FromAllProbabilities):
         return self.widest * len(self.structure.roots)
 
     def top_k(
-        self, rows: Rows, k: int, search: None = None, threads: int = 1
+        self, rows: Rows, k: int, search: float = 0.0, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k most probable classes of each row (-1 where the leaves have fewer), with their probabilities."""
+        """The k most probable classes of each row (-1 where the leaves have fewer), with their probabilities.
+
+        `search` is the smoothing: the weight of each class that the leaves do not have.
+        """
+        ids, probabilities = self._unsmoothed_top_k(rows, k, threads)
+        if search:
+            found, _ = self._unsmoothed_top_k(rows, self._n_possible(), threads)
+            n_missing = self.n_labels - (found >= 0).sum(axis=1)
+            return ids, probabilities / np.float32(1.0 + search * n_missing[:, None])
+        return ids, probabilities
+
+    def _n_possible(self) -> int:
+        return min(self.n_labels, self.most_answers())
+
+    def _unsmoothed_top_k(
+        self, rows: Rows, k: int, threads: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
 
         n_rows, size = len(rows), _rows_at_once(len(rows), max(k, self.most_answers()), threads)
@@ -140,12 +156,15 @@ class SoftmaxTreeModel(FromAllProbabilities):
         run_all((slice(start, start + size) for start in range(0, n_rows, size)), answer, threads)
         return ids, probabilities
 
-    def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label: zero for those that the leaves do not have."""
-        ids, scores = self.top_k(rows, min(self.n_labels, self.most_answers()), threads=threads)
+    def probabilities(self, rows: Rows, search: float = 0.0, threads: int = 1) -> NDArray[np.float32]:
+        """The probability of every label: without smoothing (`search`), zero for those that the leaves do not have."""
+        ids, scores = self._unsmoothed_top_k(rows, self._n_possible(), threads)
         out = np.zeros((len(rows), self.n_labels), np.float32)
         row, place = np.nonzero(ids >= 0)
         out[row, ids[row, place]] = scores[row, place]
+        if search:
+            out[out == 0] = search
+            out /= out.sum(axis=1, keepdims=True)
         return out
 
     # --- what differs between dense and sparse rows -----------------------------------------------------

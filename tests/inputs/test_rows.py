@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from treemax.inputs.rows import MAX_FEATURES, SparseRows, as_rows, read_only
-from treemax.kernels import soundness
+from treemax.kernels import validation
 
 TABLE = np.array([[0.0, 2.0, 0.0], [1.5, 0.0, -3.0], [0.0, 0.0, 0.0]])
 FORMATS = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
@@ -157,7 +157,7 @@ def test_empty_input_is_refused(make, shape, what):
 @given(hnp.arrays(np.uint32, st.tuples(st.integers(1, 5), st.integers(1, 40))))
 def test_whatever_is_not_finite_is_seen(bits):
     matrix = read_only(np.ascontiguousarray(bits).view(np.float32))
-    largest = soundness.largest_magnitude(matrix)
+    largest = validation.largest_magnitude(matrix)
     assert np.isfinite(largest) == np.isfinite(matrix).all()
     if np.isfinite(largest):
         assert largest == np.abs(matrix).max()
@@ -168,7 +168,7 @@ def test_whatever_is_not_finite_is_seen(bits):
 def test_special_numbers_at_any_place(special, at):
     matrix = np.ones((1, 37), np.float32)
     matrix[0, at] = special
-    largest = soundness.largest_magnitude(read_only(matrix))
+    largest = validation.largest_magnitude(read_only(matrix))
     np.testing.assert_equal(largest, np.abs(np.float32(special)) if not abs(special) < 1 else 1.0)
 
 

@@ -20,7 +20,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from treemax.inputs.rows import ascends, is_arrow, read_only
 from treemax.inputs.scipy_sparse import csr_parts
-from treemax.kernels import soundness
+from treemax.kernels import validation
 
 LONGEST_FIXED = 100  # characters of a label for which NumPy's strings, all as wide as the longest, are used
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # what a row of several labels may be
@@ -475,7 +475,7 @@ class LabelIndex:
         self._packed, self._values, self._size = (text, offsets), None, len(offsets) - 1
         _check_utf8(text, offsets)
         hashes = np.empty(self._size, dtype=np.uint64)
-        soundness.string_hashes(read_only(text), read_only(offsets), hashes)
+        validation.string_hashes(read_only(text), read_only(offsets), hashes)
         hashes.sort()
         if (hashes[1:] == hashes[:-1]).any():  # else no label can occur twice
             self._lookup()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array
 
 from treemax.inputs.scipy_sparse import csr_parts
-from treemax.kernels import dealing, soundness
+from treemax.kernels import row_copy, validation
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
 SMALLEST = 1e-10  # that the largest value of training rows may be
@@ -91,7 +91,7 @@ def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
     indices = np.empty(int(lengths.sum()), dtype=np.uint32)
     values = np.empty(len(indices), dtype=np.float32)
     first, last = rows.indptr[0], rows.indptr[-1]
-    dealing.copy_rows(
+    row_copy.copy_rows(
         rows.indptr, rows.indices[first:last], rows.values[first:last], numbers, indices, values
     )
     return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)
@@ -157,8 +157,8 @@ def as_rows(X: Any, name: str = "X") -> Rows:
         if sp.issparse(matrix):  # a data frame of sparse columns
             return _sparse_rows(matrix, name)
     matrix = read_only(matrix)
-    if not soundness.largest_magnitude(matrix) <= soundness.LARGEST:
-        row, column = np.argwhere(~(np.abs(matrix) <= soundness.LARGEST))[0]
+    if not validation.largest_magnitude(matrix) <= validation.LARGEST:
+        row, column = np.argwhere(~(np.abs(matrix) <= validation.LARGEST))[0]
         _refuse(matrix[row, column], row, column, name)
     return matrix
 
@@ -166,7 +166,7 @@ def as_rows(X: Any, name: str = "X") -> Rows:
 def check_can_be_learned(rows: Rows) -> None:
     """Refuse training rows whose values are all so small that their squares are lost, or nearly so."""
     values = rows.values[rows.indptr[0] : rows.indptr[-1]] if isinstance(rows, SparseRows) else rows
-    largest = float(soundness.largest_magnitude(values))
+    largest = float(validation.largest_magnitude(values))
     if 0 < largest < SMALLEST:
         raise ValueError(
             f"The largest value in X is {largest:.3g}: too small to learn from. Multiply X by a constant, for values of about one."
@@ -284,8 +284,8 @@ def _check_magnitudes(
     """Refuse sparse rows with a value that is no number, or too large a one."""
     first, last = int(indptr[0]), int(indptr[-1])
     own = read_only(values[first:last])
-    if not soundness.largest_magnitude(own) <= soundness.LARGEST:
-        at = first + int(np.argmin(np.abs(own) <= soundness.LARGEST))
+    if not validation.largest_magnitude(own) <= validation.LARGEST:
+        at = first + int(np.argmin(np.abs(own) <= validation.LARGEST))
         _refuse(values[at], int(np.searchsorted(indptr, at, side="right")) - 1, indices[at], name)
 
 
@@ -297,7 +297,7 @@ def _refuse(value: np.float32, row: int, column: int, name: str) -> None:
     else:
         what = f"the value {value:.3g}"
         advice = (
-            f"; at most {soundness.LARGEST:.0e} can be learned from. Scale the column, or leave the row out"
+            f"; at most {validation.LARGEST:.0e} can be learned from. Scale the column, or leave the row out"
         )
     raise ValueError(f"Input {name} contains {what} at row {row}, column {column}{advice}.")
 
@@ -315,7 +315,7 @@ def _usable_rows(X: Any) -> SparseRows | None:
             return None
         parts.append(read_only(part))
     indptr, indices, values = parts
-    if not soundness.is_sound(indptr, indices, values, *shape):
+    if not validation.is_sound(indptr, indices, values, *shape):
         return None
     return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1])
 

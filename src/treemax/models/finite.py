@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import read_only
-from treemax.kernels.soundness import largest_magnitude
+from treemax.kernels.validation import largest_magnitude
 
 LARGEST_WEIGHT = 1e18  # times the largest value of a feature, and added up over many, still a float32
 _SUMS = ("squares", "chunks", "cells")  # arrays with AdaGrad's sums, which may be as large as they like

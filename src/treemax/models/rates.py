@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows, read_only
-from treemax.kernels.soundness import LARGEST, largest_magnitude, squared_lengths
+from treemax.kernels.validation import LARGEST, largest_magnitude, squared_lengths
 
 SUMMED_TOGETHER = 1 << 20  # values whose squares are added up in one go
 MOST_RATE = (

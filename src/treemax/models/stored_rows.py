@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
-from treemax.kernels import dealing as kernels
-from treemax.kernels.soundness import squared_lengths
+from treemax.kernels import row_copy as kernels
+from treemax.kernels.validation import squared_lengths
 from treemax.models.rates import SUMMED_TOGETHER, mean_without_outliers, squared_sum
 from treemax.replacing import temporary_room
 

@@ -493,7 +493,7 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["fit", "DATA", "-o", "OUT", "--format", "svmlight"], "train.txt:1: the label is not an integer"),
         (["fit", "DATA", "-o", "OUT", "--format", "xmc"], "train.txt:1: the header is not three numbers"),
         (["fit", "DATA", "-o", "OUT", "--format", "jsonl"], "train.txt:1: not JSON"),
-        (["fit", "DATA", "-o", "OUT", "--format", "npz"], "train.txt: not a sound npz archive"),
+        (["fit", "DATA", "-o", "OUT", "--format", "npz"], "train.txt: not a valid npz archive"),
         (["fit", "DATA", "-o", "OUT", "--format", "vw"], "train.txt:1: "),
         (["fit", "DATA", "-o", "OUT", "--set", "passes=0"], "passes must be an integer at least 1, got 0"),
         (["fit", "DATA", "-o", "OUT", "--set", "loss=foo"], "loss must be 'auto' or one of"),
@@ -505,9 +505,9 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["predict", "MODEL", "FEATURES"], "the model was trained on text, but"),
         (["eval", "MODEL", "FEATURES"], "the model was trained on text, but"),
         (["stream", "FEATURES", "--start", "MODEL"], "the model was trained on text, but"),
-        (["fit", "EMPTY", "-o", "OUT", "--format", "fasttext"], "no examples in it"),
-        (["eval", "MODEL", "EMPTY", "--format", "fasttext"], "no examples in it"),
-        (["stream", "EMPTY", "--format", "fasttext"], "no examples in it"),
+        (["fit", "EMPTY", "-o", "OUT", "--format", "fasttext"], "has no examples"),
+        (["eval", "MODEL", "EMPTY", "--format", "fasttext"], "has no examples"),
+        (["stream", "EMPTY", "--format", "fasttext"], "has no examples"),
         (["eval", "MODEL", "UNLABELLED"], "no example has a label"),
         (["eval", "MODEL", "NUMBERED"], "strings"),
     ],
@@ -575,7 +575,7 @@ def test_lines_that_are_all_malformed_are_counted_before_the_error(tmp_path):
     data.write_text("bad\nworse\n")
     result = treemax_command("fit", data, "-o", tmp_path / "m.treemax", "--skip-bad")
     assert result.exit_code == 1
-    assert "Skipped 2 malformed lines" in result.stderr and "no examples in it" in result.stderr
+    assert "Skipped 2 malformed lines" in result.stderr and "has no examples" in result.stderr
 
 
 def test_a_stream_that_meets_a_malformed_line_keeps_what_it_learned(tmp_path):
@@ -830,9 +830,9 @@ def test_a_model_without_a_place_is_written_elsewhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("info MODEL >&-", 1, "Error: standard output: It is closed, and nothing can be written to it\n"),
+        ("info MODEL >&-", 1, "Error: standard output: The stream is closed\n"),
         ("info MODEL >/dev/full", 1, "Error: standard output: No space left on device\n"),
-        ("predict MODEL - <&-", 1, "Error: standard input: It is closed, and nothing can be read from it\n"),
+        ("predict MODEL - <&-", 1, "Error: standard input: The stream is closed\n"),
         ("info MODEL >&- 2>&- <&-", 1, ""),
         ("info MODEL 2>&- <&- >/dev/null", 0, ""),
     ],

@@ -142,14 +142,14 @@ def test_columns_of_labels(labels, expected):
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
-        ({"text": [1, 2]}, "text is not of strings, got int64"),
+        ({"text": [1, 2]}, "text does not hold strings, got int64"),
         ({"text": ["a", "b"], "features": [[1.0], [2.0]]}, "columns text and features"),
         ({"name": ["a", "b"]}, r"no column holds features: .* got name \(string\)"),
         ({"features": [[1.0], [1.0, 2.0]]}, "row 1: the list of features has 2 numbers, expected 1"),
-        ({"features": ["a", "b"]}, "features is not of lists of numbers, got string"),
-        ({"features": [["a"], ["b"]]}, "features is not of numbers, got string"),
-        ({"indices": [[1.5], [2.0]]}, "indices is not of lists of integers"),
-        ({"text": ["a", "b"], "labels": ["x", "y"]}, "labels is not of lists, got string"),
+        ({"features": ["a", "b"]}, "features does not hold lists of numbers, got string"),
+        ({"features": [["a"], ["b"]]}, "features does not hold numbers, got string"),
+        ({"indices": [[1.5], [2.0]]}, "indices does not hold lists of integers"),
+        ({"text": ["a", "b"], "labels": ["x", "y"]}, "labels does not hold lists, got string"),
         ({"text": ["a", "b"], "label": [True, False]}, "neither strings nor integers, got bool"),
         ({"text": ["a", "b"], "label": [b"x", b"y"]}, "neither strings nor integers, got binary"),
     ],
@@ -173,7 +173,7 @@ def test_wrong_columns_are_refused(columns, complaint, tmp_path):
         ({"indices": [[1], [2**32], [2]]}, "row 1: an index is out of range"),
         ({"indices": [[1], [None], [2]]}, "row 1: an index is missing"),
         ({"indices": [[1], [1, 2], [2]], "values": [[1.0], [1.0], [1.0]]}, "row 1: there are not as many values"),
-        ({"indices": [[1], [3, 3], [2]], "values": [[1.0], [3e38, 3e38], [1.0]]}, "row 1: values of one index add up"),
+        ({"indices": [[1], [3, 3], [2]], "values": [[1.0], [3e38, 3e38], [1.0]]}, "row 1: the sum of the values of one index overflows"),
         ({"text": ["a", "b", "c"], "labels": [["x"], ["y", None], []]}, "row 1: a label is missing"),
         ({"text": ["a", "b", "c"], "label": [1.0, 1.5, 2.0]}, "row 1: the label is neither"),
         ({"text": ["a", "b", "c"], "label": pa.array([1, 2**63, 2], pa.uint64())}, "row 1: the label is neither"),
@@ -196,7 +196,7 @@ def test_damaged_files_are_refused(kind, tmp_path):
     for number, damaged in enumerate((content[:-9], content[: len(content) // 2], content[:20], b"")):
         path = tmp_path / f"{number}.{kind}"
         path.write_bytes(damaged)
-        with pytest.raises(FormatError, match="not a sound"):
+        with pytest.raises(FormatError, match="not a valid"):
             read_examples(path)
 
 
@@ -422,7 +422,7 @@ def test_strings_that_are_not_utf8_are_skipped_by_row(kind, tmp_path):
 def test_names_of_columns_that_are_not_utf8(tmp_path):
     path = write(tmp_path / "data.parquet", pa.table({"text": ["a"], "colour": ["b"]}))
     path.write_bytes(path.read_bytes().replace(b"colour", b"c\xffl\xffur"))
-    with pytest.raises(FormatError, match=r"data\.parquet: not a sound Parquet file"):
+    with pytest.raises(FormatError, match=r"data\.parquet: not a valid Parquet file"):
         read_examples(path)
 
 
@@ -433,5 +433,5 @@ def test_an_arrow_file_that_claims_more_memory_than_there_is(tmp_path, monkeypat
         raise MemoryError
 
     monkeypatch.setattr("treemax.formats.arrow._validate", no_memory)
-    with pytest.raises(FormatError, match=r"data\.arrow: not a sound Arrow file \(out of memory"):
+    with pytest.raises(FormatError, match=r"data\.arrow: not a valid Arrow file \(out of memory"):
         read_examples(path)

@@ -159,7 +159,7 @@ def test_every_chunk_size_gives_the_same(tmp_path, monkeypatch, format, chunk_ro
     path = tmp_path / "data"
     write_examples(path, examples, format)
     monkeypatch.setattr("treemax.formats.streams.BLOCK_BYTES", 1000)  # many blocks even of a small file
-    monkeypatch.setattr("treemax.formats.npz._STRETCH_ROWS", 13)
+    monkeypatch.setattr("treemax.formats.npz._CHUNK_ROWS", 13)
     with open_examples(path, format, chunk_rows=chunk_rows) as reader:
         chunks = list(reader)
     assert [len(chunk) for chunk in chunks[:-1]] == [chunk_rows] * (len(chunks) - 1)
@@ -614,7 +614,7 @@ def test_targets_that_are_no_files(tmp_path):
     assert not Path("/dev/null").is_file()
     with pytest.raises(IsADirectoryError):
         write_examples(tmp_path, sparse_examples(), "svmlight")
-    with pytest.raises(ValueError, match="does not tell the format"):
+    with pytest.raises(ValueError, match="is not that of a format"):
         write_examples(tmp_path / "data", sparse_examples())
     link = tmp_path / "link.svm"
     link.symlink_to(tmp_path / "real.svm")

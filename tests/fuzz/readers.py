@@ -169,7 +169,7 @@ def check(case: File) -> str:
     if whole is None:
         assert in_chunks is None, "chunks are accepted of a file that is refused as a whole"
         if case.format not in ("parquet", "arrow"):  # pyarrow reads some files whose metadata are damaged
-            assert parsed(case.format, content) is None, "a sound file is refused"
+            assert parsed(case.format, content) is None, "a valid file is refused"
         return "refused" if lenient is None else "answered"
     assert lenient is not None, "a file is accepted, but not with skip_bad"
     assert in_chunks is not None, "a file is accepted as a whole, but not in chunks"

@@ -196,7 +196,7 @@ def test_an_empty_frame_is_refused():
         (5, "Expected 2D array"),
         (None, "not a table of numbers"),
         ("some text", "not a table of numbers"),
-        (["some text", "more"], "row 0 is the text 'some text'; make features of texts first"),
+        (["some text", "more"], "row 0 is the text 'some text'; vectorize texts first"),
         ([[1, 2], [3]], "row 1 has 1 values, row 0 has 2"),
         ([[1, 2], [3, "x"]], "row 1, column 1 is 'x'"),
         ([["1", "2"]], "row 0, column 0 is '1', a string"),

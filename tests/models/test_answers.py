@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import treemax
 from treemax.cli.main import commands
-from treemax.inputs.labels import LabelIndex, asked_ids
+from treemax.inputs.labels import LabelIndex, requested_ids
 from treemax.inputs.rows import as_rows
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree
@@ -108,17 +108,17 @@ def test_branches_below_the_threshold_stay_shut(monkeypatch):
 
 def test_ids_of_labels_asked_for():
     index = LabelIndex(["a", "b", "c"])
-    assert asked_ids(["c", "a"], index, 2).tolist() == [[2, 0], [2, 0]]
-    assert asked_ids(np.array([["b"], ["a"]]), index, 2).tolist() == [[1], [0]]
-    assert asked_ids([["b", None], ("a", "c")], index, 2).tolist() == [[1, -1], [0, 2]]
-    assert asked_ids([], index, 3).shape == (3, 0)
-    assert asked_ids((7, 5), LabelIndex([5, 7]), 1).tolist() == [[1, 0]]
+    assert requested_ids(["c", "a"], index, 2).tolist() == [[2, 0], [2, 0]]
+    assert requested_ids(np.array([["b"], ["a"]]), index, 2).tolist() == [[1], [0]]
+    assert requested_ids([["b", None], ("a", "c")], index, 2).tolist() == [[1, -1], [0, 2]]
+    assert requested_ids([], index, 3).shape == (3, 0)
+    assert requested_ids((7, 5), LabelIndex([5, 7]), 1).tolist() == [[1, 0]]
     for wrong, words in [
         ("a", "list of labels"), (3, "list of labels"), (["a", "x"], "'x'"), ([["a"], ["a", "b"]], "one length"),
         ([["a"]], r"rows \(2\)"), ([["a"], "b"], "one list"), ([None], "None"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=words):
-            asked_ids(wrong, index, 2)
+            requested_ids(wrong, index, 2)
 
 
 @pytest.mark.parametrize("n_trees", [1, 3])

@@ -113,7 +113,7 @@ def evaluate(
             n += len(examples)
             scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))
     if n + left_out == 0:
-        raise ValueError(f"{reader.name}: no examples in it")
+        raise ValueError(f"{reader.name}: has no examples")
     result = scores.result() if n else {"n_unlabelled": 0}
     if result["n_unlabelled"] == n:
         raise ValueError(f"{reader.name}: no example has a label, so there is nothing to measure against")

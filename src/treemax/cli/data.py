@@ -53,7 +53,7 @@ def read_whole(reader: Reader) -> Examples:
     """All of DATA, which must not be empty."""
     examples = reader.read_all()
     if len(examples) == 0:
-        raise FormatError(f"{reader.name}: no examples in it")
+        raise FormatError(f"{reader.name}: has no examples")
     return examples
 
 

@@ -73,7 +73,7 @@ class _ClosedOutput(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        raise OSError(errno.EBADF, "It is closed, and nothing can be written to it", "standard output")
+        raise OSError(errno.EBADF, "The stream is closed", "standard output")
 
 
 def _drop_output() -> None:

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, and tables and data sets that are at hand already. See `treemax.inputs.arrow_columns` for the columns."""
+"""Read and write Parquet and Arrow files, Arrow tables and data sets. `treemax.inputs.arrow_columns` defines the columns."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from treemax.extras import imported
 from treemax.formats.errors import BadLines, FormatError, reason
 from treemax.formats.examples import Examples, keep_where, rechunk
 from treemax.formats.options import Options
-from treemax.formats.streams import Source, seekable
-from treemax.inputs.arrow_columns import Trouble, labels_of, layout_of, rows_of, texts_of
+from treemax.formats.streams import LineReader, seekable
+from treemax.inputs.arrow_columns import RowErrors, labels_of, layout_of, rows_of, texts_of
 from treemax.inputs.rows import SparseRows
 
 BATCH_ROWS = 4096
-GROUP_ROWS = 16_384  # rows of a row group that is written
-_LOOK_AHEAD = 16  # chunks held while it is not known whether labels are strings or integers
+GROUP_ROWS = 16_384  # per row group written
+_LOOK_AHEAD = 16  # chunks buffered until a label shows whether labels are strings or integers
 
 
-def read_parquet(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of a Parquet file, batch by batch."""
+def read_parquet(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of a Parquet file in batches."""
     imported("pyarrow", "Parquet", "arrow")
     from pyarrow import parquet
 
-    with seekable(source) as file, _sound("Parquet file", source.name):
+    with seekable(source) as file, _reading_errors("Parquet file", source.name):
         opened = parquet.ParquetFile(file, pre_buffer=False)
         wanted = _layout(opened.schema_arrow, source.name).wanted
         batches = opened.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False)
         yield from _examples(opened.schema_arrow, batches, options, bad)
 
 
-def read_arrow(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of an Arrow file (also known as Feather), or of an Arrow stream in a file, batch by batch."""
+def read_arrow(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of an Arrow (Feather) file or an Arrow IPC stream in batches."""
     imported("pyarrow", "Arrow", "arrow")
     from pyarrow import ipc
 
-    with seekable(source) as file, _sound("Arrow file", source.name):
+    with seekable(source) as file, _reading_errors("Arrow file", source.name):
         whole = file.read(6) == b"ARROW1"
         file.seek(0)
         if whole:
@@ -47,12 +47,12 @@ def read_arrow(source: Source, options: Options, bad: BadLines) -> Iterator[Exam
             batches = map(opened.get_batch, range(opened.num_record_batches))
         else:
             opened = batches = ipc.open_stream(file)
-        yield from _examples(opened.schema, _cut(batches), options, bad)
+        yield from _examples(opened.schema, _split_batches(batches), options, bad)
 
 
 @contextmanager
-def _sound(what: str, name: str) -> Iterator[None]:
-    """What pyarrow says of a damaged file, with the name of the file."""
+def _reading_errors(what: str, name: str) -> Iterator[None]:
+    """Raise errors of pyarrow as FormatError with the name of the file."""
     import pyarrow
 
     try:
@@ -60,7 +60,7 @@ def _sound(what: str, name: str) -> Iterator[None]:
     except FormatError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError, TypeError, LookupError) as error:
-        raise FormatError.at(name, None, f"not a sound {what} ({reason(error)})") from None
+        raise FormatError.at(name, None, f"not a valid {what} ({reason(error)})") from None
 
 
 def _layout(schema: Any, name: str) -> Any:
@@ -71,25 +71,25 @@ def _layout(schema: Any, name: str) -> Any:
 
 
 def _examples(schema: Any, batches: Iterable[Any], options: Options, bad: BadLines) -> Iterator[Examples]:
-    """Batches as examples; rows that cannot be used are reported, and left out."""
+    """Convert batches to examples; invalid rows are reported and dropped."""
     layout = _layout(schema, bad.name)
     n_read, width, dense_width = 0, options.n_features or 1, options.n_features
     for batch in batches:
         _validate(batch)
-        trouble = Trouble()
+        errors = RowErrors()
         try:
-            labels = labels_of(batch, layout, trouble)
+            labels = labels_of(batch, layout, errors)
             if layout.kind == "text":
-                examples = Examples(labels, texts=texts_of(batch, layout, trouble))
+                examples = Examples(labels, texts=texts_of(batch, layout, errors))
             else:
-                examples = Examples(labels, rows_of(batch, layout, trouble, dense_width))
+                examples = Examples(labels, rows_of(batch, layout, errors, dense_width))
         except ValueError as error:
             raise FormatError.at(bad.name, None, f"rows {n_read} and following: {error}") from None
-        for row in sorted(trouble.of_row):
-            bad.report(None, f"row {n_read + row}: {trouble.of_row[row]}")
-        if trouble.of_row:
+        for row in sorted(errors.messages):
+            bad.report(None, f"row {n_read + row}: {errors.messages[row]}")
+        if errors.messages:
             keep = np.ones(len(examples), dtype=bool)
-            keep[list(trouble.of_row)] = False
+            keep[list(errors.messages)] = False
             examples = keep_where(examples, keep)
         if isinstance(examples.rows, np.ndarray) and len(examples):
             dense_width = examples.rows.shape[1]
@@ -100,11 +100,11 @@ def _examples(schema: Any, batches: Iterable[Any], options: Options, bad: BadLin
         n_read += batch.num_rows
         yield examples
     if n_read == 0:
-        yield from _examples_of_nothing(schema, options, bad)
+        yield from _empty_examples(schema, options, bad)
 
 
 def _validate(batch: Any) -> None:
-    """Refuse a batch that points anywhere, as in a damaged file. Strings that are not UTF-8 are for later, row by row."""
+    """Raise for a batch with invalid offsets. Invalid UTF-8 is reported later, row by row."""
     import pyarrow
 
     try:
@@ -117,7 +117,7 @@ def _validate(batch: Any) -> None:
 
 
 def _as_bytes(column: Any) -> Any:
-    """Strings, or lists of strings, as bytes: the same buffers under another type."""
+    """View strings, or lists of strings, as binary, without a copy."""
     import pyarrow
 
     kind, raw = column.type, {"string": pyarrow.binary(), "large_string": pyarrow.large_binary()}
@@ -128,30 +128,30 @@ def _as_bytes(column: Any) -> Any:
     return column
 
 
-def _examples_of_nothing(schema: Any, options: Options, bad: BadLines) -> Iterator[Examples]:
+def _empty_examples(schema: Any, options: Options, bad: BadLines) -> Iterator[Examples]:
     import pyarrow
 
     layout = _layout(schema, bad.name)
     batch = pyarrow.RecordBatch.from_pylist([], schema=schema)
-    labels = labels_of(batch, layout, Trouble())
+    labels = labels_of(batch, layout, RowErrors())
     if layout.kind == "text":
         yield Examples(labels, texts=[])
     else:
-        yield Examples(labels, rows_of(batch, layout, Trouble()))
+        yield Examples(labels, rows_of(batch, layout, RowErrors()))
 
 
-def _cut(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches of at most so many rows, as views: one file may be one batch."""
+def _split_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Split batches into views of at most BATCH_ROWS rows: a file may be one batch."""
     for batch in batches:
         for start in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(start, BATCH_ROWS)
 
 
-# --- tables and data sets in Python --------------------------------------------------------------------
+# --- tables and data sets in memory --------------------------------------------------------------------
 
 
 class Tables:
-    """What is not a file, as if it were one: a table, batches, a data set of pyarrow or of Hugging Face."""
+    """Reader of an Arrow table, record batches, or a data set of pyarrow or Hugging Face."""
 
     def __init__(self, given: Any) -> None:
         self.name = f"the {type(given).__name__}"
@@ -160,10 +160,10 @@ class Tables:
         self._given = given
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no file to close."""
 
     def read(self, options: Options, bad: BadLines) -> Iterator[Examples]:
-        """The examples, batch by batch."""
+        """Yield the examples in batches."""
         import pyarrow
 
         batches = _batches_of(self._given)
@@ -171,36 +171,36 @@ class Tables:
         if first is None:
             schema = getattr(self._given, "schema", None)
             if not isinstance(schema, pyarrow.Schema):
-                raise FormatError.at(self.name, None, "no examples in it")
+                raise FormatError.at(self.name, None, "has no examples")
             yield from _examples(schema, [], options, bad)
             return
-        yield from _examples(first.schema, _cut(chain([first], batches)), options, bad)
+        yield from _examples(first.schema, _split_batches(chain([first], batches)), options, bad)
 
 
 def is_tabular(thing: Any) -> bool:
-    """Whether it gives Arrow's batches: something of pyarrow, of Hugging Face, or with Arrow's protocol."""
-    return _gives_batches(thing) is not None or _is_split(thing)
+    """Return whether `thing` yields Arrow batches: pyarrow, Hugging Face, or Arrow's PyCapsule protocol."""
+    return _batch_iterator(thing) is not None or _is_split(thing)
 
 
 def _is_split(thing: Any) -> bool:
     return (
         isinstance(thing, Mapping)
         and bool(thing)
-        and all(_gives_batches(part) is not None for part in thing.values())
+        and all(_batch_iterator(part) is not None for part in thing.values())
     )
 
 
-def _gives_batches(thing: Any) -> Callable[[Any], Iterator[Any]] | None:
-    """How to get the batches out of it."""
-    if hasattr(thing, "__arrow_c_stream__"):  # tables, readers, frames of polars and pandas
+def _batch_iterator(thing: Any) -> Callable[[Any], Iterator[Any]] | None:
+    """Return the function that iterates over the batches of `thing`, or None."""
+    if hasattr(thing, "__arrow_c_stream__"):  # tables, readers, polars and pandas frames
         return _from_stream
     if hasattr(thing, "__arrow_c_array__") and hasattr(thing, "schema"):
         return lambda batch: iter([batch])
-    if hasattr(thing, "to_batches") and hasattr(thing, "schema"):  # a data set of pyarrow
+    if hasattr(thing, "to_batches") and hasattr(thing, "schema"):  # a pyarrow data set
         return lambda dataset: iter(dataset.to_batches(batch_size=BATCH_ROWS))
     if hasattr(thing, "with_format") and hasattr(
         thing, "iter"
-    ):  # a data set of Hugging Face, whole or streamed
+    ):  # a Hugging Face data set, loaded or streamed
         return _from_hugging_face
     return None
 
@@ -211,7 +211,7 @@ def _batches_of(thing: Any) -> Iterator[Any]:
             f"The data has the splits {', '.join(thing)}: choose one, such as data[{next(iter(thing))!r}]."
         )
     imported("pyarrow", type(thing).__name__, "arrow")
-    found = _gives_batches(thing)
+    found = _batch_iterator(thing)
     assert found is not None
     return found(thing)
 
@@ -234,7 +234,7 @@ def _from_hugging_face(thing: Any) -> Iterator[Any]:
 
 
 def write_parquet(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """Columns text, or features (dense), or indices and values (sparse), and labels as lists."""
+    """Write the columns text, features (dense), or indices and values (sparse), and labels as lists."""
     imported("pyarrow", "Parquet", "arrow")
     from pyarrow import parquet
 
@@ -242,7 +242,7 @@ def write_parquet(chunks: Iterable[Examples], target: IO[bytes]) -> None:
 
 
 def write_arrow(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """The same columns as an Arrow file."""
+    """Write the columns of `write_parquet` as an Arrow file."""
     imported("pyarrow", "Arrow", "arrow")
     from pyarrow import ipc
 
@@ -258,7 +258,9 @@ def _write(chunks: Iterable[Examples], new_writer: Callable[[Any], Any]) -> None
             break
         waiting.append(group)
     if not waiting:
-        raise ValueError("There are no examples to write: a table without a row does not know its columns.")
+        raise ValueError(
+            "There are no examples to write: without a row, the columns of the table are unknown."
+        )
     schema = _schema(waiting[-1])
     with new_writer(schema) as writer:
         for group in chain(waiting, groups):

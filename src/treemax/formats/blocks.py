@@ -1,4 +1,4 @@
-"""Blocks of lines through the parsing kernels: scratch arrays, doubtful numbers, malformed lines."""
+"""Calls of the parsing kernels on blocks of lines: scratch arrays, deferred numbers, malformed lines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from treemax.formats.errors import BadLines, shown
 from treemax.kernels import parse
 
-_QUESTIONS = 4096  # doubtful numbers asked about at a time
-_BAD = 256  # malformed lines of a block that are looked at one by one; further ones are only counted
+_DEFERRED = 4096  # numbers per call that the kernel cannot round exactly and Python parses
+_BAD = 256  # malformed lines of a block that are reported one by one; further ones are only counted
 
-_WHAT = {
+_MESSAGES = {
     parse.BAD_LABEL: "the label is not an integer",
     parse.LABEL_RANGE: "the label is out of range ({labels})",
     parse.BAD_INDEX: "expected index:value, the index a whole number",
@@ -23,13 +23,13 @@ _WHAT = {
     parse.BAD_VALUE: "the value is not a finite number",
     parse.VALUE_RANGE: "the value is too large for float32",
     parse.NO_BAR: "no '|' before the features",
-    parse.SUM_RANGE: "the values of one index add up to more than float32 holds",
+    parse.SUM_RANGE: "the sum of the values of one index overflows float32",
 }
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Labels and indices of a file go from the first to, not including, the second."""
+    """Half-open ranges of the labels and of the indices of a file."""
 
     first_label: int
     label_limit: int
@@ -37,8 +37,8 @@ class Limits:
     index_limit: int
 
     def describe(self, error: int) -> str:
-        """What is wrong, in words."""
-        return _WHAT[error].format(
+        """Return the message of an error code."""
+        return _MESSAGES[error].format(
             labels=f"{self.first_label} to {self.label_limit - 1}",
             indices=f"{self.first_index} to {self.index_limit - 1}",
         )
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The rows of a block, and the line each was on."""
+    """The rows of a block and their line numbers."""
 
     lines: NDArray[np.int64]
     label_starts: NDArray[np.int64]
@@ -57,16 +57,16 @@ class Parsed:
 
 
 class Scratch:
-    """Arrays for the kernels, reused from block to block and made larger when a block is."""
+    """Work arrays of the kernels, reused between blocks and grown on demand."""
 
     def __init__(self) -> None:
         self.size = -1
-        self.questions = np.empty((_QUESTIONS, 2), dtype=np.int64)
+        self.deferred = np.empty((_DEFERRED, 2), dtype=np.int64)
         self.bad = np.empty((_BAD, 3), dtype=np.int64)
         self.counts = np.zeros(8, dtype=np.int64)
 
     def fit(self, n_bytes: int) -> None:
-        """Make room for what a block of `n_bytes` can hold. Memory never touched costs nothing."""
+        """Allocate for a block of `n_bytes`. Pages that are never touched cost nothing."""
         if n_bytes <= self.size:
             return
         rows, labels, values = parse.capacity(n_bytes)
@@ -84,14 +84,14 @@ class Scratch:
 
     @property
     def outputs(self) -> tuple[NDArray[Any], ...]:
-        """Arrays in the order in which the kernels take them, after those for the lines."""
+        """The output arrays in the order of the kernels' parameters, after those for the lines."""
         return (
             self.label_starts, self.labels, self.row_starts, self.indices, self.values,
             self.keys, self.spare, self.row_values,
         )  # fmt: skip
 
     def parsed(self, first: int) -> Parsed:
-        """What the kernel has left, copied."""
+        """Return a copy of the kernel's results."""
         n_rows, n_labels, n_values = map(int, self.counts[2:5])
         return Parsed(
             self.lines[:n_rows] + first,
@@ -103,23 +103,23 @@ class Scratch:
         )
 
     def run(self, block: NDArray[np.uint8], kernel: Callable[..., None]) -> None:
-        """Call the kernel until it has no questions; `kernel` gets the arguments that all kernels end with."""
+        """Call the kernel until it defers no number; `kernel` gets the last arguments of all kernels."""
         at: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        answers: NDArray[np.float64] = np.empty(0, dtype=np.float64)
+        known: NDArray[np.float64] = np.empty(0, dtype=np.float64)
         while True:
-            kernel(at, answers, self.questions, self.bad, self.counts)
-            asked = self.questions[: min(int(self.counts[1]), _QUESTIONS)]
-            if not len(asked):
+            kernel(at, known, self.deferred, self.bad, self.counts)
+            deferred = self.deferred[: min(int(self.counts[1]), _DEFERRED)]
+            if not len(deferred):
                 return
-            fresh = [float(block[start:stop].tobytes()) for start, stop in asked]
+            parsed = [float(block[start:stop].tobytes()) for start, stop in deferred]
             with np.errstate(over="ignore"):
-                rounded = np.array(fresh).astype(np.float32).astype(np.float64)
-            at, answers = np.concatenate([at, asked[:, 0]]), np.concatenate([answers, rounded])
+                rounded = np.array(parsed).astype(np.float32).astype(np.float64)
+            at, known = np.concatenate([at, deferred[:, 0]]), np.concatenate([known, rounded])
             order = np.argsort(at)
-            at, answers = at[order], answers[order]
+            at, known = at[order], known[order]
 
     def report(self, block: NDArray[np.uint8], first: int, limits: Limits, bad: BadLines) -> None:
-        """Pass on what the kernel says of malformed lines."""
+        """Report the malformed lines that the kernel found."""
         n_bad = int(self.counts[5])
         for line, place, error in self.bad[: min(n_bad, _BAD)].tolist():
             bad.report(first + line, f"{limits.describe(error)}, got {shown(_token(block, place))}")
@@ -127,13 +127,13 @@ class Scratch:
 
 
 def _token(block: NDArray[np.uint8], place: int) -> bytes:
-    """What stands at `place`, up to the next blank."""
+    """Return the token at `place`, up to the next white space."""
     line = block[place : place + 200].tobytes().split(b"\n", 1)[0]
     return (line.split(None, 1) or [b""])[0]
 
 
 class BlockParser:
-    """Parses blocks of XMC or svmlight lines."""
+    """Parser of blocks of XMC or svmlight lines."""
 
     def __init__(self, limits: Limits, keep_blank: bool) -> None:
         self._limits = limits
@@ -141,7 +141,7 @@ class BlockParser:
         self._scratch = Scratch()
 
     def parse(self, block: NDArray[np.uint8], first: int, bad: BadLines) -> Parsed:
-        """The rows of `block`, whose first line has the number `first`."""
+        """Parse `block`, whose first line has the number `first`."""
         scratch, limits = self._scratch, self._limits
         scratch.fit(len(block))
         scratch.run(

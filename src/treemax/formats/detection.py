@@ -1,4 +1,4 @@
-"""Which format a file has: by its name, else by its first lines."""
+"""Detect the format of a file by its name, else by its first lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from treemax.formats.errors import FormatError, shown
 from treemax.formats.options import FORMATS
-from treemax.formats.streams import Source, shards_of
+from treemax.formats.streams import LineReader, shards_of
 
 _SUFFIXES = {
     ".fasttext": "fasttext",
@@ -25,7 +25,7 @@ _SUFFIXES = {
     ".pq": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
-}  # `.txt` says nothing: fastText and the XMC repository both use it
+}  # not `.txt`, which fastText and the XMC repository both use
 
 _NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _NUMBERS = _NUMBER + rb"(?:," + _NUMBER + rb")*"
@@ -44,37 +44,37 @@ _LINES = {  # tried in this order; each looks at the start of the line only
 
 
 def format_of_name(path: str | os.PathLike[str]) -> str | None:
-    """The format that a file's name tells (`.gz` left out of account), if it tells one."""
+    """Return the format for the extension of a file (ignoring `.gz`), or None."""
     name = Path(path).name.lower().removesuffix(".gz")
     return _SUFFIXES.get(Path(name).suffix)
 
 
-def format_of_source(source: Source, holds_text: bool = False) -> str:
-    """The format of a file that is open: by its name, else by its first lines.
+def format_of_source(source: LineReader, holds_text: bool = False) -> str:
+    """Detect the format of an open file by its name, else by its first lines.
 
-    Where it is known to hold text, lines that are not JSON are taken as they are, whatever they look like.
+    With `holds_text`, lines that are not JSON are read as text, even if they look like another format.
     """
     by_name = format_of_name(source.path) if source.path is not None else None
     if by_name is not None:
         return by_name
     head = source.peek()
-    line = _first_telling_line(head)
+    line = _first_informative_line(head)
     if holds_text:
         return "jsonl" if _LINES["jsonl"].match(line) else "fasttext"
     for name, pattern in _LINES.items():
-        # A line of fastText may do without a label; that of another tells.
+        # A line of fastText may have no label; look for one on any line.
         if pattern.match(line) or (name == "fasttext" and _ANY_LABELLED.search(head)):
             return name
     raise FormatError.at(
         source.name,
         None,
         f"cannot tell the format from {shown(line) if line else 'an empty file'}; "
-        f"name it, one of {', '.join(FORMATS)}",
+        f"pass format, one of {', '.join(FORMATS)}",
     )
 
 
-def _first_telling_line(head: bytes) -> bytes:
-    """The first line that is not blank, not a comment and not a row of svmlight without features."""
+def _first_informative_line(head: bytes) -> bytes:
+    """Return the first line that is not blank, a comment, or an svmlight row without features."""
     for line in head.split(b"\n"):
         if line.strip() and not line.lstrip().startswith(b"#") and not _ONLY_LABELS.match(line):
             return line
@@ -82,21 +82,21 @@ def _first_telling_line(head: bytes) -> bytes:
 
 
 def detect_format(path: str | os.PathLike[str]) -> str:
-    """The format of the file at `path`: by its name, else by its first lines.
+    """Detect the format of the file at `path` by its name, else by its first lines.
 
     >>> detect_format("train.svm.gz")
     'svmlight'
     """
     if str(path) == "-":
         raise ValueError(
-            "What standard input holds is only known once it is read: open it with format='auto'."
+            "The format of standard input is only known once it is read: open it with format='auto'."
         )
     by_name = format_of_name(path)
     if by_name is not None:
         return by_name
     if Path(path).is_dir():
         return detect_format(shards_of(path)[0])
-    source = Source(path)
+    source = LineReader(path)
     try:
         return format_of_source(source)
     finally:

@@ -1,9 +1,9 @@
-"""What a reader says of a file that is not what it should be."""
+"""Errors of malformed files."""
 
 from __future__ import annotations
 
-REMEMBERED = 10  # messages of skipped lines; the count goes on
-LONGEST = 400  # characters of what a message says after the name: files may bring names of any length along
+MAX_MESSAGES = 10  # kept of skipped lines; all are counted
+MAX_MESSAGE_LENGTH = 400  # characters after the name of the file: messages quote names of any length
 
 
 class FormatError(ValueError):
@@ -11,13 +11,13 @@ class FormatError(ValueError):
 
     @classmethod
     def at(cls, name: str, line: int | None, what: str) -> FormatError:
-        """The error for line `line` of the file `name`."""
-        what = what if len(what) <= LONGEST else what[:LONGEST] + "..."
+        """Return the error for line `line` of the file `name`."""
+        what = what if len(what) <= MAX_MESSAGE_LENGTH else what[:MAX_MESSAGE_LENGTH] + "..."
         return cls(f"{name}: {what}" if line is None else f"{name}:{line}: {what}")
 
 
 class BadLines:
-    """What becomes of malformed lines: the first raises, or (`skip`) all are counted and a few remembered.
+    """Handler of malformed lines: raises at the first, or with `skip` counts all and keeps a few messages.
 
     >>> bad = BadLines("data.svm", skip=True)
     >>> bad.report(3, "the label is not an integer, got 'x'")
@@ -32,28 +32,28 @@ class BadLines:
         self.messages: list[str] = []
 
     def report(self, line: int | None, what: str) -> None:
-        """Line `line` is malformed because of `what`."""
+        """Report that line `line` is malformed because of `what`."""
         error = FormatError.at(self.name, line, what)
         if not self.skip:
             raise error
         self.count += 1
-        if len(self.messages) < REMEMBERED:
+        if len(self.messages) < MAX_MESSAGES:
             self.messages.append(str(error))
 
     def count_more(self, lines: int) -> None:
-        """`lines` more are malformed, of which no more is known."""
+        """Count `lines` more malformed lines, without messages."""
         self.count += lines
 
 
 def reason(error: BaseException) -> str:
-    """What a library says of a file that it cannot read: the first line, or the kind of error where there is none."""
+    """Return the first line of an error's message, or its type if there is none."""
     if isinstance(error, MemoryError):
         return "out of memory: a size in it is wrong, or it needs more memory than there is"
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def shown(text: str | bytes, limit: int = 40) -> str:
-    """A piece of a file as an error message shows it: quoted, and cut where it is long."""
+    """Quote a piece of a file for an error message, truncated to `limit` characters."""
     if isinstance(text, bytes):
         text = text[: 4 * limit + 4].decode("utf-8", "backslashreplace")
     return repr(text) if len(text) <= limit else repr(text[:limit]) + "..."

@@ -1,4 +1,4 @@
-"""What every reader gives and every writer takes: rows with their labels."""
+"""Examples, the result of every reader and the input of every writer: rows with their labels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Examples:
 
     @cached_property
     def X(self) -> sp.csr_matrix | NDArray[np.float32] | list[str]:
-        """The features as a SciPy CSR matrix or a NumPy array, or the texts where that is what the file has.
+        """The features as a SciPy CSR matrix or a NumPy array, or the texts of a file of texts.
 
         A sparse matrix shares its memory with `rows` and is read-only: copy it before changing it in place.
         """
@@ -69,7 +69,7 @@ class Examples:
 
     @property
     def features(self) -> SparseRows | NDArray[np.float32] | list[str]:
-        """`X` without a conversion, in the form in which estimators use it."""
+        """`X` without conversion, as the estimators use it."""
         return self.texts if self.rows is None else self.rows  # type: ignore[return-value]
 
     @property
@@ -80,7 +80,7 @@ class Examples:
 
 
 def string_labels(lists: Sequence[Sequence[str]]) -> RaggedLabels:
-    """Label lists known to be strings, without looking at each."""
+    """Convert lists of strings, without checking each."""
     indptr = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(labels) for labels in lists], out=indptr[1:])
     values = np.empty(int(indptr[-1]), dtype=object)
@@ -89,17 +89,17 @@ def string_labels(lists: Sequence[Sequence[str]]) -> RaggedLabels:
 
 
 def integer_labels(indptr: NDArray[np.int64], values: NDArray[np.int64], n_labels: int = 0) -> RaggedLabels:
-    """Label lists known to be integers; `n_labels` when the file says how many there are."""
+    """Convert integer labels in CSR form; `n_labels` if the file declares their number."""
     return RaggedLabels(indptr, values, np.dtype(np.int64), "lists", n_labels)
 
 
 def no_labels(n_rows: int) -> RaggedLabels:
-    """`n_rows` rows without labels."""
+    """Return `n_rows` rows without labels."""
     return integer_labels(np.zeros(n_rows + 1, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
-    """The examples of all `parts`, in order."""
+    """Concatenate examples."""
     if len(parts) == 1:
         return parts[0]
     labels = _concatenate_labels([part.labels for part in parts])
@@ -119,11 +119,11 @@ def _joined_starts(starts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _concatenate_labels(parts: list[RaggedLabels]) -> RaggedLabels:
-    """Parts without a single label do not know their kind; the others decide."""
+    """Concatenate labels; the dtype is that of the parts that have labels."""
     indptr = _joined_starts(part.indptr for part in parts)
-    telling = [part for part in parts if len(part.values)] or parts[:1]
-    values = np.concatenate([part.values[part.indptr[0] : part.indptr[-1]] for part in telling])
-    return RaggedLabels(indptr, values, telling[0].dtype, "lists", max(part.n_columns for part in parts))
+    non_empty = [part for part in parts if len(part.values)] or parts[:1]
+    values = np.concatenate([part.values[part.indptr[0] : part.indptr[-1]] for part in non_empty])
+    return RaggedLabels(indptr, values, non_empty[0].dtype, "lists", max(part.n_columns for part in parts))
 
 
 def _concatenate_rows(parts: list[SparseRows]) -> SparseRows:
@@ -136,7 +136,7 @@ def _concatenate_rows(parts: list[SparseRows]) -> SparseRows:
 
 
 def keep_rows(rows: SparseRows, keep: NDArray[np.bool_]) -> SparseRows:
-    """The rows where `keep` is true."""
+    """Return the rows where `keep` is true."""
     counts = np.diff(rows.indptr)
     entries = np.repeat(keep, counts)
     first, last = rows.indptr[0], rows.indptr[-1]
@@ -148,7 +148,7 @@ def keep_rows(rows: SparseRows, keep: NDArray[np.bool_]) -> SparseRows:
 
 
 def keep_labels(labels: RaggedLabels, keep: NDArray[np.bool_]) -> RaggedLabels:
-    """The labels of the rows where `keep` is true."""
+    """Return the labels of the rows where `keep` is true."""
     indptr = np.zeros(int(keep.sum()) + 1, dtype=np.int64)
     np.cumsum(labels.counts[keep], out=indptr[1:])
     values = labels.values[labels.indptr[0] : labels.indptr[-1]]
@@ -161,7 +161,7 @@ def labelled(examples: Examples) -> Examples:
 
 
 def keep_where(examples: Examples, keep: NDArray[np.bool_]) -> Examples:
-    """The examples where `keep` is true."""
+    """Return the examples where `keep` is true."""
     if keep.all():
         return examples
     labels = keep_labels(examples.labels, keep)
@@ -172,17 +172,17 @@ def keep_where(examples: Examples, keep: NDArray[np.bool_]) -> Examples:
 
 
 def rechunk(pieces: Iterable[Examples], chunk_rows: int) -> Generator[Examples, None, None]:
-    """The same examples in chunks of `chunk_rows` (the last may be shorter, none is empty)."""
-    waiting: list[Examples] = []
-    n_waiting = 0
+    """Yield the same examples in chunks of `chunk_rows` (the last may be shorter, none is empty)."""
+    pending: list[Examples] = []
+    n_pending = 0
     for piece in pieces:
         start = 0
-        while n_waiting + len(piece) - start >= chunk_rows:
-            stop = start + chunk_rows - n_waiting
-            yield concatenate([*waiting, piece[start:stop]])
-            waiting, n_waiting, start = [], 0, stop
+        while n_pending + len(piece) - start >= chunk_rows:
+            stop = start + chunk_rows - n_pending
+            yield concatenate([*pending, piece[start:stop]])
+            pending, n_pending, start = [], 0, stop
         if start < len(piece):
-            waiting.append(piece[start:])
-            n_waiting += len(piece) - start
-    if waiting:
-        yield concatenate(waiting)
+            pending.append(piece[start:])
+            n_pending += len(piece) - start
+    if pending:
+        yield concatenate(pending)

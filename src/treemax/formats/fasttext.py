@@ -1,6 +1,6 @@
 """fastText's format: `__label__a __label__b text`, one example a line.
 
-Labels stand at the start of the line. Every line is an example, also one without labels or without text.
+Labels are at the start of the line. Every line is an example, even without labels or without text.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import IO
 from treemax.formats.errors import BadLines, shown
 from treemax.formats.examples import Examples, string_labels
 from treemax.formats.options import Options
-from treemax.formats.streams import Source
+from treemax.formats.streams import LineReader
 
 PREFIX = "__label__"
-_BLANK = " \\t\\v\\f\\r"  # what separates words for fastText, which knows ASCII only
+_BLANK = " \\t\\v\\f\\r"  # fastText separates words by ASCII white space only
 _LABELS = re.compile(f"(?:[{_BLANK}]*{PREFIX}[^{_BLANK}]*(?=[{_BLANK}]|$))+")
 _WORD = re.compile(f"[^{_BLANK}]+")
 _BREAKS = re.compile(r"\r\n|\r|\n")
 _WHITE_SPACE = re.compile(f"[{_BLANK}\\n]")
 
 
-def read_fasttext(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of a fastText file, block by block."""
-    nothing = True
+def read_fasttext(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of a fastText file in blocks."""
+    empty = True
     for first, lines in source.text_blocks():
         labels: list[list[str]] = []
         texts: list[str] = []
@@ -38,14 +38,14 @@ def read_fasttext(source: Source, options: Options, bad: BadLines) -> Iterator[E
             else:
                 labels.append(found)
                 texts.append(text)
-        nothing = False
+        empty = False
         yield Examples(string_labels(labels), texts=texts)
-    if nothing:
+    if empty:
         yield Examples(string_labels([]), texts=[])
 
 
 def split_line(line: str) -> tuple[list[str], str]:
-    """The labels of a line, and its text.
+    """Split a line into its labels and its text.
 
     >>> split_line("__label__cat __label__pet a small animal")
     (['cat', 'pet'], 'a small animal')
@@ -60,12 +60,12 @@ def split_line(line: str) -> tuple[list[str], str]:
 
 
 def write_fasttext(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """Line breaks inside a text become spaces, the one thing that is changed."""
+    """Write examples as fastText; line breaks inside a text become spaces."""
     n_rows = 0
     for chunk in chunks:
         if chunk.texts is None:
             raise ValueError(
-                "The fasttext format holds text, these examples are numbers. Write xmc, svmlight, vw, jsonl, npz, parquet or arrow."
+                "The fasttext format holds text, but these examples have numeric features. Write xmc, svmlight, vw, jsonl, npz, parquet or arrow."
             )
         for row, (labels, text) in enumerate(zip(chunk.labels, chunk.texts), n_rows):
             words = [PREFIX + _checked(str(label), row) for label in labels]

@@ -1,4 +1,4 @@
-"""A folder of files of one format, read as if it were one file."""
+"""Read a folder of files of one format as one file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from treemax.formats.detection import format_of_source
 from treemax.formats.errors import BadLines, FormatError
 from treemax.formats.examples import Examples
 from treemax.formats.options import Options
-from treemax.formats.streams import Source, shards_of
+from treemax.formats.streams import LineReader, shards_of
 from treemax.inputs.rows import SparseRows
 
 
 class Folder:
-    """The files of a folder in the order of their names; all must have one format, and examples of one kind."""
+    """The files of a folder, sorted by name; all must have the same format and kind of examples."""
 
     def __init__(self, path: str | os.PathLike[str], format: str = "auto", holds_text: bool = False) -> None:
         self.name = str(path)
@@ -25,7 +25,7 @@ class Folder:
         self._shards = shards_of(path)
         self._sizes = [shard.stat().st_size for shard in self._shards]
         self._done = 0
-        self._open: Source | None = None
+        self._open: LineReader | None = None
         self.format = self._format_of(self._shards[0]) if format == "auto" else format
         if format == "auto":
             for shard in self._shards[1:]:
@@ -33,16 +33,16 @@ class Folder:
 
     @property
     def size(self) -> int | None:
-        """Bytes of all files as they are stored."""
+        """Total size of the files on disk, in bytes."""
         return sum(self._sizes) or None
 
     @property
     def position(self) -> int:
-        """Bytes read so far, of `size`."""
+        """Number of bytes read so far, of `size`."""
         return self._done + (self._open.position if self._open is not None else 0)
 
     def close(self) -> None:
-        """Close the file that is open."""
+        """Close the open file."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -53,10 +53,10 @@ class Folder:
         options: Options,
         bad: BadLines,
     ) -> Iterator[Examples]:
-        """The examples of all files, one file after the other."""
-        kinds = _Kinds(self.name)
+        """Yield the examples of all files in order."""
+        kinds = _SameKind(self.name)
         for shard, size in zip(self._shards, self._sizes):
-            self._open = Source(shard)
+            self._open = LineReader(shard)
             bad.name = str(shard)
             for piece in read_file(self._open, options, bad):
                 yield kinds.checked(piece, str(shard))
@@ -64,7 +64,7 @@ class Folder:
             self._done += size
 
     def _format_of(self, shard: Path) -> str:
-        source = Source(shard)
+        source = LineReader(shard)
         try:
             return format_of_source(source, self._holds_text)
         finally:
@@ -81,8 +81,8 @@ class Folder:
             )
 
 
-class _Kinds:
-    """What the first files have, the others must have: texts or features of a kind, labels of a kind."""
+class _SameKind:
+    """Check that all files have the kind of features and of labels of the first."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -108,7 +108,7 @@ class _Kinds:
         return self._widened(piece)
 
     def _widened(self, piece: Examples) -> Examples:
-        """The number of columns is the largest so far, over all files."""
+        """Return `piece` with the largest number of columns so far."""
         if not isinstance(piece.rows, SparseRows):
             return piece
         self._width = max(self._width, piece.rows.n_features)

@@ -1,8 +1,8 @@
 """JSON lines: `{"text": ..., "labels": [...]}` or `{"features": ..., "labels": [...]}`, one object a line.
 
-Features are a list of numbers (dense), an object with whole numbers as keys (columns), or an object with any
-names as keys (hashed, as Vowpal Wabbit hashes names outside a namespace). What the first example has, all
-must have. Other keys are ignored; blank lines are skipped.
+Features are a list of numbers (dense), an object with integers as keys (columns), or an object with any
+names as keys (hashed, as Vowpal Wabbit hashes names outside a namespace). All examples must have the kind of
+features of the first. Other keys are ignored; blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from treemax.formats.examples import Examples
 from treemax.formats.kinds import LabelKind
 from treemax.formats.numbers import shortest
 from treemax.formats.options import Options
-from treemax.formats.streams import Source
+from treemax.formats.streams import LineReader
 from treemax.formats.vw import hash_name
 from treemax.inputs.rows import MAX_FEATURES, SparseRows
 
-_OVERFLOW = float(2**128 - 2**103)  # from here on, rounding to float32 gives infinity
-_WORDS = {
+_OVERFLOW = float(2**128 - 2**103)  # rounds to infinity in float32, as do larger values
+_KIND_NAMES = {
     "text": "a text",
     "dense": "a list of numbers",
-    "object": "an empty object",  # of columns or of names, as the next will tell
+    "object": "an empty object",  # columns or names: the next example decides
     "sparse": "an object of columns",
     "named": "named features",
 }
 
 
-def read_jsonl(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of a file of JSON lines, block by block."""
+def read_jsonl(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of a JSON lines file in blocks."""
     parser = _Parser(options)
-    nothing = True
+    empty = True
     for first, lines in source.text_blocks():
         labels: list[list[Any]] = []
         features: list[Any] = []
@@ -51,15 +51,15 @@ def read_jsonl(source: Source, options: Options, bad: BadLines) -> Iterator[Exam
             else:
                 labels.append(row[0])
                 features.append(row[1])
-        if labels:  # before the first example it is not known whether there are texts or features
-            nothing = False
+        if labels:  # before the first example, it is unknown whether there are texts or features
+            empty = False
             yield parser.examples(labels, features)
-    if nothing:
+    if empty:
         yield parser.examples([], [])
 
 
 class _Parser:
-    """Reads lines, and remembers what kind of features and labels the file has."""
+    """Parser of lines, with the kind of features and labels of the file."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -68,7 +68,7 @@ class _Parser:
         self._width = options.n_features or 1
 
     def parse(self, line: bytes) -> tuple[list[Any], Any]:
-        """The labels and the features of one line."""
+        """Return the labels and the features of a line."""
         item = _load(line)
         if "text" not in item and "features" not in item:
             raise ValueError(f'neither "text" nor "features" in the object, got {shown(line)}')
@@ -80,7 +80,7 @@ class _Parser:
         return labels, features
 
     def examples(self, labels: list[list[Any]], features: list[Any]) -> Examples:
-        """Lines that were parsed, as one."""
+        """Build examples from parsed lines."""
         ragged = self._labels.labels(labels)
         if self._kind == "text" or (self._kind is None and not features):
             return Examples(ragged, texts=features)
@@ -91,7 +91,7 @@ class _Parser:
     def _expect(self, kind: str) -> None:
         if self._kind not in (None, kind) and not (self._kind == "object" and kind in ("sparse", "named")):
             raise ValueError(
-                f"this example has {_WORDS[kind]}, those before it have {_WORDS[self._kind or '']}"
+                f"this example has {_KIND_NAMES[kind]}, those before it have {_KIND_NAMES[self._kind or '']}"
             )
 
     def _text(self, text: Any) -> str:
@@ -161,14 +161,14 @@ def _load(line: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno}), got {shown(line)}") from None
     except RecursionError:
-        raise ValueError(f"not JSON that can be read (nested too deeply), got {shown(line)}") from None
+        raise ValueError(f"the JSON is nested too deeply, got {shown(line)}") from None
     if not isinstance(item, dict):
         raise ValueError(f"not a JSON object, got {shown(line)}")
-    if b"\\ud" in line or b"\\uD" in line:  # an escape may stand for half a character
+    if b"\\ud" in line or b"\\uD" in line:  # may be an unpaired surrogate
         try:
             json.dumps(item, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError(f"half a character (a lone surrogate), got {shown(line)}") from None
+            raise ValueError(f"unpaired surrogate, got {shown(line)}") from None
     return item
 
 
@@ -176,7 +176,7 @@ def _labels_of(item: dict[str, Any]) -> list[Any]:
     if "labels" in item:
         labels = item["labels"]
         if not isinstance(labels, list):
-            raise ValueError(f'"labels" is not a list, got {labels!r:.40}; one label goes into "label"')
+            raise ValueError(f'"labels" is not a list, got {labels!r:.40}; use "label" for a single label')
     else:
         labels = [] if item.get("label") is None else [item["label"]]
     return [_label(label) for label in labels]
@@ -201,7 +201,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def _summed(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Sorted by column, what falls into one column added up."""
+    """Sort pairs by column and sum the values of the same column."""
     totals = dict(pairs)
     if len(totals) < len(pairs):
         totals = dict.fromkeys(totals, 0.0)
@@ -212,14 +212,14 @@ def _summed(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def write_jsonl(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """Text as "text", dense rows as a list, sparse rows as an object of columns; labels as a list."""
+    """Write text as "text", dense rows as a list, sparse rows as an object of columns; labels as a list."""
     for chunk in chunks:
         for labels, (key, value) in zip(chunk.labels, _features_to_write(chunk)):
             item = {key: value, "labels": labels}
             try:
                 line = json.dumps(item, ensure_ascii=False).encode("utf-8")
             except UnicodeEncodeError as error:
-                raise ValueError(f"Half a character (a lone surrogate) cannot be written: {error}") from None
+                raise ValueError(f"An unpaired surrogate cannot be written as UTF-8: {error}") from None
             target.write(line + b"\n")
 
 
@@ -229,13 +229,13 @@ def _features_to_write(chunk: Examples) -> Iterator[tuple[str, Any]]:
     elif isinstance(chunk.rows, SparseRows):
         rows = chunk.rows
         for first, last in zip(rows.indptr, rows.indptr[1:]):
-            values = map(_short, shortest(rows.values[first:last]))
+            values = map(_json_number, shortest(rows.values[first:last]))
             yield "features", dict(zip(map(str, rows.indices[first:last].tolist()), values))
     else:
         assert chunk.rows is not None
-        yield from (("features", [_short(value) for value in shortest(row)]) for row in chunk.rows)
+        yield from (("features", [_json_number(value) for value in shortest(row)]) for row in chunk.rows)
 
 
-def _short(value: str) -> int | float:
-    """A number that JSON writes in the digits of `value`."""
+def _json_number(value: str) -> int | float:
+    """Return the number that JSON writes with the digits of `value`."""
     return int(value) if value.lstrip("-").isdigit() and value != "-0" else float(value)

@@ -1,4 +1,4 @@
-"""Formats whose labels may be integers or strings: the first label of a file decides for all of it."""
+"""Labels of formats that allow integers and strings: the first label decides for the whole file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class LabelKind:
-    """Whether the labels of a file are strings or integers, from the moment the first is seen.
+    """Whether the labels of a file are strings or integers, as the first label is.
 
     >>> kind = LabelKind()
     >>> kind.accept(["7"]), kind.accept(["-1", "3"])
@@ -32,7 +32,7 @@ class LabelKind:
         self.strings: bool | None = None
 
     def accept(self, labels: list[str]) -> list[Any]:
-        """Labels as text in their kind; in a file of integers, text that is none is refused."""
+        """Convert labels given as text; raises for text in a file of integer labels."""
         strings = self.strings
         if strings is None:
             strings = not all(NUMBER.fullmatch(label) for label in labels)
@@ -42,7 +42,7 @@ class LabelKind:
         return accepted
 
     def check(self, labels: list[Any]) -> None:
-        """Labels that have their type already: refuse strings among integers and the other way round."""
+        """Raise if typed labels mix strings and integers."""
         if not labels:
             return
         strings = isinstance(labels[0], str) if self.strings is None else self.strings
@@ -54,7 +54,7 @@ class LabelKind:
         self.strings = strings
 
     def labels(self, lists: Sequence[Sequence[Any]]) -> RaggedLabels:
-        """Label lists that were accepted, as one."""
+        """Convert accepted label lists to RaggedLabels."""
         if self.strings is not False:
             return string_labels(lists)
         indptr = np.zeros(len(lists) + 1, dtype=np.int64)
@@ -63,7 +63,7 @@ class LabelKind:
 
 
 def _integer(label: str) -> int:
-    """Integers may be written as 1.0 or +1; a number that is not whole is no label."""
+    """Parse an integer label, which may be written as 1.0 or +1."""
     if not NUMBER.fullmatch(label):
         raise ValueError(f"the labels before this one are integers, got {shown(label)}")
     value = int(label) if _INTEGER.fullmatch(label) else float(label)

@@ -1,4 +1,4 @@
-"""NumPy archives: a zip of `.npy` arrays, never pickled objects.
+"""Read NumPy archives: a zip of `.npy` arrays, never pickled objects.
 
 | part | arrays |
 |---|---|
@@ -8,7 +8,7 @@
 | labels, one a row | `y`, a vector of integers or strings; or `y_bytes` (UTF-8) and `y_offsets` |
 | labels, any number a row | the same, or `y_values` for `y`, and `y_indptr`; or `y` as an indicator matrix |
 
-Arrays are read from the archive a stretch at a time, compressed or not, so that chunks need little memory.
+Arrays are read from the archive in chunks, compressed or not, so that memory use is bounded.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from treemax.formats.examples import (
     string_labels,
 )
 from treemax.formats.options import Options
-from treemax.formats.streams import Source, seekable
+from treemax.formats.streams import LineReader, seekable
 from treemax.inputs.labels import RaggedLabels, read_labels
 from treemax.inputs.rows import MAX_FEATURES, SparseRows, ascends
 
-_STRETCH_ROWS = 4096
-_STRETCH_BYTES = 4 * 1024 * 1024  # of dense rows
-# What Python's zipfile raises at an archive that was cut, changed or never was one.
-_DAMAGE = (
+_CHUNK_ROWS = 4096
+_CHUNK_BYTES = 4 * 1024 * 1024  # of dense rows
+# Exceptions of zipfile for an archive that is truncated, damaged or not an archive.
+_ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -54,20 +54,20 @@ _DAMAGE = (
     NotImplementedError,
     RuntimeError,
 )
-_NO_LABEL = "a label is neither UTF-8 text nor a 64-bit integer, or not 0 or 1 in an indicator matrix"
+_INVALID_LABEL = "a label is neither UTF-8 text nor a 64-bit integer, or not 0 or 1 in an indicator matrix"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-def read_npz(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of an archive, a stretch at a time. Standard input is copied to a temporary file first."""
+def read_npz(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of an archive in chunks. Standard input is copied to a temporary file first."""
     with seekable(source) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 yield from _read_archive(_Archive(archive, source.name), options, bad)
         except FormatError:
             raise
-        except _DAMAGE as error:
-            raise FormatError.at(source.name, None, f"not a sound npz archive ({reason(error)})") from None
+        except _ZIP_ERRORS as error:
+            raise FormatError.at(source.name, None, f"not a valid npz archive ({reason(error)})") from None
 
 
 class _Archive:
@@ -99,7 +99,7 @@ class _Column:
         try:
             version = npy.read_magic(stream)
             self.shape, fortran, self.dtype = _HEADERS[version](stream)
-        except Exception as error:  # NumPy has Python read it, with whatever that may raise
+        except Exception as error:  # NumPy evaluates the header as Python, which may raise anything
             raise archive.error(f"array {name} has no readable header ({reason(error)})") from None
         if self.dtype.hasobject or self.dtype.names:
             raise archive.error(f"array {name} holds Python objects or records, got dtype {self.dtype}")
@@ -110,18 +110,18 @@ class _Column:
         return int(self.shape[0]) if self.shape else 0
 
     def take(self, count: int) -> NDArray[Any]:
-        """The next `count` entries."""
+        """Read the next `count` entries."""
         if self._whole is not None:
             self._at += count
             return self._whole[self._at - count : self._at]
         return self._values(count * _product(self.shape[1:])).reshape(count, *self.shape[1:])
 
     def scalar(self) -> NDArray[Any]:
-        """The one entry of an array without axes."""
+        """Read a zero-dimensional array."""
         return self._values(1)[0]
 
     def check(self, kinds: str, dimensions: int, what: str) -> _Column:
-        """Refuse another kind of array."""
+        """Raise if the array has another dtype kind or number of dimensions."""
         if self.dtype.kind not in kinds or len(self.shape) != dimensions:
             raise self.archive.error(
                 f"array {self.name} should be {what}, got {self.dtype} of shape {self.shape}"
@@ -136,7 +136,7 @@ class _Column:
         return np.frombuffer(data, dtype=self.dtype) if n_bytes else np.zeros(count, dtype=self.dtype)
 
     def _transposed(self) -> NDArray[Any]:
-        """Columns one after the other: rows are only to be had from the whole."""
+        """Read a Fortran-ordered array as a whole: its rows are not contiguous."""
         return self._values(_product(self.shape)).reshape(self.shape, order="F")
 
 
@@ -148,7 +148,7 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 class _Starts:
-    """An array of positions that say where each row starts, and the last ends, in an array of `total`."""
+    """The `indptr` of ragged rows in an array of `total` entries."""
 
     def __init__(self, column: _Column, total: int) -> None:
         self._column = column.check("iu", 1, "a vector of positions")
@@ -163,11 +163,11 @@ class _Starts:
         return len(self._column) - 1
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """Where the next `count` rows start, from the first of them, and where the last ends."""
+        """Read the `indptr` of the next `count` rows, starting at 0."""
         starts = np.concatenate([self._last, self._column.take(count).astype(np.int64)])
         if not ascends(starts) or starts[-1] > self._total:
             raise self._column.archive.error(
-                f"array {self._column.name} should ascend to at most {self._total}, and does not"
+                f"array {self._column.name} must be non-decreasing and at most {self._total}"
             )
         self._last = starts[-1:]
         return starts - starts[0]
@@ -182,7 +182,7 @@ class _Dense:
         if not 1 <= self.width <= MAX_FEATURES or options.n_features not in (None, self.width):
             expected = options.n_features or f"1 to {MAX_FEATURES:,}"
             raise archive.error(f"array X has {self.width} columns, expected {expected}")
-        self.step = max(1, min(65536, _STRETCH_BYTES // (self.width * 8)))
+        self.step = max(1, min(65536, _CHUNK_BYTES // (self.width * 8)))
 
     def __len__(self) -> int:
         return len(self._column)
@@ -194,9 +194,9 @@ class _Dense:
 
 
 class _Sparse:
-    """Features as the parts of a CSR matrix."""
+    """Features as the arrays of a CSR matrix."""
 
-    step = _STRETCH_ROWS
+    step = _CHUNK_ROWS
 
     def __init__(self, archive: _Archive, options: Options) -> None:
         self._values = archive.open("data").check("biuf", 1, "a vector of numbers")
@@ -229,7 +229,7 @@ class _Sparse:
 
 
 def _rows_with(marked: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows have an entry that is marked."""
+    """Return which rows have a marked entry."""
     before = np.concatenate([[0], np.cumsum(marked)])
     return before[starts[1:]] > before[starts[:-1]]
 
@@ -243,7 +243,7 @@ def _check_format(archive: _Archive) -> None:
 
 
 def _canonical(rows: SparseRows) -> SparseRows:
-    """Indices ascending in every row, duplicates added up."""
+    """Sort the indices of each row and sum duplicates."""
     row = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
     in_order = (row[1:] != row[:-1]) | (rows.indices[1:] > rows.indices[:-1])
     if in_order.all():
@@ -260,9 +260,9 @@ def _canonical(rows: SparseRows) -> SparseRows:
 
 
 class _Strings:
-    """Strings as UTF-8 bytes and the offsets of each."""
+    """Strings as UTF-8 bytes and offsets."""
 
-    step = _STRETCH_ROWS
+    step = _CHUNK_ROWS
 
     def __init__(self, archive: _Archive, name: str) -> None:
         self._bytes = archive.open(f"{name}_bytes").check("u", 1, "a vector of bytes (uint8)")
@@ -285,7 +285,7 @@ class _Strings:
 
 
 class _LabelVector:
-    """Labels as an array: a vector with one a row, or an indicator matrix."""
+    """Labels as a vector, one per row, or as an indicator matrix."""
 
     def __init__(self, archive: _Archive, name: str) -> None:
         self._column = archive.open(name)
@@ -304,7 +304,7 @@ class _LabelVector:
 
 
 class _LabelStrings:
-    """Labels as strings, one a row."""
+    """Labels as strings, one per row."""
 
     def __init__(self, archive: _Archive) -> None:
         self._strings = _Strings(archive, "y")
@@ -318,7 +318,7 @@ class _LabelStrings:
 
 
 class _LabelLists:
-    """Labels as strings or integers, any number a row."""
+    """Labels as strings or integers, any number per row."""
 
     def __init__(self, archive: _Archive, vector: _LabelVector | _LabelStrings) -> None:
         self._vector = vector
@@ -347,9 +347,9 @@ class _NoLabels:
 
 
 def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which entries are 64-bit integers, or which rows of a matrix have zeros and ones only."""
+    """Return which entries are 64-bit integers, or which rows of a matrix are all zeros and ones."""
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2):
-        return np.ones(len(values), dtype=bool)  # another complaint is for these
+        return np.ones(len(values), dtype=bool)  # `read_labels` raises for these
     if values.ndim == 2 and values.shape[1] != 1:
         return np.asarray(((values == 0) | (values == 1)).all(axis=1))
     values = values.reshape(len(values))
@@ -361,7 +361,7 @@ def _are_labels(values: NDArray[Any]) -> NDArray[np.bool_]:
 def _checked_labels(values: NDArray[Any], column: _Column) -> RaggedLabels:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a matrix of one column is as good as a vector
+            warnings.simplefilter("ignore")  # about a matrix of one column
             labels = read_labels(values, column.name)
     except ValueError as error:
         raise column.archive.error(str(error)) from None
@@ -369,7 +369,7 @@ def _checked_labels(values: NDArray[Any], column: _Column) -> RaggedLabels:
 
 
 def _labels_of(archive: _Archive, n_rows: int) -> Any:
-    """The labels in whichever form the archive has them."""
+    """Return the reader for the form of the labels."""
     name = next((name for name in ("y", "y_values") if archive.has(name)), None)
     labels: Any
     if name is not None:
@@ -386,7 +386,7 @@ def _labels_of(archive: _Archive, n_rows: int) -> Any:
 
 
 def _features_of(archive: _Archive, options: Options) -> Any:
-    """The features in whichever form the archive has them."""
+    """Return the reader for the form of the features."""
     if archive.has("X"):
         return _Dense(archive, options)
     if archive.has("data", "indices", "indptr", "shape"):
@@ -407,7 +407,7 @@ def _read_archive(archive: _Archive, options: Options, bad: BadLines) -> Iterato
         rows, good = features.take(count)
         row_labels, labels_good = labels.take(count)
         for row in np.flatnonzero(~(good & labels_good)).tolist():
-            bad.report(None, f"row {first + row}: {_complaint(rows) if not good[row] else _NO_LABEL}")
+            bad.report(None, f"row {first + row}: {_invalid_row(rows) if not good[row] else _INVALID_LABEL}")
         good &= labels_good
         yield keep_where(_examples(rows, row_labels), good)
 
@@ -416,7 +416,7 @@ def _examples(rows: Any, labels: RaggedLabels) -> Examples:
     return Examples(labels, texts=rows) if isinstance(rows, list) else Examples(labels, rows)
 
 
-def _complaint(rows: Any) -> str:
+def _invalid_row(rows: Any) -> str:
     if isinstance(rows, list):
         return "the text is not UTF-8"
     return "NaN, infinity, too large for float32, or a column out of range"

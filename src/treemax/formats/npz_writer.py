@@ -1,4 +1,4 @@
-"""Writing NumPy archives chunk by chunk; `npz` says what is in them."""
+"""Write NumPy archives in chunks; see `npz` for the arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treemax.replacing import temporary_room
 
 
 class _Spool:
-    """An array that is written piece by piece; it waits in a temporary file until its length is known."""
+    """An array written in pieces, kept in a temporary file until its length is known."""
 
     def __init__(self, dtype: Any, *axes: int) -> None:
         self._dtype = np.dtype(dtype)
@@ -34,13 +34,13 @@ class _Spool:
         self.count += len(array)
 
     def write(self, archive: zipfile.ZipFile, name: str) -> None:
-        """Put the array into the archive."""
+        """Write the array to the archive."""
         header = {
             "descr": npy.dtype_to_descr(self._dtype),
             "fortran_order": False,
             "shape": (self.count, *self._axes),
         }
-        # A fixed date: the same examples give the same file.
+        # A fixed date, so that equal examples give equal files.
         member = zipfile.ZipInfo(name + ".npy", (1980, 1, 1, 0, 0, 0))
         with archive.open(member, "w", force_zip64=True) as stream:
             npy.write_array_header_1_0(stream, header)
@@ -48,8 +48,8 @@ class _Spool:
         self._file.close()
 
 
-class _OneWay:
-    """A stream that can only be written to, so that the archive does the same to a file, a pipe and gzip."""
+class _WriteOnly:
+    """A stream without seek, so that files, pipes and gzip get the same bytes."""
 
     def __init__(self, target: IO[bytes]) -> None:
         self.write = target.write
@@ -57,7 +57,7 @@ class _OneWay:
 
 
 class _Ragged:
-    """Entries of varying length: all one after the other, and where each starts."""
+    """Entries of varying length, concatenated, and their offsets."""
 
     def __init__(self, dtype: Any) -> None:
         self.values = _Spool(dtype)
@@ -77,7 +77,7 @@ class _Ragged:
 
 
 class _FeatureSpools:
-    """The features of the chunks, in the form that the first chunk has."""
+    """The features of the chunks, in the form of the first chunk."""
 
     def __init__(self) -> None:
         self._dense: _Spool | None = None
@@ -125,7 +125,7 @@ class _FeatureSpools:
 
 
 class _LabelSpools:
-    """The labels of the chunks: integers as they are, strings as bytes."""
+    """The labels of the chunks: integers, or strings as bytes."""
 
     def __init__(self) -> None:
         self._starts = _Spool(np.int64)
@@ -157,13 +157,13 @@ class _LabelSpools:
 
 
 def write_npz(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """Arrays wait in temporary files until their lengths are known, then go into the archive uncompressed."""
+    """Write an uncompressed archive; arrays are kept in temporary files until their lengths are known."""
     features, labels = _FeatureSpools(), _LabelSpools()
     for chunk in chunks:
         features.add(chunk)
         labels.add(chunk.labels)
     if not features:
         raise ValueError("There are no examples to write: the npz format needs at least an empty chunk.")
-    with zipfile.ZipFile(cast(Any, _OneWay(target)), "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(cast(Any, _WriteOnly(target)), "w", zipfile.ZIP_STORED) as archive:
         features.write(archive)
         labels.write(archive)

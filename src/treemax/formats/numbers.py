@@ -1,4 +1,4 @@
-"""Numbers as the writers write them: the fewest digits from which the same float32 is read again."""
+"""Format numbers with the fewest digits that give the same float32 when read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treemax.inputs.rows import SparseRows
 
 
 def shortest(values: NDArray[np.float32]) -> list[str]:
-    """Each value in its fewest digits.
+    """Format each value with its fewest digits.
 
     >>> shortest(np.array([1.0, 0.1, 1e-20], dtype=np.float32))
     ['1', '0.1', '1e-20']
@@ -21,10 +21,10 @@ def shortest(values: NDArray[np.float32]) -> list[str]:
 
 
 def sparse_rows_to_write(chunk: Examples, name: str) -> SparseRows:
-    """The features of a chunk as sparse rows (a dense row loses its zeros); text is refused."""
+    """Return the features of a chunk as sparse rows, without the zeros of dense rows; raises for text."""
     if chunk.rows is None:
         raise ValueError(
-            f"The {name} format holds numbers, these examples are text. "
+            f"The {name} format holds numbers, but these examples are text. "
             "Vectorise the text first, or write fasttext or jsonl."
         )
     if isinstance(chunk.rows, SparseRows):
@@ -36,7 +36,7 @@ def sparse_rows_to_write(chunk: Examples, name: str) -> SparseRows:
 
 
 def pairs(rows: SparseRows) -> list[bytes]:
-    """`index:value index:value ...` of each row."""
+    """Format each row as `index:value index:value ...`."""
     start = rows.indptr[0]
     indices = rows.indices[start : rows.indptr[-1]].tolist()
     values = shortest(rows.values[start : rows.indptr[-1]])

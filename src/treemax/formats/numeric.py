@@ -1,8 +1,8 @@
-"""The formats of `index:value` pairs with integer labels: the XMC repository's, and svmlight's (libsvm's).
+"""The formats of `index:value` pairs with integer labels: XMC repository and svmlight (libsvm).
 
-Both are parsed by one kernel. An XMC file begins with a header, `rows columns labels`, that the file is held
-to; every line after it is a row. In svmlight's format blank lines are skipped, `#` begins a comment and a
-`qid:` is ignored, as scikit-learn does it.
+Both are parsed by one kernel. An XMC file begins with a header, `rows columns labels`, which is checked against
+the data; every line after it is a row. In the svmlight format blank lines are skipped, `#` begins a comment and
+`qid:` is ignored, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from treemax.formats.errors import BadLines, FormatError, shown
 from treemax.formats.examples import Examples, integer_labels
 from treemax.formats.numbers import pairs, sparse_rows_to_write
 from treemax.formats.options import Options
-from treemax.formats.streams import Source, append
+from treemax.formats.streams import LineReader, append
 from treemax.inputs.rows import MAX_FEATURES, SparseRows
 from treemax.replacing import temporary_room
 
 
-def read_xmc(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of an XMC file, block by block."""
+def read_xmc(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of an XMC file in blocks."""
     n_rows, n_features, n_labels = _read_header(source)
     if options.n_features is not None and options.n_features < n_features:
         raise FormatError.at(
@@ -44,17 +44,17 @@ def read_xmc(source: Source, options: Options, bad: BadLines) -> Iterator[Exampl
             _report_extra(block[end:], first + int(np.count_nonzero(block[:end] == 10)), n_rows, bad)
     if left:
         bad.report(source.line, f"the file ends after {n_rows - left} rows, the header says {n_rows}")
-    yield _nothing(width, n_labels)
+    yield _empty_examples(width, n_labels)
 
 
-def _nothing(n_features: int, n_labels: int = 0) -> Examples:
-    """No examples, but the widths: what is left to say of a file without rows."""
+def _empty_examples(n_features: int, n_labels: int = 0) -> Examples:
+    """Return examples without rows that carry the numbers of features and labels."""
     starts = np.zeros(1, dtype=np.int64)
     rows = SparseRows(starts, np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32), n_features)
     return Examples(integer_labels(starts, np.empty(0, dtype=np.int64), n_labels), rows)
 
 
-def _read_header(source: Source) -> tuple[int, int, int]:
+def _read_header(source: LineReader) -> tuple[int, int, int]:
     line = source.take_line() or b""
     fields = line.split()
     if len(fields) != 3 or not all(field.isdigit() and len(field) < 19 for field in fields):
@@ -72,7 +72,7 @@ def _read_header(source: Source) -> tuple[int, int, int]:
 
 
 def _end_of_rows(block: NDArray[np.uint8], left: int) -> int:
-    """How much of the block belongs to the `left` rows still to come."""
+    """Return how many bytes of the block belong to the `left` remaining rows."""
     if left > len(block):
         return len(block)
     ends = np.flatnonzero(block == 10)
@@ -82,16 +82,16 @@ def _end_of_rows(block: NDArray[np.uint8], left: int) -> int:
 
 
 def _report_extra(block: NDArray[np.uint8], first: int, n_rows: int, bad: BadLines) -> None:
-    """Lines after the last row: blank ones do no harm, any other contradicts the header."""
+    """Report lines after the last row, unless blank."""
     for number, line in enumerate(block.tobytes().split(b"\n"), first):
         if line.strip():
-            bad.report(number, f"a row too many, the header says {n_rows}; got {shown(line)}")
+            bad.report(number, f"more rows than the {n_rows} of the header; got {shown(line)}")
 
 
-def read_svmlight(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of an svmlight file, block by block; `auto` takes the indices as they are."""
+def read_svmlight(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of an svmlight file in blocks; `auto` does not shift the indices."""
     first_index = 0 if options.zero_based else 1
-    # Read as a whole, an index that is one too large may yet turn out to count from one.
+    # When the whole file is read, `rebase` may find that indices start at one: allow one index more.
     slack = 1 if options.whole and options.zero_based == "auto" else first_index
     limit = MAX_FEATURES if options.n_features is None else options.n_features + slack
     parser = BlockParser(Limits(-(2**62), 2**62, first_index, limit), keep_blank=False)
@@ -102,11 +102,11 @@ def read_svmlight(source: Source, options: Options, bad: BadLines) -> Iterator[E
             width = max(width, int(parsed.indices.max()) + 1)
         rows = SparseRows(parsed.row_starts, parsed.indices, parsed.values, width)
         yield Examples(integer_labels(parsed.label_starts, parsed.labels), rows)
-    yield _nothing(width)
+    yield _empty_examples(width)
 
 
 def rebase(examples: Examples, n_features: int | None, name: str) -> Examples:
-    """scikit-learn's guess for a whole file: where no index is 0, the indices count from one."""
+    """Shift the indices to start at 0 if none is 0, as scikit-learn guesses for a whole file."""
     rows = examples.rows
     assert isinstance(rows, SparseRows)
     counts_from_one = rows.nnz > 0 and int(rows.indices.min()) > 0
@@ -119,7 +119,7 @@ def rebase(examples: Examples, n_features: int | None, name: str) -> Examples:
 
 
 def write_xmc(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """The header comes first and has the totals, so the rows wait in a temporary file."""
+    """Write examples as XMC; the header needs the totals, so the rows go to a temporary file first."""
     n_rows, n_features, n_labels = 0, 1, 0
     with tempfile.TemporaryFile() as body:
         for chunk in chunks:
@@ -140,10 +140,10 @@ def write_xmc(chunks: Iterable[Examples], target: IO[bytes]) -> None:
 
 
 def write_svmlight(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """Indices count from zero.
+    """Write examples as svmlight, with indices from zero.
 
-    The first row names the first and the last column, with a zero if need be: so a reader that guesses
-    whether indices count from zero or from one, and how many columns there are, guesses right.
+    The first row has the first and the last column, as explicit zeros if need be, so that readers that guess
+    the first index and the number of columns guess right.
     """
     n_rows = 0
     for chunk in chunks:
@@ -173,13 +173,13 @@ def _joined(labels: list[int]) -> bytes:
 
 
 def _labels_to_write(chunk: Examples, name: str, row: int) -> NDArray[np.int64]:
-    """The labels as integers; strings are refused, and the first named."""
+    """Return the labels as integers; raises for strings."""
     labels = chunk.labels
     values = labels.values[labels.indptr[0] : labels.indptr[-1]]
     if len(values) and labels.dtype.kind in "UO":
         first = row + int(np.argmax(labels.counts > 0))
         raise ValueError(
-            f"The {name} format has integer labels only, got {shown(values[0])} in row {first}. "
+            f"The {name} format supports integer labels only, got {shown(values[0])} in row {first}. "
             "Number the labels, or write fasttext or jsonl."
         )
     return np.asarray(values, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a caller can choose about reading, checked once for all formats."""
+"""Options of the readers, validated once for all formats."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Literal
 from treemax.inputs.rows import MAX_FEATURES
 
 FORMATS = ("fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow")
-MAX_BITS = 31  # of a hash: the names of a file go into at most 2**31 columns
+MAX_BITS = 31  # feature names are hashed into at most 2**31 columns
 
 
 @dataclass(frozen=True)
 class Options:
-    """`bits` of the hash of feature names, number of columns, and where svmlight's indices begin."""
+    """Bits of the feature hash, number of columns, and whether svmlight indices start at zero."""
 
     bits: int = 18
     n_features: int | None = None
     zero_based: bool | Literal["auto"] = "auto"
-    whole: bool = False  # the file is read as one, not in chunks
+    whole: bool = False  # the file is read as a whole, not in chunks
 
     def __post_init__(self) -> None:
         if not (isinstance(self.bits, int) and 1 <= self.bits <= MAX_BITS):
-            raise ValueError(f"bits must be a whole number from 1 to {MAX_BITS}, got {self.bits!r}.")
+            raise ValueError(f"bits must be an integer from 1 to {MAX_BITS}, got {self.bits!r}.")
         if self.n_features is not None and not 1 <= self.n_features <= MAX_FEATURES:
             raise ValueError(f"n_features must be from 1 to {MAX_FEATURES:,}, got {self.n_features!r}.")
         if self.zero_based not in (True, False, "auto"):
@@ -30,6 +30,6 @@ class Options:
 
 
 def check_format(format: str) -> None:
-    """Refuse a format that is not known."""
+    """Raise for an unknown format."""
     if format not in (*FORMATS, "auto"):
-        raise ValueError(f"Unknown format {format!r}; known are {', '.join(FORMATS)}, and auto.")
+        raise ValueError(f"Unknown format {format!r}; choose one of {', '.join(FORMATS)} or auto.")

@@ -1,4 +1,4 @@
-"""Reading files of examples: in chunks of bounded size, or whole."""
+"""Read files of examples in chunks of bounded size, or whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treemax.formats.jsonl import read_jsonl
 from treemax.formats.npz import read_npz
 from treemax.formats.numeric import read_svmlight, read_xmc, rebase
 from treemax.formats.options import Options, check_format
-from treemax.formats.streams import Source
+from treemax.formats.streams import LineReader
 from treemax.formats.vw import read_vw
 
 CHUNK_ROWS = 4096
@@ -37,15 +37,19 @@ _READERS: dict[str, Callable[[Any, Options, BadLines], Iterator[Examples]]] = {
 
 
 class Reader:
-    """An open file of examples: iterate over it, once, for chunks, or take the whole with `read_all`.
+    """An open file of examples: iterate over it once for chunks, or read all of it with `read_all`.
 
     Attributes: `name` of the file (for messages), its `format`, the number of `bad_lines` skipped so far and
-    the first few `bad_messages`, and for a progress bar `position` of `size` bytes (`size` is None where it
-    is not known).
+    the first few `bad_messages`, and for a progress bar `position` of `size` bytes (`size` is None if unknown).
     """
 
     def __init__(
-        self, source: Source | Folder | Tables, format: str, chunk_rows: int, skip_bad: bool, options: Options
+        self,
+        source: LineReader | Folder | Tables,
+        format: str,
+        chunk_rows: int,
+        skip_bad: bool,
+        options: Options,
     ) -> None:
         self.name = source.name
         self.format = format
@@ -67,19 +71,19 @@ class Reader:
         self.close()
 
     def read_all(self) -> Examples:
-        """The whole file; with `zero_based="auto"`, svmlight's indices are guessed as scikit-learn does it."""
+        """Read the whole file; `zero_based="auto"` guesses the first svmlight index as scikit-learn does."""
         if self._chunks is not None:
             raise ValueError(f"{self.name} is being read in chunks already; open it again to read the whole.")
         options = dataclasses.replace(self._options, whole=True)
         pieces = list(self._pieces(options))
-        self._chunks = rechunk([], 1)  # nothing is left
+        self._chunks = rechunk([], 1)  # exhausted
         examples = concatenate([piece for piece in pieces if len(piece)] or pieces[-1:])
         if self.format == "svmlight" and options.zero_based == "auto":
             return rebase(examples, options.n_features, self.name)
         return examples
 
     def close(self) -> None:
-        """Close the file; no further chunks come."""
+        """Close the file; iteration ends."""
         if self._chunks is not None:
             self._chunks.close()
         self._chunks = rechunk([], 1)
@@ -110,7 +114,7 @@ class Reader:
 
 
 def is_source(thing: Any) -> bool:
-    """Whether it is something that `open_examples` may open: a path, a table or a data set, not an array.
+    """Return whether `open_examples` accepts `thing`: a path, a table or a data set, not an array.
 
     >>> is_source("train.svm"), is_source([[1.0, 2.0]])
     (True, False)
@@ -129,30 +133,30 @@ def open_examples(
     zero_based: bool | Literal["auto"] = "auto",
     holds_text: bool = False,
 ) -> Reader:
-    """Open a file of examples for reading chunk by chunk; memory stays bounded however long the file is.
+    """Open a file of examples for reading in chunks, with bounded memory.
 
-    Also a folder of such files, and what gives Arrow's tables: those of pyarrow, data sets of Hugging Face.
+    Folders of such files, Arrow tables and Hugging Face data sets are read the same way.
 
     Parameters
     ----------
     path
-        The file, `-` for standard input; gzip is recognised by its content. Or a folder of files of one format,
-        which are read in the order of their names. Or a table, record batches or a data set of pyarrow, a data
-        set of Hugging Face, or anything else with Arrow's protocol.
+        The file, or `-` for standard input; gzip is recognised by its content. Or a folder of files of one format,
+        which are read sorted by name. Or a pyarrow table, record batches or data set, a Hugging Face data set,
+        or any object with Arrow's PyCapsule protocol.
     format
-        One of `FORMATS`, or "auto": by the name of the file, else by its first lines.
+        One of `FORMATS`, or "auto" to detect it by the name of the file, else by its first lines.
     chunk_rows
-        Examples a chunk; the last may have fewer.
+        Number of examples per chunk; the last may have fewer.
     skip_bad
         Skip malformed lines and count them, instead of raising `FormatError` at the first.
     bits
-        Names of features (vw, jsonl) are hashed into `2**bits` columns.
+        Feature names (vw, jsonl) are hashed into `2**bits` columns.
     n_features
-        Number of columns; where it is not given, the largest index so far decides (xmc: the header).
+        Number of columns; by default the largest index so far plus one (xmc: the header's number).
     zero_based
-        Whether svmlight's indices count from zero; "auto" takes them as they are.
+        Whether svmlight indices start at zero; "auto" does not shift them.
     holds_text
-        With "auto", take lines that are not JSON as text, whatever they look like.
+        With format "auto", read lines that are not JSON as text, even if they look like another format.
 
     Examples
     --------
@@ -169,7 +173,7 @@ def open_examples(
     if str(path) != "-" and Path(path).is_dir():
         folder = Folder(path, format, holds_text)
         return Reader(folder, folder.format, chunk_rows, skip_bad, options)
-    source = Source(path)
+    source = LineReader(path)
     try:
         found = format_of_source(source, holds_text) if format == "auto" else format
         return Reader(source, found, chunk_rows, skip_bad, options)
@@ -187,10 +191,10 @@ def read_examples(
     n_features: int | None = None,
     zero_based: bool | Literal["auto"] = "auto",
 ) -> Examples:
-    """Read a whole file of examples, or whatever else `open_examples` takes; the parameters are those of `open_examples`. Skipped lines give a warning.
+    """Read a whole file of examples; the parameters are those of `open_examples`. Skipped lines give a warning.
 
-    With `zero_based="auto"`, an svmlight file in which no index is 0 is taken to count from one, as
-    scikit-learn does it.
+    With `zero_based="auto"`, the indices of an svmlight file without an index 0 are assumed to start at one,
+    as in scikit-learn.
     """
     with open_examples(
         path, format, skip_bad=skip_bad, bits=bits, n_features=n_features, zero_based=zero_based

@@ -1,4 +1,4 @@
-"""Bytes in and bytes out: files, standard input and output, gzip, blocks of whole lines."""
+"""Byte streams: files, standard input and output, gzip, blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from treemax.formats.errors import FormatError
 from treemax.replacing import replacing, temporary_room
 
-BLOCK_BYTES = 512 * 1024  # large enough that the cost per block vanishes, small enough to stay in the cache
+BLOCK_BYTES = 512 * 1024  # large enough to amortise the cost per block, small enough for the cache
 MAX_LINE_BYTES = 256 * 1024 * 1024
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class _PutBack(io.RawIOBase):
-    """A stream whose first bytes were read already. Closing it leaves the stream itself open."""
+class _Prepended(io.RawIOBase):
+    """A stream with `head` before it. Closing it leaves the underlying stream open."""
 
     def __init__(self, head: bytes, stream: Any) -> None:
         self._head = head
@@ -45,7 +45,7 @@ class _PutBack(io.RawIOBase):
             return size
         if not hasattr(self._stream, "read1"):  # a file, unbuffered
             return self._stream.readinto(buffer) or 0
-        # Not `readinto1`, which waits for more although it has something.
+        # Not `readinto1`, which blocks for more although it has data.
         data = self._stream.read1(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -58,11 +58,11 @@ def _first_bytes(stream: Any, size: int) -> bytes:
     return head
 
 
-class Source:
-    """A file to read, decompressed, in blocks of whole lines.
+class LineReader:
+    """A reader of a file, decompressed, in blocks of whole lines.
 
-    Lines end with a newline; the last one gets it where the file has none, and a byte order mark at the start
-    is dropped. Standard input (`-`) is read as it arrives: a block is whatever whole lines there are.
+    A missing newline at the end is added, and a byte order mark at the start dropped. Standard input (`-`) is
+    read without waiting for full blocks: a block has the whole lines that have arrived.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -70,16 +70,16 @@ class Source:
         self.name = "standard input" if self.live else str(path)
         self.path = None if self.live else Path(path)
         if self.live and sys.stdin is None:
-            raise OSError(errno.EBADF, "It is closed, and nothing can be read from it", self.name)
+            raise OSError(errno.EBADF, "The stream is closed", self.name)
         self._file: Any = sys.stdin.buffer if self.live else Path(path).open("rb", buffering=0)  # noqa: SIM115
-        self.line = 1  # the number of the first line not handed out yet
+        self.line = 1  # number of the next line
         self._buffer = bytearray(BLOCK_BYTES)
         self._start = self._stop = 0
         self._ended = False
         try:
             head = _first_bytes(self._file, len(_GZIP_MAGIC))
             self.compressed = head == _GZIP_MAGIC
-            stream: Any = io.BufferedReader(_PutBack(head, self._file), 128 * 1024)
+            stream: Any = io.BufferedReader(_Prepended(head, self._file), 128 * 1024)
             self._stream = gzip.GzipFile(fileobj=stream) if self.compressed else stream
             self._fill()
         except BaseException:
@@ -95,22 +95,22 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """Bytes of the file as it is stored, or None for a stream."""
+        """Size of the file on disk in bytes, or None for a stream."""
         if self.live:
             return None
         return os.fstat(self._file.fileno()).st_size or None
 
     @property
     def position(self) -> int:
-        """Bytes of the file read so far, of `size`."""
+        """Number of bytes read so far, of `size`."""
         return 0 if self.live or self._file.closed else self._file.tell()
 
     def peek(self) -> bytes:
-        """What the first block holds, without taking it: the first line at least, where it is not absurdly long."""
+        """Return the first block without consuming it; it has the first line, unless that is very long."""
         return bytes(memoryview(self._buffer)[self._start : self._stop])
 
     def take_line(self) -> bytes | None:
-        """The next line without its end; None at the end of the file."""
+        """Consume and return the next line without its newline; None at the end of the file."""
         block_stop = self._whole_lines()
         if block_stop is None:
             return None
@@ -121,7 +121,7 @@ class Source:
         return line.removesuffix(b"\r")
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Blocks of whole lines, each with the number of its first line, good until the next is taken."""
+        """Yield blocks of whole lines with the number of their first line; valid until the next block."""
         while (stop := self._whole_lines()) is not None:
             block = np.frombuffer(self._buffer, dtype=np.uint8)[self._start : stop]
             first = self.line
@@ -130,20 +130,20 @@ class Source:
             yield first, block
 
     def text_blocks(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Blocks of lines as a list, without their ends, each with the number of its first line."""
+        """Yield lists of lines without newlines, with the number of their first line."""
         for first, block in self.blocks():
             lines = block[:-1].tobytes().split(b"\n")
             yield first, [line.removesuffix(b"\r") for line in lines] if 13 in block else lines
 
     def copy_to(self, target: IO[bytes]) -> None:
-        """Write everything not taken yet, as it is, to `target`."""
+        """Copy the bytes not consumed yet to `target`."""
         while self._stop > self._start or not self._ended:
             target.write(memoryview(self._buffer)[self._start : self._stop])
             self._start = self._stop = 0
             self._fill()
 
     def _whole_lines(self) -> int | None:
-        """Where the last whole line in the buffer ends; None at the end of the file."""
+        """Return where the last whole line in the buffer ends; None at the end of the file."""
         while True:
             stop = self._buffer.rfind(b"\n", self._start, self._stop) + 1
             if stop:
@@ -162,7 +162,7 @@ class Source:
         return self._stop
 
     def _fill(self) -> None:
-        """Read on until the buffer is full or (live) has a whole line; a line that fills it makes it grow."""
+        """Read until the buffer is full or (live) has a whole line; it grows for long lines."""
         kept = self._stop - self._start
         if kept > MAX_LINE_BYTES:
             raise FormatError.at(self.name, self.line, f"the line is longer than {MAX_LINE_BYTES:,} bytes")
@@ -188,15 +188,15 @@ class Source:
             return len(data)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             line = self.line + self._buffer.count(b"\n", self._start, self._stop)
-            what = "is cut off" if isinstance(error, EOFError) else f"is damaged ({error})"
-            raise FormatError.at(self.name, line, f"the gzip data {what}; the file is not whole") from None
+            what = "is truncated" if isinstance(error, EOFError) else f"is damaged ({error})"
+            raise FormatError.at(self.name, line, f"the gzip data {what}; the file is incomplete") from None
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.name) from error
 
 
 @contextlib.contextmanager
-def seekable(source: Source) -> Iterator[Any]:
-    """The file, to be read at any place: standard input and gzip go through a temporary file."""
+def seekable(source: LineReader) -> Iterator[Any]:
+    """Open the file for random access; standard input and gzip are copied to a temporary file."""
     if not (source.live or source.compressed or source.path is None):
         with source.path.open("rb") as file:
             yield file
@@ -209,8 +209,7 @@ def seekable(source: Source) -> Iterator[Any]:
 
 
 def shards_of(folder: str | os.PathLike[str]) -> list[Path]:
-    """The files of a folder and its folders, in the order of their names, but for hidden ones and marks such as
-    `_SUCCESS`."""
+    """Return the files below a folder, sorted, without hidden ones and markers such as `_SUCCESS`."""
     found = [
         path
         for path in sorted(Path(folder).rglob("*"))
@@ -223,13 +222,13 @@ def shards_of(folder: str | os.PathLike[str]) -> list[Path]:
 
 @contextlib.contextmanager
 def open_target(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file to write that appears under its name only when it is whole; compressed where it ends in `.gz`.
+    """Open a file for writing that appears under its name once complete; `.gz` files are compressed.
 
-    Standard output (`-`), pipes and devices are written as they are.
+    Standard output (`-`), pipes and devices are written directly.
     """
     if str(path) == "-":
         if sys.stdout is None:
-            raise OSError(errno.EBADF, "It is closed, and nothing can be written to it", "standard output")
+            raise OSError(errno.EBADF, "The stream is closed", "standard output")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
@@ -240,7 +239,7 @@ def open_target(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         return
     with replacing(path) as stream:
         if target.suffix == ".gz":
-            # No name and time inside: the same examples give the same file.
+            # No name and time inside, so that equal examples give equal files.
             with gzip.GzipFile("", "wb", 6, stream, mtime=0) as compressed:
                 yield compressed  # type: ignore[misc]
         else:
@@ -248,6 +247,6 @@ def open_target(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def append(target: IO[bytes], part: IO[bytes]) -> None:
-    """Copy all of a temporary file to the end of `target`."""
+    """Append a temporary file to `target`."""
     part.seek(0)
     shutil.copyfileobj(part, target, 1024 * 1024)

@@ -1,9 +1,8 @@
 """Vowpal Wabbit's format: `label importance 'tag |namespace:weight name:value name ...`.
 
-Names are hashed as Vowpal Wabbit hashes them, so that the same file fills the same columns: a name made of
-digits is that number, counted from the hash of its namespace; any other goes through MurmurHash3 with the
-hash of its namespace as seed. Names before which no namespace stands belong to the one with the hash 0.
-Vowpal Wabbit's constant feature is not added.
+Names are hashed as in Vowpal Wabbit, so that features get the same columns: a name of digits is that number
+plus the hash of its namespace; any other is hashed by MurmurHash3 with the hash of its namespace as seed.
+Features without a namespace have the namespace hash 0. The constant feature of Vowpal Wabbit is not added.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from treemax.formats.examples import Examples, integer_labels, keep_rows
 from treemax.formats.kinds import NUMBER, LabelKind
 from treemax.formats.numbers import pairs, sparse_rows_to_write
 from treemax.formats.options import Options
-from treemax.formats.streams import Source
+from treemax.formats.streams import LineReader
 from treemax.inputs.labels import RaggedLabels
 from treemax.inputs.rows import SparseRows
 from treemax.kernels import parse
@@ -31,7 +30,7 @@ _LIMITS = Limits(-(2**62), 2**62, 0, 2**32 - 1)
 
 
 def hash_name(name: str, namespace: str = "") -> int:
-    """The 64-bit hash of a feature's name; its column is this modulo the number of columns.
+    """Return the 64-bit hash of a feature name; its column is the hash modulo the number of columns.
 
     >>> hash_name("12"), hash_name("price") % 2**18
     (12, 229902)
@@ -40,8 +39,8 @@ def hash_name(name: str, namespace: str = "") -> int:
     return int(parse.name_hash(np.frombuffer(name.encode(), dtype=np.uint8), np.uint64(seed)))
 
 
-def read_vw(source: Source, options: Options, bad: BadLines) -> Iterator[Examples]:
-    """The examples of a Vowpal Wabbit file, block by block."""
+def read_vw(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
+    """Yield the examples of a Vowpal Wabbit file in blocks."""
     width = _width(options)
     mask = np.uint64(2**options.bits - 1)
     kind = LabelKind()
@@ -93,7 +92,7 @@ def _other_labels(
     kind: LabelKind,
     bad: BadLines,
 ) -> tuple[RaggedLabels, SparseRows]:
-    """Labels of a block that has more than plain integers before the bars."""
+    """Return the labels of a block that has more than integers before the bars."""
     data = block.tobytes()
     spans = scratch.label_spans[: len(rows)].tolist()
     lists: list[list[str] | list[int]] = []
@@ -111,14 +110,14 @@ def _other_labels(
 
 
 def _labels_before_bar(text: str) -> list[str]:
-    """The labels in what precedes the first bar: `[labels [importance]] ['tag or tag|]`."""
+    """Parse the labels before the first bar: `[labels [importance]] ['tag or tag|]`."""
     fields = text.split()
     if fields and fields[-1].startswith("'"):
         fields.pop()
     elif fields and not text[-1].isspace():
         if len(fields) == 1 and _INTEGERS.fullmatch(fields[0]):
             raise ValueError(f"no space between the label and '|', got {shown(text + '|')}")
-        fields.pop()  # a word that touches the bar is a tag
+        fields.pop()  # a word adjacent to the bar is a tag
     if len(fields) > 2:
         raise ValueError(f"expected a label, an importance and a tag before '|', got {shown(text)}")
     if len(fields) == 2:
@@ -137,7 +136,7 @@ def _check_importance(text: str) -> None:
 
 
 def write_vw(chunks: Iterable[Examples], target: IO[bytes]) -> None:
-    """Features as `| index:value` in the namespace without a name, where a number is its own hash."""
+    """Write features as `| index:value` in the unnamed namespace, where a number is its own hash."""
     n_rows = 0
     for chunk in chunks:
         features = pairs(sparse_rows_to_write(chunk, "vw"))

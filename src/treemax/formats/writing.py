@@ -1,4 +1,4 @@
-"""Writing examples to a file, all at once or chunk by chunk."""
+"""Write examples to a file, at once or in chunks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write_examples(
 ) -> None:
     """Write examples, or an iterable of chunks of them (an open `Reader`, say), to a file.
 
-    The file appears under its name only when it is whole; whatever goes wrong before leaves what was there.
-    A name that ends in `.gz` is compressed, `-` is standard output, and `format="auto"` goes by the name.
+    The file appears under its name once complete; after an error, the previous file is unchanged. A name that
+    ends in `.gz` is compressed, `-` is standard output, and `format="auto"` uses the extension.
 
     >>> import tempfile, treemax.formats as formats
     >>> from treemax.inputs.labels import read_labels
@@ -48,7 +48,9 @@ def write_examples(
     check_format(format)
     found = format_of_name(path) if format == "auto" else format
     if found is None:
-        raise ValueError(f"The name {path} does not tell the format; name it, one of {', '.join(FORMATS)}.")
+        raise ValueError(
+            f"The extension of {path} is not that of a format; pass format, one of {', '.join(FORMATS)}."
+        )
     chunks = [examples] if isinstance(examples, Examples) else examples
     with open_target(path) as target:
         _WRITERS[found](chunks, target)

@@ -1,1 +1,1 @@
-"""X and y as callers bring them, checked and converted."""
+"""Validation and conversion of X and y."""

@@ -1,8 +1,8 @@
-"""Arrow's columns as texts, features and labels, in whole arrays.
+"""Convert Arrow columns to texts, features and labels.
 
-What columns mean goes by their names, as in files of JSON lines: `text`; or `features`, lists of numbers of one
-length; or `indices` and `values`, lists of columns and what stands in them (without `values`, ones); or else all
-columns of numbers. `label` has a label, `labels` a list of them. pyarrow is imported when it is needed.
+Columns are recognised by name, as in JSON lines: `text`; or `features`, lists of numbers of the same length; or
+`indices` and `values`, lists of columns and their values (ones without `values`); or else all numeric columns.
+`label` is one label per row, `labels` a list of labels. pyarrow is imported on demand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LABEL_COLUMNS = ("labels", "label")
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns of a table are what."""
+    """Roles of the columns of a table."""
 
     kind: str  # "text", "dense", "sparse" or "numbers"
     columns: tuple[str, ...]
@@ -35,7 +35,7 @@ class Layout:
 
 
 def layout_of(schema: Any) -> Layout:
-    """What the columns of a table with this schema mean; a ValueError where that cannot be told."""
+    """Return the layout of a schema; raises ValueError if no column holds features."""
     names = list(schema.names)
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -57,42 +57,42 @@ def layout_of(schema: Any) -> Layout:
     return Layout("numbers", numbers, labels)
 
 
-class Trouble:
-    """What is wrong with single rows: the first complaint about each."""
+class RowErrors:
+    """The first error of each invalid row."""
 
     def __init__(self) -> None:
-        self.of_row: dict[int, str] = {}
+        self.messages: dict[int, str] = {}
 
     def add(self, rows: NDArray[Any], what: str) -> None:
         for row in rows.tolist():
-            self.of_row.setdefault(row, what)
+            self.messages.setdefault(row, what)
 
 
-def texts_of(batch: Any, layout: Layout, trouble: Trouble) -> list[str]:
-    """The texts of a batch; "" and a complaint where there is none."""
+def texts_of(batch: Any, layout: Layout, errors: RowErrors) -> list[str]:
+    """Return the texts of a batch; a missing text is "" and an error."""
     column = _plain(batch.column(layout.columns[0]))
     if not _is_string(column.type):
-        raise ValueError(f"the column text is not of strings, got {column.type}")
-    trouble.add(_nulls(column), "the text is missing (null)")
-    return _strings(column, np.arange(len(column)), trouble)
+        raise ValueError(f"the column text does not hold strings, got {column.type}")
+    errors.add(_nulls(column), "the text is missing (null)")
+    return _strings(column, np.arange(len(column)), errors)
 
 
-def rows_of(batch: Any, layout: Layout, trouble: Trouble, n_features: int | None = None) -> Rows:
-    """The features of a batch; of rows with a complaint they may be anything."""
+def rows_of(batch: Any, layout: Layout, errors: RowErrors, n_features: int | None = None) -> Rows:
+    """Return the features of a batch; those of rows with an error are arbitrary."""
     if layout.kind == "sparse":
-        return _sparse_rows(batch, layout, trouble, n_features)
+        return _sparse_rows(batch, layout, errors, n_features)
     if layout.kind == "dense":
-        matrix = _listed(batch, trouble, n_features)
+        matrix = _listed(batch, errors, n_features)
     else:
         matrix = _columns(batch, layout)
         if n_features is not None and matrix.shape[1] != n_features and len(matrix):
             raise ValueError(f"rows have {matrix.shape[1]} numbers, expected {n_features}")
-    trouble.add(np.flatnonzero(~np.isfinite(matrix).all(axis=1)), "a feature is not a finite number")
+    errors.add(np.flatnonzero(~np.isfinite(matrix).all(axis=1)), "a feature is not a finite number")
     return matrix
 
 
-def labels_of(batch: Any, layout: Layout, trouble: Trouble) -> RaggedLabels:
-    """The labels of a batch: none where there are none, or where the label is null."""
+def labels_of(batch: Any, layout: Layout, errors: RowErrors) -> RaggedLabels:
+    """Return the labels of a batch; rows without labels or with a null label have none."""
     n_rows = batch.num_rows
     if layout.labels is None:
         return _ragged(np.zeros(n_rows, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -100,13 +100,15 @@ def labels_of(batch: Any, layout: Layout, trouble: Trouble) -> RaggedLabels:
     if _is_list(column.type):
         counts, flat = _lengths(column), _plain(column.flatten())
     elif layout.labels == "labels" and not _is_null(column.type):
-        raise ValueError(f"the column labels is not of lists, got {column.type}; one label goes into label")
+        raise ValueError(
+            f"the column labels does not hold lists, got {column.type}; use the column label for a single label"
+        )
     else:
         present = np.asarray(column.is_valid())
         counts, flat = present.astype(np.int64), column.drop_null()
     row_of = np.repeat(np.arange(n_rows), counts)
-    trouble.add(row_of[_nulls(flat)], "a label is missing (null)")
-    return _ragged(counts, _label_values(flat, row_of, trouble))
+    errors.add(row_of[_nulls(flat)], "a label is missing (null)")
+    return _ragged(counts, _label_values(flat, row_of, errors))
 
 
 def _ragged(counts: NDArray[np.int64], values: NDArray[Any]) -> RaggedLabels:
@@ -115,14 +117,14 @@ def _ragged(counts: NDArray[np.int64], values: NDArray[Any]) -> RaggedLabels:
     return RaggedLabels(indptr, values, dtype, "lists")
 
 
-def _label_values(flat: Any, row_of: NDArray[np.int64], trouble: Trouble) -> NDArray[Any]:
-    """Labels as strings, or as 64-bit integers where they are numbers."""
+def _label_values(flat: Any, row_of: NDArray[np.int64], errors: RowErrors) -> NDArray[Any]:
+    """Return labels as strings, or as 64-bit integers if they are numbers."""
     from pyarrow import types
 
     if _is_null(flat.type):
         return np.zeros(len(flat), dtype=np.int64)
     if _is_string(flat.type):
-        return np.array([*_strings(flat, row_of, trouble), None], dtype=object)[:-1]  # strings, one by one
+        return np.array([*_strings(flat, row_of, errors), None], dtype=object)[:-1]  # strings, one by one
     if not _is_number(flat.type) or types.is_boolean(flat.type):
         raise ValueError(f"labels are neither strings nor integers, got {flat.type}")
     values = flat.fill_null(0).to_numpy(zero_copy_only=False)
@@ -130,14 +132,14 @@ def _label_values(flat: Any, row_of: NDArray[np.int64], trouble: Trouble) -> NDA
         whole = np.isfinite(values) & (np.floor(values) == values) & (np.abs(values) < 2**53)
     else:
         whole = values <= np.iinfo(np.int64).max
-    trouble.add(
+    errors.add(
         row_of[~whole], f"the label is neither a string nor a 64-bit integer, got a column of {flat.type}"
     )
     return np.where(whole, values, 0).astype(np.int64)
 
 
-def _strings(column: Any, row_of: NDArray[np.int64], trouble: Trouble) -> list[str]:
-    """The strings of a column, "" where there is none, or where it is not UTF-8, with a complaint."""
+def _strings(column: Any, row_of: NDArray[np.int64], errors: RowErrors) -> list[str]:
+    """Return the strings of a column; a null is "", and invalid UTF-8 is "" and an error."""
     column = column.fill_null("")
     try:
         return column.to_pylist()
@@ -148,7 +150,7 @@ def _strings(column: Any, row_of: NDArray[np.int64], trouble: Trouble) -> list[s
         try:
             found.append(raw.decode("utf-8"))
         except UnicodeDecodeError:
-            trouble.add(np.array([row]), "a string is not UTF-8")
+            errors.add(np.array([row]), "a string is not UTF-8")
             found.append("")
     return found
 
@@ -160,19 +162,19 @@ def _columns(batch: Any, layout: Layout) -> NDArray[np.float32]:
     return matrix
 
 
-def _listed(batch: Any, trouble: Trouble, n_features: int | None) -> NDArray[np.float32]:
-    """Lists of numbers as a matrix, as wide as expected or else as the first list is long."""
+def _listed(batch: Any, errors: RowErrors, n_features: int | None) -> NDArray[np.float32]:
+    """Convert lists of numbers to a matrix with `n_features` columns, by default the length of the first list."""
     column = _list_column(batch, "features")
     lengths = _lengths(column)
     present = np.asarray(column.is_valid())
-    trouble.add(np.flatnonzero(~present), "the features are missing (null)")
+    errors.add(np.flatnonzero(~present), "the features are missing (null)")
     fixed = getattr(column.type, "list_size", -1)
     first = fixed if fixed >= 0 else int(next(iter(lengths[present & (lengths > 0)]), 0))
     width = n_features or first or 1
     for length in np.unique(lengths[present & (lengths != width)]).tolist():
-        trouble.add(
+        errors.add(
             np.flatnonzero(present & (lengths == length)),
-            f"the list of features has {length} numbers, expected {width}; sparse rows go into indices and values",
+            f"the list of features has {length} numbers, expected {width}; use the columns indices and values for sparse rows",
         )
     usable = present & (lengths == width)
     flat = _floats(_plain(column.flatten()), "features")
@@ -181,49 +183,49 @@ def _listed(batch: Any, trouble: Trouble, n_features: int | None) -> NDArray[np.
     return matrix
 
 
-def _sparse_rows(batch: Any, layout: Layout, trouble: Trouble, n_features: int | None) -> SparseRows:
+def _sparse_rows(batch: Any, layout: Layout, errors: RowErrors, n_features: int | None) -> SparseRows:
     from pyarrow import types
 
     column = _list_column(batch, "indices")
-    trouble.add(_nulls(column), "the indices are missing (null)")
+    errors.add(_nulls(column), "the indices are missing (null)")
     lengths = _lengths(column)
     row_of = np.repeat(np.arange(batch.num_rows), lengths)
     flat = _plain(column.flatten())
     if not types.is_integer(flat.type) and len(flat):
-        raise ValueError(f"the column indices is not of lists of integers, got {column.type}")
+        raise ValueError(f"the column indices does not hold lists of integers, got {column.type}")
     limit = n_features or MAX_FEATURES
-    trouble.add(row_of[_nulls(flat)], "an index is missing (null)")
+    errors.add(row_of[_nulls(flat)], "an index is missing (null)")
     indices = flat.fill_null(0).to_numpy(zero_copy_only=False)
     outside = (indices < 0) | (indices >= limit)
-    trouble.add(row_of[outside], f"an index is out of range (0 to {limit - 1})")
+    errors.add(row_of[outside], f"an index is out of range (0 to {limit - 1})")
     indices = np.where(outside, 0, indices).astype(np.int64)
-    values = _values_beside(batch, layout, lengths, row_of, trouble)
+    values = _values_beside(batch, layout, lengths, row_of, errors)
     width = n_features or int(indices.max(initial=0)) + 1
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return _sorted_rows(indptr, indices, values, width, trouble)
+    return _sorted_rows(indptr, indices, values, width, errors)
 
 
 def _values_beside(
-    batch: Any, layout: Layout, lengths: NDArray[np.int64], row_of: NDArray[np.int64], trouble: Trouble
+    batch: Any, layout: Layout, lengths: NDArray[np.int64], row_of: NDArray[np.int64], errors: RowErrors
 ) -> NDArray[np.float32]:
-    """The values of the indices; of a row where they are not as many, zeros."""
+    """Return the values of the indices; zeros for rows with another number of values."""
     if "values" not in layout.columns:
         return np.ones(len(row_of), dtype=np.float32)
     column = _list_column(batch, "values")
     own = _lengths(column)
     uneven = own != lengths
-    trouble.add(np.flatnonzero(uneven), "there are not as many values as indices")
+    errors.add(np.flatnonzero(uneven), "the numbers of values and of indices differ")
     flat = _floats(_plain(column.flatten()), "values")
     values = np.zeros(len(row_of), dtype=np.float32)
     values[~uneven[row_of]] = flat[np.repeat(~uneven, own)]
-    trouble.add(row_of[~np.isfinite(values)], "a feature is not a finite number")
+    errors.add(row_of[~np.isfinite(values)], "a feature is not a finite number")
     return np.where(np.isfinite(values), values, 0).astype(np.float32)
 
 
 def _sorted_rows(
-    indptr: NDArray[np.int64], indices: NDArray[np.int64], values: NDArray[np.float32], width: int, trouble: Trouble
+    indptr: NDArray[np.int64], indices: NDArray[np.int64], values: NDArray[np.float32], width: int, errors: RowErrors
 ) -> SparseRows:  # fmt: skip
-    """Indices of a row in order, values of the same index added up."""
+    """Sort the indices of each row and sum the values of duplicates."""
     steps = np.diff(indices, prepend=-1)
     steps[indptr[:-1][np.diff(indptr) > 0]] = 1
     if (steps <= 0).any():
@@ -232,12 +234,12 @@ def _sorted_rows(
             matrix.sum_duplicates()
         indptr, indices, values = matrix.indptr.astype(np.int64), matrix.indices, matrix.data
         row_of = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        trouble.add(row_of[~np.isfinite(values)], "values of one index add up to more than float32 holds")
+        errors.add(row_of[~np.isfinite(values)], "the sum of the values of one index overflows float32")
     return SparseRows(indptr, indices.astype(np.uint32), values, width)
 
 
 def table_rows(table: Any, name: str = "X") -> Rows:
-    """A table, a record batch or an array of Arrow as features; a row that cannot be used is an error."""
+    """Convert an Arrow table, record batch or array to features; raises for invalid rows."""
     import pyarrow as pa
 
     if isinstance(table, pa.Array | pa.ChunkedArray):
@@ -245,18 +247,16 @@ def table_rows(table: Any, name: str = "X") -> Rows:
     batch = _one_batch(table)
     layout = layout_of(batch.schema)
     if layout.kind == "text":
-        raise ValueError(
-            f"Input {name} holds texts; make features of them first, see treemax.text.vectorizers."
-        )
-    trouble = Trouble()
-    rows = rows_of(batch, layout, trouble)
-    for row in sorted(trouble.of_row):
-        raise ValueError(f"Input {name}, row {row}: {trouble.of_row[row]}.")
+        raise ValueError(f"Input {name} holds texts; vectorize them first, see treemax.text.vectorizers.")
+    errors = RowErrors()
+    rows = rows_of(batch, layout, errors)
+    for row in sorted(errors.messages):
+        raise ValueError(f"Input {name}, row {row}: {errors.messages[row]}.")
     return rows if isinstance(rows, SparseRows) else as_rows(rows, name)
 
 
 def _one_batch(table: Any) -> Any:
-    """A table as one record batch."""
+    """Return a table as one record batch."""
     import pyarrow as pa
 
     if isinstance(table, pa.RecordBatch):
@@ -268,7 +268,7 @@ def _one_batch(table: Any) -> Any:
 
 
 def _plain(column: Any) -> Any:
-    """Without a dictionary, and without chunks."""
+    """Return the column without dictionary encoding and chunks."""
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
     return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
@@ -277,12 +277,12 @@ def _plain(column: Any) -> Any:
 def _list_column(batch: Any, name: str) -> Any:
     column = _plain(batch.column(name))
     if not _is_list(column.type):
-        raise ValueError(f"the column {name} is not of lists of numbers, got {column.type}")
+        raise ValueError(f"the column {name} does not hold lists of numbers, got {column.type}")
     return column
 
 
 def _lengths(column: Any) -> NDArray[np.int64]:
-    """The length of each list, 0 where there is none."""
+    """Return the length of each list, 0 for null."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -291,11 +291,11 @@ def _lengths(column: Any) -> NDArray[np.int64]:
 
 
 def _floats(column: Any, name: str) -> NDArray[np.float32]:
-    """Numbers as float32; what is null is not a number."""
+    """Convert numbers to float32; null becomes NaN."""
     from pyarrow import types
 
     if not _is_number(column.type) and not _is_null(column.type):
-        raise ValueError(f"the column {name} is not of numbers, got {column.type}")
+        raise ValueError(f"the column {name} does not hold numbers, got {column.type}")
     if not types.is_floating(column.type):
         column = column.cast("float64", safe=False)
     with np.errstate(over="ignore"):

@@ -1,8 +1,7 @@
-"""Labels as they come, and the one index (label <-> id) that every model uses.
+"""Validation and conversion of y, and the label index (label <-> id) of every model.
 
-A model works with ids 0, 1, 2, ... only. `read_labels` turns whatever the caller calls `y` into
-`RaggedLabels` (a list of labels per row), `LabelIndex` gives every label its id, and `Targets` is the
-result: the ids of each row.
+Models work with ids 0, 1, 2, ... only. `read_labels` converts `y` to `RaggedLabels` (a list of labels per row),
+`LabelIndex` assigns an id to every label, and `Targets` are the ids of each row.
 """
 
 from __future__ import annotations
@@ -22,19 +21,18 @@ from treemax.inputs.rows import ascends, is_arrow, read_only
 from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import validation
 
-LONGEST_FIXED = 100  # characters of a label for which NumPy's strings, all as wide as the longest, are used
-ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # what a row of several labels may be
+LONGEST_FIXED = 100  # characters up to which labels are returned as fixed-width NumPy strings
+ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # types of a row of several labels
 
 Form = Literal["vector", "lists", "indicator", "dense-indicator"]
-"""How the caller wrote `y`: a vector has one label a row, the other forms any number."""
+"""The form of `y`: a vector has one label per row, the other forms any number."""
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedLabels(Sequence[Any]):
     """The labels of each row: row i has `values[indptr[i]:indptr[i+1]]`, integers or strings throughout.
 
-    This is the form the readers give and the cheapest `y` to hand to an estimator. It also behaves as a
-    sequence of lists.
+    This is the form that the readers return and the fastest `y` for an estimator. It is also a sequence of lists.
 
     >>> y = read_labels([["b", "a"], [], ["c"]])
     >>> len(y), y[0]
@@ -59,9 +57,11 @@ class RaggedLabels(Sequence[Any]):
         return self.values[self.indptr[row] : self.indptr[row + 1]].tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """For NumPy: a vector of labels where every row has one, else a vector of lists."""
+        """Convert to a vector of labels if every row has one, else to a vector of lists."""
         if copy is False:
-            raise ValueError("RaggedLabels become an array by copying; leave out copy=False.")
+            raise ValueError(
+                "RaggedLabels cannot be converted to an array without a copy; remove copy=False."
+            )
         if self.form == "vector":
             values = self.values[self.indptr[0] : self.indptr[-1]]
             return values.astype(dtype_for(values, self.dtype) if dtype is None else dtype)
@@ -83,7 +83,7 @@ class RaggedLabels(Sequence[Any]):
         return self.form in ("indicator", "dense-indicator")
 
     def rows(self, start: int, stop: int) -> RaggedLabels:
-        """Rows `start` to `stop`, as a view."""
+        """Return a view of the rows `start` to `stop`."""
         indptr = self.indptr[start : stop + 1]
         first = int(indptr[0])
         values = self.values[first : int(indptr[-1])]
@@ -110,9 +110,10 @@ class Targets:
 
 
 def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
-    """The dtype for arrays of labels: NumPy's strings, all as wide as the longest, only where none is long.
+    """Return the dtype for arrays of labels: fixed-width strings only if no label is long.
 
-    One label of a million characters would make every other as large. Neither can NumPy's strings end in a NUL.
+    With fixed width, one label of a million characters would make every other as large. NumPy also strips
+    trailing NULs.
 
     >>> dtype_for(["cat"], np.dtype(str)), dtype_for(["cat", "c" * 101], np.dtype(str))
     (dtype('<U'), dtype('O'))
@@ -123,7 +124,7 @@ def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
 
 
 def picked_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
-    """The label ids of some rows."""
+    """Return the label ids of some rows."""
     starts, counts = targets.indptr[rows], targets.indptr[rows + 1] - targets.indptr[rows]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     entry = np.arange(indptr[-1]) - np.repeat(indptr[:-1], counts)
@@ -131,7 +132,7 @@ def picked_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
 
 
 def read_labels(y: Any, name: str = "y") -> RaggedLabels:
-    """Understand `y`: a vector of strings or integers, a list of label lists, or an indicator matrix.
+    """Validate and convert `y`: a vector of strings or integers, a list of label lists, or an indicator matrix.
 
     >>> read_labels(["cat", "dog"]).form
     'vector'
@@ -146,7 +147,7 @@ def read_labels(y: Any, name: str = "y") -> RaggedLabels:
         return _checked(y, name)
     if sp.issparse(y):
         return _read_indicator(y, name)
-    y = _without_wrapping(y, name)
+    y = _unwrapped(y, name)
     if not isinstance(y, np.ndarray):
         return _read_rows(list(y), name, np.dtype(str))
     if y.ndim == 2 and y.shape[1] == 1:
@@ -166,7 +167,7 @@ def read_labels(y: Any, name: str = "y") -> RaggedLabels:
 
 
 def _checked(labels: RaggedLabels, name: str) -> RaggedLabels:
-    """Labels put together by hand: make sure that no row points outside."""
+    """Check the `indptr` of RaggedLabels made by the caller."""
     indptr = labels.indptr
     if not len(indptr) or indptr[0] < 0 or indptr[-1] > len(labels.values) or not ascends(indptr):
         raise ValueError(
@@ -175,12 +176,12 @@ def _checked(labels: RaggedLabels, name: str) -> RaggedLabels:
     return labels
 
 
-def _without_wrapping(y: Any, name: str) -> Any:
-    """Series, frames, tensors and the like as an array or a list; what has no rows is refused."""
+def _unwrapped(y: Any, name: str) -> Any:
+    """Convert series, data frames and tensors to an array or a list; raises if there are no rows."""
     if np.ma.is_masked(y):
         raise ValueError(f"{name} has masked values at row {int(np.argmax(np.ma.getmaskarray(y)))}.")
     if isinstance(y, np.ndarray):
-        return y.astype(object) if y.dtype.kind == "T" else y  # NumPy's strings of any length
+        return y.astype(object) if y.dtype.kind == "T" else y  # variable-width strings
     if is_arrow(y) and hasattr(y, "to_pylist") and not hasattr(y, "schema"):  # an array, not a table
         return y.to_pylist()
     if hasattr(y, "to_list"):  # a pandas or polars series
@@ -198,7 +199,7 @@ def _without_wrapping(y: Any, name: str) -> Any:
 
 
 def _read_rows(rows: list[Any], name: str, string_dtype: np.dtype) -> RaggedLabels:
-    """A list of labels, or of label lists."""
+    """Convert a list of labels or of label lists."""
     if any(isinstance(row, ROW_TYPES) for row in rows):
         return _read_lists(rows, name)
     values, dtype = _uniform(rows, name, None)
@@ -224,9 +225,9 @@ def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
 
 
 def _integers(y: NDArray[Any], name: str, row_of: Callable[[int], int] = int) -> NDArray[np.int64]:
-    """Integer labels as int64; floats pass only when they are whole numbers, each one integer and no other."""
+    """Convert integer labels to int64; floats must be integers that float64 represents exactly."""
     if y.dtype.kind == "f":
-        for sound, complaint in (
+        for valid, complaint in (
             (np.isfinite(y), "Input {name} contains NaN or infinity at row {row}."),
             (
                 y == np.floor(y),
@@ -234,11 +235,11 @@ def _integers(y: NDArray[Any], name: str, row_of: Callable[[int], int] = int) ->
             ),
             (
                 np.abs(y) < 2**53,
-                "{name} has {label} at row {row}: a float of that size stands for several integers; pass integers.",
+                "{name} has {label} at row {row}: a float of that size does not represent integers exactly; pass integers.",
             ),
         ):
-            if not sound.all():
-                at = int(np.argmin(sound))
+            if not valid.all():
+                at = int(np.argmin(valid))
                 raise ValueError(complaint.format(name=name, label=y[at], row=row_of(at)))
     elif y.size and y.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{name} has labels outside the range of 64-bit integers.")
@@ -253,7 +254,7 @@ def _floats(labels: list[Any], name: str) -> NDArray[np.float64]:
 
 
 def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
-    if not set(map(type, rows)) <= {list, tuple}:  # which is quickly seen, and mostly so
+    if not set(map(type, rows)) <= {list, tuple}:  # fast check for the common case
         rows = _in_order(rows, name)
     indptr = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=indptr[1:])
@@ -262,7 +263,7 @@ def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
 
 
 def _in_order(rows: list[Any], name: str) -> list[Any]:
-    """Rows that may be sets or arrays as something that has an order; what is no row of labels is refused."""
+    """Convert rows that are sets or arrays to lists; raises for anything else."""
     for i, row in enumerate(rows):
         if not isinstance(row, ROW_TYPES) or (isinstance(row, np.ndarray) and row.ndim != 1):
             raise ValueError(
@@ -273,7 +274,7 @@ def _in_order(rows: list[Any], name: str) -> list[Any]:
 
 
 def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> tuple[NDArray[Any], np.dtype]:
-    """Labels that are all strings or all integers as one array; anything else is refused by row."""
+    """Convert labels that are all strings or all integers to one array; errors name the row."""
 
     def row_of(position: int) -> int:
         return position if indptr is None else int(np.searchsorted(indptr, position, side="right")) - 1
@@ -308,7 +309,7 @@ def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> 
 
 
 def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels:
-    """Column j of an indicator matrix is the label j."""
+    """Convert an indicator matrix; column j is the label j."""
     indptr, indices, values = csr_parts(y, name)
     row_of = np.repeat(np.arange(y.shape[0]), np.diff(indptr))
     wrong = (values != 0) & (values != 1)
@@ -324,10 +325,10 @@ def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels
     return RaggedLabels(starts, indices[kept].astype(np.int64), np.dtype(np.int64), form, y.shape[1])
 
 
-def asked_ids(labels: Any, index: LabelIndex, n_rows: int) -> NDArray[np.int64]:
-    """The ids of labels that someone asks about: the same for every row, or a table with those of each row.
+def requested_ids(labels: Any, index: LabelIndex, n_rows: int) -> NDArray[np.int64]:
+    """Return the ids of requested labels: the same labels for every row, or a table with a list per row.
 
-    None in a table stands for no label, as in the answers of `predict_topk`, and gets the id -1.
+    None in a table means no label, as in the results of `predict_topk`, and has the id -1.
     """
     if isinstance(labels, str) or not isinstance(labels, Iterable):
         raise ValueError(f"labels must be a list of labels, or one list for each row, got {labels!r}.")
@@ -344,12 +345,12 @@ def asked_ids(labels: Any, index: LabelIndex, n_rows: int) -> NDArray[np.int64]:
             label for label, number in zip(row, known) if number < 0 and not (nested and label is None)
         ]
         if unknown:
-            raise ValueError(f"The model does not know the label {unknown[0]!r} that is asked for.")
+            raise ValueError(f"The model does not know the label {unknown[0]!r}.")
     return np.ascontiguousarray(np.broadcast_to(ids, (n_rows, ids.shape[1])))
 
 
 class LabelIndex:
-    """Gives every label an id, 0, 1, 2, ... in order of arrival, and keeps it for ever.
+    """Mapping between labels and ids 0, 1, 2, ... in order of arrival; ids never change.
 
     >>> index = LabelIndex(["cat", "dog"])
     >>> index.add(["eel", "cat"])
@@ -364,7 +365,7 @@ class LabelIndex:
         values = labels if isinstance(labels, np.ndarray) and labels.dtype == object else list(labels)
         self.dtype: np.dtype | None = None if dtype is None else np.dtype(dtype)
         self._packed: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None  # strings of a loaded model
-        self._values: NDArray[Any] | None = np.empty(0, dtype=object)  # one slot per id, with room to grow
+        self._values: NDArray[Any] | None = np.empty(0, dtype=object)  # by id, with spare capacity
         self._size = 0
         self._ids: dict[Any, int] | None = {}
         if len(values):
@@ -378,7 +379,7 @@ class LabelIndex:
 
     @property
     def holds_strings(self) -> bool:
-        """True for string labels, False for integers (and for an index still empty)."""
+        """Whether labels are strings; False for integers and for an empty index."""
         return self.dtype is not None and self.dtype.kind in "UO"
 
     @property
@@ -387,11 +388,11 @@ class LabelIndex:
         return self._as_given(self._all())
 
     def add(self, labels: Any, dtype: Any = None) -> NDArray[np.int64]:
-        """The ids of `labels`; those not known yet get the next ids."""
+        """Return the ids of `labels`; new labels get the next ids."""
         values, found = (
             (labels, np.dtype(dtype)) if dtype is not None else _uniform(list(labels), "labels", None)
         )
-        if len(values) == 0:  # no labels are of no kind
+        if len(values) == 0:  # neither strings nor integers
             return np.empty(0, dtype=np.int64)
         self.check_kind(found)
         lookup = self._lookup()
@@ -406,22 +407,22 @@ class LabelIndex:
         return ids
 
     def ids(self, labels: Any) -> NDArray[np.int64]:
-        """The ids of `labels`, -1 for those not known; nothing is added."""
+        """Return the ids of `labels`, -1 for unknown ones, without adding them."""
         values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
         lookup = self._lookup()
         return np.fromiter(map(lookup.get, values, repeat(-1)), np.int64, len(values))
 
     def labels(self, ids: Any) -> NDArray[Any]:
-        """The labels of an array of ids, in the caller's dtype and the array's shape."""
+        """Return the labels of an array of ids, in the caller's dtype and the array's shape."""
         ids = np.asarray(ids)
         if self._packed is not None and self._values is None and ids.size < self._size // 16:
             out = np.empty(ids.shape, dtype=object)
             out.ravel()[:] = [self._unpack(int(i)) for i in ids.ravel()]
             return self._as_given(out)
-        return self._as_given(self._all().take(ids))  # NumPy's own indexing may crash here without memory
+        return self._as_given(self._all().take(ids))  # NumPy's indexing may crash here when out of memory
 
     def check_kind(self, dtype: np.dtype) -> None:
-        """Refuse strings in an index of integers and the other way round, before anything is changed."""
+        """Raise for strings in an index of integers, or integers in one of strings."""
         if self.dtype is not None and (dtype.kind in "UO") != self.holds_strings:
             have, got = ("strings", "integers") if self.holds_strings else ("integers", "strings")
             raise ValueError(
@@ -429,7 +430,7 @@ class LabelIndex:
             )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The index as arrays for the model file."""
+        """Return the arrays for the model file."""
         if not self.holds_strings:
             return {"integers": self._all().astype(np.int64)}
         encoded = [label.encode("utf-8", "surrogatepass") for label in self._all()]
@@ -439,7 +440,7 @@ class LabelIndex:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], dtype: str | None) -> LabelIndex:
-        """The index back from its arrays, of which everything is checked; strings are decoded when asked for."""
+        """Restore an index from arrays, which are validated; strings are decoded on demand."""
         try:
             index = cls(dtype=dtype)
         except TypeError:
@@ -467,8 +468,8 @@ class LabelIndex:
         self._values, self._size = integers.astype(object), len(integers)
 
     def _take_strings(self, text: NDArray[Any], offsets: NDArray[Any]) -> None:
-        sound = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
-        if not (sound and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(
+        valid = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
+        if not (valid and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(
             offsets
         ):
             raise ValueError("the label index is damaged: the offsets do not fit its text")
@@ -477,14 +478,14 @@ class LabelIndex:
         hashes = np.empty(self._size, dtype=np.uint64)
         validation.string_hashes(read_only(text), read_only(offsets), hashes)
         hashes.sort()
-        if (hashes[1:] == hashes[:-1]).any():  # else no label can occur twice
+        if (hashes[1:] == hashes[:-1]).any():  # otherwise all labels are distinct
             self._lookup()
         if self.dtype is not None and self.dtype.kind == "U":
             long = np.flatnonzero(np.diff(offsets) > LONGEST_FIXED).tolist()
             self.dtype = dtype_for(map(self._unpack, long), np.dtype(str))
 
     def copy(self) -> LabelIndex:
-        """An index that can grow without the original noticing."""
+        """Return an independent copy."""
         twin = LabelIndex(dtype=self.dtype)
         twin._packed, twin._size = self._packed, self._size
         twin._values = None if self._values is None else self._values[: self._size].copy()
@@ -529,7 +530,7 @@ class LabelIndex:
         if self.dtype is None or self.holds_strings:
             return self.dtype or found
         merged = np.result_type(self.dtype, found)
-        # Where whole floats meet integers, or uint64 meets int64, NumPy goes to floats, which are not exact.
+        # NumPy promotes floats with integers, and uint64 with int64, to float64, which is not exact.
         exact = merged.kind != "f" or self.dtype.kind == found.kind == "f"
         return merged if exact else np.dtype(np.int64)
 
@@ -538,7 +539,7 @@ class LabelIndex:
 
 
 def _check_utf8(text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-    """Refuse labels that are not UTF-8: bytes that are not, or a label that begins within a character."""
+    """Raise for labels that are not UTF-8, or that begin within a character."""
     try:
         text.tobytes().decode("utf-8", "surrogatepass")
         at = None
@@ -554,19 +555,19 @@ def _check_utf8(text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
 
 
 def _newest(lookup: dict[Any, int], count: int) -> list[Any]:
-    """The `count` labels added last, in order of arrival (dictionaries remember it)."""
+    """Return the last `count` labels in order of arrival, which dictionaries keep."""
     newest = [label for label, _ in zip(reversed(lookup), range(count))]
     return newest[::-1]
 
 
 def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct numbers in order, and which of them each number is.
+    """Return the sorted distinct numbers and the inverse, as np.unique with return_inverse.
 
     >>> distinct(np.array([7, 3, 7]))
     (array([3, 7]), array([1, 0, 1]))
     """
     least, most = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
-    if most - least > 8 * len(numbers):  # far apart
+    if most - least > 8 * len(numbers):  # too sparse for a table
         ordered = np.sort(numbers)
         ordered = ordered[np.append(True, ordered[1:] != ordered[:-1])]
         return ordered, np.searchsorted(ordered, numbers)
@@ -575,8 +576,8 @@ def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[numbers - least]
 
 
-def _rises(labels: RaggedLabels, ids: NDArray[np.int64]) -> bool:
-    """Whether the ids of every row are sorted already, each there once."""
+def _is_sorted(labels: RaggedLabels, ids: NDArray[np.int64]) -> bool:
+    """Return whether the ids of every row are sorted and distinct."""
     if labels.indptr[0] != 0 or labels.indptr[-1] != len(ids):
         return False
     rises = np.ones(len(ids) + 1, dtype=bool)
@@ -586,8 +587,8 @@ def _rises(labels: RaggedLabels, ids: NDArray[np.int64]) -> bool:
 
 
 def target_ids(labels: RaggedLabels, ids: NDArray[np.int64]) -> Targets:
-    """Ids (one per entry of `labels`) as sorted sets per row; entries of -1 are left out."""
-    if (ids >= 0).all() and (not labels.multi_label or _rises(labels, ids)):
+    """Return the ids of each row, sorted and distinct; `ids` has one per entry of `labels`, -1 is dropped."""
+    if (ids >= 0).all() and (not labels.multi_label or _is_sorted(labels, ids)):
         return Targets(labels.indptr.astype(np.int64), ids.astype(np.uint32))
     row = np.repeat(np.arange(len(labels)), labels.counts)
     known = ids >= 0

@@ -1,4 +1,4 @@
-"""Numbers for features whose ids are large and few, so that memory follows the features that occur."""
+"""Consecutive numbers for sparse feature ids, so that memory grows with the features that occur."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows
 
-MANY_FEATURES = 2**24  # up to so many, a model has room for every id there may be
+MANY_FEATURES = 2**24  # up to this many, ids are used directly
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureNumbers:
-    """Features below `direct` are their own numbers; the others, of these ids, are numbered from there as they arrive."""
+    """Mapping from feature ids to numbers: ids below `direct` are their own number, `ids` are numbered from there."""
 
     direct: int
     ids: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
@@ -28,12 +28,12 @@ class FeatureNumbers:
 
     @cached_property
     def _order(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids in ascending order, and their numbers."""
+        """The sorted ids and their numbers."""
         order = np.argsort(self.ids)
         return self.ids[order], order + self.direct
 
     def _found(self, ids: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The numbers of features, and which of them have one."""
+        """Return the numbers of features, and which features have one."""
         known, numbers = self._order
         if len(known) == 0:
             return ids.astype(np.int64), ids < self.direct
@@ -42,17 +42,17 @@ class FeatureNumbers:
         return np.where(own, ids, numbers[place]), own | (known[place] == ids)
 
     def id_of(self, number: int) -> int:
-        """The id of a feature."""
+        """Return the id of a feature."""
         return number if number < self.direct else int(self.ids[number - self.direct])
 
     def with_features_of(self, rows: SparseRows) -> FeatureNumbers:
-        """The same with numbers for all features of these rows."""
+        """Return a copy extended by the features of these rows."""
         ids = np.unique(rows.indices[rows.indptr[0] : rows.indptr[-1]])
         new = ids[~self._found(ids)[1]]
         return replace(self, ids=np.concatenate([self.ids, new])) if len(new) else self
 
     def rows(self, rows: SparseRows) -> SparseRows:
-        """The rows with numbers in place of ids; features without a number are left out."""
+        """Replace ids by numbers; features without a number are dropped."""
         first, last = rows.indptr[0], rows.indptr[-1]
         numbers, known = self._found(rows.indices[first:last])
         starts = np.concatenate([[0], np.cumsum(known)])[rows.indptr - first]
@@ -70,18 +70,18 @@ class FeatureNumbers:
 
     @classmethod
     def checked(cls, direct: Any, ids: NDArray[Any], n_features: int) -> FeatureNumbers:
-        """Those of a model file of so many features, once they are sound."""
-        sound = type(direct) is int and direct >= 0 and ids.dtype == np.uint32 and ids.ndim == 1
-        sound = sound and direct + len(ids) == n_features
-        if not sound or len(np.unique(ids)) != len(ids) or (ids < direct).any():
-            raise ValueError("the numbers of its features are not sound")
+        """Validate and restore the numbers of a model file with `n_features` features."""
+        valid = type(direct) is int and direct >= 0 and ids.dtype == np.uint32 and ids.ndim == 1
+        valid = valid and direct + len(ids) == n_features
+        if not valid or len(np.unique(ids)) != len(ids) or (ids < direct).any():
+            raise ValueError("the feature numbers are invalid")
         return cls(direct, np.array(ids))
 
 
 def numbered(rows: Rows, known: FeatureNumbers | None = None, n_features: int = 0) -> Rows:
-    """Training rows, with numbers for their features where their ids are large and few.
+    """Renumber the features of training rows if their ids are sparse.
 
-    `known` are the numbers of the model before, if it has any, and `n_features` the features it has room for.
+    `known` are the numbers that the model already has, `n_features` the number of features it was built for.
     """
     if not isinstance(rows, SparseRows):
         return rows

@@ -1,8 +1,7 @@
-"""Features as they come, made into the two forms the kernels know.
+"""Validation and conversion of X into one of the two forms of the kernels.
 
-Every estimator sees either a C-contiguous float32 matrix or `SparseRows` (float32 values, uint32 column
-indices, rows sorted and without duplicates). Whatever else a caller brings is converted here, once, and
-whatever cannot be converted is refused here with an error that says what is wrong and where.
+Estimators work with a C-contiguous float32 matrix or `SparseRows` (float32 values, uint32 column indices, rows
+sorted and without duplicates). Any other X is converted here; errors name the row and column.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import row_copy, validation
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
-SMALLEST = 1e-10  # that the largest value of training rows may be
+SMALLEST = 1e-10  # lower bound of the largest value of training rows
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
@@ -38,7 +37,7 @@ class SparseRows:
     indices: NDArray[np.uint32]
     values: NDArray[np.float32]
     n_features: int
-    numbers: Any = None  # `FeatureNumbers`, where indices are such in place of ids
+    numbers: Any = None  # `FeatureNumbers`, if the indices are numbers instead of ids
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "values"):
@@ -66,7 +65,7 @@ class SparseRows:
         )
 
     def to_scipy(self) -> sp.csr_matrix:
-        """The same rows as a SciPy CSR matrix, which shares the values and, below 2^31 columns, the indices."""
+        """Return the rows as a SciPy CSR matrix, which shares the values and, below 2^31 columns, the indices."""
         first, last = self.indptr[0], self.indptr[-1]
         indices = self.indices[first:last]
         signed = indices.view(np.int32) if self.n_features <= 2**31 else indices.astype(np.int64)
@@ -74,7 +73,7 @@ class SparseRows:
 
 
 def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
-    """Some of the rows, copied."""
+    """Return a copy of some rows."""
     if not isinstance(rows, SparseRows):
         return rows[indices]
     chosen = rows.to_scipy()[indices]
@@ -84,7 +83,7 @@ def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
 
 
 def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
-    """Some of the rows, by number in ascending order; copied where they are not all."""
+    """Return the rows with these sorted numbers; a copy, unless they are all rows."""
     if len(numbers) == len(rows):
         return rows
     lengths = np.diff(rows.indptr)[numbers]
@@ -98,14 +97,14 @@ def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
 
 
 def sliceable(X: Any) -> Any:
-    """`X` in a form of which a slice is a cheap view; numbers are checked and converted once, here."""
+    """Convert `X` to a form whose slices are views; numbers are validated and converted once."""
     if sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
         return as_rows(X)
     return X.iloc if hasattr(X, "iloc") else X
 
 
 def ascends(numbers: NDArray[Any], strictly: bool = False) -> bool:
-    """Whether no number is below the one before it; not by their differences, which may overflow.
+    """Return whether numbers are non-decreasing, without differences, which may overflow.
 
     >>> ascends(np.array([0, 2, 2])), ascends(np.array([0, -(2**63), 2]))
     (True, False)
@@ -115,11 +114,10 @@ def ascends(numbers: NDArray[Any], strictly: bool = False) -> bool:
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written to.
+    """Return a read-only view.
 
-    Numba compiles a kernel once for arrays it may write to and once for those it may not. What is mapped
-    from a file is always read-only, so kernels see everything that they only read that way: one version,
-    and the same bits before and after saving.
+    Numba compiles separate versions of a kernel for writable and for read-only arrays. Memory-mapped arrays are
+    read-only, so kernels get all their inputs read-only: one version, and equal results before and after saving.
     """
     if not array.flags.writeable:
         return array
@@ -132,10 +130,11 @@ Rows: TypeAlias = "NDArray[np.float32] | SparseRows"
 
 
 def as_rows(X: Any, name: str = "X") -> Rows:
-    """Convert `X` (array, list, data frame, any SciPy sparse format, table of Arrow) into rows for the kernels.
+    """Validate and convert `X` (array, list, data frame, SciPy sparse matrix, Arrow table) to rows for the kernels.
 
-    Refuses NaN, infinities, values beyond 1e15 (whose squares add up to more than float32 holds), column indices outside the matrix, empty input
-    and anything that is not a table of numbers. Unsorted indices are sorted and duplicates summed.
+    Raises for NaN, infinities, values beyond 1e15 (whose sums of squares overflow float32), column indices outside
+    the matrix, empty input and anything that is not a table of numbers. Unsorted indices are sorted and duplicates
+    summed.
 
     >>> as_rows([[0, 1], [2, float("nan")]])
     Traceback (most recent call last):
@@ -159,28 +158,28 @@ def as_rows(X: Any, name: str = "X") -> Rows:
     matrix = read_only(matrix)
     if not validation.largest_magnitude(matrix) <= validation.LARGEST:
         row, column = np.argwhere(~(np.abs(matrix) <= validation.LARGEST))[0]
-        _refuse(matrix[row, column], row, column, name)
+        _raise_for_value(matrix[row, column], row, column, name)
     return matrix
 
 
 def check_can_be_learned(rows: Rows) -> None:
-    """Refuse training rows whose values are all so small that their squares are lost, or nearly so."""
+    """Raise for training rows whose values are all so small that their squares underflow."""
     values = rows.values[rows.indptr[0] : rows.indptr[-1]] if isinstance(rows, SparseRows) else rows
     largest = float(validation.largest_magnitude(values))
     if 0 < largest < SMALLEST:
         raise ValueError(
-            f"The largest value in X is {largest:.3g}: too small to learn from. Multiply X by a constant, for values of about one."
+            f"The largest value in X is {largest:.3g}: too small to learn from. Multiply X by a constant so that values are about one."
         )
 
 
 def is_arrow(thing: Any) -> bool:
-    """Whether it is a table, a batch or an array of pyarrow, which need not be installed for the question."""
+    """Return whether `thing` is a pyarrow table, batch or array, without importing pyarrow."""
     return type(thing).__module__.partition(".")[0] == "pyarrow"
 
 
 def _plain_floats(X: Any) -> NDArray[np.float32] | None:
-    """The common cases of a service, an array or a list with a row of floating-point numbers, without the detour of
-    all others: scikit-learn's checks take longer than most answers."""
+    """Convert an array or a list with a single row of floats, the common case of a service, without
+    scikit-learn's validation, which takes longer than most predictions."""
     if type(X) is list:
         try:
             X = np.asarray(X)
@@ -190,28 +189,28 @@ def _plain_floats(X: Any) -> NDArray[np.float32] | None:
         return None
     if X.dtype == np.float32 and X.flags.c_contiguous:
         return X
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused later
+    with np.errstate(over="ignore"):  # overflow becomes infinity, which raises later
         return X.astype(np.float32, order="C")
 
 
 def _matrix(X: Any, name: str) -> Any:
-    """A table of numbers in whatever shape it comes, as float32 (or sparse, from a frame of sparse columns)."""
-    _refuse_what_looks_like_numbers(X, name)
+    """Convert a table of numbers to float32 (or to sparse, for a data frame of sparse columns)."""
+    _reject_ambiguous_types(X, name)
     try:
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused later
+        with np.errstate(over="ignore"):  # overflow becomes infinity, which raises later
             return check_array(
                 X, dtype=np.float32, order="C", ensure_all_finite=False, input_name=name, accept_sparse=True
             )
     except (TypeError, ValueError, OverflowError) as error:
-        where = _first_trouble(X)
+        where = _first_non_numeric(X)
         if not where:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"Input {name} is not a table of numbers: {where}. {error}") from None
 
 
-def _refuse_what_looks_like_numbers(X: Any, name: str) -> None:
-    """What would be converted without a word, or with a misleading one."""
+def _reject_ambiguous_types(X: Any, name: str) -> None:
+    """Raise for types that NumPy would convert silently or with a misleading message."""
     if len(getattr(X, "shape", ())) == 2:
         _check_extent(X.shape)
     if hasattr(X, "collect"):
@@ -221,11 +220,11 @@ def _refuse_what_looks_like_numbers(X: Any, name: str) -> None:
     for dtype in X.dtypes if hasattr(X, "columns") else [getattr(X, "dtype", "")]:
         if str(dtype).lower().startswith(("date", "time", "duration", "period")):
             raise ValueError(f"Input {name} contains dates or times ({dtype}); expected numbers.")
-    _refuse_strings(X, name)
+    _reject_strings(X, name)
 
 
-def _refuse_strings(X: Any, name: str) -> None:
-    """Strings that look like numbers, of which NumPy would make numbers."""
+def _reject_strings(X: Any, name: str) -> None:
+    """Raise for strings that NumPy would parse as numbers."""
     dtypes = list(X.dtypes) if hasattr(X, "columns") else [getattr(X, "dtype", None)]
     if all(getattr(dtype, "kind", "O") in "biufc" for dtype in dtypes):
         return
@@ -233,7 +232,7 @@ def _refuse_strings(X: Any, name: str) -> None:
     if not isinstance(table, np.ndarray | list | tuple) or getattr(table, "ndim", 2) != 2:
         return
     try:
-        kind = np.asarray(table).dtype.kind  # that of strings, where there is one among numbers
+        kind = np.asarray(table).dtype.kind  # a string dtype if any entry is a string
     except (TypeError, ValueError, OverflowError):
         kind = "O"
     if kind in "biufc":
@@ -244,12 +243,12 @@ def _refuse_strings(X: Any, name: str) -> None:
                 plain = value.item() if isinstance(value, np.generic) else value
                 raise ValueError(
                     f"Input {name} is not a table of numbers: row {i}, column {j} is {plain!r:.40}, a string. Convert "
-                    "strings to numbers first, or make features of texts, see treemax.TextModel."
+                    "strings to numbers first, or vectorize texts, see treemax.TextModel."
                 )
 
 
-def _first_trouble(X: Any) -> str:
-    """What stands where no number can be made of it, as far as that can be found."""
+def _first_non_numeric(X: Any) -> str:
+    """Describe the first entry that is not a number, if it can be found."""
     if getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
         return ""
     table = X.to_numpy() if hasattr(X, "to_numpy") else X
@@ -257,7 +256,7 @@ def _first_trouble(X: Any) -> str:
         return f"it is a {type(X).__name__}"
     for i, row in enumerate(table):
         if isinstance(row, str | bytes):
-            return f"row {i} is the text {row!r:.40}; make features of texts first, see treemax.TextModel"
+            return f"row {i} is the text {row!r:.40}; vectorize texts first, see treemax.TextModel"
         if not isinstance(row, np.ndarray | list | tuple):
             return ""
         for j, value in enumerate(row):
@@ -281,30 +280,29 @@ def _check_extent(shape: tuple[int, int]) -> None:
 def _check_magnitudes(
     indptr: NDArray[np.int64], indices: NDArray[Any], values: NDArray[np.float32], name: str
 ) -> None:
-    """Refuse sparse rows with a value that is no number, or too large a one."""
+    """Raise for sparse rows with a value that is not finite or too large."""
     first, last = int(indptr[0]), int(indptr[-1])
     own = read_only(values[first:last])
     if not validation.largest_magnitude(own) <= validation.LARGEST:
         at = first + int(np.argmin(np.abs(own) <= validation.LARGEST))
-        _refuse(values[at], int(np.searchsorted(indptr, at, side="right")) - 1, indices[at], name)
+        _raise_for_value(values[at], int(np.searchsorted(indptr, at, side="right")) - 1, indices[at], name)
 
 
-def _refuse(value: np.float32, row: int, column: int, name: str) -> None:
+def _raise_for_value(value: np.float32, row: int, column: int, name: str) -> None:
     if np.isnan(value):
         what, advice = "NaN", ""
     elif np.isinf(value):
         what, advice = "infinity or a value too large for float32", ""
     else:
         what = f"the value {value:.3g}"
-        advice = (
-            f"; at most {validation.LARGEST:.0e} can be learned from. Scale the column, or leave the row out"
-        )
+        advice = f"; at most {validation.LARGEST:.0e} is supported. Scale the column, or remove the row"
     raise ValueError(f"Input {name} contains {what} at row {row}, column {column}{advice}.")
 
 
 def _usable_rows(X: Any) -> SparseRows | None:
-    """A matrix that is just what the kernels want, as most are; if not, the long way says what is wrong. For
-    one row in a service most of the time goes here, so that every array is looked at once."""
+    """Return the rows of a CSR matrix that needs no conversion, or None.
+
+    For single rows in a service most of the time is spent here, so every array is read once."""
     if X.format != "csr" or len(shape := X.shape) != 2 or not 0 < shape[1] <= MAX_FEATURES or shape[0] == 0:
         return None
     parts = []
@@ -315,7 +313,7 @@ def _usable_rows(X: Any) -> SparseRows | None:
             return None
         parts.append(read_only(part))
     indptr, indices, values = parts
-    if not validation.is_sound(indptr, indices, values, *shape):
+    if not validation.is_valid_csr(indptr, indices, values, *shape):
         return None
     return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1])
 

@@ -1,9 +1,7 @@
-"""SciPy's sparse matrices made sound: whatever the format, however assembled, out come CSR arrays that can be
-trusted.
+"""Validate SciPy sparse matrices of any format and convert them to CSR arrays.
 
-A sparse matrix may be put together by hand, and SciPy converts it without looking: an index outside the matrix
-is then a write outside the memory. So every format is looked through before SciPy touches it, and the caller's
-matrix is left as it is, flags and all.
+SciPy does not validate the indices of a matrix that the caller assembled, and its conversion would write out of
+bounds. So every format is validated before SciPy converts it. The caller's matrix is not changed, flags included.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ class CsrParts(NamedTuple):
 
 
 def csr_parts(X: Any, name: str) -> CsrParts:
-    """The sparse matrix `X` in CSR form: indices within the matrix, rows sorted, duplicates summed.
+    """Convert the sparse matrix `X` to CSR: indices in range, rows sorted, duplicates summed.
 
     >>> X = sp.coo_matrix(([1.0, 2.0, 4.0], ([0, 0, 1], [1, 1, 0])), shape=(2, 2))
     >>> [part.tolist() for part in csr_parts(X, "X")]
@@ -44,7 +42,7 @@ def csr_parts(X: Any, name: str) -> CsrParts:
 
 
 def _is_canonical(parts: CsrParts) -> bool:
-    """Whether each row is sorted and without duplicates; the matrix's own flags may be out of date."""
+    """Return whether rows are sorted and without duplicates; the flags of the matrix may be out of date."""
     falls = parts.indices[1:] <= parts.indices[:-1]
     if not falls.any():
         return True
@@ -55,14 +53,14 @@ def _is_canonical(parts: CsrParts) -> bool:
 def _summed(parts: CsrParts, shape: tuple[int, int]) -> CsrParts:
     indptr, indices, values = (
         part.copy() for part in parts
-    )  # SciPy sorts in place, and they may be the caller's
+    )  # copies: SciPy sorts in place, and the arrays may be the caller's
     csr = sp.csr_matrix((values, indices, indptr), shape=shape)
     csr.sum_duplicates()
     return CsrParts(csr.indptr, csr.indices, csr.data)
 
 
 def _check_compressed(X: Any, name: str) -> None:
-    """CSR, and CSC, which is the same by columns."""
+    """Check a CSR or CSC matrix."""
     n_rows, n_columns = X.shape
     if X.format == "csr":
         _check_pointers(X, name, n_rows, n_columns, "row", "column")
@@ -153,7 +151,7 @@ def _check_lists(X: Any, name: str) -> None:
 
 
 def _check_keys(X: Any, name: str) -> None:
-    """SciPy looks at the keys of a dictionary itself, on the way to COO."""
+    """Do nothing: SciPy checks the keys of a DOK matrix when it converts to COO."""
 
 
 _CHECKS: dict[str, Callable[[Any, str], None]] = {
@@ -177,7 +175,7 @@ def _check_integers(X: Any, name: str, **vectors: NDArray[Any]) -> None:
 
 
 def _first_outside(indices: NDArray[Any], size: int) -> int | None:
-    """The position of the first index that is not from 0 to `size` - 1, if there is one."""
+    """Return the position of the first index outside 0 to `size` - 1, or None."""
     if not len(indices) or (indices.min() >= 0 and indices.max() < size):
         return None
     return int(np.argmax((indices < 0) | (indices >= size)))

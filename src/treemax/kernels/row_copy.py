@@ -1,4 +1,4 @@
-"""Rows of a sparse matrix copied in another order."""
+"""Copy rows of a sparse matrix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from treemax.kernels.jit import kernel
 
 @kernel
 def copy_rows(indptr, indices, values, rows, out_indices, out_values):
-    """The entries of these rows, one row after the other; `indices` and `values` begin at the first row's start."""
+    """Copy the entries of these rows in order; `indices` and `values` begin at `indptr[0]`."""
     first, at = indptr[0], 0
     for i in range(rows.size):
         for p in range(indptr[rows[i]] - first, indptr[rows[i] + 1] - first):
@@ -18,7 +18,7 @@ def copy_rows(indptr, indices, values, rows, out_indices, out_values):
 
 @kernel
 def copy_local_rows(indptr, indices, values, rows, local_of, out_indptr, out_indices, out_values):
-    """The same, with features by their local numbers, and where each row begins."""
+    """Copy rows with features renumbered by `local_of`, and write their `indptr`."""
     at = 0
     out_indptr[0] = 0
     for i in range(rows.size):

@@ -1,4 +1,4 @@
-"""Whether a matrix can be used as it is: all checks in one look, since for one row the looking counts."""
+"""Checks of the values and indices of a matrix, in one pass."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import numpy as np
 
 from treemax.kernels.jit import kernel
 
-LARGEST = np.float32(
-    1e15
-)  # value of a feature: its square, and the sum of many, is far from what float32 cannot hold
+LARGEST = np.float32(1e15)  # value of a feature: sums of its squares do not overflow float32
 _NOT_A_SIGN = np.uint32(0x7FFFFFFF)
 
 
 @kernel
 def largest_magnitude(values):
-    """The largest absolute value in a contiguous float32 array; NaN and infinity count as larger than all others.
+    """Return the largest absolute value of a contiguous float32 array; NaN and infinity compare larger than others.
 
-    By their bits, as integers vectorise: without a sign, floating-point numbers are in the order of their bits.
+    Compares bits as integers, which vectorises: without the sign, floats are ordered like their bits.
     """
     largest = np.uint32(0)
     for bits in values.ravel().view(np.uint32):
@@ -26,7 +24,7 @@ def largest_magnitude(values):
 
 @kernel
 def squared_lengths(indptr, values):
-    """The squared length of every row."""
+    """Return the squared norm of every row."""
     squares = np.zeros(indptr.size - 1)
     for row in range(squares.size):
         total = 0.0
@@ -37,8 +35,8 @@ def squared_lengths(indptr, values):
 
 
 @kernel
-def is_sound(indptr, indices, values, n_rows, n_columns):
-    """True for rows whose columns are sorted, distinct and inside, and whose values are none too large."""
+def is_valid_csr(indptr, indices, values, n_rows, n_columns):
+    """Return whether the columns of each row are sorted, distinct and in range, and no value is too large."""
     if indptr.size != n_rows + 1 or indptr[0] != 0 or indices.size != values.size:
         return False
     if indptr[n_rows] > indices.size:
@@ -57,7 +55,7 @@ def is_sound(indptr, indices, values, n_rows, n_columns):
 
 @kernel
 def string_hashes(text, offsets, hashes):
-    """The hash (FNV-1a) of every string, `text[offsets[i]:offsets[i + 1]]`."""
+    """Compute the FNV-1a hash of every string, `text[offsets[i]:offsets[i + 1]]`."""
     for i in range(offsets.size - 1):
         hashed = np.uint64(14695981039346656037)
         for place in range(offsets[i], offsets[i + 1]):

@@ -26,9 +26,9 @@ from treemax.inputs.labels import (
     LabelIndex,
     RaggedLabels,
     Targets,
-    asked_ids,
     distinct,
     read_labels,
+    requested_ids,
     target_ids,
 )
 from treemax.inputs.numbering import FeatureNumbers, numbered
@@ -366,7 +366,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         the labels of `predict_topk` (where None stands for no label, with probability 0).
         """
         rows = self._rows_to_predict(X)
-        ids = asked_ids(labels, self.label_index_, len(rows))
+        ids = requested_ids(labels, self.label_index_, len(rows))
         scores = self._probabilities_of(rows, ids)
         if self.multi_label_ or not self.calibration_.changes_scores:
             answer = self.calibration_.probabilities(scores)

@@ -394,7 +394,7 @@ def test_shard_that_vanishes_while_training_leaves_the_model_as_it_was(tmp_path,
         with pytest.raises(FormatError, match="a label is there that was not"):
             model.fit_file(shards, folder=tmp_path)
     (shards / "400.parquet").write_bytes((shards / "400.parquet").read_bytes()[:-50])
-    with pytest.raises(FormatError, match=r"400\.parquet: not a sound Parquet file"):
+    with pytest.raises(FormatError, match=r"400\.parquet: not a valid Parquet file"):
         model.fit_file(shards, folder=tmp_path)
     assert parts(model) == before and list(tmp_path.iterdir()) == [shards]
 

@@ -102,7 +102,7 @@ def test_several_labels_after_one_are_refused(tmp_path):
     path = tmp_path / "stream.jsonl"
     path.write_text('{"text": "a", "labels": [1]}\n' * 9 + '{"text": "b", "labels": [1, 2]}\n')
     model = treemax.TextModel(treemax.HashingText(), treemax.OnlineLabelTree())
-    with pytest.raises(ValueError, match=r"example 9 has several labels.*pass multi_label=True"):
+    with pytest.raises(ValueError, match=r"example 10 has several labels.*pass multi_label=True"):
         model.fit_stream(path, chunk_rows=4)
     assert model.n_examples_ == 8  # what came before is learned
 
@@ -111,7 +111,7 @@ def test_chunks_that_are_none_are_refused():
     model = treemax.OneVsAll(verbose=0)
     with pytest.raises(ValueError, match="chunk 0 of the stream is a ndarray, not a pair"):
         model.fit_stream([np.zeros(3)])
-    with pytest.raises(ValueError, match="format: options of reading are for files and tables"):
+    with pytest.raises(ValueError, match="format: only files and tables have reading options"):
         model.fit_stream([], format="npz")
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError
 
+import treemax
 from treemax import metrics
 from treemax.inputs.labels import LabelIndex, read_labels
 from treemax.inputs.rows import SparseRows
@@ -158,6 +159,22 @@ def test_every_form_of_stream_gives_the_same_numbers():
     as_they_come = FrequentLabels()
     progressive_validation(as_they_come, [(X[:20], y[:20]), (X[20:], y[20:])], chunk_rows=None)
     assert as_they_come.rows_learned == [20, 30]
+
+
+def test_a_row_without_a_label_does_not_make_a_file_multi_label(tmp_path):
+    path = tmp_path / "stream.jsonl"
+    lines = [
+        '{"text": "cat", "labels": ["a"]}',
+        '{"text": "?", "labels": []}',
+        '{"text": "dog", "labels": ["b"]}',
+    ]
+    path.write_text("\n".join(lines * 3))
+    model = treemax.TextModel(treemax.HashingText(), treemax.OneVsAll(verbose=0))
+    result = progressive_validation(model, path)
+    assert result.metrics["n"] == model.n_examples_ == 6 and not model.multi_label_
+    model = treemax.TextModel(treemax.HashingText(), treemax.OneVsAll(verbose=0))
+    result = progressive_validation(model, path, multi_label=True)
+    assert result.metrics["n"] == model.n_examples_ == 9 and model.multi_label_
 
 
 def test_long_streams_are_scored_in_batches():

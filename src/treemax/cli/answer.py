@@ -88,21 +88,19 @@ def evaluate(
 ) -> None:
     """Measure MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
     from treemax.cli.data import check_kind, chunks, opened
-    from treemax.formats.examples import labelled
+    from treemax.formats.training_rows import drop_unlabelled
     from treemax.metrics import IdEncoder, Scores
 
     loaded = _loaded(model, jobs)
     encoder = IdEncoder(loaded.label_index_)
     scores = Scores(ks=(1, 3, 5), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
-    seconds, n, left_out = 0.0, 0, 0
+    seconds, n, n_dropped = 0.0, 0, 0
     with opened(data, format_, skip_bad, bits, model=loaded) as reader:
         for examples in chunks(reader, "eval", progress=not as_json):
             check_kind(loaded, examples, reader.name)
-            if (
-                not loaded.multi_label_
-            ):  # as in training: a row without a label, a blank line say, is no example
-                left_out += int((examples.labels.counts == 0).sum())
-                examples = labelled(examples)
+            labelled = drop_unlabelled(examples, loaded.multi_label_)  # as in training
+            n_dropped += len(examples) - len(labelled)
+            examples = labelled
             if len(examples) == 0:
                 continue
             if n == 0:
@@ -112,13 +110,13 @@ def evaluate(
             seconds += time.perf_counter() - start
             n += len(examples)
             scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))
-    if n + left_out == 0:
+    if n + n_dropped == 0:
         raise ValueError(f"{reader.name}: has no examples")
     result = scores.result() if n else {"n_unlabelled": 0}
     if result["n_unlabelled"] == n:
         raise ValueError(f"{reader.name}: no example has a label, so there is nothing to measure against")
-    if left_out:
-        click.echo(f"Left out {left_out:,} without a label.", err=True)
+    if n_dropped:
+        click.echo(f"Left out {n_dropped:,} without a label.", err=True)
     _print_scores(result, 1e3 * seconds / n, Path(model).stat().st_size / 1e6, as_json)
 
 

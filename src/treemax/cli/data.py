@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import click
 
 from treemax.formats import Examples, FormatError, Reader, open_examples
-from treemax.formats.examples import labelled
-from treemax.inputs.labels import RaggedLabels
+from treemax.formats.training_rows import TrainingRows
 from treemax.parallel.progress import progress_bar
 
 BITS = 18  # names of features are hashed into 2**18 columns, unless told otherwise
@@ -62,7 +60,7 @@ def first_labelled(reader: Reader) -> Examples:
     for chunk in reader:
         if len(chunk.labels.values):
             return chunk
-    raise FormatError(f"{reader.name}: no labels in it")
+    raise FormatError(f"{reader.name}: has no labels")
 
 
 def chunks(reader: Reader, title: str, progress: bool = True) -> Iterator[Examples]:
@@ -111,43 +109,18 @@ def takes_text(model: Any) -> bool:
     return isinstance(model, TextModel)
 
 
-class TrainingRows:
-    """What a model can learn of DATA. Where rows have one label each, one without a label teaches nothing: it is
-    left out and counted, so that a blank line does not make multi-class data multi-label."""
-
-    def __init__(self, name: str, multi_label: bool = False) -> None:
-        self.name = name
-        self.multi_label = multi_label
-        self.left_out = 0
-        self._read = 0
-
-    def part(self, examples: Examples) -> Examples:
-        """The rows of the next chunk to learn from. The first chunk with labels tells whether rows have several."""
-        counts = examples.labels.counts
-        if self._read == self.left_out:
-            self.multi_label = self.multi_label or bool((counts > 1).any())
-        if not self.multi_label and (counts > 1).any():
-            raise ValueError(
-                f"{self.name}: example {self._read + int((counts > 1).argmax()) + 1:,} has several labels, and "
-                "those before it had one; pass --multi-label if rows may have several"
-            )
-        self._read += len(examples)
-        if self.multi_label:
-            return examples
-        self.left_out += int((counts == 0).sum())
-        return labelled(examples)
-
-    def finish(self) -> None:
-        """Say what was left out; all of DATA is an error."""
-        if self._read == self.left_out:
-            raise FormatError(f"{self.name}: no {'labels' if self._read else 'examples'} in it")
-        if self.left_out:
-            rows = "row" if self.left_out == 1 else "rows"
-            click.echo(
-                f"Left out {self.left_out:,} {rows} without a label; the others have one each.", err=True
-            )
+def read_training_rows(reader: Reader) -> Examples:
+    """Read the rows of DATA that a model can learn from."""
+    rows = TrainingRows(reader.name)
+    examples = rows.select(read_whole(reader))
+    report_dropped(rows)
+    return examples
 
 
-def as_lists(labels: RaggedLabels) -> RaggedLabels:
-    """The same labels as multi-label ones, also where every row happens to have one."""
-    return dataclasses.replace(labels, form="lists")
+def report_dropped(rows: TrainingRows) -> None:
+    """Print how many rows had no label; raise if none had one."""
+    if rows.n_read == rows.n_dropped:
+        raise FormatError(f"{rows.name}: has no {'labels' if rows.n_read else 'examples'}")
+    if rows.n_dropped:
+        noun = "row" if rows.n_dropped == 1 else "rows"
+        click.echo(f"Left out {rows.n_dropped:,} {noun} without a label; the others have one each.", err=True)

@@ -137,13 +137,11 @@ def _in_memory(
     model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], output: str
 ) -> tuple[Any, Callable[[], object]]:
     """The model for DATA, all of which is read, and how to train it."""
-    from treemax.cli.data import TrainingRows, opened, read_edges, read_whole
+    from treemax.cli.data import opened, read_edges, read_training_rows
     from treemax.models.text_model import TextModel
 
     with opened(data, **reading) as reader:
-        learnable = TrainingRows(reader.name)
-        examples = learnable.part(read_whole(reader))
-    learnable.finish()
+        examples = read_training_rows(reader)
     check_room(output, examples, model)
     if hierarchy is not None:
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))

@@ -71,7 +71,8 @@ def stream(
     and microseconds an example. Every example is a test example once, so no held-out data is needed.
     """
     import treemax
-    from treemax.cli.data import TrainingRows, chunks, opened, remember_reading
+    from treemax.cli.data import chunks, opened, remember_reading, report_dropped
+    from treemax.formats.training_rows import TrainingRows
     from treemax.parallel.threads import delayed_interrupt
 
     if start is not None and (settings or text_settings or as_published):
@@ -88,7 +89,8 @@ def stream(
     model = make_model(model_name, settings, jobs, as_published) if start is None else treemax.load(start)
     report = _json_line if as_json else _Table().line
     with opened(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
-        rows = TrainingRows(reader.name, multi_label or getattr(model, "multi_label_", False))
+        several = multi_label or getattr(model, "multi_label_", False)
+        rows = TrainingRows(reader.name, several, option="--multi-label")
         learner = _Learner(model, make_vectorizer(text, text_settings), rows, kept, report)
         ended = False
         try:
@@ -111,7 +113,7 @@ def stream(
                 _print_metrics(learner.run.result().metrics, as_json)
                 if output is not None and place is not None:
                     finish(output, place)
-    rows.finish()
+    report_dropped(rows)
 
 
 class _Learner:
@@ -132,16 +134,13 @@ class _Learner:
 
     def take(self, chunk: Any) -> None:
         """Predict and learn the examples of a chunk, unless they were learned before the checkpoint."""
-        from treemax.cli.data import as_lists
-
         self._sound = False
         learned = self._kept is not None and self._kept.learned_before(chunk, self._rows.name)
-        examples = self._rows.part(chunk)
+        examples = self._rows.select(chunk)
         if not learned and len(examples):
             if self.run is None:
                 self.run = self._begun(examples)
-            labels = as_lists(examples.labels) if self._rows.multi_label else examples.targets
-            self.run.step(examples.features, labels)
+            self.run.step(examples.features, self._rows.labels(examples))
         self._sound = True
         if self.run is not None and self._kept is not None and self._kept.due:
             self.keep(ended=False)

@@ -54,7 +54,7 @@ def tune(
     Prints a line whenever a better setting is found. Ctrl-C ends the search and keeps the best so far. What was tried
     is kept in MODEL.study, and --resume goes on from there.
     """
-    from treemax.cli.data import TrainingRows, opened, read_whole, remember_reading
+    from treemax.cli.data import opened, read_training_rows, remember_reading
     from treemax.tuning import parse_metric
     from treemax.tuning import tune as search
     from treemax.tuning.study import load_optuna, study_exists
@@ -70,9 +70,7 @@ def tune(
             else f"{study} is there from an earlier search: --resume goes on with it; delete it to begin anew."
         )
     with opened(data, format_, skip_bad, bits) as reader:
-        learnable = TrainingRows(reader.name)
-        examples = learnable.part(read_whole(reader))
-    learnable.finish()
+        examples = read_training_rows(reader)
     result = search(
         examples.features,
         examples.targets,

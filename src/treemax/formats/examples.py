@@ -155,11 +155,6 @@ def keep_labels(labels: RaggedLabels, keep: NDArray[np.bool_]) -> RaggedLabels:
     return dataclasses.replace(labels, indptr=indptr, values=values[np.repeat(keep, labels.counts)])
 
 
-def labelled(examples: Examples) -> Examples:
-    """The examples that have a label."""
-    return keep_where(examples, examples.labels.counts > 0)
-
-
 def keep_where(examples: Examples, keep: NDArray[np.bool_]) -> Examples:
     """Return the examples where `keep` is true."""
     if keep.all():

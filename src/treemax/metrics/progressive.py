@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
-from treemax.formats import is_source, open_examples
+from treemax.formats import is_source
+from treemax.formats.reading import CHUNK_ROWS
+from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels
 from treemax.inputs.rows import SparseRows, sliceable
 from treemax.metrics.encoding import IdEncoder
@@ -207,6 +209,7 @@ def progressive_validation(
     chunk_rows: int | None = 1,
     every: int | None = None,
     report: Callable[[ProgressivePoint], object] | None = None,
+    multi_label: bool = False,
 ) -> ProgressiveResult:
     """Predict, then learn, example by example, and say how well it went.
 
@@ -235,35 +238,26 @@ def progressive_validation(
         With chunks, at the end of the chunk in which it is due. The end always has one.
     report
         Called with each point of the curve as it is reached, for lines on a terminal.
+    multi_label
+        Whether the rows of a file may have several labels although its first rows have one. In a file of
+        multi-class data, rows without a label are dropped.
     """
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be 1 or more, or None; got {chunk_rows}.")
     run = ProgressiveRun(estimator, k, every, report)
-    for X_chunk, y_chunk in _pairs(stream, y):
+    for X_chunk, y_chunk in _chunks(stream, y, multi_label):
         for X_part, y_part in _parts(X_chunk, y_chunk, chunk_rows):
             run.step(X_part, y_part)
     return run.result()
 
 
-def _pairs(stream: Any, y: Any) -> Iterator[tuple[Any, Any]]:
+def _chunks(stream: Any, y: Any, multi_label: bool) -> Iterator[tuple[Any, Any]]:
     if y is not None:
         yield stream, y
         return
-    if is_source(stream):
-        with open_examples(stream) as reader:
-            yield from ((chunk.features, chunk.targets) for chunk in reader)
-        return
-    if hasattr(stream, "shape") or isinstance(stream, SparseRows):
-        raise ValueError("y is missing: give X and y, or a stream of (X, y) chunks.")
-    for number, chunk in enumerate(stream):
-        if hasattr(chunk, "X") and hasattr(chunk, "y"):  # what the readers of files give
-            yield chunk.X, chunk.y
-        elif isinstance(chunk, tuple | list) and len(chunk) == 2:
-            yield chunk[0], chunk[1]
-        else:
-            raise ValueError(
-                f"chunk {number} of the stream is a {type(chunk).__name__}, not a pair (X, y) of rows and labels."
-            )
+    if not is_source(stream) and (hasattr(stream, "shape") or isinstance(stream, SparseRows)):
+        raise ValueError("y is missing: pass X and y, or a stream of (X, y) chunks.")
+    yield from training_chunks(stream, CHUNK_ROWS, multi_label)
 
 
 def _parts(X: Any, y: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any]]:

@@ -19,7 +19,7 @@ from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels
 from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, check_can_be_learned, chosen_rows, sliceable
 from treemax.models.base import LabelClassifier, TopK
-from treemax.models.chunks import stream_chunks
+from treemax.formats.training_rows import training_chunks
 from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
 from treemax.parallel.threads import thread_count
@@ -134,7 +134,7 @@ class OnlineLabelClassifier(LabelClassifier):
         those without one are left out; `multi_label` says that rows may have several although the first have one.
         """
         several = bool(getattr(self, "multi_label_", False))
-        for X, y in stream_chunks(source, chunk_rows, multi_label or several, **reading):
+        for X, y in training_chunks(source, chunk_rows, multi_label or several, **reading):
             self.partial_fit(X, y)
         return self
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from treemax.formats import Examples, FormatError, open_examples
-from treemax.formats.examples import labelled
+from treemax.formats.training_rows import drop_unlabelled
 from treemax.inputs.labels import LabelIndex, RaggedLabels, target_ids
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.rows import sparsified
@@ -58,7 +58,7 @@ class Source:
             with progress_bar(reader.size or 0, title, "B", self._verbose) as bar:
                 for chunk in reader:
                     bar.update(reader.position - bar.n)
-                    yield chunk if all_rows or self.overview.several else labelled(chunk)
+                    yield chunk if all_rows else drop_unlabelled(chunk, self.overview.several)
         if all_rows and reader.bad_lines:
             warnings.warn(
                 f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=5
@@ -83,7 +83,7 @@ class Source:
                 names.update(chunk.labels.values.tolist())
                 dtype = chunk.labels.dtype
         if not names:
-            raise FormatError(f"{self.name}: no {'labels' if n_rows else 'examples'} in it")
+            raise FormatError(f"{self.name}: has no {'labels' if n_rows else 'examples'}")
         if (
             self._format == "svmlight"
             and self._reading.get("zero_based", "auto") == "auto"

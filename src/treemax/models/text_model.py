@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from treemax.formats.training_rows import training_chunks
 from treemax.inputs.rows import as_rows
 from treemax.modelfile import (
     AnyPath,
@@ -26,7 +27,6 @@ from treemax.modelfile import (
     saveable,
 )
 from treemax.models.base import TrainingInterrupted
-from treemax.models.chunks import stream_chunks
 from treemax.models.sharing import SharedEstimator
 from treemax.models.stored import Source, stored_rows
 from treemax.parallel.locks import fork_safe
@@ -187,7 +187,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
     ) -> TextModel:
         """Learn a stream of texts of any length, a chunk at a time; see `OnlineLabelTree.fit_stream`."""
         several = multi_label or bool(getattr(self.estimator, "multi_label_", False))
-        for texts, y in stream_chunks(source, chunk_rows, several, **reading):
+        for texts, y in training_chunks(source, chunk_rows, several, **reading):
             self.partial_fit(texts, y)
         return self
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import treemax
 from treemax.formats import Examples, FormatError, read_examples, write_examples
-from treemax.formats.examples import labelled
+from treemax.formats.training_rows import drop_unlabelled
 from treemax.inputs.labels import Targets, read_labels
 from treemax.inputs.rows import SparseRows, as_rows
 from treemax.memory import as_bytes, used_bytes
@@ -169,7 +169,7 @@ def test_rows_without_a_label_are_left_out_where_rows_have_one(tmp_path):
     path = tmp_path / "data.jsonl"
     lines = [{"text": f"word{i % 50} other{i % 7}", "labels": [i % 9] if i % 4 else []} for i in range(400)]
     path.write_text("\n".join(map(json.dumps, lines)))
-    used = labelled(read_examples(path))
+    used = drop_unlabelled(read_examples(path), multi_label=False)
     expected = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(verbose=0)).fit(used.texts, used.y)
     found = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(verbose=0)).fit_file(path)
     assert parts(found) == parts(expected) and found.n_examples_ == 300
@@ -353,7 +353,7 @@ def test_what_cannot_be_done_is_refused_in_words(tmp_path):
         model.fit_file(tmp_path / "numbers.npz")
     assert not hasattr(treemax.TextModel(treemax.HashingText(), treemax.OneVsAll()), "fit_file")
     (tmp_path / "empty.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(FormatError, match=r"empty\.jsonl: no labels in it"):
+    with pytest.raises(FormatError, match=r"empty\.jsonl: has no labels"):
         text_model.fit_file(tmp_path / "empty.jsonl")
 
 

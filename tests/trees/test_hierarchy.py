@@ -106,7 +106,7 @@ def test_labels_unlike_the_hierarchy():
         ([("a", "b", "c")], "pair"),
         (["ab"], "pair"),
         ([("a", "b"), ("c", "b")], "two parents"),
-        ([("a", "b"), ("b", "a"), ("b", "cat")], "circle"),
+        ([("a", "b"), ("b", "a"), ("b", "cat")], "cycle"),
         ({"a": {"cat": 3}}, "below 'cat'"),
         ([("a", 1.5)], "strings or integers"),
         ([(("a",), "cat")], "strings or integers"),

@@ -15,7 +15,7 @@ from treemax.inputs.rows import as_rows
 from treemax.trees import (
     Tree,
     complete_tree,
-    crowned_tree,
+    frequent_at_root_tree,
     huffman_tree,
     kmeans_tree,
     label_vectors,
@@ -117,8 +117,8 @@ def test_siblings_keep_the_order_given():
         ([[-1, 0]], [[-1, 0]], "one parent and one label per node"),
         ([-1, -1, 0, 1], [-1, -1, 0, 1], "one root"),
         ([1, 0], [0, -1], "one root"),
-        ([-1, 0, 2], [-1, 0, 1], "circle"),
-        ([-1, 0, 3, 2], [-1, 0, -1, -1], "circle"),
+        ([-1, 0, 2], [-1, 0, 1], "cycle"),
+        ([-1, 0, 3, 2], [-1, 0, -1, -1], "cycle"),
         ([-1, 0, 7], [-1, 0, 1], "node 2 has parent 7"),
         ([-1, 0, 0], [-1, 0, 0], "once each"),
         ([-1, 0, 0], [-1, 0, 2], "once each"),
@@ -463,7 +463,7 @@ def test_kmeans_one_cut_at_a_time_and_all_at_once(arity, monkeypatch):
     vectors = as_rows(sp.csr_matrix(np.random.RandomState(arity).normal(size=(900, 12))))
     trees = []
     for many in (1, 3, 10**6):
-        monkeypatch.setattr("treemax.trees.kmeans.MANY_CUTS", many)
+        monkeypatch.setattr("treemax.trees.kmeans.MANY_BISECTIONS", many)
         trees.append(kmeans_tree(vectors, arity, max_leaf=5, random_state=1))
     for tree in trees[1:]:
         np.testing.assert_array_equal(tree.label, trees[0].label)
@@ -597,10 +597,10 @@ def test_a_single_top_is_left_out():
 @pytest.mark.parametrize(
     ("hierarchy", "message"),
     [
-        ([("a", "cat"), ("cat", "a")], "circle"),
-        ([("cat", "cat")], "circle"),
-        ([("a", "b"), ("b", "c"), ("c", "a"), ("b", "cat")], "circle"),
-        ({"cat": "a", "a": "b", "b": "a"}, "circle"),
+        ([("a", "cat"), ("cat", "a")], "cycle"),
+        ([("cat", "cat")], "cycle"),
+        ([("a", "b"), ("b", "c"), ("c", "a"), ("b", "cat")], "cycle"),
+        ({"cat": "a", "a": "b", "b": "a"}, "cycle"),
         ([("a", "cat"), ("b", "cat")], "'cat' has two parents in the hierarchy, 'a' and 'b'"),
         ({"a": {"cat": {}}, "b": ["cat"]}, "two parents"),
         ([("a", "b", "cat")], "pair"),
@@ -645,10 +645,10 @@ def test_random_hierarchies(seed):
 
 
 @given(st.integers(1, 200), st.integers(2, 9), st.data())
-def test_a_crowned_tree_has_its_first_labels_at_the_root(n_labels, arity, data):
+def test_frequent_labels_are_children_of_the_root(n_labels, arity, data):
     n_direct = data.draw(st.integers(0, arity - 1))
     order = np.array(data.draw(st.permutations(range(n_labels))))
-    tree = crowned_tree(order, n_direct, arity)
+    tree = frequent_at_root_tree(order, n_direct, arity)
     assert sorted(tree.label[tree.label >= 0]) == list(range(n_labels))
     assert tree.n_children.max() <= arity
     levels = tree.level[tree.leaf_of]

@@ -1,1 +1,1 @@
-"""Vectorisers for texts, and the model that holds one."""
+"""Vectorisers of texts."""

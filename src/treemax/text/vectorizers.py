@@ -1,8 +1,7 @@
-"""Texts into rows of features, and a text classifier in one piece.
+"""Vectorisers of texts.
 
-`TfidfText` learns a vocabulary first and is the better choice when all texts are at hand. `HashingText`
-learns nothing, so a stream can begin with its first text. `TextModel` puts either in front of an estimator,
-and the two are saved as one model that takes raw text.
+`TfidfText` learns a vocabulary and is the better choice for training on a fixed data set. `HashingText` is stateless,
+for streams. `TextModel` combines either with an estimator into one model that takes raw text.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from treemax.parameters import CheckedParameters
 from treemax.text.vocabulary import Vocabulary, weighted
 from treemax.text.words import WordCounter, encoded, word_counter
 
-MAX_BITS = 30  # of a hashed feature: SciPy's indices are signed 32-bit integers
+MAX_BITS = 30  # SciPy's indices are signed 32-bit integers
 MAX_GRAM = 20  # the longest n-gram
 
 
 def read_texts(texts: Any) -> list[str]:
-    """`texts` as a list of strings; whatever is not a string is refused by its row.
+    """Return `texts` as a list of strings; raises for the first row that is not a string.
 
     >>> read_texts(["a text", None])
     Traceback (most recent call last):
@@ -69,7 +68,7 @@ def read_texts(texts: Any) -> list[str]:
 
 
 class _TextTransformer(TransformerMixin, BaseEstimator):
-    """What both vectorisers tell scikit-learn: they take strings, not a table."""
+    """Base class with scikit-learn's tags of a transformer of strings."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -80,14 +79,14 @@ class _TextTransformer(TransformerMixin, BaseEstimator):
 
 @saveable
 class TfidfText(CheckedParameters, _TextTransformer):
-    """Words weighted by how telling they are, over a vocabulary learned from the training texts.
+    """Convert texts to tf-idf features over a vocabulary learned from the training texts.
 
-    What scikit-learn's `TfidfVectorizer` gives, to the last bit, with the recipe that suits long-tailed text: logarithmic
-    counts (`sublinear_tf`), float32, and `min_df="auto"`, which keeps words that occur in two texts or more, and
-    those of one text where that text has fewer than eight others: short texts and small collections keep all of
-    their words, long texts lose what only they have. The other parameters mean what they mean there. With
-    `ngram_range`, `analyzer`, `tokenizer`, `token_pattern`, `stop_words` and `strip_accents` as they are, it is several
-    times as fast.
+    Equal bit for bit to scikit-learn's `TfidfVectorizer`, with defaults that suit long-tailed text: logarithmic
+    counts (`sublinear_tf`), float32, and `min_df="auto"`, which keeps words that occur in at least two texts, and
+    words of a single text if that text has fewer than eight other words. So short texts and small collections keep
+    all words, and long texts lose the words that only they have. The other parameters are those of
+    `TfidfVectorizer`. With the defaults of `ngram_range`, `analyzer`, `tokenizer`, `token_pattern`, `stop_words` and
+    `strip_accents`, it is several times as fast.
 
     >>> texts = ["red apple", "green apple", "red car"]
     >>> TfidfText().fit(texts).get_feature_names_out().tolist()
@@ -128,12 +127,12 @@ class TfidfText(CheckedParameters, _TextTransformer):
         self.tokenizer = tokenizer
 
     def fit(self, texts: Any, y: Any = None) -> TfidfText:
-        """Learn the vocabulary and the weight of each word."""
+        """Learn the vocabulary and the idf weights."""
         self.fit_transform(texts)
         return self
 
     def fit_transform(self, texts: Any, y: Any = None) -> sp.csr_matrix:
-        """Learn the vocabulary and give the training texts as rows of features."""
+        """Learn the vocabulary and return the features of the training texts."""
         rows = read_texts(texts)
         vocabulary = self._vocabulary()
         counts = vocabulary.add(rows)
@@ -141,8 +140,9 @@ class TfidfText(CheckedParameters, _TextTransformer):
         return vocabulary.weighted(counts)
 
     def fit_chunks(self, chunks: Iterable[list[str]]) -> Callable[[list[str]], sp.csr_matrix]:
-        """Learn from texts that come chunk by chunk what `fit` learns from all of them; gives the function that
-        makes of a chunk the rows that `fit_transform` would have made."""
+        """Learn from chunks of texts what `fit` learns from all of them.
+
+        Returns the function that transforms a chunk as `fit_transform` does."""
         vocabulary = self._vocabulary()
         for chunk in chunks:
             vocabulary.add(read_texts(chunk))
@@ -155,7 +155,7 @@ class TfidfText(CheckedParameters, _TextTransformer):
                 f"min_df must be 'auto', a number of texts or a share of them, got {self.min_df!r}."
             )
         least = 1 if self.min_df == "auto" else self.min_df
-        try:  # scikit-learn checks the others
+        try:  # scikit-learn validates the others
             TfidfVectorizer(vocabulary=["word"], **{**self.get_params(deep=False), "min_df": least}).fit([""])
         except re.error as error:
             raise ValueError(
@@ -169,34 +169,36 @@ class TfidfText(CheckedParameters, _TextTransformer):
     def _adopt(self, vocabulary: Vocabulary) -> None:
         terms, weights = vocabulary.finish()
         if not terms:
-            raise ValueError(self._nothing_left(vocabulary.n_texts))
+            raise ValueError(self._empty_vocabulary(vocabulary.n_texts))
         self.idf_: NDArray[Any] = weights
         self.terms_ = LabelIndex(np.array(terms, dtype=object))
         self._reader: tuple[WordCounter, dict[str, Any]] | None = None
 
     def transform(self, texts: Any) -> sp.csr_matrix:
-        """The texts as rows of features; words not in the vocabulary are left out."""
+        """Convert texts to features; words outside the vocabulary are ignored."""
         check_is_fitted(self)
-        if self._check_when_used() or self._reader is None:  # a loaded model opens without its dictionary
+        if (
+            self._check_when_used() or self._reader is None
+        ):  # a loaded model builds its dictionary on first use
             parameters = self.get_params(deep=False)
             self._reader = word_counter(parameters, self.terms_.classes.tolist()), parameters
         counter, parameters = self._reader
         return weighted(counter.counts(read_texts(texts)), self.idf_, parameters)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """The word, or n-gram, of each column."""
+        """Return the word, or n-gram, of each column."""
         check_is_fitted(self)
         return self.terms_.classes
 
     def to_parts(self) -> tuple[dict[str, Any], Arrays]:
-        """The fitted vectoriser as a header and arrays for the model file."""
+        """Return the header and arrays for the model file."""
         check_is_fitted(self)
         self._check_when_used()
         parameters = self.get_params(deep=False)
         for name in ("analyzer", "tokenizer"):
             if callable(parameters[name]):
                 raise ModelFileError(
-                    f"This TfidfText has a function of its own as {name} ({parameters[name]!r:.100}), and a model file "
+                    f"This TfidfText has a custom function as {name} ({parameters[name]!r:.100}), and a model file "
                     "holds no code. Use the analyzers and token patterns of TfidfText, or save the estimator alone."
                 )
         return {"parameters": parameters}, {"idf": self.idf_, **prefixed("terms", self.terms_.arrays())}
@@ -214,10 +216,10 @@ class TfidfText(CheckedParameters, _TextTransformer):
             or text.idf_.dtype.kind != "f"
             or not ((text.idf_ >= 0) & (text.idf_ <= LARGEST)).all()
         ):
-            raise ValueError(f"the weights of the {len(text.terms_)} words are not sound")
+            raise ValueError(f"the weights of the {len(text.terms_)} words are invalid")
         return text
 
-    def _nothing_left(self, n_texts: int) -> str:
+    def _empty_vocabulary(self, n_texts: int) -> str:
         return (
             f"No word of the {n_texts} text{'' if n_texts == 1 else 's'} is left for the vocabulary: a word must occur in at least "
             f"min_df={self.min_df} and at most max_df={self.max_df} of the texts, must not be among "
@@ -228,31 +230,31 @@ class TfidfText(CheckedParameters, _TextTransformer):
 
 @saveable
 class HashingText(_TextTransformer):
-    """Words, word n-grams and character n-grams hashed into 2^`bits` columns, without learning anything.
+    """Hash words, word n-grams and character n-grams into 2^`bits` columns; stateless.
 
-    The column of an n-gram is a hash of its bytes, the same on every machine. It is unsigned: a value is
-    never negative and two n-grams that share a column add up, so nothing cancels out. With 18 bits and a
-    hundred different words in a text, one pair in some fifty texts meets.
+    The column of an n-gram is a hash of its bytes, the same on every machine. The hash is unsigned: the values of
+    n-grams that share a column are added, so they never cancel. With 18 bits and a hundred distinct words per text,
+    about one text in fifty has a collision.
 
-    A word is a run of letters, digits and underscores, and everything beyond ASCII that is not punctuation,
-    a symbol or a space. Character n-grams are taken within words, with a mark at either end of the word;
-    they add accuracy (two to three points on WordNet with `char_ngram_range=(4, 4)`) and make rows five times
-    as long, and they are the way to go for languages written without spaces.
+    A word is a sequence of letters, digits and underscores, and of characters beyond ASCII that are not punctuation,
+    symbols or spaces. Character n-grams are taken within words, with a marker at both ends of the word; they add
+    accuracy (two to three points on WordNet with `char_ngram_range=(4, 4)`), make rows five times as long, and suit
+    languages written without spaces.
 
     Parameters
     ----------
     bits : int
         The number of columns is 2**bits, 1 to 30.
     ngram_range : tuple or None
-        The shortest and the longest word n-gram, or None for no words.
+        The minimum and maximum length of word n-grams, or None for no words.
     char_ngram_range : tuple or None
-        The shortest and the longest character n-gram, or None for none.
+        The minimum and maximum length of character n-grams, or None for none.
     lowercase : bool
-        Whether upper and lower case are the same.
+        Whether to convert texts to lower case.
     log_counts : bool
-        Whether n occurrences count as 1 + ln n rather than n.
+        Whether n occurrences count as 1 + ln n instead of n.
     unit_length : bool
-        Whether rows are scaled to Euclidean length one.
+        Whether rows are scaled to unit Euclidean norm.
 
     Examples
     --------
@@ -279,16 +281,16 @@ class HashingText(_TextTransformer):
         self.unit_length = unit_length
 
     def fit(self, texts: Any = None, y: Any = None) -> HashingText:
-        """Check the parameters; there is nothing to learn."""
+        """Validate the parameters; nothing is learned."""
         self._checked()
         return self
 
     def fit_transform(self, texts: Any, y: Any = None) -> sp.csr_matrix:
-        """The same as `transform`."""
+        """Same as `transform`."""
         return self.fit().transform(texts)
 
     def transform(self, texts: Any) -> sp.csr_matrix:
-        """The texts as rows of features."""
+        """Convert texts to features."""
         words, characters = self._checked()
         rows = read_texts(texts)
         batches = [
@@ -304,7 +306,7 @@ class HashingText(_TextTransformer):
         return X
 
     def to_parts(self) -> tuple[dict[str, Any], Arrays]:
-        """The parameters for the model file; a stateless vectoriser has no arrays."""
+        """Return the parameters for the model file, and no arrays."""
         self._checked()
         return {"parameters": self.get_params(deep=False), "hash": 1}, {}
 
@@ -312,7 +314,9 @@ class HashingText(_TextTransformer):
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> HashingText:
         """The vectoriser back from its parts."""
         if header["hash"] != 1:
-            raise ValueError(f"it hashes text in the way {header['hash']!r:.20}, this Treemax in the way 1")
+            raise ValueError(
+                f"it uses version {header['hash']!r:.20} of the text hash, this Treemax version 1"
+            )
         return cls(**_with_pairs(header["parameters"])).fit()
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -324,7 +328,7 @@ class HashingText(_TextTransformer):
         return tags
 
     def _checked(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Shortest and longest word and character n-grams, after a look at all parameters."""
+        """Validate the parameters and return the ranges of word and character n-grams."""
         if isinstance(self.bits, bool) or not isinstance(self.bits, int | np.integer):
             raise ValueError(f"bits must be an integer, got {self.bits!r}.")
         if not 1 <= self.bits <= MAX_BITS:
@@ -342,7 +346,7 @@ class HashingText(_TextTransformer):
         words: NDArray[np.int64],
         characters: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-        """Features per row, their columns and values."""
+        """Return the number of features per row, their columns and values."""
         grams = _most_grams(np.diff(offsets), words, characters)
         found = np.empty(int(grams.max()), dtype=np.uint32)
         distinct = int(np.minimum(grams, 2 ** int(self.bits)).sum())
@@ -367,15 +371,15 @@ class HashingText(_TextTransformer):
 
 
 def _gram_range(name: str, given: Any) -> NDArray[np.int64]:
-    """The shortest and longest n-gram as the kernel wants them: a longest of zero for none."""
+    """Return the range of n-grams for the kernel: a maximum of zero for none."""
     if given is None:
         return np.zeros(2, dtype=np.int64)
     try:
         low, high = given
-        sound = 1 <= low <= high <= MAX_GRAM and low == int(low) and high == int(high)
+        valid = 1 <= low <= high <= MAX_GRAM and low == int(low) and high == int(high)
     except (TypeError, ValueError):
-        sound = False
-    if not sound:
+        valid = False
+    if not valid:
         raise ValueError(
             f"{name} must be a pair (shortest, longest) of integers from 1 to {MAX_GRAM}, got {given!r}."
         )
@@ -385,9 +389,9 @@ def _gram_range(name: str, given: Any) -> NDArray[np.int64]:
 def _most_grams(
     n_bytes: NDArray[np.int64], words: NDArray[np.int64], characters: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """An upper bound of the n-grams in texts of so many bytes: words of one byte with one between them.
+    """Return an upper bound of the number of n-grams in texts of this size: words of one byte, separated by one.
 
-    Each word and each mark begins a character n-gram of every length; a word of c characters has two marks.
+    Each word and each marker begins a character n-gram of every length; a word of c characters has two markers.
     """
     most_words = (n_bytes + 1) // 2
     per_word = words[1] - words[0] + 1 if words[1] else 0
@@ -396,7 +400,7 @@ def _most_grams(
 
 
 def _with_pairs(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as they were before JSON turned their pairs into lists."""
+    """Convert the lists of JSON back to tuples."""
     return {
         name: tuple(value) if name.endswith("ngram_range") and value is not None else value
         for name, value in parameters.items()

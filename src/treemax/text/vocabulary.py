@@ -1,8 +1,7 @@
-"""Tf-idf over texts that are not all at hand: their words are counted chunk by chunk, and then weighted.
+"""Tf-idf over chunks of texts: words are counted chunk by chunk, then weighted.
 
-What comes out is what scikit-learn's `TfidfVectorizer` makes of all texts at once, to the last bit. For that the
-words of a text are taken in the order in which they were first met, because the length of a row is a sum, and the
-order of a sum decides about its last bit.
+The result is equal bit for bit to scikit-learn's `TfidfVectorizer` on all texts at once. So the words of a text are
+kept in the order of their first occurrence: the norm of a row is a sum, whose last bit depends on the order.
 """
 
 from __future__ import annotations
@@ -20,21 +19,23 @@ from treemax.kernels.text import renumber, tally
 from treemax.text.words import word_counter
 
 PIECE = 2**20  # entries
-ENOUGH_WORDS = 8  # that a text shares with others: then words of its own are left out
+ENOUGH_WORDS = 8  # shared with other texts: then a text's unique words are dropped
 NORMS = {"l1": inplace_csr_row_normalize_l1, "l2": inplace_csr_row_normalize_l2}
 
 
 class Vocabulary:
-    """Counts words: call `add` with all texts, chunk by chunk, and `finish`; then `rows` gives the rows of a chunk, and
-    `weighted` those of what `add` has counted."""
+    """Word counts of chunks of texts.
+
+    Call `add` with each chunk, then `finish`. Then `rows` transforms a chunk of texts, and `weighted` the counts that
+    `add` returned."""
 
     def __init__(self, parameters: dict[str, Any]) -> None:
         self._parameters = parameters
         self._counter = word_counter(parameters)
-        self._in_texts = np.zeros(0, dtype=np.int64)  # of each word, in how many texts it is
-        self._times = np.zeros(0, dtype=np.int64)  # and how often
-        self._last_text = np.zeros(0, dtype=np.int64)  # and the last of those texts
-        self._text_words: list[NDArray[np.int32]] = []  # of each text, how many different words it has
+        self._in_texts = np.zeros(0, dtype=np.int64)  # document frequency of each word
+        self._times = np.zeros(0, dtype=np.int64)  # number of occurrences of each word
+        self._last_text = np.zeros(0, dtype=np.int64)  # last text with each word
+        self._text_words: list[NDArray[np.int32]] = []  # number of distinct words of each text
         self.n_texts = 0
 
     def add(self, texts: list[str]) -> sp.csr_matrix:
@@ -52,7 +53,7 @@ class Vocabulary:
         return counts
 
     def finish(self) -> tuple[list[str], NDArray[np.float32]]:
-        """The words that are kept, in order, and their weights; none where nothing is left."""
+        """Return the sorted vocabulary and the idf weights, which may be empty."""
         words = self._counter.words()
         if not words:
             return [], np.empty(0, dtype=np.float32)
@@ -68,11 +69,11 @@ class Vocabulary:
         return [words[number] for number in kept.tolist()], weights
 
     def rows(self, texts: list[str]) -> sp.csr_matrix:
-        """Texts as rows of features."""
+        """Convert texts to features."""
         return self._in_columns(self._counter.counts(texts))
 
     def weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
-        """The rows of texts that were added; their counts are changed into them."""
+        """Convert counts of `add` to features, in place."""
         place_of = np.full(len(self._in_texts), -1, dtype=np.int32)
         place_of[self._by_arrival] = np.arange(len(self._by_arrival), dtype=np.int32)
         indptr, indices, data = counts.indptr, counts.indices, counts.data
@@ -89,7 +90,7 @@ class Vocabulary:
         return X
 
     def _kept(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of the words, in this order, are neither too rare nor too frequent; of those the most frequent."""
+        """Return which of the words, in this order, are in the vocabulary, by min_df, max_df and max_features."""
         counts, parameters = self._in_texts[order], self._parameters
         kept = np.flatnonzero(self._frequent(order) & (counts <= self._limit(parameters["max_df"])))
         limit = parameters["max_features"]
@@ -99,14 +100,14 @@ class Vocabulary:
         return kept
 
     def _limit(self, given: float) -> float:
-        """A number of texts, given as such or as a share."""
+        """Return a number of texts, given as a count or a fraction."""
         return float(given) if isinstance(given, Integral) else given * self.n_texts
 
     def _frequent(self, order: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which words are not too rare.
+        """Return which words satisfy min_df.
 
-        "auto" keeps a word that occurs in one text where that text has few others: without it little would be
-        left of a short text, or of any text where there are few.
+        "auto" keeps a word of a single text if that text has few other words: otherwise little would remain of
+        short texts and of small collections.
         """
         counts, least = self._in_texts[order], self._parameters["min_df"]
         if least != "auto":
@@ -120,7 +121,7 @@ class Vocabulary:
 def weighted(
     counts: sp.csr_matrix, weights: NDArray[np.float32], parameters: dict[str, Any]
 ) -> sp.csr_matrix:
-    """Counts as tf-idf: by these weights of the words, and the parameters of `TfidfText`."""
+    """Convert counts to tf-idf with these idf weights and the parameters of `TfidfText`."""
     if parameters["binary"]:
         counts.data.fill(1)
     if parameters["sublinear_tf"]:
@@ -134,12 +135,12 @@ def weighted(
 
 
 def _pieces(size: int) -> Iterator[slice]:
-    """Some at a time, since copies of all would take as much memory again."""
+    """Yield slices of bounded size, to bound the memory of temporary copies."""
     return (slice(start, start + PIECE) for start in range(0, size, PIECE))
 
 
 def _weights(counts: NDArray[np.int64], n_texts: int) -> NDArray[np.float32]:
-    """How telling each word is, as scikit-learn reckons it."""
+    """Return the smoothed inverse document frequency, as scikit-learn."""
     weights = np.full(len(counts), n_texts + 1, dtype=np.float32)
     weights /= counts.astype(np.float32) + np.float32(1.0)
     np.log(weights, out=weights)

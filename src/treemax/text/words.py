@@ -1,7 +1,7 @@
-"""Texts as words with numbers, and how often each occurs: what tf-idf is made of.
+"""Word counts of texts.
 
-Words as scikit-learn finds them by default, runs of two word characters or more, are found and counted by a kernel, some ten
-times as fast; all other settings go through scikit-learn's analyzers. Numbers and counts are the same either way.
+With scikit-learn's default analysis, words of two characters or more, a kernel counts words about ten times as fast;
+all other settings use scikit-learn's analyzers, with the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from treemax.kernels.text import count_words, enter_words
 
-BATCH_BYTES = 2**20  # of text that a kernel gets at a time, so that Ctrl-C is heard
+BATCH_BYTES = 2**20  # of text per kernel call, so that Ctrl-C can interrupt
 PLAIN = {
     "analyzer": "word", "tokenizer": None, "token_pattern": r"(?u)\b\w\w+\b", "stop_words": None, "strip_accents": None,
     "ngram_range": (1, 1),
@@ -27,21 +27,21 @@ PLAIN = {
 
 
 class WordCounter(Protocol):
-    """Numbers words in the order of their arrival, or has been given words."""
+    """Counter of words, numbered in order of arrival or by a given vocabulary."""
 
     def __len__(self) -> int: ...
 
     def counts(self, texts: list[str]) -> sp.csr_matrix:
-        """How often which word occurs in each text, words in order of their numbers."""
+        """Return the word counts of each text, sorted by word number."""
         ...
 
     def words(self) -> list[str]:
-        """All words by number."""
+        """Return all words by number."""
         ...
 
 
 def word_counter(parameters: dict[str, Any], known: list[str] | None = None) -> WordCounter:
-    """For texts that are analysed as `TfidfText` with these parameters does it; only words that are known, if they are given."""
+    """Return a counter for these parameters of `TfidfText`; with `known`, only those words are counted."""
     analysis = {name: parameters[name] for name in PLAIN}
     if isinstance(analysis["ngram_range"], list):
         analysis["ngram_range"] = tuple(analysis["ngram_range"])
@@ -104,7 +104,7 @@ class _PlainWords:
         return _matrix(np.cumsum(np.concatenate(lengths)), indices, counts, len(self))
 
     def _counted(self, text: NDArray[np.uint8], offsets: NDArray[np.int64], plain: bool) -> tuple[Any, ...]:
-        most = len(text) // 3 + len(offsets)  # words: two characters, and one between
+        most = len(text) // 3 + len(offsets)  # words of two characters and a separator
         if self._grows:
             self._make_room(most, len(text))
         indptr = np.zeros(len(offsets), dtype=np.int64)
@@ -117,7 +117,7 @@ class _PlainWords:
         return indptr, indices[: indptr[-1]].copy(), counts[: indptr[-1]].copy()
 
     def _make_room(self, n_words: int, n_bytes: int) -> None:
-        """For so many words more, of so many bytes."""
+        """Grow the arrays for `n_words` more words of `n_bytes` bytes."""
         used = int(self._starts[self._n_words])
         if used + n_bytes > len(self._arena):
             self._arena = _longer(self._arena, 2 * (used + n_bytes))
@@ -126,7 +126,7 @@ class _PlainWords:
             self._enter(2 * (self._n_words + n_words))
 
     def _enter(self, capacity: int) -> None:
-        """Make a table for so many words, of which some are known."""
+        """Rebuild the hash table with this capacity."""
         self._hashes = np.zeros(capacity, dtype=np.uint64)
         self._slots = np.full(2 ** (2 * capacity).bit_length(), -1, dtype=np.int32)
         enter_words(self._n_words, self._slots, self._hashes, self._starts, self._arena)
@@ -148,12 +148,12 @@ def _matrix(
 
 @lru_cache(maxsize=2)
 def _word_characters(n_codes: int) -> NDArray[np.bool_]:
-    """Of the first so many code points, which are letters, digits or the underscore, as in a regular expression."""
+    """Return which of the first `n_codes` code points match `\\w` of a regular expression."""
     return np.array([chr(code).isalnum() or code == ord("_") for code in range(n_codes)])
 
 
 def encoded(rows: list[str], lowercase: bool) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """The texts in UTF-8, batch by batch: text i of a batch is `text[offsets[i]:offsets[i+1]]`."""
+    """Yield batches of texts in UTF-8: text i of a batch is `text[offsets[i]:offsets[i+1]]`."""
     batch: list[bytes] = []
     size = 0
     for number, row in enumerate(rows):

@@ -1,6 +1,6 @@
 """The tree over the labels, and ways to build one."""
 
-from treemax.trees.builders import complete_tree, crowned_tree, even_arity, huffman_tree, random_tree
+from treemax.trees.builders import complete_tree, even_arity, frequent_at_root_tree, huffman_tree, random_tree
 from treemax.trees.building import TREES, build_tree, check_tree, named_tree
 from treemax.trees.features import given_vectors
 from treemax.trees.hierarchy import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, tree_of
@@ -16,8 +16,8 @@ __all__ = [
     "build_tree",
     "check_tree",
     "complete_tree",
-    "crowned_tree",
     "even_arity",
+    "frequent_at_root_tree",
     "given_vectors",
     "hierarchy_arrays",
     "hierarchy_from_arrays",

@@ -1,7 +1,7 @@
-"""Trees that need no features: complete, random and Huffman.
+"""Trees built without features: complete, random and Huffman.
 
-`max_leaf` is the arity of the last inner nodes, those whose children are leaves. A wide last level makes a
-tree shallow where it is cheap: the labels of one parent share their examples.
+`max_leaf` is the arity of the last inner nodes, whose children are leaves. A wide last level makes the tree
+shallower at little cost, because the labels of one parent share their examples.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sklearn.utils import check_random_state
 from treemax.parameters import check_number
 from treemax.trees.tree import NO_LABEL, Tree
 
-FULL = 0.7  # how full nodes are where labels are to move between them
-MOST_CHILDREN = 32  # of an inner node, where the arity is not given: wider trains slower
+FULL = 0.7  # fill factor of nodes between which labels will be reassigned
+MOST_CHILDREN = 32  # of an inner node, by default: wider trains slower
 
 
 def even_arity(n_labels: int, max_leaf: int) -> int:
-    """The arity of the shallowest tree with few enough children a node, and last nodes nearly full.
+    """Return the arity of the shallowest tree with at most MOST_CHILDREN per node and nearly full last nodes.
 
     >>> even_arity(44_408, 100), even_arity(50, 100)
     (22, 2)
@@ -33,7 +33,7 @@ def even_arity(n_labels: int, max_leaf: int) -> int:
 
 
 def complete_tree(n_labels: int, arity: int = 16, max_leaf: int = 100) -> Tree:
-    """A tree as even as can be, neighbouring labels together.
+    """Build a balanced tree over the labels in order.
 
     >>> complete_tree(10, arity=2, max_leaf=3).depth
     3
@@ -42,12 +42,12 @@ def complete_tree(n_labels: int, arity: int = 16, max_leaf: int = 100) -> Tree:
 
 
 def random_tree(n_labels: int, arity: int = 16, max_leaf: int = 100, random_state: Any = 0) -> Tree:
-    """A complete tree over the labels in random order."""
+    """Build a complete tree over the labels in random order."""
     return grouped_tree(check_random_state(random_state).permutation(n_labels), arity, max_leaf)
 
 
 def grouped_tree(order: NDArray[np.int64], arity: int, max_leaf: int) -> Tree:
-    """A complete tree whose leaves have the labels in this order."""
+    """Build a complete tree over the labels in this order."""
     check_number("arity", arity, whole=True, least=2)
     check_number("max_leaf", max_leaf, whole=True, least=2)
     groups = [np.asarray(order)]
@@ -58,7 +58,7 @@ def grouped_tree(order: NDArray[np.int64], arity: int, max_leaf: int) -> Tree:
         next_start = len(parents)
         for node, group in enumerate(groups, level_start):
             parts = split_evenly(group, arity, max_leaf)
-            if len(group) == 1 and node > 0:  # a root has children, be it one
+            if len(group) == 1 and node > 0:  # the root always has children, at least one
                 labels[node] = int(group[0])
                 continue
             for part in parts:
@@ -69,11 +69,12 @@ def grouped_tree(order: NDArray[np.int64], arity: int, max_leaf: int) -> Tree:
     return Tree.from_parents(parents, labels)
 
 
-def crowned_tree(order: NDArray[np.int64], n_direct: int, arity: int) -> Tree:
-    """The first labels of an order hang from the root; the others are spread evenly below the nodes that are its other
-    children, as many as there is room for, and deeper ones as few as leave some room.
+def frequent_at_root_tree(order: NDArray[np.int64], n_direct: int, arity: int) -> Tree:
+    """Build a tree with the first `n_direct` labels as children of the root.
 
-    >>> tree = crowned_tree(np.arange(10), 2, 4)
+    The others are distributed evenly below the root's other children, with spare capacity in every node.
+
+    >>> tree = frequent_at_root_tree(np.arange(10), 2, 4)
     >>> tree.level[tree.leaf_of].tolist(), tree.n_children[:5].tolist()
     ([1, 1, 2, 2, 2, 2, 2, 2, 2, 2], [4, 0, 0, 4, 4])
     """
@@ -93,7 +94,7 @@ def crowned_tree(order: NDArray[np.int64], n_direct: int, arity: int) -> Tree:
             parents += [node] * len(group)
             labels += group.tolist()
             continue
-        room = arity  # of a child
+        room = arity  # capacity of a child
         while room * arity < len(group):
             room *= arity
         n_parts = min(arity, -(-len(group) // int(FULL * room)))
@@ -102,13 +103,13 @@ def crowned_tree(order: NDArray[np.int64], n_direct: int, arity: int) -> Tree:
 
 
 def split_evenly(group: NDArray[np.int64], arity: int, max_leaf: int) -> list[NDArray[np.int64]]:
-    """The children of a node with these labels: leaves if they are few enough, else `arity` even parts."""
+    """Split the labels of a node: single labels if there are at most `max_leaf`, else `arity` even parts."""
     n_parts = len(group) if len(group) <= max_leaf else min(arity, len(group))
     return np.array_split(group, n_parts)
 
 
 def huffman_tree(counts: NDArray[np.int64], arity: int = 2) -> Tree:
-    """Huffman's tree: frequent labels near the root, so that the mean path over the examples is shortest.
+    """Build the Huffman tree, which minimises the mean path length over the examples.
 
     >>> tree = huffman_tree(np.array([8, 1, 1, 2]))
     >>> tree.level[tree.leaf_of].tolist()
@@ -120,7 +121,7 @@ def huffman_tree(counts: NDArray[np.int64], arity: int = 2) -> Tree:
         return complete_tree(1)
     parents: list[int] = [-1] * n_labels
     heap = [(int(count), node) for node, count in enumerate(counts)]
-    # The first merger takes fewer, so that every later one, and so the root, is full.
+    # The first merge takes fewer nodes, so that all later ones, including the root, are full.
     short = (n_labels - 1) % (arity - 1)
     heapq.heapify(heap)
     take = short + 1 if short else arity

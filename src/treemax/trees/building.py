@@ -1,4 +1,4 @@
-"""The tree that a name or a hierarchy stands for."""
+"""Build the tree given by the name of a builder or by a hierarchy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TREES = ("kmeans", "random", "complete", "huffman")
 
 
 def check_tree(tree: Any) -> None:
-    """Refuse what is neither the name of a way to build a tree nor a hierarchy."""
+    """Raise unless `tree` is the name of a builder or a hierarchy."""
     if not is_hierarchy(tree) and tree not in TREES:
         raise ValueError(f"tree must be one of {', '.join(TREES)}, or a hierarchy, got {tree!r}.")
 
@@ -34,9 +34,9 @@ def build_tree(
     seed: int = 0,
     threads: int = 1,
 ) -> Tree:
-    """The tree over the labels of `index`: of one's own hierarchy, or built as `tree` says.
+    """Build the tree over the labels of `index` from a hierarchy or with the builder named `tree`.
 
-    `vectors` say what labels look like; without them, their rows do.
+    `vectors` are label vectors; by default they are computed from the rows.
     """
     n_labels = len(index)
     if is_hierarchy(tree):
@@ -59,7 +59,7 @@ def named_tree(
     seed: int = 0,
     threads: int = 1,
 ) -> Tree:
-    """The tree over the labels 0 to n_labels - 1, built as one of `TREES` says."""
+    """Build a tree over the labels 0 to n_labels - 1 with one of `TREES`."""
     if tree == "huffman":
         counts = np.bincount(targets.ids, minlength=n_labels)
         return huffman_tree(counts, 2 if arity == "auto" else int(arity))

@@ -1,4 +1,4 @@
-"""Features of labels that the caller brings, in place of what their examples look like."""
+"""Label vectors given by the caller."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from treemax.trees.kmeans import unit_rows
 
 
 def given_vectors(label_features: Any, labels: LabelIndex) -> SparseRows:
-    """The features given for the labels, one row a label in the order of their ids, scaled to length one.
+    """Return the given features of the labels, one row per label in order of ids, with unit norm.
 
-    `label_features` is a mapping from label to its features, or a pair (labels, matrix) with one row of the
-    matrix for each of the labels. Labels beyond those of the index are not looked at.
+    `label_features` is a mapping from label to features, or a pair (labels, matrix) with one row per label.
+    Labels outside the index are ignored.
     """
     names, features = _names_and_features(label_features)
     given = read_labels(names, "the labels of label_features")
@@ -35,7 +35,7 @@ def given_vectors(label_features: Any, labels: LabelIndex) -> SparseRows:
     if missing:
         raise ValueError(
             f"label_features has no row for {len(missing)} of the {len(wanted)} labels of y, such as {missing[0]!r}. "
-            "Give every label a row (zeros where nothing is known of it)."
+            "Give every label a row (zeros if its features are unknown)."
         )
     return unit_rows(_taken(matrix, [row_of[label] for label in wanted]))
 
@@ -48,7 +48,7 @@ def _names_and_features(label_features: Any) -> tuple[Any, Any]:
     if isinstance(label_features, tuple) and len(label_features) == 2:
         return label_features
     raise ValueError(
-        "label_features is a mapping from label to features, or a pair (labels, matrix), got "
+        "label_features must be a mapping from label to features, or a pair (labels, matrix), got "
         f"{type(label_features).__name__}."
     )
 

@@ -1,4 +1,4 @@
-"""A tree from the user's own hierarchy: a taxonomy as edges, as a dictionary or as a parent array."""
+"""Trees from a given hierarchy: a taxonomy as edges, a dictionary or a parent array."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from treemax.trees.tree import NO_LABEL, Tree
 
 Name = str | int
 ParentOf = dict[Name, Name]
-_BELOW = (Mapping, list, tuple, set, frozenset)  # what may stand below a node of a nested dictionary
+_BELOW = (Mapping, list, tuple, set, frozenset)  # types of the children in a nested dictionary
 
 
 def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
-    """The part of a hierarchy that leads to these labels, as a tree.
+    """Build the tree of the part of a hierarchy above these labels.
 
     A hierarchy is one of
 
     - pairs (parent, child), as a list or as an array of two columns;
     - a nested dictionary, `{"animal": {"cat": {}, "dog": {}}, "plant": ["fern"]}`;
     - a dictionary from child to parent (None for a node without one);
-    - a parent array: the parent of node i stands at place i, -1 for none. Node i is the label i; where labels
-      are strings, the first nodes are the labels in sorted order, and every node without children must be one;
+    - a parent array: entry i is the parent of node i, -1 for none. Node i is the label i; if labels are strings,
+      the first nodes are the labels in sorted order, and every node without children must be one;
     - a `Tree`, whose leaves are the ids of the labels in sorted order.
 
-    Branches without a label are left out, and so are nodes with a single child. A label that is itself a
-    parent gets a leaf of its own under that node; labels that the hierarchy does not know hang from the root.
+    Branches without a label and nodes with a single child are removed. A label that is itself a parent gets a leaf
+    below that node; labels outside the hierarchy become children of the root.
 
     >>> tree = tree_of({"animal": {"cat": {}, "dog": {}}, "plant": ["fern"]}, LabelIndex(["cat", "dog", "fern"]))
     >>> tree.n_children.tolist(), tree.label.tolist()
     ([2, 2, 0, 0, 0], [-1, -1, 2, 0, 1])
     """
     if isinstance(hierarchy, Tree):
-        return _fitting(hierarchy, len(labels))
+        return _check_n_labels(hierarchy, len(labels))
     parent_of = parents_by_name(hierarchy)
     names: list[Name] = labels.classes.tolist()
     if labels.holds_strings and _as_parent_array(hierarchy) is not None:
@@ -48,11 +48,11 @@ def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
             f"The hierarchy knows none of the {len(names)} labels: they are like {names[0]!r}, "
             f"its nodes like {next(iter(parent_of))!r}."
         )
-    return _grown(parent_of, own, names)
+    return _branches_to(parent_of, own, names)
 
 
 def parents_by_name(hierarchy: Any) -> ParentOf:
-    """The parent of every node that has one, whatever form the hierarchy has (but for a `Tree`).
+    """Return the parent of every node that has one, for any form of hierarchy except `Tree`.
 
     >>> parents_by_name([("animal", "cat"), ("animal", "dog")])
     {'cat': 'animal', 'dog': 'animal'}
@@ -70,12 +70,12 @@ def parents_by_name(hierarchy: Any) -> ParentOf:
 
 
 def is_hierarchy(value: Any) -> bool:
-    """Whether a parameter is a hierarchy rather than the name of a way to build a tree."""
+    """Return whether a parameter is a hierarchy, not the name of a builder."""
     return isinstance(value, Tree | Mapping) or (isinstance(value, Iterable) and not isinstance(value, str))
 
 
 def hierarchy_arrays(hierarchy: Any) -> dict[str, NDArray[Any]]:
-    """A hierarchy for the model file: a `Tree` and a parent array as they are, names as JSON."""
+    """Return the arrays of a hierarchy for the model file; names are stored as JSON."""
     if isinstance(hierarchy, Tree):
         return hierarchy.arrays()
     array = _as_parent_array(hierarchy)
@@ -86,7 +86,7 @@ def hierarchy_arrays(hierarchy: Any) -> dict[str, NDArray[Any]]:
 
 
 def hierarchy_from_arrays(arrays: dict[str, NDArray[Any]]) -> Any:
-    """The hierarchy back from its arrays; edges and dictionaries as a dictionary from child to parent."""
+    """Restore a hierarchy; edges and dictionaries become a dictionary from child to parent."""
     if "names" in arrays:
         return dict(json.loads(arrays["names"].tobytes()))
     return np.array(arrays["parents"]) if "parents" in arrays else Tree.from_arrays(arrays)
@@ -107,13 +107,13 @@ def _pairs(hierarchy: Any) -> Iterator[tuple[Any, Any]]:
         yield from map(_edge, rows.tolist() if isinstance(rows, np.ndarray) else rows)
     else:
         raise ValueError(
-            "a hierarchy is pairs (parent, child), a dictionary or a parent array, got "
+            "a hierarchy must be pairs (parent, child), a dictionary or a parent array, got "
             f"{type(hierarchy).__name__}."
         )
 
 
 def _as_parent_array(hierarchy: Any) -> NDArray[np.int64] | None:
-    """The hierarchy as a parent array if it is one: whole numbers in one row."""
+    """Return the hierarchy as a parent array if it is a vector of integers, else None."""
     if isinstance(hierarchy, list | tuple):
         if not hierarchy or not all(isinstance(parent, int | np.integer) for parent in hierarchy):
             return None
@@ -128,7 +128,7 @@ def _array_pairs(parents: NDArray[np.int64]) -> Iterator[tuple[int | None, int]]
     if wrong.any():
         node = int(np.argmax(wrong))
         raise ValueError(
-            f"the parent array says that node {node} has parent {parents[node]}; parents are 0 to "
+            f"node {node} of the parent array has parent {parents[node]}; parents must be 0 to "
             f"{len(parents) - 1}, or -1 for none."
         )
     for child, parent in enumerate(parents.tolist()):
@@ -136,7 +136,7 @@ def _array_pairs(parents: NDArray[np.int64]) -> Iterator[tuple[int | None, int]]
 
 
 def _named(parent_of: ParentOf, names: list[Name]) -> ParentOf:
-    """The nodes of a parent array by the names of string labels; inner nodes keep their numbers."""
+    """Rename the first nodes of a parent array to the string labels; inner nodes keep their numbers."""
     inner = set(parent_of.values())
     stray = [node for node in parent_of if node not in inner and int(node) >= len(names)]
     if stray:
@@ -154,7 +154,7 @@ def _named(parent_of: ParentOf, names: list[Name]) -> ParentOf:
 
 def _edge(pair: Any) -> tuple[Any, Any]:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise ValueError(f"an edge of a hierarchy is a pair (parent, child), got {pair!r}.")
+        raise ValueError(f"an edge of a hierarchy must be a pair (parent, child), got {pair!r}.")
     return pair[0], pair[1]
 
 
@@ -163,7 +163,7 @@ def _name(node: Any) -> Name:
         node = node.item()
     if not isinstance(node, str | int):
         raise ValueError(
-            f"the nodes of a hierarchy have strings or integers for names, got {node!r} ({type(node).__name__})."
+            f"the nodes of a hierarchy must be strings or integers, got {node!r} ({type(node).__name__})."
         )
     return node
 
@@ -183,22 +183,22 @@ def _nested_pairs(hierarchy: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
                 waiting.append((below, child))
 
 
-def _fitting(tree: Tree, n_labels: int) -> Tree:
+def _check_n_labels(tree: Tree, n_labels: int) -> Tree:
     if tree.n_labels != n_labels:
         raise ValueError(f"The tree has {tree.n_labels} labels and y has {n_labels}: they must be the same.")
     return tree
 
 
-def _grown(parent_of: ParentOf, own: set[Name], labels: list[Name]) -> Tree:
-    """The branches that lead to the labels, from the root on."""
-    numbers: dict[Name, int] = {}  # inner nodes of the hierarchy in use -> node
+def _branches_to(parent_of: ParentOf, own: set[Name], labels: list[Name]) -> Tree:
+    """Build the tree of the branches that lead to the labels."""
+    numbers: dict[Name, int] = {}  # inner node of the hierarchy -> node of the tree
     parents, names = [-1], [NO_LABEL]
 
     def inner(name: Name | None) -> int:
         chain: dict[Name, None] = {}
         while name is not None and name not in numbers:
             if name in chain:
-                raise ValueError(f"the hierarchy has a circle through {name!r}.")
+                raise ValueError(f"the hierarchy has a cycle through {name!r}.")
             chain[name] = None
             name = parent_of.get(name)
         node = 0 if name is None else numbers[name]
@@ -218,14 +218,14 @@ def _grown(parent_of: ParentOf, own: set[Name], labels: list[Name]) -> Tree:
 def _without_single_children(
     parents: list[int], names: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A node with one child decides nothing: its child takes its place."""
+    """Replace nodes with a single child by that child."""
     parent, name = np.array(parents), np.array(names)
     children = np.bincount(parent[1:], minlength=len(parent))
     skipped = (children == 1) & (name == NO_LABEL)
     skipped[0] = False
     only_child = np.zeros(len(parent), dtype=np.int64)
     only_child[parent[1:]] = np.arange(1, len(parent))
-    top = 0  # a chain of single children below the root: the last of them gives its children to the root
+    top = 0  # end of the chain of single children below the root: its children become the root's
     while children[top] == 1 and name[below := only_child[top]] == NO_LABEL:
         skipped[below], top = True, below
     for node in range(1, len(parent)):  # parents come before children

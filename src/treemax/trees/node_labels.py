@@ -1,4 +1,4 @@
-"""Which labels stand under which node, for trees that route rows: there a label may be at many leaves."""
+"""The labels below each node of trees that route rows, where a label may be at many leaves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class NodeLabels:
-    """The labels at every node, in no order. The root is node 0, and children have higher numbers than parents.
+    """The labels below every node, unordered. The root is node 0, and children have higher numbers than parents.
 
-    `counts` are how often each of them came to the node, and `examples` how many rows did; None where the model does
-    not know.
+    `counts` are the numbers of rows with each label at the node, `examples` the numbers of all its rows; None if
+    the model does not store them.
     """
 
     children: Sequence[Sequence[int]]
@@ -31,10 +31,10 @@ class NodeLabels:
         counts: Sequence[NDArray[Any]] | None = None,
         examples: Sequence[float] | None = None,
     ) -> NodeLabels:
-        """From the labels of the leaves, and how often each came there.
+        """Collect the labels of all nodes from the labels of the leaves and their counts.
 
-        >>> nothing = np.array([], dtype=int)
-        >>> found = NodeLabels.from_leaves([[1, 2], [], []], [nothing, np.array([4, 2]), np.array([2])])
+        >>> none = np.array([], dtype=int)
+        >>> found = NodeLabels.from_leaves([[1, 2], [], []], [none, np.array([4, 2]), np.array([2])])
         >>> [sorted(own.tolist()) for own in found.labels]
         [[2, 4], [2, 4], [2]]
         """

@@ -1,4 +1,4 @@
-"""Wide nodes of a hierarchy divided further, so that training them stays cheap."""
+"""Split wide nodes of a hierarchy, so that they are cheap to train."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from treemax.trees.tree import NO_LABEL, Tree
 
 
 def refined(tree: Tree, vectors: SparseRows, max_leaf: int, seed: int = 0, threads: int = 1) -> Tree:
-    """The tree with inner nodes put between a node of more than `max_leaf` children and those children.
+    """Insert inner nodes between each node with more than `max_leaf` children and its children.
 
-    Children whose labels have similar vectors come to stand together. Every node of the hierarchy stays, and
-    what was below it stays below it.
+    Children with similar label vectors are grouped. All nodes of the hierarchy keep their descendants.
     """
     wide = np.flatnonzero(tree.n_children > max_leaf)
     if len(wide) == 0:
@@ -29,7 +28,9 @@ def refined(tree: Tree, vectors: SparseRows, max_leaf: int, seed: int = 0, threa
             _vectors_of_children(tree, node, label_matrix), even_arity(len(children), max_leaf), max_leaf,
             seed + node, threads,
         )  # fmt: skip
-        number = np.full(len(groups), node)  # of the new nodes in the whole tree; the root is the node itself
+        number = np.full(
+            len(groups), node
+        )  # numbers of the new nodes in the whole tree; their root is the node itself
         for group in range(1, len(groups)):
             above = int(number[groups.parent[group]])
             if groups.label[group] >= 0:
@@ -42,7 +43,7 @@ def refined(tree: Tree, vectors: SparseRows, max_leaf: int, seed: int = 0, threa
 
 
 def _vectors_of_children(tree: Tree, node: int, label_matrix: sp.csr_matrix) -> SparseRows:
-    """What each child of a node looks like: the labels below it, added up and scaled to length one."""
+    """Return the vector of each child of a node: the sum of the labels below it, with unit norm."""
     found, owners = _labels_below(tree, node)
     shape = (int(tree.n_children[node]), len(found))
     members = sp.csr_matrix((np.ones(len(found), np.float32), (owners, np.arange(len(found)))), shape=shape)
@@ -52,11 +53,11 @@ def _vectors_of_children(tree: Tree, node: int, label_matrix: sp.csr_matrix) -> 
 
 
 def _labels_below(tree: Tree, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The labels below a node, and below which of its children each of them is."""
+    """Return the labels below a node, and the child that each of them is below."""
     start, stop = int(tree.first_child[node]), int(tree.first_child[node] + tree.n_children[node])
     owner = np.arange(stop - start)
     found, owners = [], []
-    while start < stop:  # what is below a node stands together on every level
+    while start < stop:  # the descendants of a node are contiguous on every level
         leaves = tree.label[start:stop] >= 0
         found.append(tree.label[start:stop][leaves])
         owners.append(owner[leaves])

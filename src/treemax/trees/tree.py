@@ -1,7 +1,7 @@
 """A tree over labels, as flat arrays.
 
-Nodes are numbered breadth-first from the root, 0, so that the children of a node stand side by side and
-parents come before children. Every leaf is one label; every label has one leaf.
+Nodes are numbered breadth-first from the root, 0, so that siblings are contiguous and parents come before
+children. Every leaf is one label; every label has one leaf.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Tree:
 
     @classmethod
     def from_parents(cls, parents: Sequence[int] | NDArray[Any], label: Sequence[int] | NDArray[Any]) -> Tree:
-        """From the parent of every node (-1 for the root) and the label of every leaf (-1 elsewhere), in any
-        order; what is not one tree with one leaf a label is refused."""
+        """Build a tree from the parent of every node (-1 for the root) and the label of every leaf (-1 elsewhere).
+
+        Nodes may be in any order. Raises unless they form one tree with one leaf per label."""
         parent, labels = np.asarray(parents, dtype=np.int64), np.asarray(label, dtype=np.int64)
         _check_parents(parent, labels)
         order = _breadth_first(parent)
@@ -82,7 +83,7 @@ class Tree:
 
     @cached_property
     def level_bounds(self) -> list[tuple[int, int]]:
-        """First node and end of every level."""
+        """First and past-the-end node of every level."""
         bounds = [(0, 1)]
         while True:
             start, stop = bounds[-1]
@@ -93,26 +94,26 @@ class Tree:
 
     @property
     def depth(self) -> int:
-        """Edges from the root to the deepest leaf."""
+        """Number of edges from the root to the deepest leaf."""
         return len(self.level_bounds) - 1
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The tree for the model file."""
+        """Return the arrays for the model file."""
         return {"n_children": self.n_children, "label": self.label}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Tree:
-        """The tree back from its arrays, once they are known to be one."""
+        """Validate and restore a tree from its arrays."""
         n_children, label = arrays["n_children"], arrays["label"]
-        sound = n_children.dtype == label.dtype == np.int64 and n_children.shape == label.shape
-        sound = sound and n_children.ndim == 1 and len(label) > 0 and int(n_children.min()) >= 0
-        sound = sound and int(n_children.max()) < len(label) and int(n_children.sum()) == len(label) - 1
-        if not sound:
-            raise ValueError("the tree is damaged: its nodes do not fit together")
+        valid = n_children.dtype == label.dtype == np.int64 and n_children.shape == label.shape
+        valid = valid and n_children.ndim == 1 and len(label) > 0 and int(n_children.min()) >= 0
+        valid = valid and int(n_children.max()) < len(label) and int(n_children.sum()) == len(label) - 1
+        if not valid:
+            raise ValueError("the tree is damaged: its arrays are inconsistent")
         first_child = 1 + np.concatenate([[0], np.cumsum(n_children)[:-1]])
         inner = n_children > 0
         if (first_child[inner] <= np.flatnonzero(inner)).any():
-            raise ValueError("the tree is damaged: a node stands before its parent")
+            raise ValueError("the tree is damaged: a node precedes its parent")
         tree = cls(first_child, n_children, label)
         _check_labels(tree)
         return tree
@@ -133,7 +134,7 @@ def _check_parents(parent: NDArray[np.int64], label: NDArray[np.int64]) -> None:
 
 
 def _breadth_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Nodes by depth, siblings together and in the order given."""
+    """Return the nodes by depth, siblings together and in the given order."""
     by_parent = np.argsort(parent, kind="stable")
     starts = np.searchsorted(parent[by_parent], np.arange(len(parent) + 1))
     level = by_parent[:1]  # the root has the smallest parent
@@ -145,12 +146,12 @@ def _breadth_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.concatenate(levels)
     if len(order) != len(parent):
         missing = np.setdiff1d(np.arange(len(parent)), order)
-        raise ValueError(f"node {missing[0]} cannot be reached from the root: its parents form a circle.")
+        raise ValueError(f"node {missing[0]} cannot be reached from the root: its parents form a cycle.")
     return order
 
 
 def _check_labels(tree: Tree) -> None:
-    """Leaves have the labels 0, 1, 2, ... once each, inner nodes none."""
+    """Check that the leaves have the labels 0, 1, 2, ... once each, and inner nodes none."""
     leaves = tree.n_children == 0
     if (tree.label[~leaves] >= 0).any():
         raise ValueError("an inner node of the tree has a label; only leaves may.")

@@ -22,10 +22,10 @@ from treemax.models.language_model.training import (
     Training,
     TreeOutput,
 )
-from treemax.models.language_model.words import END, UNKNOWN, Vocabulary, tokens
+from treemax.models.language_model.words import END, UNKNOWN, WordVocabulary, tokens
 from treemax.models.learned_tree.model import padded
 from treemax.models.learned_tree.training import Structure
-from treemax.trees import crowned_tree, random_tree
+from treemax.trees import frequent_at_root_tree, random_tree
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat ran to the dog", "a dog ran", ""] * 8
 TREES = ("learned", "clusters", "huffman", "random", "flat")
@@ -204,7 +204,7 @@ def test_contexts_are_the_words_before_in_the_same_text(texts, length):
 
 
 def test_words_by_frequency():
-    vocabulary, ids = Vocabulary.learned(["b b a", ["a", "c"], ""], 1, None)
+    vocabulary, ids = WordVocabulary.learned(["b b a", ["a", "c"], ""], 1, None)
     assert vocabulary.index.classes.tolist() == [END, "a", "b", "c", UNKNOWN]
     assert vocabulary.counts.tolist() == [3, 2, 2, 1, 0]
     assert [text.tolist() for text in ids] == [[2, 2, 1, 0], [1, 3, 0], [0]]
@@ -213,7 +213,7 @@ def test_words_by_frequency():
 
 def test_rare_words_are_unknown():
     for options, kept in (({"min_count": 2}, {"b", "a"}), ({"max_words": 4}, {"b", "a"})):
-        vocabulary, _ = Vocabulary.learned(
+        vocabulary, _ = WordVocabulary.learned(
             ["b b a a c d <unk>"], options.get("min_count", 1), options.get("max_words")
         )
         assert set(vocabulary.index.classes) == kept | {END, UNKNOWN}
@@ -333,7 +333,7 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, da
     random = np.random.RandomState(seed)
     direct = data.draw(st.integers(0, arity - 1))
     texts = [random.randint(n_words, size=30) for _ in range(3)]
-    start = crowned_tree(np.arange(n_words), direct, arity)
+    start = frequent_at_root_tree(np.arange(n_words), direct, arity)
     output = TreeOutput(Structure.with_room(start, arity), 16, kernels.ADAGRAD)
     setting = LanguageModelSettings(4, 2, True, rate=0.5, passes=3, batch=8)
     training = Training(Stream.of_texts(texts, n_words, 2), n_words, setting, output, random)
@@ -355,7 +355,9 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, da
 
 
 def test_words_go_where_their_contexts_are_sent():
-    output = TreeOutput(Structure.with_room(crowned_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD)
+    output = TreeOutput(
+        Structure.with_room(frequent_at_root_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD
+    )
     output.weights[:4] = 10 * np.eye(4, 16)
     groups = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # the child of the root that each word's contexts are sent to
     output.assign(np.full(8, 5), output.weights[groups].copy(), 4)
@@ -369,7 +371,7 @@ def test_vectors_move_with_words(seed, arity):
     random = np.random.RandomState(seed)
     n_words = arity * arity
     output = TreeOutput(
-        Structure.with_room(crowned_tree(np.arange(n_words), 0, arity), arity), 16, kernels.ADAGRAD
+        Structure.with_room(frequent_at_root_tree(np.arange(n_words), 0, arity), arity), 16, kernels.ADAGRAD
     )
     output.weights[:] = random.normal(size=output.weights.shape)
     places, own = output._own_places()

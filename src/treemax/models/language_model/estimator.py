@@ -29,7 +29,7 @@ from treemax.models.language_model.training import (
     Training,
     TreeOutput,
 )
-from treemax.models.language_model.words import END, Vocabulary
+from treemax.models.language_model.words import END, WordVocabulary
 from treemax.models.learned_tree.model import padded
 from treemax.models.learned_tree.training import LARGEST_FACTOR, Structure
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
@@ -39,7 +39,15 @@ from treemax.models.sharing import SharedEstimator, answers, at_rest
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
-from treemax.trees import Tree, crowned_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
+from treemax.trees import (
+    Tree,
+    frequent_at_root_tree,
+    huffman_tree,
+    is_hierarchy,
+    kmeans_tree,
+    random_tree,
+    tree_of,
+)
 
 FIXED_TREES = ("clusters", "huffman", "random")
 SCHEDULES = {"linear": 0.0, "hold": 0.5}  # the share of the training in which the rate stays
@@ -142,7 +150,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         "assign_until": 1.0,
     }
     model_: LanguageModel
-    vocabulary_: Vocabulary
+    vocabulary_: WordVocabulary
     n_texts_: int
     n_examples_: int
     history_: list[dict[str, float]]
@@ -230,7 +238,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             Whose perplexity is put down in `history_` after every pass.
         """
         self._check_when_used()
-        vocabulary, ids = Vocabulary.learned(texts, self.min_count, self.max_words)
+        vocabulary, ids = WordVocabulary.learned(texts, self.min_count, self.max_words)
         self._check_size(len(vocabulary), len(vocabulary))
         stream = Stream.of_texts(ids, len(vocabulary), self.context)
         held_out = None
@@ -255,7 +263,11 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         )
 
     def _train(
-        self, stream: Stream, vocabulary: Vocabulary, held_out: Stream | None, history: list[dict[str, float]]
+        self,
+        stream: Stream,
+        vocabulary: WordVocabulary,
+        held_out: Stream | None,
+        history: list[dict[str, float]],
     ) -> LanguageModel:
         begin, random = time.process_time(), check_random_state(self.random_state)
         settings = self._settings(self.passes)
@@ -296,7 +308,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             self.optimizer, self.dropout, self.batch_size,
         )  # fmt: skip
 
-    def _output(self, stream: Stream, vocabulary: Vocabulary, random: Any) -> FlatOutput | TreeOutput:
+    def _output(self, stream: Stream, vocabulary: WordVocabulary, random: Any) -> FlatOutput | TreeOutput:
         width, optimizer = padded(self.dimension), OPTIMIZERS[self.optimizer]
         if self._tree_name == "flat" and len(vocabulary) > 2:
             return FlatOutput(len(vocabulary), width, optimizer)
@@ -306,7 +318,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         self._check_size(len(vocabulary), structure.n_vectors)
         return TreeOutput(structure, width, optimizer)
 
-    def _first_tree(self, stream: Stream, vocabulary: Vocabulary, random: Any) -> Tree:
+    def _first_tree(self, stream: Stream, vocabulary: WordVocabulary, random: Any) -> Tree:
         if is_hierarchy(self.tree):
             return tree_of(self.tree, vocabulary.index)
         n_words = len(vocabulary)
@@ -315,7 +327,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         if self.tree == "learned":
             direct = min(n_words, 4 * self.arity // 5 if is_auto(self.direct) else int(self.direct))
             rest = direct + random.permutation(n_words - direct)
-            return crowned_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
+            return frequent_at_root_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
         drawn = random_tree(n_words, self.arity, self.arity, random)
         if self.tree != "clusters":
             return drawn
@@ -330,7 +342,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     def _adopt(
         self,
         model: LanguageModel,
-        vocabulary: Vocabulary,
+        vocabulary: WordVocabulary,
         n_texts: int,
         n_examples: int,
         history: list[dict[str, float]],
@@ -543,7 +555,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         if not counts.any() or not all("loss" in entry for entry in history):
             raise ValueError("the words were never counted, or a loss is missing")
         n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))
-        estimator._adopt(model, Vocabulary(index, counts), n_texts, n_examples, history)
+        estimator._adopt(model, WordVocabulary(index, counts), n_texts, n_examples, history)
         return estimator
 
     def __sklearn_tags__(self) -> Any:

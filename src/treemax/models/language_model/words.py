@@ -15,7 +15,7 @@ END, UNKNOWN = "</s>", "<unk>"  # what follows the last word of a text; any word
 
 
 @dataclass
-class Vocabulary:
+class WordVocabulary:
     """Words and their ids, the most frequent first; the end of a text and the unknown word are among them."""
 
     index: LabelIndex
@@ -32,7 +32,7 @@ class Vocabulary:
     @classmethod
     def learned(
         cls, texts: Any, min_count: int, max_words: int | None
-    ) -> tuple[Vocabulary, list[NDArray[np.int64]]]:
+    ) -> tuple[WordVocabulary, list[NDArray[np.int64]]]:
         """The words that are frequent enough, and the ids of each text, its end included."""
         arrivals: dict[str, int] = {END: 0, UNKNOWN: 1}
         found = []

@@ -148,7 +148,7 @@ def test_parameters_are_set_between_the_calls_of_other_threads(call):
     if call == "ask":
         lock.ask(work)
     else:
-        with lock.learners:
+        with lock.training:
             work()
     setter.join(30)
     assert model.beam == 3

@@ -40,20 +40,20 @@ class Waiting:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        crews = (pools._ThreadCrew, ray_cluster._RayCrew)
-        before = [crew.run for crew in crews]
-        for crew, run in zip(crews, before):
-            crew.run = self._timed(run)  # type: ignore[method-assign]
+        executors = (pools._ThreadExecutor, ray_cluster._RayExecutor)
+        before = [executor.run for executor in executors]
+        for executor, run in zip(executors, before):
+            executor.run = self._timed(run)  # type: ignore[method-assign]
         self.seconds = 0.0
         try:
             yield
         finally:
-            for crew, run in zip(crews, before):
-                crew.run = run  # type: ignore[method-assign]
+            for executor, run in zip(executors, before):
+                executor.run = run  # type: ignore[method-assign]
 
     def _timed(self, run: Any) -> Any:
-        def timed(crew: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-            results = run(crew, *arguments, **options)
+        def timed(executor: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+            results = run(executor, *arguments, **options)
             while True:
                 start = time.perf_counter()
                 found = next(results, None)

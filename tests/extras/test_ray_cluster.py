@@ -62,32 +62,32 @@ def when(table, rows, common, own):
 
 def test_workers_are_a_limit(one_machine):
     with treemax.cluster(workers=1):
-        crew = replace(pool_for(1), least_bytes=0).share(Table(np.ones((12, 2), np.float32)))
-        found = all_results(crew, when, 0.02, [Rows(i) for i in range(12)])
+        executor = replace(pool_for(1), least_bytes=0).share(Table(np.ones((12, 2), np.float32)))
+        found = all_results(executor, when, 0.02, [Rows(i) for i in range(12)])
     spans = sorted(span.tolist() for (span,) in found)
     assert len(spans) == 12
     assert all(one[1] <= other[0] for one, other in pairwise(spans)), "two at a time"
 
 
 def test_results_do_not_lie_in_the_store(one_machine):
-    crew = ray_cluster.RayPool(ray, 2).share(Table(np.ones((4, 2), np.float32)))
-    ((found,),) = all_results(crew, when, 0.0, [Rows(0)])
+    executor = ray_cluster.RayPool(ray, 2).share(Table(np.ones((4, 2), np.float32)))
+    ((found,),) = all_results(executor, when, 0.0, [Rows(0)])
     found[:] = 0  # what lies in the store cannot be changed
 
 
 def test_an_error_in_a_worker_is_the_caller_s(one_machine):
-    crew = ray_cluster.RayPool(ray, 2).share(Table(np.ones((4, 2), np.float32)))
+    executor = ray_cluster.RayPool(ray, 2).share(Table(np.ones((4, 2), np.float32)))
     with pytest.raises(ValueError, match="row 3 is not a row"):
-        all_results(crew, broken, None, [Rows(0), Rows(1)])
+        all_results(executor, broken, None, [Rows(0), Rows(1)])
 
 
 def test_a_worker_that_is_killed_costs_time_only(one_machine):
-    crew = ray_cluster.RayPool(ray, 2, least_bytes=0).share(
+    executor = ray_cluster.RayPool(ray, 2, least_bytes=0).share(
         Table(np.arange(40, dtype=np.float32).reshape(20, 2))
     )
     problems = [Rows(i) for i in range(20)]
     found, pids = {}, set()
-    for number, (total, pid) in crew.run(slow_sum, 0.1, problems):
+    for number, (total, pid) in executor.run(slow_sum, 0.1, problems):
         found[number] = total.tolist()
         if not pids:
             os.kill(int(pid), signal.SIGKILL)

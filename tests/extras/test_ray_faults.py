@@ -34,7 +34,7 @@ def test_a_machine_that_dies_in_the_middle_costs_time_only(number, machines, tmp
     cluster, others = machines
     X, y = problem(n_rows=900, sparse=number == 0)
     expected = model_bytes(clone(MODELS[number]).fit(X, y), tmp_path / "threads")
-    run, seen = ray_cluster._RayCrew.run, []
+    run, seen = ray_cluster._RayExecutor.run, []
 
     def watched(self, work, common, problems, keep=False):
         for found in run(self, work, common, problems, keep):
@@ -43,7 +43,7 @@ def test_a_machine_that_dies_in_the_middle_costs_time_only(number, machines, tmp
                 cluster.remove_node(others[0], allow_graceful=False)
             yield found
 
-    monkeypatch.setattr(ray_cluster._RayCrew, "run", watched)
+    monkeypatch.setattr(ray_cluster._RayExecutor, "run", watched)
     with using(ray_cluster.RayPool(ray, 3, 20_000, least_bytes=0, ahead=8)):
         assert model_bytes(clone(MODELS[number]).fit(X, y), tmp_path / "ray") == expected
     assert len(seen) > 6
@@ -72,9 +72,9 @@ def where(table, rows, common, own):
 def test_a_machine_that_has_work_under_way_dies(machines):
     cluster, others = machines
     table = Table(np.arange(80, dtype=np.float32).reshape(40, 2))
-    crew = ray_cluster.RayPool(ray, 3, least_bytes=0).share(table)
+    executor = ray_cluster.RayPool(ray, 3, least_bytes=0).share(table)
     sums, places, dead = {}, {}, None
-    for number, (total, place) in crew.run(where, None, [Rows(np.array([i])) for i in range(40)]):
+    for number, (total, place) in executor.run(where, None, [Rows(np.array([i])) for i in range(40)]):
         sums[number], places[number] = total.tolist(), bytes(place).decode()
         for node in others:
             if dead is None and node.node_id == places[number]:
@@ -99,7 +99,7 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match="address must be"), treemax.cluster(address):
             pass
     with (
-        pytest.raises(ValueError, match="Ray does not take the address 'nonsense': "),
+        pytest.raises(ValueError, match="Ray does not accept the address 'nonsense': "),
         treemax.cluster("nonsense"),
     ):
         pass

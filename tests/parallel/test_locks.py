@@ -33,8 +33,8 @@ def until(condition) -> None:
         time.sleep(0.001)
 
 
-def test_a_change_is_alone_and_the_others_are_together():
-    lock, inside, seen = ModelLock(), {"ask": 0, "rest": 0, "change": 0}, []
+def test_writes_are_exclusive_and_reads_are_shared():
+    lock, inside, seen = ModelLock(), {"read": 0, "snapshot": 0, "write": 0}, []
 
     def work(kind):
         inside[kind] += 1
@@ -42,44 +42,44 @@ def test_a_change_is_alone_and_the_others_are_together():
         time.sleep(0.001)
         inside[kind] -= 1
 
-    kinds = ["ask", "ask", "rest", "change", "ask"] * 20
+    kinds = ["read", "read", "snapshot", "write", "read"] * 20
     list(for_each(kinds, lambda kind: getattr(lock, kind)(work, kind), 8))
     assert len(seen) == 100
-    assert all(state["change"] == 0 or sum(state.values()) == 1 for state in seen)
-    assert max(state["ask"] + state["rest"] for state in seen) > 1
+    assert all(state["write"] == 0 or sum(state.values()) == 1 for state in seen)
+    assert max(state["read"] + state["snapshot"] for state in seen) > 1
 
 
-def test_asking_goes_on_while_a_learner_waits_for_the_model_to_be_saved():
+def test_readers_do_not_wait_for_a_writer_that_waits_for_a_snapshot():
     lock, leave, order = ModelLock(), threading.Event(), []
-    saver = started(lock.rest, leave.wait)
-    until(lambda: lock._resters)
-    learner = started(lock.change, order.append, "learned")
+    saver = started(lock.snapshot, leave.wait)
+    until(lambda: lock._snapshots)
+    learner = started(lock.write, order.append, "learned")
     until(lambda: lock._turn.locked())
-    assert lock.ask(lambda: "answer") == "answer" and not order
+    assert lock.read(lambda: "answer") == "answer" and not order
     leave.set()
     assert ended(saver) and ended(learner) and order == ["learned"]
 
 
-def test_a_learner_goes_before_askers_who_come_later_and_they_before_its_next_change():
+def test_writers_and_readers_take_turns():
     lock, leave, order = ModelLock(), threading.Event(), []
-    first = started(lock.ask, leave.wait)
-    until(lambda: lock._askers)
+    first = started(lock.read, leave.wait)
+    until(lambda: lock._readers)
 
     def learn():
         for number in range(2):
-            lock.change(order.append, f"change {number}")
+            lock.write(order.append, f"write {number}")
 
     learner = started(learn)
-    until(lambda: lock._changer)
-    asker = started(lock.ask, order.append, "asked")
+    until(lambda: lock._writer)
+    asker = started(lock.read, order.append, "asked")
     until(lambda: lock._waiting)
     leave.set()
-    assert all(map(ended, (first, learner, asker))) and order == ["change 0", "asked", "change 1"]
+    assert all(map(ended, (first, learner, asker))) and order == ["write 0", "read", "write 1"]
 
 
-@pytest.mark.parametrize("kind", ["ask", "rest"])
-def test_a_learner_without_pause_lets_others_in_and_they_let_it(kind):
-    lock, counts, stop = ModelLock(), {"change": 0, kind: 0}, threading.Event()
+@pytest.mark.parametrize("kind", ["read", "snapshot"])
+def test_neither_readers_nor_writers_starve(kind):
+    lock, counts, stop = ModelLock(), {"write": 0, kind: 0}, threading.Event()
 
     def count(name):
         counts[name] += 1
@@ -88,7 +88,7 @@ def test_a_learner_without_pause_lets_others_in_and_they_let_it(kind):
         while not stop.is_set():
             getattr(lock, name)(count, name)
 
-    threads = [started(go_on, name) for name in ("change", kind, kind, kind)]
+    threads = [started(go_on, name) for name in ("write", kind, kind, kind)]
     until(lambda: min(counts.values()) > 50)
     stop.set()
     assert all(map(ended, threads))
@@ -97,28 +97,28 @@ def test_a_learner_without_pause_lets_others_in_and_they_let_it(kind):
 def test_calls_within_calls():
     lock, leave = ModelLock(), threading.Event()
 
-    def ask_and_rest_inside():
-        until(lambda: lock._changer or lock._turn.locked())  # a learner is waiting for this thread
-        return lock.ask(lambda: lock.rest(lambda: lock.is_at_rest))
+    def read_within():
+        until(lambda: lock._writer or lock._turn.locked())  # a learner is waiting for this thread
+        return lock.read(lambda: lock.snapshot(lambda: lock.in_snapshot))
 
-    for outer in (lock.ask, lock.rest):
-        learner = threading.Thread(target=lock.change, args=(leave.is_set,), daemon=True)
+    for outer in (lock.read, lock.snapshot):
+        learner = threading.Thread(target=lock.write, args=(leave.is_set,), daemon=True)
 
         def inside(learner=learner):
             learner.start()
-            return ask_and_rest_inside()
+            return read_within()
 
         assert outer(inside) and ended(learner)
-    assert lock.change(lambda: lock.change(lambda: lock.ask(lambda: lock.rest(lambda: 7)))) == 7
-    assert not lock.is_at_rest
+    assert lock.write(lambda: lock.write(lambda: lock.read(lambda: lock.snapshot(lambda: 7)))) == 7
+    assert not lock.in_snapshot
 
 
-@pytest.mark.parametrize("kind", ["ask", "rest", "change"])
+@pytest.mark.parametrize("kind", ["read", "snapshot", "write"])
 def test_a_lock_is_free_again_after_an_error(kind):
     lock = ModelLock()
     with pytest.raises(ZeroDivisionError):
         getattr(lock, kind)(lambda: 1 / 0)
-    others = [started(getattr(lock, other), int) for other in ("ask", "rest", "change")]
+    others = [started(getattr(lock, other), int) for other in ("read", "snapshot", "write")]
     assert all(map(ended, others))
 
 
@@ -133,7 +133,7 @@ def go_on(kind, place):
         getattr(lock, kind)(time.sleep, 0.0001)
         counts[place] += 1
 
-threads = [threading.Thread(target=go_on, args=(kind, i), daemon=True) for i, kind in enumerate(["ask", "rest", "change"])]
+threads = [threading.Thread(target=go_on, args=(kind, i), daemon=True) for i, kind in enumerate(["read", "snapshot", "write"])]
 for thread in threads:
     thread.start()
 interrupted, end = 0, time.monotonic() + 1.5
@@ -144,7 +144,7 @@ while time.monotonic() < end:
     try:
         signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
         while True:
-            for kind in ("ask", "rest", "change"):
+            for kind in ("read", "snapshot", "write"):
                 getattr(lock, kind)(int)
     except KeyboardInterrupt:
         interrupted += 1
@@ -188,7 +188,7 @@ def test_a_child_finds_the_model_at_rest_and_the_locks_free():
             with plain:
                 time.sleep(0.0005)
 
-    work = [("change", change), ("ask", time.monotonic), ("rest", lambda: time.sleep(0.0005))]
+    work = [("write", change), ("read", time.monotonic), ("snapshot", lambda: time.sleep(0.0005))]
     threads = [started(go_on, *own) for own in work] + [started(hold)]
     try:
         for _ in range(20):
@@ -196,7 +196,7 @@ def test_a_child_finds_the_model_at_rest_and_the_locks_free():
             if child == 0:
                 signal.alarm(20)
                 whole = state[0] == state[1] and plain.acquire(blocking=False)
-                fine = whole and lock.change(lambda: lock.ask(lambda: lock.rest(lambda: True)))
+                fine = whole and lock.write(lambda: lock.read(lambda: lock.snapshot(lambda: True)))
                 os._exit(0 if fine else 1)
             assert os.waitpid(child, 0)[1] == 0
     finally:

@@ -10,7 +10,7 @@ import treemax
 from tests.parallel.node_by_node import MODELS, clone, model_bytes, problem
 from treemax.inputs.rows import SparseRows, as_rows
 from treemax.parallel.pools import Table, Threads, all_results, cluster_in_use, gathered, pool_for, using
-from treemax.parallel.ray_cluster import _result, bundles
+from treemax.parallel.ray_cluster import _result, batches
 
 
 class PartedPool:
@@ -23,10 +23,10 @@ class PartedPool:
     def share(self, table):
         starts = np.linspace(0, len(table), self.n_parts + 1).astype(np.int64)
         parts = [table.part(a, b) for a, b in zip(starts[:-1].tolist(), starts[1:].tolist())]
-        return PartedCrew(self, parts, starts[:-1])
+        return PartitionedExecutor(self, parts, starts[:-1])
 
 
-class PartedCrew:
+class PartitionedExecutor:
     def __init__(self, pool, parts, starts):
         self.pool, self.parts, self.starts = pool, parts, starts
 
@@ -114,16 +114,16 @@ def test_without_a_cluster_there_are_threads():
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=200), st.integers(1, 8), st.integers(0, 5000))
-def test_bundles_have_every_problem_once_and_in_order(sizes, workers, least):
-    found = bundles(sizes, workers, least)
-    assert [number for bundle in found for number in bundle] == list(range(len(sizes)))
+def test_batches_have_every_problem_once_and_in_order(sizes, workers, least):
+    found = batches(sizes, workers, least)
+    assert [number for batch in found for number in batch] == list(range(len(sizes)))
     left = sum(sizes)
     most = max(left / (16 * workers), 16 * least)
-    for bundle in found:
-        own, following = [sizes[number] for number in bundle], sizes[bundle[-1] + 1 :]
+    for batch in found:
+        own, following = [sizes[number] for number in batch], sizes[batch[-1] + 1 :]
         share = min(most, max(least, left / (2 * workers)))
-        assert len(bundle) == 1 or sum(own) <= share
-        assert not following or sum(own) + following[0] > share, "no bundle is smaller than it must be"
+        assert len(batch) == 1 or sum(own) <= share
+        assert not following or sum(own) + following[0] > share, "no batch is smaller than it must be"
         left -= sum(own)
 
 

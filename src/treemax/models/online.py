@@ -15,11 +15,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax import modelfile
+from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, check_can_be_learned, chosen_rows, sliceable
 from treemax.models.base import LabelClassifier, TopK
-from treemax.formats.training_rows import training_chunks
 from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
 from treemax.parallel.threads import thread_count
@@ -104,11 +104,11 @@ class OnlineLabelClassifier(LabelClassifier):
         self._check_when_used()
         rows, labels = self._read(X, y)
         announced = None if classes is None else read_labels(classes, "classes")
-        with self._lock.learners:
+        with self._lock.training:
             learner = self._twin()  # its parameters stay, whatever another thread sets meanwhile
             learner._check_when_used()
             blocks = learner._learned(X, rows, labels, announced)
-            while self._lock.change(self._go_through, learner, blocks):
+            while self._lock.write(self._go_through, learner, blocks):
                 pass
         return self
 
@@ -283,7 +283,7 @@ class OnlineLabelClassifier(LabelClassifier):
         return self.__dict__.setdefault("_model_lock", ModelLock()) if lock is None else lock
 
     def _asked(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        return self._lock.ask(super()._asked, work, *args, **options)
+        return self._lock.read(super()._asked, work, *args, **options)
 
     def _asked_rows(self, work: Callable[..., Any], X: Any, *args: Any, **options: Any) -> Any:
         """Many rows are answered in blocks, so that a learner, and those who wait for it, wait for one only.
@@ -309,32 +309,32 @@ class OnlineLabelClassifier(LabelClassifier):
         return 2048 * thread_count(self.n_jobs)
 
     def _at_rest(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        return self._lock.rest(work, self, *args, **options)
+        return self._lock.snapshot(work, self, *args, **options)
 
     def _alone(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        return self._lock.change(work, self, *args, **options)
+        return self._lock.write(work, self, *args, **options)
 
     def set_params(self: Self, **params: Any) -> Self:
         """Set parameters, between two calls that learn or ask: each of them uses one set of values."""
-        with self._lock.learners:
-            return self._lock.change(super().set_params, **params)
+        with self._lock.training:
+            return self._lock.write(super().set_params, **params)
 
     def _twin(self: Self) -> Self:
-        return self._lock.ask(super()._twin)
+        return self._lock.read(super()._twin)
 
     def _known_classes(self) -> NDArray[Any]:
-        return self._lock.ask(super()._known_classes)
+        return self._lock.read(super()._known_classes)
 
     def _take_over(self, trained: Any, before: dict[str, Any]) -> None:
-        with self._lock.learners:
-            self._lock.change(super()._take_over, trained, before)
+        with self._lock.training:
+            self._lock.write(super()._take_over, trained, before)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays, which learning does not change."""
         parts = super().to_parts
-        if self._lock.is_at_rest:  # as while a file is written: no copies are needed
+        if self._lock.in_snapshot:  # as while a file is written: no copies are needed
             return parts(resume)
-        return self._lock.rest(lambda: copy.deepcopy(parts(resume)))
+        return self._lock.snapshot(lambda: copy.deepcopy(parts(resume)))
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of everything: what reads it comes back to it after others have gone on learning."""
@@ -343,7 +343,7 @@ class OnlineLabelClassifier(LabelClassifier):
         def copied() -> dict[str, Any]:
             return copy.deepcopy({name: value for name, value in state().items() if name != "_model_lock"})
 
-        return self._lock.rest(copied)
+        return self._lock.snapshot(copied)
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         twin: Self = object.__new__(type(self))

@@ -1,8 +1,8 @@
-"""Training that can be taken up again: what the nodes of a tree have learned is written down as it is learned.
+"""Checkpoints of training: the results of trained nodes are written to a folder.
 
-The problems of the nodes come in the same order whenever the same model is trained on the same rows, and what a node
-learns depends on its problem only. So results are kept by their number, and a training that begins again gets them
-from the folder in place of working them out; what was in between, as which rows come to which node, is found again.
+Training the same model on the same rows produces the problems of the nodes in the same order, and the result of a node
+depends only on its problem. So results are stored by number, and a restarted training reads them instead of computing
+them; everything else, such as which rows reach which node, is computed again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from treemax import __version__, modelfile
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
-from treemax.parallel.pools import Arrays, Crew, Pool, Table, Work, wrapped
+from treemax.parallel.pools import Arrays, Executor, Pool, Table, Work, wrapped
 
-SECONDS_BETWEEN = 10.0  # two files: what a stop may cost
+SECONDS_BETWEEN = 10.0  # checkpoint files: the most work that an interruption loses
 BYTES_BETWEEN = 2**28
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A folder for checkpoints, and the folders in it that trainings of this block have."""
+    """A checkpoint folder, and the subfolders used by this block."""
 
     folder: Path
     used: set[Path] = field(default_factory=set)
@@ -42,11 +42,11 @@ _PLACE: ContextVar[_Place | None] = ContextVar("treemax_checkpoint_place", defau
 
 @contextmanager
 def checkpoint(folder: str | Path) -> Iterator[None]:
-    """Keep what trainings inside have learned so far in a folder, every ten seconds, until the block is left.
+    """Write the progress of training inside the block to a folder, every ten seconds.
 
-    When the process was lost, run the same program again: the same model on the same rows goes on where it was. For
-    `LabelTree`, `SoftmaxTree` and `SoftmaxForest`, with threads and on a cluster. When the block ends without an error
-    what its trainings have written is removed, so save the model inside of it; all else in the folder is left alone.
+    After a crash, run the same program again: training the same model on the same rows continues from the checkpoint.
+    For `LabelTree`, `SoftmaxTree` and `SoftmaxForest`, with threads and on a cluster. When the block ends without an
+    error its checkpoints are removed, so save the model inside it; other files in the folder are not touched.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def checkpoint(folder: str | Path) -> Iterator[None]:
     """
     path = Path(folder)
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"checkpoint needs a folder, and {path} is a file.")
+        raise NotADirectoryError(f"checkpoint needs a folder, but {path} is a file.")
     path.mkdir(parents=True, exist_ok=True)
     place = _Place(path.absolute())
     token = _PLACE.set(place)
@@ -70,14 +70,14 @@ def checkpoint(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def kept(estimator: Any, targets: Targets) -> Iterator[None]:
-    """Write down the training of an estimator inside, if checkpoints are kept."""
+    """Context manager: checkpoint the training of an estimator, inside `checkpoint`."""
     place = _PLACE.get()
     if place is None:
         yield
         return
     journal = Journal(place.folder / f"training-{_fingerprint(estimator, targets)}")
     place.used.add(journal.folder)
-    with wrapped(lambda pool: _KeptPool(pool, journal)):
+    with wrapped(lambda pool: _CheckpointPool(pool, journal)):
         yield
 
 
@@ -86,12 +86,12 @@ def checkpoints_are_kept() -> bool:
 
 
 def _fingerprint(estimator: Any, targets: Targets) -> str:
-    """The model and the labels in a word: others have another folder. Rows and problems are in the names of the files."""
+    """Return a hash of the model and the labels, for the name of the folder. File names have those of the rows and problems."""
     state = estimator.get_params(deep=False).get("random_state")
     if state is None:
-        raise ValueError("checkpoint needs a random_state that is the same next time, got None.")
+        raise ValueError("checkpoint needs a fixed random_state, got None.")
     if estimator.get_params(deep=False).get("warm_start") and hasattr(estimator, "model_"):
-        raise ValueError("checkpoint needs a training from the beginning: set warm_start=False.")
+        raise ValueError("checkpoint does not support warm_start: set warm_start=False.")
     parameters, arrays = estimator._parameter_parts()
     parameters |= {"n_jobs": None, "verbose": 0}
     if isinstance(state, np.random.RandomState):
@@ -111,8 +111,8 @@ def _digest(what: str, arrays: Iterable[NDArray[Any]]) -> str:
 
 @dataclass
 class Journal:
-    """A folder of results. A run is one call of a crew; its files are numbered, each has the results of some of its
-    problems, as arrays of all of them one after the other."""
+    """A folder of results. A run is one call of an executor; each of its numbered files has the results of some
+    problems, concatenated."""
 
     folder: Path
     next_run: int = 0
@@ -121,33 +121,33 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def begun(self, digest: str) -> str:
-        """The name of the next run, whose table and problems have this digest."""
+        """Return the name of the next run, whose table and problems have this digest."""
         self.next_run += 1
         return f"{self.next_run - 1:05d}-{digest}"
 
     def read(self, run: str) -> Iterator[tuple[int, Arrays]]:
-        """The results of a run that are in the folder."""
+        """Yield the stored results of a run."""
         for path in sorted(self.folder.glob(f"{run}-*.treemax")):
             try:
                 header, arrays = modelfile.read_model(path, verify=True)
             except modelfile.ModelFileError as error:
                 raise modelfile.ModelFileError(
-                    f"{error} Remove this file of the checkpoint: what was in it is learned again."
+                    f"{error} Remove this checkpoint file: its nodes are trained again."
                 ) from error
-            columns = [_apart(modelfile.part(str(place), arrays)) for place in range(header["arrays"])]
+            columns = [_split(modelfile.part(str(place), arrays)) for place in range(header["arrays"])]
             yield from zip(arrays["problems"].tolist(), zip(*columns, strict=True), strict=True)
 
     def write(self, run: str, results: dict[int, Arrays]) -> None:
         columns = list(zip(*results.values(), strict=True))
         arrays: modelfile.Arrays = {"problems": np.array(list(results))}
         for place, column in enumerate(columns):
-            arrays |= modelfile.prefixed(str(place), _together(column))
+            arrays |= modelfile.prefixed(str(place), _concatenated(column))
         number = len(list(self.folder.glob(f"{run}-*.treemax")))
         modelfile.write_model(self.folder / f"{run}-{number:05d}.treemax", {"arrays": len(columns)}, arrays)
 
 
-def _together(arrays: Sequence[NDArray[Any]]) -> modelfile.Arrays:
-    """Arrays of one type as one, and their shapes."""
+def _concatenated(arrays: Sequence[NDArray[Any]]) -> modelfile.Arrays:
+    """Concatenate arrays of each dtype; return them with their shapes."""
     assert len({(array.dtype, array.ndim) for array in arrays}) == 1
     return {
         "shapes": np.array([array.shape for array in arrays], np.int64),
@@ -155,27 +155,27 @@ def _together(arrays: Sequence[NDArray[Any]]) -> modelfile.Arrays:
     }
 
 
-def _apart(arrays: modelfile.Arrays) -> list[NDArray[Any]]:
+def _split(arrays: modelfile.Arrays) -> list[NDArray[Any]]:
     shapes, ends = arrays["shapes"], np.cumsum(arrays["shapes"].prod(axis=1))
     parts = np.split(arrays["numbers"], ends[:-1])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
-class _KeptPool:
+class _CheckpointPool:
     pool: Pool
     journal: Journal
 
-    def share(self, table: Table) -> Crew:
+    def share(self, table: Table) -> Executor:
         rows = table.rows
         arrays = (rows.indptr, rows.indices, rows.values) if isinstance(rows, SparseRows) else (rows,)
         digest = _digest(str(rows.shape), [*arrays, *table.columns.values()])
-        return _KeptCrew(self.pool.share(table), self.journal, digest)
+        return _CheckpointExecutor(self.pool.share(table), self.journal, digest)
 
 
 @dataclass(frozen=True, eq=False)
-class _KeptCrew:
-    crew: Crew
+class _CheckpointExecutor:
+    executor: Executor
     journal: Journal
     table: str
 
@@ -183,7 +183,7 @@ class _KeptCrew:
         self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
     ) -> Iterator[tuple[int, Arrays]]:
         if not keep or not problems:
-            yield from self.crew.run(work, common, problems)
+            yield from self.executor.run(work, common, problems)
             return
         fields = [np.asarray(field) for problem in problems for field in problem]
         run, done = self.journal.begun(_digest(self.table, fields)), set()
@@ -194,7 +194,7 @@ class _KeptCrew:
         fresh: dict[int, Arrays] = {}
         written, n_bytes = time.monotonic(), 0
         try:
-            for place, results in self.crew.run(work, common, [problems[number] for number in left]):
+            for place, results in self.executor.run(work, common, [problems[number] for number in left]):
                 fresh[left[place]] = results
                 n_bytes += sum(array.nbytes for array in results)
                 if time.monotonic() - written > SECONDS_BETWEEN or n_bytes > BYTES_BETWEEN:

@@ -1,9 +1,9 @@
-"""Who works on the problems of a tree's nodes: threads here, or a cluster elsewhere.
+"""Pools that train the nodes of a tree: threads, or a cluster.
 
-A model that is trained node by node puts its rows into a `Table`, gives it to the pool that `pool_for` names, and
-gets a `Crew`. The crew runs a function of a module (`Work`) over problems; a problem carries the numbers of its rows,
-not the rows. What the function returns is arrays and nothing else, so that it can travel, and be kept. Results are
-the same whoever does the work: a function sees its rows, its problem and what is common to all problems only.
+A model that is trained node by node puts its rows into a `Table` and shares it with the pool of `pool_for`, which
+returns an `Executor`. The executor maps a module-level function (`Work`) over problems; a problem has the numbers of
+its rows, not the rows. The function returns arrays only, which can be sent and stored. Results do not depend on the
+pool: the function sees only its rows, its problem and the common arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Arrays: TypeAlias = "tuple[NDArray[Any], ...]"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows, and columns with one entry a row: all that problems are about."""
+    """Rows, and columns with one entry per row, shared by all problems."""
 
     rows: Rows
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -37,13 +37,14 @@ class Table:
 
     @cached_property
     def matrix(self) -> Any:
-        """The rows as NumPy or SciPy take them."""
+        """The rows as a NumPy array or a SciPy matrix."""
         return self.rows.to_scipy() if isinstance(self.rows, SparseRows) else self.rows
 
     @contextmanager
     def scratch(self) -> Iterator[NDArray[np.uint32]]:
-        """A zero for every feature, to be left as it was: threads use a few again and again, since fresh memory takes
-        longer than the work of a small node."""
+        """Borrow a zeroed array with one entry per feature, to be returned zeroed.
+
+        Threads reuse a few, because allocation takes longer than training a small node."""
         try:
             own = self._scratch.pop()
         except IndexError:
@@ -58,7 +59,7 @@ class Table:
         return own + sum(column.nbytes for column in self.columns.values())
 
     def part(self, start: int, stop: int) -> Table:
-        """Some rows in a row, in arrays of their own size."""
+        """Return the rows `start` to `stop`, with arrays of their size."""
         columns = {name: column[start:stop] for name, column in self.columns.items()}
         rows = self.rows[start:stop]
         if isinstance(rows, SparseRows):
@@ -72,7 +73,7 @@ class Table:
 def gathered(
     parts: Sequence[Table | None], starts: NDArray[np.int64], chosen: NDArray[Any], scratch: list[NDArray[np.uint32]]
 ) -> Table:  # fmt: skip
-    """The chosen rows of a table that lies in parts, in the order asked for; parts without such rows may be None."""
+    """Gather the chosen rows of a table in parts, in order; parts without such rows may be None."""
     part_of = np.searchsorted(starts, chosen, side="right") - 1
     places = [np.flatnonzero(part_of == number) for number in range(len(parts))]
     own = [
@@ -111,34 +112,33 @@ def _gathered_rows(own: Sequence[tuple[Any, ...]], n_rows: int, n_features: int)
 
 
 class NodeProblem(Protocol):
-    """What a node is to learn: a named tuple of numbers and arrays. `rows` are the numbers of its rows in the table."""
+    """The training problem of a node: a named tuple of numbers and arrays. `rows` are row numbers in the table."""
 
     @property
     def rows(self) -> NDArray[Any]: ...
 
 
-# (table, where the problem's rows are in this table, what is common to all problems, the problem) -> results
+# (table, numbers of the problem's rows in this table, common arguments, problem) -> results
 Work: TypeAlias = Callable[[Table, NDArray[Any], Any, Any], Arrays]
 
 
-class Crew(Protocol):
-    """Workers who have a table before them."""
+class Executor(Protocol):
+    """Executor of problems on a shared table."""
 
     def run(
         self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
     ) -> Iterator[tuple[int, Arrays]]:
-        """Work on every problem; yields the number of a problem and its results when it is done.
+        """Run `work` on every problem; yield the number of each problem and its results as they complete.
 
-        The linear algebra library has one thread for each. `keep` says that the results are worth being written
-        down where checkpoints are kept.
+        BLAS uses one thread per problem. `keep` stores the results in checkpoints, if there are any.
         """
         ...
 
 
 class Pool(Protocol):
-    """Those who can be given a table."""
+    """Workers with which a table can be shared."""
 
-    def share(self, table: Table) -> Crew: ...
+    def share(self, table: Table) -> Executor: ...
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,12 @@ class Threads:
 
     count: int = 1
 
-    def share(self, table: Table) -> Crew:
-        return _ThreadCrew(table, self.count)
+    def share(self, table: Table) -> Executor:
+        return _ThreadExecutor(table, self.count)
 
 
 @dataclass(frozen=True, eq=False)
-class _ThreadCrew:
+class _ThreadExecutor:
     table: Table
     threads: int
 
@@ -171,10 +171,10 @@ class _ThreadCrew:
 
 
 def all_results(
-    crew: Crew, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
+    executor: Executor, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
 ) -> list[Arrays]:
-    """The results of all problems, in the order of the problems."""
-    found = dict(crew.run(work, common, problems, keep))
+    """Return the results of all problems, in order."""
+    found = dict(executor.run(work, common, problems, keep))
     return [found[number] for number in range(len(problems))]
 
 
@@ -185,7 +185,7 @@ _WRAPPER: ContextVar[Callable[[Pool], Pool] | None] = ContextVar("treemax_pool_w
 
 
 def pool_for(threads: int) -> Pool:
-    """The cluster that is in use, or so many threads."""
+    """Return the active cluster, or a pool of `threads` threads."""
     pool = _CLUSTER.get() or Threads(threads)
     wrapper = _WRAPPER.get()
     return pool if wrapper is None else wrapper(pool)
@@ -197,7 +197,7 @@ def cluster_in_use() -> bool:
 
 @contextmanager
 def using(pool: Pool) -> Iterator[None]:
-    """All training inside goes to this pool."""
+    """Context manager: train on this pool."""
     token = _CLUSTER.set(pool)
     try:
         yield
@@ -207,7 +207,7 @@ def using(pool: Pool) -> Iterator[None]:
 
 @contextmanager
 def wrapped(wrapper: Callable[[Pool], Pool]) -> Iterator[None]:
-    """Pools that are asked for inside are handed to `wrapper` first."""
+    """Context manager: `pool_for` returns wrapped pools."""
     token = _WRAPPER.set(wrapper)
     try:
         yield

@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 
 
 def progress_bar(total: int, title: str, unit: str, verbose: int) -> Any:
-    """A bar to `update(n)`, used as a context manager; shown on a terminal unless `verbose` is 0."""
+    """Return a tqdm bar, a context manager; shown on a terminal unless `verbose` is 0."""
     return tqdm(
         total=total,
         desc=title,

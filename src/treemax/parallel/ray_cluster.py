@@ -1,8 +1,8 @@
-"""Training on a Ray cluster: the same problems, worked on by other processes and other machines.
+"""Training on a Ray cluster.
 
-The table goes to Ray's object store once, in parts of rows. A task is a bundle of problems; it carries the numbers of
-their rows, and reads the rows from the store of its own machine. Tasks keep nothing, so that Ray can repeat them
-elsewhere when a worker or a machine dies; the results are the same.
+The table is put into Ray's object store once, in parts. A task is a batch of problems; it has the numbers of their
+rows, and reads the rows from the store of its machine. Tasks are stateless, so that Ray can retry them elsewhere when
+a worker or a machine dies, with the same results.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from numpy.typing import NDArray
 
 from treemax import __version__
 from treemax.extras import imported
-from treemax.parallel.pools import Arrays, Crew, Table, Work, gathered, using
+from treemax.parallel.pools import Arrays, Executor, Table, Work, gathered, using
 from treemax.parallel.threads import one_blas_thread
 from treemax.parameters import check_number
 
-PART_BYTES = 2**28  # of a table, in one object of the store
-LEAST_BYTES = 2**22  # of rows in a bundle: less is worked off sooner than sent
-SHORT = 16  # times so much may be in a bundle of a short run
-BUNDLES_A_WORKER = 16  # at least, of a long run: they are what is repeated when a machine dies
-AHEAD = 3  # bundles for each worker that are under way
+PART_BYTES = 2**28  # of a table, per object of the store
+LEAST_BYTES = 2**22  # of rows per batch: training on fewer is faster than sending the task
+SHORT = 16  # a batch of a short run may have this many times LEAST_BYTES
+BATCHES_PER_WORKER = 16  # at least, in a long run: batches are retried when a machine dies
+AHEAD = 3  # batches submitted per worker
 RETRIES = 10  # of a task whose worker has died
-SMALL = 20_000  # bytes that travel with every task: the store would take longer
-KNOCK_SECONDS = 10
-TABLES_HELD = 2  # that a worker keeps open
+SMALL = 20_000  # bytes that are sent with every task, which is faster than the store
+CONNECT_SECONDS = 10
+TABLES_HELD = 2  # cached by a worker
 
 
 @contextmanager
 def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]:
-    """Train on a Ray cluster all that is fitted inside: `LabelTree`, `SoftmaxTree` and `SoftmaxForest`.
+    """Train on a Ray cluster inside the block: `LabelTree`, `SoftmaxTree` and `SoftmaxForest`.
 
-    The models are those that threads would have given, bit for bit, if the machines are of one kind.
+    Models are equal bit for bit to those trained with threads, if the machines are of one kind.
 
     Parameters
     ----------
     address : str
-        "auto" for the cluster that this machine belongs to, "ray://host:10001" for one elsewhere, "local" to start one
-        on this machine and stop it in the end. A connection that this process has already is used as it is.
+        "auto" for the cluster of this machine, "ray://host:10001" for a remote one, "local" to start one on this
+        machine and stop it at the end. An existing connection of this process is reused.
     workers : int, optional
-        How many cores may work at a time; without it, as many as the cluster has.
+        Number of cores to use at a time; by default all of the cluster.
 
     Examples
     --------
@@ -89,32 +89,32 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
         ray.init(address="local", num_cpus=workers, include_dashboard=False, **options)
         return
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(address=address, **options)
     except ConnectionError as error:
-        reason = str(error).partition(". ")[0].rstrip(".")  # then follows advice that is not for here
+        reason = str(error).partition(". ")[0].rstrip(".")  # without Ray's advice
         raise ConnectionError(
             f"There is no Ray cluster at {address!r} ({reason}). Start one with `ray start --head`, or use 'local'."
         ) from error
     except ValueError as error:
         raise ValueError(
-            f"Ray does not take the address {address!r}: {error}. Use 'auto', 'local' or one such as 'ray://host:10001'."
+            f"Ray does not accept the address {address!r}: {error}. Use 'auto', 'local' or one such as 'ray://host:10001'."
         ) from error
 
 
-def _knock(address: str) -> None:
-    """See that somebody listens at host:port; Ray would go on trying for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise unless host:port accepts connections; Ray would retry for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or "//" in address or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise ConnectionError(f"nobody listens there: {error}") from None
+        raise ConnectionError(f"connection failed: {error}") from None
 
 
 def _check_workers(ray: Any, count: int) -> None:
-    """Let every worker import what it needs, and see that all have this version of Treemax."""
+    """Import Treemax on every worker, and check that all have the same version."""
     try:
         versions = set(ray.get([ray.remote(_version).remote() for _ in range(count)]))
     except ray.exceptions.RayTaskError as error:
@@ -124,7 +124,7 @@ def _check_workers(ray: Any, count: int) -> None:
         ) from error
     if versions != {__version__}:
         raise ConnectionError(
-            f"The workers have Treemax {', '.join(sorted(versions))}, this process has {__version__}. Install one version."
+            f"The workers have Treemax {', '.join(sorted(versions))}, this process has {__version__}. Install the same version."
         )
 
 
@@ -145,35 +145,35 @@ class RayPool:
     workers: int
     part_bytes: int = PART_BYTES
     least_bytes: int = LEAST_BYTES
-    ahead: int = AHEAD  # one: no more than `workers` tasks at a time, where there are more cores
+    ahead: int = AHEAD  # 1 runs at most `workers` tasks at a time on a cluster with more cores
 
     @cached_property
-    def work_off(self) -> Any:
-        """The task. Ray sends it to the workers once, if it is made once."""
-        return self.ray.remote(num_cpus=1, max_retries=RETRIES)(_work_off)
+    def run_batch(self) -> Any:
+        """The remote function, created once so that Ray sends it to the workers once."""
+        return self.ray.remote(num_cpus=1, max_retries=RETRIES)(_run_batch)
 
-    def share(self, table: Table) -> Crew:
+    def share(self, table: Table) -> Executor:
         n_parts = max(1, min(len(table), -(-table.n_bytes // self.part_bytes)))
         starts = np.linspace(0, len(table), n_parts + 1).astype(np.int64)
         parts = [self.ray.put(table.part(*ends)) for ends in zip(starts[:-1].tolist(), starts[1:].tolist())]
-        return _RayCrew(
+        return _RayExecutor(
             self, _Shared(parts, starts[:-1]), self.least_bytes * len(table) / max(1, table.n_bytes)
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """A table in the object store: its parts, and the first row of each."""
+    """A table in the object store: its parts and their first rows."""
 
     parts: list[Any]
     starts: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class _RayCrew:
+class _RayExecutor:
     pool: RayPool
     shared: _Shared
-    least: float  # rows in a bundle
+    least: float  # rows per batch
 
     def run(
         self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
@@ -183,56 +183,58 @@ class _RayCrew:
         ray, pool = self.pool.ray, self.pool
         if len(pickle.dumps(common)) > SMALL:
             common = ray.put(common)
-        waiting = iter(bundles([len(problem.rows) for problem in problems], pool.workers, self.least))
-        under_way: dict[Any, list[int]] = {}
+        waiting = iter(batches([len(problem.rows) for problem in problems], pool.workers, self.least))
+        submitted: dict[Any, list[int]] = {}
         done: list[tuple[Any, list[int]]] = []
         try:
             while True:
-                room = pool.ahead * pool.workers - len(under_way)
-                for bundle in islice(waiting, room):  # before results are read, so that no worker waits
-                    own = [problems[number] for number in bundle]
-                    under_way[pool.work_off.remote(work, self.shared, common, own)] = bundle
-                for reference, bundle in done:
-                    yield from zip(bundle, _copied(_result(ray, reference)), strict=True)
-                if not under_way:
+                room = pool.ahead * pool.workers - len(submitted)
+                for batch in islice(waiting, room):  # before reading results, so that no worker is idle
+                    own = [problems[number] for number in batch]
+                    submitted[pool.run_batch.remote(work, self.shared, common, own)] = batch
+                for reference, batch in done:
+                    yield from zip(batch, _copied(_result(ray, reference)), strict=True)
+                if not submitted:
                     return
-                ready, _ = ray.wait(list(under_way), num_returns=1)
-                done = [(reference, under_way.pop(reference)) for reference in ready]
+                ready, _ = ray.wait(list(submitted), num_returns=1)
+                done = [(reference, submitted.pop(reference)) for reference in ready]
         finally:
-            for reference in under_way:  # after an interruption
+            for reference in submitted:  # after an interruption
                 ray.cancel(reference)
 
 
 def _result(ray: Any, reference: Any) -> Any:
-    """What a task gave. An error of its own is raised as it was there, one of the cluster in a line: Ray's have the whole
-    traceback of the worker in their message."""
+    """Return the result of a task. Errors of the task are raised unchanged, those of the cluster with a one-line
+    message: Ray's messages contain the whole traceback of the worker."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, ValueError | MemoryError | OSError) and not isinstance(cause, type(error)):
             raise cause from None
-        said = f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
-        raise ConnectionError(f"A task on the cluster has failed ({said}).") from error
+        message = f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
+        raise ConnectionError(f"A task on the cluster has failed ({message}).") from error
     except ray.exceptions.RayError as error:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ConnectionError(f"The cluster has failed ({said}).") from error
+        message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConnectionError(f"The cluster has failed ({message}).") from error
 
 
 def _copied(results: list[Arrays]) -> list[Arrays]:
-    """Results in memory of their own: the object store is small, and holds what is looked at."""
+    """Copy results out of the object store, which is small and keeps what is referenced."""
     return [tuple(map(np.array, arrays)) for arrays in results]
 
 
-def bundles(sizes: Sequence[int], workers: int, least: float = 0) -> list[list[int]]:
-    """Problems for one task each: those that stand together, a part of what is left, so that the last bundles are small and
-    nobody is waited for long; not fewer rows than `least`, and in long runs not more than a sixteenth of a worker's share.
+def batches(sizes: Sequence[int], workers: int, least: float = 0) -> list[list[int]]:
+    """Split problems into contiguous batches, one per task.
 
-    >>> bundles([40, 10, 10, 10, 4, 4, 4], workers=1, least=5)
+    Each takes a share of the remaining rows, so that the last batches are small and end at about the same time; at
+    least `least` rows, and in long runs at most a sixteenth of a worker's share.
+
+    >>> batches([40, 10, 10, 10, 4, 4, 4], workers=1, least=5)
     [[0], [1, 2], [3], [4], [5], [6]]
     """
     left = sum(sizes)
-    most = max(left / (BUNDLES_A_WORKER * workers), SHORT * least)
+    most = max(left / (BATCHES_PER_WORKER * workers), SHORT * least)
     found: list[list[int]] = []
     room = 0.0
     for number, own in enumerate(sizes):
@@ -252,8 +254,8 @@ _SCRATCH: dict[int, list[NDArray[np.uint32]]] = {}
 _LOCK = threading.Lock()
 
 
-def _work_off(work: Work, shared: _Shared, common: Any, problems: Sequence[Any]) -> list[Arrays]:
-    """A bundle of problems, one after the other."""
+def _run_batch(work: Work, shared: _Shared, common: Any, problems: Sequence[Any]) -> list[Arrays]:
+    """Run a batch of problems."""
     with one_blas_thread():
         if len(shared.parts) == 1:
             table = _opened(shared.parts[0])
@@ -270,7 +272,7 @@ def _work_off(work: Work, shared: _Shared, common: Any, problems: Sequence[Any])
 
 
 def _of_problem(shared: _Shared, rows: NDArray[Any]) -> Table:
-    """The rows of a problem, from the parts of the table that have some of them."""
+    """Gather the rows of a problem from the parts of the table."""
     needed = set(np.unique(np.searchsorted(shared.starts, rows, side="right") - 1).tolist()) or {0}
     parts = [_fetched(part) if number in needed else None for number, part in enumerate(shared.parts)]
     n_features = next(part for part in parts if part is not None).rows.shape[1]
@@ -278,7 +280,7 @@ def _of_problem(shared: _Shared, rows: NDArray[Any]) -> Table:
 
 
 def _opened(part: Any) -> Table:
-    """A table that this worker keeps open for the tasks to come."""
+    """Return a table from the cache of this worker."""
     with _LOCK:
         if part in _TABLES:
             _TABLES.move_to_end(part)

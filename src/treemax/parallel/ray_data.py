@@ -1,4 +1,4 @@
-"""Answers for data sets that are too large for one machine, by Ray Data: from Parquet to Parquet, batch by batch."""
+"""Prediction for data sets too large for one machine, with Ray Data."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _is_label = np.frompyfunc(lambda label: label is not None, 1, 1)
 def predict_dataset(
     model: str | Path, data: Any, k: int = 5, workers: int | None = None, batch_rows: int = BATCH_ROWS
 ) -> Any:
-    """The k best labels of every row of a data set, on a Ray cluster.
+    """Predict the top k labels of every row of a data set on a Ray cluster.
 
-    Every worker maps the model from its file, so that those of one machine share its memory. Columns are known by their
-    names, as in a Parquet file of examples; all of them are handed on, and two are added: `predicted`, a list of
-    labels, best first, and `scores`.
+    Every worker memory-maps the model file, so that the workers of a machine share its memory. Columns are recognised
+    by name, as in a Parquet file of examples; all are kept, and two are added: `predicted`, a list of labels, best
+    first, and `scores`.
 
     Parameters
     ----------
     model : path
-        A `.treemax` file, in a place that all machines see.
-    data : a data set of Ray, or paths
-        Paths are those of Parquet files or of folders of them.
+        A `.treemax` file on storage that all machines can read.
+    data : ray.data.Dataset, or paths
+        Paths of Parquet files or of folders of them.
     k : int
-        How many labels.
+        Number of labels to predict.
     workers : int, optional
-        Processes that answer; without it, one fewer than the cluster has cores.
+        Number of processes; by default the number of cores of the cluster minus one.
     batch_rows : int
-        Rows that are answered at a time.
+        Number of rows to predict at a time.
 
     Returns
     -------
     ray.data.Dataset
-        Nothing is computed before it is used, for example by `write_parquet`.
+        Computed lazily, for example by `write_parquet`.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def predict_dataset(
     path = Path(model)
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file {path}.")
-    load(path)  # what is no model is refused here, not by every worker in turn
+    load(path)  # raises here for an invalid model, not in every worker
     if not isinstance(data, ray_data.Dataset):
         data = ray_data.read_parquet(data)
     cores = int(ray.cluster_resources().get("CPU", 1))
@@ -69,15 +69,13 @@ def predict_dataset(
         batch_format="pyarrow",
         batch_size=batch_rows,
         zero_copy_batch=True,
-        num_cpus=min(
-            1.0, (cores - 1) / count
-        ),  # one core is left to those who read and write, without whom all wait
+        num_cpus=min(1.0, (cores - 1) / count),  # one core is left for reading and writing
         compute=ray_data.ActorPoolStrategy(size=count),
     )
 
 
 class Answering:
-    """A model that adds its answers to Arrow tables."""
+    """Callable that adds the predictions of a model to Arrow tables."""
 
     def __init__(self, model: str, k: int) -> None:
         import treemax
@@ -91,11 +89,9 @@ class Answering:
 
         for name in ("predicted", "scores"):
             if name in table.column_names:
-                raise ValueError(
-                    f"The data has a column {name!r} already; leave it out, or give it another name."
-                )
+                raise ValueError(f"The data already has a column {name!r}; drop or rename it.")
         labels, scores = self._answers(table)
-        known = _is_label(labels).astype(bool)  # a model may have fewer answers than were asked for
+        known = _is_label(labels).astype(bool)  # a model may have fewer than k labels
         starts = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
         kind = pyarrow.int64() if self.inner.classes_.dtype.kind in "iu" else pyarrow.string()
         answers = {

@@ -17,11 +17,11 @@ from threadpoolctl import ThreadpoolController
 from treemax.parallel.locks import fork_safe
 
 Piece = TypeVar("Piece")
-MOST_THREADS = 1024  # that may be asked for
+MOST_THREADS = 1024  # limit of n_jobs
 
 
 def thread_count(n_jobs: int | None) -> int:
-    """How many threads `n_jobs` means: None is one, -1 all cores, -2 all but one.
+    """Return the number of threads for `n_jobs`: None is one, -1 all cores, -2 all but one.
 
     >>> thread_count(None), thread_count(3)
     (1, 3)
@@ -37,9 +37,9 @@ def thread_count(n_jobs: int | None) -> int:
 
 
 def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> Iterator[Piece]:
-    """Call `work` on every piece, in order with one thread, and yield each piece when it is done.
+    """Call `work` on every piece, in order with one thread, and yield each piece when done.
 
-    At most two pieces a thread are under way, so that an interruption is answered after one piece.
+    At most two pieces per thread are submitted, so that an interruption takes effect after one piece.
     """
     if threads == 1:
         for piece in pieces:
@@ -47,16 +47,16 @@ def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: 
                 work(piece)
             yield piece
         return
-    under_way: dict[Future[object], Piece] = {}
+    pending: dict[Future[object], Piece] = {}
     pool = ThreadPoolExecutor(threads)
     try:
         for piece in pieces:
             with delayed_interrupt():
-                under_way[pool.submit(work, piece)] = piece
-            while len(under_way) >= 2 * threads:
-                yield from _finished(under_way)
-        while under_way:
-            yield from _finished(under_way)
+                pending[pool.submit(work, piece)] = piece
+            while len(pending) >= 2 * threads:
+                yield from _finished(pending)
+        while pending:
+            yield from _finished(pending)
     finally:
         with delayed_interrupt():
             pool.shutdown(wait=True, cancel_futures=True)
@@ -65,10 +65,10 @@ def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C inside is a `KeyboardInterrupt`, also where it comes while a kernel that returns arrays is running.
+    """Raise `KeyboardInterrupt` for Ctrl-C, even while a kernel that returns arrays is running.
 
-    Numba calls Python to make such arrays, which is where Ctrl-C comes to light; Numba does not look, and hands over
-    the arrays with the exception beside them. Python calls that a SystemError, caused by the other.
+    Numba calls Python to create the arrays, where Ctrl-C raises; Numba ignores the exception and returns the arrays,
+    and Python raises a SystemError caused by the KeyboardInterrupt.
     """
     try:
         yield
@@ -82,10 +82,10 @@ def interruptible() -> Iterator[None]:
 
 
 class delayed_interrupt:
-    """Ctrl-C inside is answered at the end of the block.
+    """Delay Ctrl-C until the end of the block.
 
-    For what must not be left half done: Python's own queues and conditions are left locked, or unlocked twice, where it
-    comes in their midst. Only the main thread hears of Ctrl-C; elsewhere this does nothing.
+    For code that must not be interrupted: an interruption inside Python's queues and conditions leaves them locked, or
+    unlocks them twice. Only the main thread receives Ctrl-C; in other threads this does nothing.
 
     >>> with delayed_interrupt():
     ...     pass
@@ -111,24 +111,24 @@ class delayed_interrupt:
 
 
 def run_all(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> None:
-    """Call `work` on every piece, and return when all are done."""
+    """Call `work` on every piece and wait for all."""
     for _ in for_each(pieces, work, threads):
         pass
 
 
-def _finished(under_way: dict[Future[object], Piece]) -> Iterator[Piece]:
+def _finished(pending: dict[Future[object], Piece]) -> Iterator[Piece]:
     with delayed_interrupt():
-        done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+        done, _ = wait(pending, return_when=FIRST_COMPLETED)
     for future in done:
-        piece = under_way.pop(future)
+        piece = pending.pop(future)
         future.result()
         yield piece
 
 
-class _QuietBlas:
-    """Holds the linear algebra library to one thread while any of our threads calls it.
+class _SingleThreadedBlas:
+    """Limit BLAS to one thread while any of our threads calls it.
 
-    The limit belongs to the process: the first to come sets it, the last to go puts it back.
+    The limit is global to the process: the first user sets it, the last one restores it.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class _QuietBlas:
         with self._lock:
             if self._users == 0:
                 self._controller = self._controller or ThreadpoolController()
-                self._limit = self._controller.limit(limits=1, user_api="blas")  # at once
+                self._limit = self._controller.limit(limits=1, user_api="blas")  # takes effect immediately
             self._users += 1
         try:
             yield
@@ -156,11 +156,10 @@ class _QuietBlas:
 
 
 def _let_any_thread_set_limits() -> None:
-    """From 3.8 on, threadpoolctl ignores all threads but the one that set a limit, until it is told not to.
-    Here the first to come sets the limit and the last to go lifts it, mostly another thread."""
+    """Let threads other than the one that set a limit restore it, which threadpoolctl 3.8 ignores otherwise."""
     release = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
     if release is not None:
         release(force=True)
 
 
-one_blas_thread = _QuietBlas()
+one_blas_thread = _SingleThreadedBlas()

@@ -47,7 +47,7 @@ def begun(X, y, depth, start, own, seed=0):
 
 def pruned_of(state, X, y, own):
     tao = tao_of(X, y, own, state)
-    return learning.pruned(tao.table, tao.crew, state, own)
+    return learning.pruned(tao.table, tao.executor, state, own)
 
 
 def tao_of(X, y, own, state):
@@ -300,7 +300,7 @@ def test_only_those_leaves_are_split():
     for depth in (2, 1, 0):
         tao.update_depth(depth)
     assert [plane.is_closed for plane in tao.state.planes[1:]] == closed
-    model = learning.pruned(tao.table, tao.crew, tao.state, tao.settings)
+    model = learning.pruned(tao.table, tao.executor, tao.state, tao.settings)
     kinds = [isinstance(side, Branch) for side in (model.left, model.right)]
     assert kinds == [not is_closed for is_closed in closed]
 
@@ -394,7 +394,7 @@ def test_pruning_changes_no_answer(sparse):
     tao, leaf_of = begun(matrix, y, 5, "prototypes", own)
     for _ in tao.run(3, leaf_of):
         pass
-    tree = learning.pruned(tao.table, tao.crew, tao.state, own)
+    tree = learning.pruned(tao.table, tao.executor, tao.state, own)
     n_kept = 0
     stack = [tree]
     while stack:

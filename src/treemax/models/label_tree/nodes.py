@@ -20,7 +20,7 @@ from treemax.models.label_tree.compact import rounded
 from treemax.models.label_tree.lasso import train_sparsely
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedNode
 from treemax.models.rates import mean_squared_length
-from treemax.parallel.pools import Arrays, Crew, Table, all_results, pool_for
+from treemax.parallel.pools import Arrays, Executor, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
@@ -123,8 +123,8 @@ class Common(NamedTuple):
 class TreeTraining:
     """The training of all nodes of a tree: run it, then take `nodes`, `early_nodes`, `scales` and `scores`."""
 
-    def __init__(self, tree: Tree, crew: Crew, targets: Targets, common: Common) -> None:
-        self.tree, self.crew, self.common = tree, crew, common
+    def __init__(self, tree: Tree, executor: Executor, targets: Targets, common: Common) -> None:
+        self.tree, self.executor, self.common = tree, executor, common
         problems = node_problems(tree, targets, node_costs(tree, common.settings))
         self.problems = sorted(problems, key=lambda problem: -len(problem.rows))
         self.nodes: dict[int, PackedNode] = {}
@@ -140,7 +140,7 @@ class TreeTraining:
     def run(self) -> Iterator[int]:
         """Train node after node, the largest first; yields the work done with each."""
         found: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
-        for number, arrays in self.crew.run(train_node, self.common, self.problems, keep=True):
+        for number, arrays in self.executor.run(train_node, self.common, self.problems, keep=True):
             problem, result = self.problems[number], NodeResult.of(arrays)
             self.nodes[problem.node], self.early_nodes[problem.node] = result.late, result.early
             self.scales[problem.node] = result.scale[0]
@@ -156,11 +156,11 @@ class RowsInMemory:
     def __init__(self, rows: SparseRows, targets: Targets, threads: int) -> None:
         self.rows, self.targets = rows, targets
         self.length = math.sqrt(mean_squared_length(rows)[0])
-        self._crew = pool_for(threads).share(Table(rows))
+        self._executor = pool_for(threads).share(Table(rows))
 
     def label_vectors(self, n_labels: int) -> SparseRows:
         """What the rows of each label look like."""
-        return label_vectors(self.rows, self.targets, n_labels, crew=self._crew)
+        return label_vectors(self.rows, self.targets, n_labels, executor=self._executor)
 
     def load(self, rows: NDArray[np.uint32]) -> SparseRows:
         """Some rows, by number in ascending order."""
@@ -168,10 +168,10 @@ class RowsInMemory:
 
     def run(self, work: Any, common: Common, problems: Sequence[Any]) -> list[Arrays]:
         """The results of all problems, in their order."""
-        return all_results(self._crew, work, common, problems)
+        return all_results(self._executor, work, common, problems)
 
     def training(self, tree: Tree, common: Common) -> TreeTraining:
-        return TreeTraining(tree, self._crew, self.targets, common)
+        return TreeTraining(tree, self._executor, self.targets, common)
 
 
 class NodeResult(NamedTuple):

@@ -31,7 +31,7 @@ from treemax.models.softmax_tree.training import (
     state_parts,
     table_of,
 )
-from treemax.parallel.pools import Crew, Table, pool_for
+from treemax.parallel.pools import Executor, Table, pool_for
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number
@@ -249,11 +249,11 @@ class SoftmaxTree(LabelClassifier):
         ]
         levels = sum((self.iterations * (state.depth + 1)) for state, _ in started)
         done, table = 0, table_of(rows, labels)
-        crew = pool_for(thread_count(self.n_jobs)).share(table)
+        executor = pool_for(thread_count(self.n_jobs)).share(table)
         with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
             try:
                 for state, leaf_of in started:
-                    for _ in learning.trained(table, crew, state, leaf_of, settings, self.iterations):
+                    for _ in learning.trained(table, executor, state, leaf_of, settings, self.iterations):
                         done += 1
                         bar.update(1)
                         bar.set_postfix_str(_in_words(state.history))
@@ -262,10 +262,10 @@ class SoftmaxTree(LabelClassifier):
                 if not whole:
                     raise
                 self._keep(whole, alpha)
-                model = self._packed(whole, table, crew, settings, n_labels)
+                model = self._packed(whole, table, executor, settings, n_labels)
                 raise TrainingInterrupted(model, done / levels) from None
         self._keep([state for state, _ in started], alpha)
-        return self._packed([state for state, _ in started], table, crew, settings, n_labels)
+        return self._packed([state for state, _ in started], table, executor, settings, n_labels)
 
     def _keep(self, states: list[SoftmaxTreeState], alpha: float) -> None:
         self.states_, self.alpha_ = states, alpha
@@ -274,11 +274,11 @@ class SoftmaxTree(LabelClassifier):
         self,
         states: Sequence[SoftmaxTreeState],
         table: Table,
-        crew: Crew,
+        executor: Executor,
         settings: TaoSettings,
         n_labels: int,
     ) -> SoftmaxTreeModel:
-        trees = [learning.pruned(table, crew, state, settings) for state in states]
+        trees = [learning.pruned(table, executor, state, settings) for state in states]
         return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
 
     def _states_to_go_on_from(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
@@ -332,15 +332,15 @@ class SoftmaxTree(LabelClassifier):
         order = random.permutation(len(rows))
         held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
         table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
-        crew = pool_for(threads).share(table)
+        executor = pool_for(threads).share(table)
         begun = learning.begin(table.rows, labels[kept], n_labels, self._depth(n_labels), self.start, random)
         best, fewest = ALPHA_OF_FEW, math.inf
         for alpha in ALPHAS:
             settings = self._settings(rows, alpha, n_labels)
             state = SoftmaxTreeState(begun[0].depth, list(begun[0].planes), list(begun[0].leaves))
-            for _ in learning.trained(table, crew, state, begun[1], settings, ITERATIONS_TO_CHOOSE):
+            for _ in learning.trained(table, executor, state, begun[1], settings, ITERATIONS_TO_CHOOSE):
                 pass
-            model = self._packed([state], table, crew, settings, n_labels)
+            model = self._packed([state], table, executor, settings, n_labels)
             ids, _ = model.top_k(chosen_rows(rows, held), 1, threads=threads)
             wrong = float((ids[:, 0] != labels[held]).mean())
             if wrong < fewest:

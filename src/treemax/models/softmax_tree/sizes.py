@@ -14,7 +14,7 @@ from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.softmax_tree import start as starts
 from treemax.models.softmax_tree.model import Branch, Softmax
 from treemax.models.softmax_tree.training import Plane, Record, SoftmaxTreeState, Tao, TaoSettings
-from treemax.parallel.pools import Crew, Table
+from treemax.parallel.pools import Executor, Table
 
 STARTS = ("balanced", "prototypes", "kmeans", "random")
 SLOTS = 2.4  # classes in all leaves together, for every class: with fewer many rows miss their class
@@ -54,20 +54,20 @@ def begin(
 
 def trained(
     table: Table,
-    crew: Crew,
+    executor: Executor,
     state: SoftmaxTreeState,
     leaf_of: Indices | None,
     settings: TaoSettings,
     iterations: int,
 ) -> Iterator[Record]:
     """Iterate, with what the history says is done left out; yields after every depth."""
-    yield from Tao(table, crew, settings, state).run(iterations, leaf_of)
+    yield from Tao(table, executor, settings, state).run(iterations, leaf_of)
 
 
-def pruned(table: Table, crew: Crew, state: SoftmaxTreeState, settings: TaoSettings) -> Branch | Softmax:
+def pruned(table: Table, executor: Executor, state: SoftmaxTreeState, settings: TaoSettings) -> Branch | Softmax:
     """The tree without nodes that no training row comes to, without decisions that are none, and without decisions
     between leaves that both know the same single class."""
-    tao = Tao(table, crew, settings, state)
+    tao = Tao(table, executor, settings, state)
     tao.reduce(0)
     found = _pruned(0, tao)
     if found is None:  # only a file that was tampered with has such a tree

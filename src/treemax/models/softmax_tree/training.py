@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.models.softmax_tree.solvers import Matrix, l1_logistic, l1_softmax, penalty
 from treemax.models.softmax_tree.start import balanced_leaves
-from treemax.parallel.pools import Arrays, Crew, Table, all_results
+from treemax.parallel.pools import Arrays, Executor, Table, all_results
 
 ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
 ROWS_AT_ONCE = 4096  # scored together
@@ -394,7 +394,7 @@ class Tao:
     """A tree in training: the rows with their classes, those who work, and the tree that is changed in place."""
 
     table: Table  # as `table_of` makes it
-    crew: Crew  # who have the same table
+    executor: Executor  # who have the same table
     settings: TaoSettings
     state: SoftmaxTreeState
     learned: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the rows of an iteration
@@ -465,7 +465,7 @@ class Tao:
         """Train the softmaxes of some leaves; returns the change of the objective."""
         common, changes = Common(self.settings, self.state), np.zeros(len(places))
         problems = [self._leaf_problem(place) for place in places]
-        for number, (*leaf, outcome) in self.crew.run(train_leaf, common, problems, keep=True):
+        for number, (*leaf, outcome) in self.executor.run(train_leaf, common, problems, keep=True):
             changes[number], taken = outcome
             if taken:
                 self.state.leaves[places[number]] = _leaf_from(*leaf)
@@ -475,7 +475,7 @@ class Tao:
         """Train the hyperplanes of some decision nodes of one depth; returns the change of the objective."""
         common, changes = Common(self.settings, self.state), np.zeros(len(nodes))
         problems = [NodeRows(node, self.sets[node]) for node in nodes]
-        for number, (*plane, outcome) in self.crew.run(train_plane, common, problems, keep=True):
+        for number, (*plane, outcome) in self.executor.run(train_plane, common, problems, keep=True):
             changes[number], taken = outcome
             if taken:
                 self.state.planes[nodes[number]] = _plane_from(*plane)
@@ -515,7 +515,7 @@ class Tao:
     def _scores(self, nodes: range, rows_of: Sequence[Indices]) -> list[NDArray[np.float32]]:
         """The scores of the rows of each node at its plane."""
         problems = [NodeRows(node, rows_of[node]) for node in nodes]
-        found = all_results(self.crew, score_node, Common(self.settings, self.state), problems)
+        found = all_results(self.executor, score_node, Common(self.settings, self.state), problems)
         return [scores for (scores,) in found]
 
     def _spilled(self, spreads: NDArray[np.float64]) -> list[WeightedRows]:
@@ -562,7 +562,7 @@ class Tao:
         problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
         common = Common(self.settings, self.state)
         losses, wrong = np.sum(
-            [found for (found,) in all_results(self.crew, score_leaf, common, problems)], axis=0
+            [found for (found,) in all_results(self.executor, score_leaf, common, problems)], axis=0
         )
         return float(losses) + self.state.penalty(self.settings), float(wrong) / max(1, len(self.learned))
 
@@ -582,7 +582,7 @@ def grown(tao: Tao) -> bool:
     if not split:
         return False
     problems = [NodeRows(place, tao.sets[first + place]) for place in split]
-    found = all_results(tao.crew, split_leaf, Common(tao.settings, state), problems, keep=True)
+    found = all_results(tao.executor, split_leaf, Common(tao.settings, state), problems, keep=True)
     plane_of = {place: _plane_from(*parts) for place, parts in zip(split, found, strict=True)}
     planes = [plane_of.get(place, closed_plane(tao.table)) for place in range(len(state.leaves))]
     leaves = []

@@ -172,7 +172,7 @@ def test_wrong_columns_are_refused(columns, complaint, tmp_path):
         ({"indices": [[1], [-1], [2]]}, "row 1: an index is out of range"),
         ({"indices": [[1], [2**32], [2]]}, "row 1: an index is out of range"),
         ({"indices": [[1], [None], [2]]}, "row 1: an index is missing"),
-        ({"indices": [[1], [1, 2], [2]], "values": [[1.0], [1.0], [1.0]]}, "row 1: there are not as many values"),
+        ({"indices": [[1], [1, 2], [2]], "values": [[1.0], [1.0], [1.0]]}, "row 1: the numbers of values and of indices differ"),
         ({"indices": [[1], [3, 3], [2]], "values": [[1.0], [3e38, 3e38], [1.0]]}, "row 1: the sum of the values of one index overflows"),
         ({"text": ["a", "b", "c"], "labels": [["x"], ["y", None], []]}, "row 1: a label is missing"),
         ({"text": ["a", "b", "c"], "label": [1.0, 1.5, 2.0]}, "row 1: the label is neither"),

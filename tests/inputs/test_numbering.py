@@ -67,7 +67,7 @@ def test_numbers_of_a_file_are_checked():
         (3, ids[[0, 0]], 5),
         (3, ids.astype(float), 5),
     ):
-        with pytest.raises(ValueError, match="numbers of its features"):
+        with pytest.raises(ValueError, match="feature numbers are invalid"):
             FeatureNumbers.checked(direct, wrong, n)
 
 

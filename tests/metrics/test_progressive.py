@@ -216,7 +216,7 @@ def test_a_model_that_forgets_it_was_fitted_is_not_excused():
 def test_bad_calls_are_refused():
     X, y = np.ones((4, 1)), ["a", "b", "c", "d"]
     for arguments, message in [
-        ({"k": 0}, "k must be a whole number"),
+        ({"k": 0}, "k must be an integer"),
         ({"chunk_rows": 0}, "chunk_rows must be 1 or more"),
         ({"every": 0}, "every must be"),
     ]:
@@ -230,7 +230,7 @@ def test_bad_calls_are_refused():
         progressive_validation(FrequentLabels(), X, y[:3], chunk_rows=None)
     with pytest.raises(ValueError, match="chunk 1 of the stream is a str"):
         progressive_validation(FrequentLabels(), [(X, y), "nonsense"])
-    with pytest.raises(ValueError, match="gave no examples"):
+    with pytest.raises(ValueError, match="has no examples"):
         progressive_validation(FrequentLabels(), [])
     with pytest.raises(ValueError, match="contains NaN at row 2"):
         progressive_validation(FrequentLabels(), np.array([[1.0], [1], [np.nan]]), ["a", "b", "c"])

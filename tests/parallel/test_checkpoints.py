@@ -140,7 +140,7 @@ def test_a_file_that_is_damaged_is_refused(tmp_path):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with (
-        pytest.raises(modelfile.ModelFileError, match=f"{path.name}.*Remove this file"),
+        pytest.raises(modelfile.ModelFileError, match=f"{path.name}.*Remove this checkpoint file"),
         treemax.checkpoint(tmp_path),
     ):
         clone(MODELS[0]).fit(X, y)

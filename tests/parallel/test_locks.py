@@ -71,7 +71,7 @@ def test_writers_and_readers_take_turns():
 
     learner = started(learn)
     until(lambda: lock._writer)
-    asker = started(lock.read, order.append, "asked")
+    asker = started(lock.read, order.append, "read")
     until(lambda: lock._waiting)
     leave.set()
     assert all(map(ended, (first, learner, asker))) and order == ["write 0", "read", "write 1"]

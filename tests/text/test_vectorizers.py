@@ -151,7 +151,7 @@ def test_any_vocabulary_comes_back(texts: list[str]) -> None:
 def test_code_is_used_but_not_saved(tmp_path: Path, options: dict[str, Any]) -> None:
     vectorizer = TfidfText(min_df=1, **options)
     assert vectorizer.fit_transform(TEXTS).nnz
-    with pytest.raises(ModelFileError, match=f"function of its own as {next(iter(options))}"):
+    with pytest.raises(ModelFileError, match=f"custom function as {next(iter(options))}"):
         save(vectorizer, tmp_path / "t.treemax")
     assert list(tmp_path.iterdir()) == []
 

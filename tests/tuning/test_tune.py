@@ -291,9 +291,9 @@ def test_models_suit_the_data():
     assert not {"softmax-tree", "softmax-forest"} & set(applicable(None, None, multi_label=False))
     assert not {"recall-tree", "softmax-tree"} & set(applicable(None, dense, multi_label=True))
     assert applicable(["lom-tree"], None, multi_label=False) == ["lom-tree"]
-    with pytest.raises(ValueError, match="there is no forest; known are label-tree"):
+    with pytest.raises(ValueError, match="unknown model forest; choose from label-tree"):
         applicable(["forest"], dense, multi_label=False)
-    with pytest.raises(ValueError, match="recall-tree take one label a row"):
+    with pytest.raises(ValueError, match="recall-tree support one label per row"):
         applicable(["recall-tree"], dense, multi_label=True)
 
 
@@ -352,7 +352,7 @@ def test_limits_that_nothing_keeps_are_an_error_with_figures():
         ValueError, match=r"within the limits \(max_mb=1e-06, max_us=None\): the smallest file"
     ):
         quick(X, y, max_mb=1e-6)
-    with pytest.raises(ValueError, match="the fastest answers took"):
+    with pytest.raises(ValueError, match="the fastest prediction took"):
         quick(X, y, max_us=1e-6)
 
 

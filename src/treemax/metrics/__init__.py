@@ -1,7 +1,7 @@
-"""How good predictions are: ranking metrics, propensity-scored metrics, density metrics.
+"""Ranking metrics, propensity-scored metrics and density metrics.
 
-`evaluate` gives everything at once and the functions one thing each; `Scores` accumulates over a stream.
-Definitions and choices are in `docs/metrics.md`.
+`evaluate` computes all ranking metrics, the functions one each; `Scores` accumulates over a stream. `docs/metrics.md`
+has the definitions.
 """
 
 from treemax.metrics.density import DensityScores, Perplexity, entropy_reduction, perplexity

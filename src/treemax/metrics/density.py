@@ -1,4 +1,4 @@
-"""Metrics of a density model, and the comparison with a constant predictor."""
+"""Metrics of density models, and the comparison with a constant predictor."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Float32 probabilities of a certain event may come out a little above one.
+# Float32 probabilities may slightly exceed one.
 _ROUNDING = 1e-5
 
 
 class Perplexity(NamedTuple):
-    """Perplexity over the covered points, and the share of the points that are covered."""
+    """Perplexity over the covered points, and the fraction of points covered."""
 
     perplexity: float
     coverage: float
@@ -20,7 +20,7 @@ class Perplexity(NamedTuple):
 
 
 class DensityScores:
-    """Perplexity and coverage over a stream of the probabilities given to what really came.
+    """Perplexity and coverage, accumulated over the predicted probabilities of the true labels.
 
     >>> scores = DensityScores()
     >>> scores.update([0.5, 0.0])
@@ -35,15 +35,15 @@ class DensityScores:
         self._log_sum = 0.0
 
     def update(self, probabilities: Any, log: bool = False) -> None:
-        """Add points: the probability of the true label of each (its natural logarithm, with `log`)."""
+        """Add points: the probability of each true label (its natural logarithm with `log`)."""
         given = np.asarray(probabilities, dtype=np.float64)
         if given.ndim != 1:
             raise ValueError(
-                f"probabilities must be a vector, that of the true label of each point; got shape {given.shape}."
+                f"probabilities must be a vector with one entry per point; got shape {given.shape}."
             )
-        sound = given <= _ROUNDING if log else (given >= 0) & (given <= 1 + _ROUNDING)
-        if not sound.all():
-            at = int(np.argmin(sound))
+        valid = given <= _ROUNDING if log else (given >= 0) & (given <= 1 + _ROUNDING)
+        if not valid.all():
+            at = int(np.argmin(valid))
             expected = "a logarithm of a probability (0 or less)" if log else "a probability (0 to 1)"
             raise ValueError(f"position {at} has {given[at]}, which is not {expected}.")
         covered = given[given > (-np.inf if log else 0)]
@@ -62,11 +62,11 @@ class DensityScores:
 
 
 def perplexity(probabilities: Any, log: bool = False) -> Perplexity:
-    """exp(- mean ln p) over the points with p > 0, and the share of such points beside it.
+    """Return exp(-mean ln p) over the points with p > 0, and the fraction of such points.
 
-    `probabilities` are those the model gave to the true label of each point. A point of probability 0 would
-    make the perplexity infinite: it is left out of the mean and shows in `coverage` instead. Smoothing, if
-    wanted, is done by the model. Without any covered point the perplexity is infinite.
+    `probabilities` are those that the model predicted for the true label of each point. Points with probability 0
+    would make the perplexity infinite; they are excluded from the mean and count in `coverage` instead. Without any
+    covered point the perplexity is infinite.
 
     >>> perplexity([0.25, 0.25, 0.0, 0.25])
     Perplexity(perplexity=4.0, coverage=0.75, n=4)
@@ -77,9 +77,9 @@ def perplexity(probabilities: Any, log: bool = False) -> Perplexity:
 
 
 def entropy_reduction(accuracy: float, constant_accuracy: float) -> float:
-    """How many bits of accuracy a model has over the constant predictor: log2(accuracy / constant_accuracy).
+    """Return log2(accuracy / constant_accuracy), the gain over the constant predictor in bits.
 
-    Minus infinity for a model that is never right; 0 when neither is.
+    Minus infinity for a model that is never right; 0 if neither is.
 
     >>> entropy_reduction(0.8, 0.1)
     3.0

@@ -1,4 +1,4 @@
-"""From labels as the caller has them to the ids the metrics work with."""
+"""Encoding of labels as the ids that the metrics use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels
 
 
 class IdEncoder:
-    """Gives true and predicted labels ids of one index, so that a label the model never saw has one too.
+    """Encoder of true and predicted labels with one index, including labels unknown to the model.
 
     >>> encoder = IdEncoder()
     >>> encoder.targets([["cat", "dog"], ["yak"]]).ids.tolist()
@@ -25,25 +25,25 @@ class IdEncoder:
         self._index = LabelIndex() if index is None else index.copy()
 
     def __len__(self) -> int:
-        """The number of different labels so far."""
+        """The number of distinct labels so far."""
         return len(self._index)
 
     @property
     def index(self) -> LabelIndex:
-        """The index that gives the ids."""
+        """The label index."""
         return self._index
 
     def targets(self, y_true: Any) -> Targets:
-        """The ids of the true labels of each row."""
+        """Return the ids of the true labels of each row."""
         labels = read_labels(y_true, "y_true")
-        if not len(labels.values):  # no labels have no kind either: they must not fix that of the index
+        if not len(labels.values):  # must not set the type of the index
             return Targets(labels.indptr.astype(np.int64), np.zeros(0, dtype=np.uint32))
         self._check_kind(labels.values.dtype, "y_true")
         dtype = None if labels.values.dtype == object else labels.values.dtype
         return target_ids(labels, self._index.add(labels.values, dtype))
 
     def ranking(self, top_labels: Any) -> NDArray[np.int64]:
-        """The ids of predicted labels, -1 where a prediction is missing (None, NaN or masked)."""
+        """Return the ids of predicted labels, -1 for missing predictions (None, NaN or masked)."""
         labels, present = _as_matrix(top_labels)
         ids = np.full(labels.shape, -1, dtype=np.int64)
         given = labels[present]
@@ -56,12 +56,12 @@ class IdEncoder:
             self._check_kind(given.dtype, "top_labels")
             return self._index.add(given.astype(np.int64), np.int64)
         labels = given.tolist()
-        if isinstance(labels[0], str | int | float):  # the index refuses anything else itself
+        if isinstance(labels[0], str | int | float):  # the index raises for any other type
             self._check_kind(np.dtype(object if isinstance(labels[0], str) else np.int64), "top_labels")
         return self._index.add(labels)
 
     def counts(self, label_counts: Any) -> NDArray[np.float64]:
-        """Training counts by id, from a mapping of labels to counts or, for integer labels, a vector."""
+        """Return training counts by id, from a mapping of labels to counts or, for integer labels, a vector."""
         if not isinstance(label_counts, Mapping):
             vector = np.asarray(label_counts)
             if vector.ndim != 1 or vector.dtype.kind not in "iuf":
@@ -81,7 +81,7 @@ class IdEncoder:
         return by_id
 
     def _check_kind(self, dtype: np.dtype, name: str) -> None:
-        """Strings never equal integers: scoring them would report that everything was missed."""
+        """Raise if strings are compared with integers, which would all be misses."""
         strings = dtype.kind in "UO"
         if self._index.dtype is not None and strings != self._index.holds_strings:
             kinds = ("strings", "integers") if strings else ("integers", "strings")
@@ -92,8 +92,8 @@ class IdEncoder:
 
 
 def _as_matrix(top_labels: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Predicted labels as a matrix, and where it holds a prediction."""
-    top_labels = getattr(top_labels, "labels", top_labels)  # what predict_topk gives is welcome whole
+    """Return predicted labels as a matrix, and the mask of its predictions."""
+    top_labels = getattr(top_labels, "labels", top_labels)  # accepts the result of predict_topk
     if isinstance(top_labels, list | tuple):
         top_labels = _pad(top_labels)
     present = ~np.ma.getmaskarray(top_labels)
@@ -104,7 +104,7 @@ def _as_matrix(top_labels: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             "for a vector of single predictions pass predictions[:, None]."
         )
     if labels.dtype == object:
-        # Only NaN differs from itself.
+        # Only NaN is not equal to itself.
         given = [label is not None and label == label for label in labels.flat]
         present &= np.array(given, dtype=bool).reshape(labels.shape)
     elif labels.dtype.kind == "f":
@@ -115,7 +115,7 @@ def _as_matrix(top_labels: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
 
 
 def _pad(rows: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
-    """Rankings of different lengths as one matrix, with None in the empty places."""
+    """Convert rankings of different lengths to one matrix, padded with None."""
     for i, row in enumerate(rows):
         if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
             raise ValueError(
@@ -128,7 +128,7 @@ def _pad(rows: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
 
 
 def count_labels(y: Any) -> dict[Any, int]:
-    """How many rows of `y` have each label: the `label_counts` of a training set.
+    """Return the number of rows with each label: the `label_counts` of a training set.
 
     >>> count_labels([["a", "b"], ["a"], []])
     {'a': 2, 'b': 1}

@@ -1,4 +1,4 @@
-"""The calls for users: true labels and predicted labels in, numbers out."""
+"""Metrics as functions of true and predicted labels."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ def evaluate(
     a: float = DEFAULT_A,
     b: float = DEFAULT_B,
 ) -> dict[str, float]:
-    """All ranking metrics at once, by name: "n", "P@1", "nDCG@5", ... (`docs/metrics.md` defines them).
+    """Compute all ranking metrics by name: "n", "P@1", "nDCG@5", ... (defined in `docs/metrics.md`).
 
-    `y_true` is anything an estimator takes as y. `top_labels` has a row per example and the best label
-    first, as `predict_topk` gives it; None, NaN or a masked entry is a place without a prediction. When
-    `y_true` is `Targets`, `top_labels` holds label ids, -1 for none. `ks` are those of 1, 3 and 5 that
-    `top_labels` has columns for, unless given. `label_counts` (a mapping of labels to the number of training
-    examples that have them; a vector for integer labels or ids) with `n_train`, the number of training
+    `y_true` is a y of `fit`. `top_labels` has a row per example, best label first, as `predict_topk` returns it; None,
+    NaN or a masked entry is a missing prediction. If `y_true` is `Targets`, `top_labels` has label ids, -1 for none.
+    `ks` are by default those of 1, 3 and 5 that `top_labels` has columns for. `label_counts` (a mapping of labels to
+    their number of training examples; a vector for integer labels or ids) with `n_train`, the number of training
     examples, adds the propensity-scored metrics.
 
     >>> result = evaluate(["cat", "yak"], [["cat", "dog"], ["dog", "yak"]], ks=(1, 2))
@@ -56,7 +55,7 @@ def evaluate(
 
 
 def precision_at_k(y_true: Any, top_labels: Any, k: int) -> float:
-    """P@k: the mean share of the k best labels that are true.
+    """Return P@k: the mean fraction of the top k labels that are true.
 
     >>> precision_at_k([["a", "b"], ["c"]], [["a", "c"], ["b", "c"]], k=2)
     0.5
@@ -66,35 +65,35 @@ def precision_at_k(y_true: Any, top_labels: Any, k: int) -> float:
 
 
 def recall_at_k(y_true: Any, top_labels: Any, k: int) -> float:
-    """The mean share of the true labels that are among the k best."""
+    """Return the mean fraction of the true labels that are among the top k."""
     targets, found = _found(y_true, top_labels, k)
     return float(row_recall(found, true_counts(targets), k).mean())
 
 
 def ndcg_at_k(y_true: Any, top_labels: Any, k: int) -> float:
-    """nDCG@k: hits discounted by 1/log2(place + 1), over the most a row allows, averaged over the rows."""
+    """Return nDCG@k: hits discounted by 1/log2(rank + 1), over the ideal gain of the row, averaged over rows."""
     targets, found = _found(y_true, top_labels, k)
     return float(row_ndcg(found, true_counts(targets), k).mean())
 
 
 def error_at_k(y_true: Any, top_labels: Any, k: int) -> float:
-    """The share of rows without a single true label among the k best: top-k error."""
+    """Return the top-k error: the fraction of rows without a true label among the top k."""
     _, found = _found(y_true, top_labels, k)
     return float(row_error(found, k).mean())
 
 
 def micro_f1_at_k(y_true: Any, top_labels: Any, k: int) -> float:
-    """F1 of predicting the k best labels of every row, all labels pooled."""
+    """Return the micro-averaged F1 of predicting the top k labels of every row."""
     return _tallies(y_true, top_labels, k).micro_f1(k)
 
 
 def macro_f1_at_k(y_true: Any, top_labels: Any, k: int) -> float:
-    """F1 of predicting the k best labels, averaged over the labels that are true or predicted somewhere."""
+    """Return the macro-averaged F1 of predicting the top k labels, over the labels that are true or predicted anywhere."""
     return _tallies(y_true, top_labels, k).macro_f1(k)
 
 
 def label_coverage(y_true: Any, top_labels: Any, k: int) -> float:
-    """Of the distinct true labels, the share that is correctly predicted at least once among the k best."""
+    """Return the fraction of distinct true labels that are correctly predicted at least once among the top k."""
     return _tallies(y_true, top_labels, k).coverage(k)
 
 
@@ -108,7 +107,7 @@ def psp_at_k(
     b: float = DEFAULT_B,
     normalize: bool = True,
 ) -> float:
-    """Propensity-scored precision: hits weigh 1/propensity; divided by the best attainable with `normalize`.
+    """Return propensity-scored precision: hits weigh 1/propensity; `normalize` divides by the best attainable value.
 
     >>> counts = {"common": 90, "rare": 2}
     >>> round(psp_at_k(["common", "rare"], [["common"], ["common"]], 1, counts, n_train=92), 3)
@@ -128,13 +127,13 @@ def psndcg_at_k(
     b: float = DEFAULT_B,
     normalize: bool = True,
 ) -> float:
-    """Propensity-scored nDCG: as `psp_at_k`, with nDCG's discounts and each row's ideal gain."""
+    """Return propensity-scored nDCG: `psp_at_k` with nDCG's discounts and each row's ideal gain."""
     scores = _weighted(y_true, top_labels, k, label_counts, n_train, a, b)
     return scores.weighted("PSnDCG", k, normalize)
 
 
 def constant_accuracy(y_true: Any) -> float:
-    """P@1 of always answering the label that is most frequent in `y_true`: the best constant in hindsight.
+    """Return P@1 of the best constant predictor: the label that is most frequent in `y_true`.
 
     >>> constant_accuracy(["a", "b", "a", "c"])
     0.5
@@ -149,7 +148,7 @@ def constant_accuracy(y_true: Any) -> float:
 
 
 def _encode(y_true: Any, top_labels: Any, label_counts: Any = None) -> tuple[Targets, NDArray[np.int64], Any]:
-    """True labels, rankings and training counts by label id, of one length."""
+    """Encode true labels, rankings and training counts by label id."""
     if isinstance(y_true, Targets):
         if isinstance(label_counts, Mapping):
             raise ValueError("with Targets and label ids, label_counts must be a vector of counts by id.")
@@ -167,7 +166,7 @@ def _check_columns(ranking: NDArray[np.int64], k: int) -> None:
     if k > ranking.shape[1]:
         raise ValueError(
             f"top_labels has {ranking.shape[1]} column(s), but k={k} needs {k}: predict_topk(X, {k}). "
-            "A model that knows fewer labels leaves the other places empty: None, masked, or id -1."
+            "If the model has fewer labels, fill the row with None, masked entries or id -1."
         )
 
 

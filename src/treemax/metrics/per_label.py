@@ -1,4 +1,4 @@
-"""What was true, predicted and correct, counted label by label: F1 and coverage come from these."""
+"""Counts of true, predicted and correct labels, for F1 and coverage."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from treemax.metrics.ranking import true_ids
 
 
 class LabelTallies:
-    """Counts per label id for several k at once; grows as ids appear.
+    """Counts per label id for several k; grows with new ids.
 
-    `_predicted` and `_correct` have a row per band of places (up to the first k, from there to the second,
-    ...), so that each prediction is counted once; sums over the bands give the counts at each k.
+    `_predicted` and `_correct` have a row per range of ranks (up to the first k, from there to the second, ...), so
+    that each prediction is counted once; cumulative sums are the counts at each k.
     """
 
     def __init__(self, ks: Sequence[int]) -> None:
@@ -35,11 +35,11 @@ class LabelTallies:
             np.add.at(self._correct[band], places[correct], 1)
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
-        """All counts, for `restore`."""
+        """Return all counts, for `restore`."""
         return {"true": self._true, "predicted": self._predicted, "correct": self._correct}
 
     def restore(self, arrays: dict[str, NDArray[np.int64]]) -> None:
-        """Go on from counts that `arrays` gave."""
+        """Restore the counts of `arrays`."""
         self._true, self._predicted, self._correct = (
             np.array(arrays[name]) for name in ("true", "predicted", "correct")
         )
@@ -56,23 +56,23 @@ class LabelTallies:
         return self._predicted[bands].sum(axis=0), self._correct[bands].sum(axis=0)
 
     def micro_f1(self, k: int) -> float:
-        """2 correct / (predicted + true), all labels together; 0 when there is nothing at all."""
+        """Return 2 correct / (predicted + true) over all labels; 0 if both are 0."""
         predicted, correct = self._at(k)
         involved = int(predicted.sum() + self._true.sum())
         return 2 * int(correct.sum()) / max(involved, 1)
 
     def macro_f1(self, k: int) -> float:
-        """The mean of the F1 of each label that is true or predicted somewhere."""
+        """Return the mean F1 of the labels that are true or predicted anywhere."""
         predicted, correct = self._at(k)
         involved = predicted + self._true
         present = involved > 0
         return float(np.mean(2 * correct[present] / involved[present])) if present.any() else 0.0
 
     def coverage(self, k: int) -> float:
-        """Of the distinct labels that are true somewhere, the share found at least once."""
+        """Return the fraction of distinct true labels that are found at least once."""
         _, correct = self._at(k)
         return int(np.count_nonzero(correct)) / max(int(np.count_nonzero(self._true)), 1)
 
     def most_frequent(self) -> int:
-        """The number of rows of the most frequent true label: the hits of the best constant predictor."""
+        """Return the number of rows of the most frequent true label: the hits of the best constant predictor."""
         return int(self._true.max(initial=0))

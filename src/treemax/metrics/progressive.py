@@ -1,8 +1,7 @@
-"""Progressive validation: predict, then learn, in order, so that every example is a test example once.
+"""Progressive validation: predict, then learn, in order; every example is a test example once.
 
 Blum, Kalai and Langford, "Beating the hold-out: bounds for k-fold and progressive cross-validation",
-COLT 1999. An example is predicted by the model as it was before it (and, with larger chunks, before the
-chunk it came in).
+COLT 1999. An example is predicted by the model trained on all examples before it (or before its chunk).
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
 from treemax.modelfile import part, prefixed
 
 _COUNTS = ("_seen", "_learned", "_next_point", "_hits_before", "_predict_seconds", "_learn_seconds")
-_SCORED_TOGETHER = 1024  # rows: scoring one by one would take longer than predicting them
+_SCORE_BATCH = 1024  # rows: scoring single rows would take longer than predicting them
 
 
 class OnlineEstimator(Protocol):
-    """What progressive validation needs of a model."""
+    """Interface of a model for progressive validation."""
 
     def partial_fit(self, X: Any, y: Any) -> Any: ...
 
@@ -38,11 +37,11 @@ class OnlineEstimator(Protocol):
 
 
 class ProgressivePoint(NamedTuple):
-    """Where progressive validation stood after so many examples."""
+    """A point of the learning curve."""
 
     examples: int
     precision: float  # P@1 of all examples so far
-    window_precision: float  # P@1 of the examples since the point before
+    window_precision: float  # P@1 of the examples since the previous point
     labels_known: int
     predict_seconds: float  # spent so far
     learn_seconds: float
@@ -50,26 +49,26 @@ class ProgressivePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ProgressiveResult:
-    """The metrics over the whole stream, by name as in `treemax.metrics.evaluate`, and the way there.
+    """The metrics over the whole stream, named as in `treemax.metrics.evaluate`, and the learning curve.
 
-    `curve` is a list of points, so `pandas.DataFrame(result.curve)` is a table of it.
+    `pandas.DataFrame(result.curve)` is a table of the curve.
     """
 
     metrics: dict[str, float]
     curve: tuple[ProgressivePoint, ...]
 
     def column(self, name: str) -> NDArray[Any]:
-        """One field of all points of the curve, for plotting: `column("examples")`, `column("precision")`."""
+        """Return one field of all points of the curve, for plotting: `column("examples")`, `column("precision")`."""
         if name not in ProgressivePoint._fields:
             raise ValueError(f"no column {name!r}; there are {', '.join(ProgressivePoint._fields)}.")
         return np.array([getattr(point, name) for point in self.curve])
 
 
 class ProgressiveRun:
-    """Progressive validation step by step, for a caller who drives the stream.
+    """Progressive validation step by step.
 
-    Call `step` with each chunk; `result` may be asked for at any time, also after an interruption.
-    `progressive_validation` is this in a loop and explains the parameters.
+    Call `step` with each chunk, and `result` at any time, even after an interruption. See `progressive_validation`
+    for the parameters.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class ProgressiveRun:
         self._learn_seconds = 0.0
 
     def step(self, X: Any, y: Any) -> None:
-        """Predict the rows of `X`, then learn them. A chunk that the estimator refuses is not counted."""
+        """Predict the rows of `X`, then learn them. A chunk for which the estimator raises is not counted."""
         labels = read_labels(y)
         n = _row_count(X)
         if n != len(labels):
@@ -118,11 +117,11 @@ class ProgressiveRun:
         self._seen += n
         if self._seen >= self._next_point:
             self._add_point()
-        elif len(self._rankings) >= _SCORED_TOGETHER:
+        elif len(self._rankings) >= _SCORE_BATCH:
             self._score()
 
     def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Where it stands, without the estimator, as a JSON-able header and arrays, for `restore`."""
+        """Return the state without the estimator, as a JSON-serialisable header and arrays, for `restore`."""
         self._score()
         scores, arrays = self._scores.parts()
         index = self._encoder.index
@@ -135,7 +134,7 @@ class ProgressiveRun:
         return header, {**prefixed("scores", arrays), **prefixed("labels", index.arrays())}
 
     def restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Go on from what `parts` gave."""
+        """Restore the state of `parts`."""
         for name in _COUNTS:
             setattr(self, name, header[name])
         self._curve = [ProgressivePoint(*point) for point in header["curve"]]
@@ -143,9 +142,9 @@ class ProgressiveRun:
         self._scores.restore(header["scores"], part("scores", arrays))
 
     def result(self) -> ProgressiveResult:
-        """Metrics and curve up to here."""
+        """Return the metrics and the curve so far."""
         if self._seen == 0:
-            raise ValueError("there is nothing to evaluate: the stream gave no examples.")
+            raise ValueError("there is nothing to evaluate: the stream has no examples.")
         if not self._curve or self._curve[-1].examples < self._seen:
             self._add_point()
         last = self._curve[-1]
@@ -157,7 +156,7 @@ class ProgressiveRun:
         return ProgressiveResult(metrics, tuple(self._curve))
 
     def _predict(self, X: Any) -> list[list[Any]]:
-        """The ranked labels of each row; empty from a model that has not learned anything yet."""
+        """Return the ranked labels of each row; empty for an unfitted model."""
         n = _row_count(X)
         try:
             rankings = self._estimator.predict_topk(X, self._k).labels.tolist()
@@ -166,7 +165,7 @@ class ProgressiveRun:
                 raise
             return [[]] * n
         if len(rankings) != n:
-            raise ValueError(f"predict_topk answered {len(rankings)} rows when asked for {n}.")
+            raise ValueError(f"predict_topk returned {len(rankings)} rows for {n}.")
         return rankings
 
     def _score(self) -> None:
@@ -196,7 +195,7 @@ class ProgressiveRun:
             self._report(point)
 
     def _after(self, seen: int) -> int:
-        """When the next point is due: at multiples of `every`, or at powers of two."""
+        """Return when the next point is due: at multiples of `every`, or at powers of two."""
         return 1 << seen.bit_length() if self._every is None else (seen // self._every + 1) * self._every
 
 
@@ -211,33 +210,32 @@ def progressive_validation(
     report: Callable[[ProgressivePoint], object] | None = None,
     multi_label: bool = False,
 ) -> ProgressiveResult:
-    """Predict, then learn, example by example, and say how well it went.
+    """Evaluate an online model by predicting each example before learning it.
 
-    A true label that the model does not know yet is a miss. In the metrics, the constant predictor that
-    "entropy_reduction" compares with is the best constant of the whole stream, in hindsight.
+    A true label that the model does not know yet is a miss. The metric "entropy_reduction" compares with the best
+    constant predictor of the whole stream.
 
     Parameters
     ----------
     estimator
-        Has `partial_fit` and `predict_topk`; it goes on from what it knows already. Before it knows anything
-        it can predict nothing, and the first chunk counts as misses.
+        Has `partial_fit` and `predict_topk`; may be fitted already. The first chunk of an unfitted estimator counts as
+        misses.
     stream
-        Chunks (X, y), or with attributes X and y, from anything that can be iterated over; or one X, with its
-        `y` beside it. Or a file, a folder of files, a table or data set with texts or features and labels:
-        whatever `treemax.formats.open_examples` takes.
+        An iterable of chunks, (X, y) or with attributes X and y; or one X, with `y`. Or a file, a folder of files, a
+        table or data set with texts or features and labels, as for `treemax.formats.open_examples`.
     y
-        The labels, where `stream` is one X.
+        The labels, if `stream` is one X.
     k
-        How many labels to predict for each example.
+        Number of labels to predict for each example.
     chunk_rows
-        Rows predicted and then learned together; larger chunks are cut. 1 is the strict definition; more is
-        faster and a little pessimistic, since an example no longer profits from the others of its chunk. None
-        takes the chunks as they come.
+        Number of rows to predict and then learn at a time; larger chunks are split. 1 is the strict definition; more
+        is faster and slightly pessimistic, since the model has not learned the other examples of the chunk. None does
+        not split chunks.
     every
-        A point of the curve at every so many examples; None for powers of two, as suits a logarithmic axis.
-        With chunks, at the end of the chunk in which it is due. The end always has one.
+        Number of examples between points of the curve; None for powers of two. Points are at the ends of chunks, and
+        always at the end of the stream.
     report
-        Called with each point of the curve as it is reached, for lines on a terminal.
+        Called with each point of the curve.
     multi_label
         Whether the rows of a file may have several labels although its first rows have one. In a file of
         multi-class data, rows without a label are dropped.
@@ -261,7 +259,7 @@ def _chunks(stream: Any, y: Any, multi_label: bool) -> Iterator[tuple[Any, Any]]
 
 
 def _parts(X: Any, y: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any]]:
-    """A chunk, cut into pieces of at most `chunk_rows`."""
+    """Split a chunk into pieces of at most `chunk_rows`."""
     n = _row_count(X)
     if chunk_rows is None or n <= chunk_rows:
         yield X, y
@@ -281,7 +279,7 @@ def _row_count(X: Any) -> int:
 
 
 def _joined(chunks: list[RaggedLabels]) -> RaggedLabels:
-    """The rows of all chunks; one without any label has no kind of label to bring along."""
+    """Concatenate labels; chunks without labels have no dtype and are ignored."""
     counts = np.concatenate([chunk.counts for chunk in chunks])
     values = [chunk.values for chunk in chunks if len(chunk.values)] or [chunks[0].values]
     return RaggedLabels(np.concatenate(([0], np.cumsum(counts))), np.concatenate(values), chunks[0].dtype)

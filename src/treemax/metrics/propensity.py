@@ -1,4 +1,4 @@
-"""Propensity scores: metrics that reward rare labels, because rare labels are the ones annotators miss.
+"""Propensity-scored metrics, which give more weight to rare labels, because annotators miss those more often.
 
 Jain, Prabhu and Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
 missing label applications", KDD 2016.
@@ -21,17 +21,17 @@ DEFAULT_B = 1.5
 def propensities(
     label_counts: Any, n_examples: int, a: float = DEFAULT_A, b: float = DEFAULT_B
 ) -> NDArray[np.float64]:
-    """The chance that a label that holds was also noted: 1 / (1 + C (count + b)^-a), C = (ln n - 1)(b + 1)^a.
+    """Return the probability that a true label was annotated: 1 / (1 + C (count + b)^-a), C = (ln n - 1)(b + 1)^a.
 
-    `label_counts` says how many of the `n_examples` training examples have each label. Usual values of a and
-    b are 0.5 and 0.4 for Wikipedia, 0.6 and 2.6 for Amazon, and the defaults for anything else.
+    `label_counts` are the numbers of the `n_examples` training examples with each label. Usual values of a and b are
+    0.5 and 0.4 for Wikipedia, 0.6 and 2.6 for Amazon, and the defaults otherwise.
 
     >>> propensities([0, 1, 1000], n_examples=1000).round(2)
     array([0.11, 0.14, 0.82])
     """
     counts = np.asarray(label_counts, dtype=np.float64)
     _check_training(counts, n_examples, a, b)
-    # With one or two examples C would be negative and a propensity above one: then nothing is missing.
+    # With one or two examples C would be negative and propensities above one; use 1.
     scale = max(np.log(n_examples) - 1.0, 0.0) * (b + 1.0) ** a
     return 1.0 / (1.0 + scale * (counts + b) ** -a)
 
@@ -42,10 +42,10 @@ def _check_training(counts: NDArray[np.float64], n_examples: int, a: float, b: f
     if not (a > 0 and b > 0):
         raise ValueError(f"the propensity parameters a and b must be positive; got a={a}, b={b}.")
     if counts.ndim != 1:
-        raise ValueError(f"label_counts must be a vector, one count a label; got shape {counts.shape}.")
-    sound = (counts >= 0) & (counts <= n_examples)
-    if not sound.all():
-        at = int(np.argmin(sound))
+        raise ValueError(f"label_counts must be a vector with one count per label; got shape {counts.shape}.")
+    valid = (counts >= 0) & (counts <= n_examples)
+    if not valid.all():
+        at = int(np.argmin(valid))
         raise ValueError(
             f"label_counts has {counts[at]:g} at position {at}; a count is the number of the {n_examples} "
             "training examples that have the label."
@@ -53,17 +53,17 @@ def _check_training(counts: NDArray[np.float64], n_examples: int, a: float, b: f
 
 
 class PropensityWeights:
-    """Inverse propensities by label id; a label that training never showed has the weight of a count of 0."""
+    """Inverse propensities by label id; a label without training examples has the weight of a count of 0."""
 
     def __init__(
         self, label_counts: Any, n_examples: int, a: float = DEFAULT_A, b: float = DEFAULT_B
     ) -> None:
         counts = np.asarray(label_counts, dtype=np.float64)
         _check_training(counts, n_examples, a, b)
-        # One more entry, a count of 0, stands for every id beyond the known ones.
+        # The last entry, a count of 0, is for all unknown ids.
         self._counts = np.append(counts, 0.0)
         self._weights = 1.0 / propensities(self._counts, n_examples, a, b)
-        # Ids from the rarest (and heaviest) on, and the place of each id in that order.
+        # Ids from the largest weight to the smallest, and the rank of each id.
         self._rarest = np.argsort(self._counts, kind="stable")
         self._rank = np.empty_like(self._rarest)
         self._rank[self._rarest] = np.arange(len(self._rarest))
@@ -72,12 +72,12 @@ class PropensityWeights:
         return self._weights[self._known(ids)]
 
     def seen(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether training had each label at all."""
+        """Return whether each label has training examples."""
         return self._counts[self._known(ids)] > 0
 
     def heaviest_first(self, row: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The weights of `ids`, sorted within each row (`row` ascends)."""
-        # Row and rank in one integer: a plain sort of them is much faster than sorting by two keys.
+        """Return the weights of `ids`, largest first within each row (`row` is sorted)."""
+        # Row and rank in one integer: sorting these is much faster than sorting by two keys.
         keys = row * len(self._rank) + self._rank[self._known(ids)]
         keys.sort()
         return self._weights[self._rarest[keys - row * len(self._rank)]]
@@ -89,12 +89,12 @@ class PropensityWeights:
 def gained(
     found: NDArray[np.bool_], top_ids: NDArray[np.int64], weights: PropensityWeights
 ) -> NDArray[np.float64]:
-    """The weight of each hit, 0 for a miss."""
+    """Return the weight of each hit, 0 for a miss."""
     return np.where(found, weights[top_ids], 0.0)
 
 
 def attainable(targets: Targets, k: int, weights: PropensityWeights) -> NDArray[np.float64]:
-    """The gains of the best possible ranking: each row's k largest weights of true labels, then zeros."""
+    """Return the gains of the ideal ranking: the k largest weights of each row's true labels, padded with zeros."""
     counts = true_counts(targets)
     row = np.repeat(np.arange(len(targets)), counts)
     worth = weights.heaviest_first(row, true_ids(targets))
@@ -106,11 +106,11 @@ def attainable(targets: Targets, k: int, weights: PropensityWeights) -> NDArray[
 
 
 def row_weighted_precision(gains: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """The gains of the k first places over k."""
+    """Return the sum of the first k gains over k."""
     return gains[:, :k].sum(axis=1) / k
 
 
 def row_weighted_ndcg(gains: NDArray[np.float64], counts: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """The discounted gains of the k first places over the ideal gain of plain nDCG."""
+    """Return the discounted sum of the first k gains over the ideal gain of nDCG."""
     top = gains[:, :k]
     return (top * discounts(top.shape[1])).sum(axis=1) / ideal_gain(counts, k)

@@ -1,8 +1,7 @@
-"""What a ranking of label ids is worth, row by row: the vectorised core under every metric.
+"""Ranking metrics of label ids per row.
 
-Everything starts from `hits`, computed once: which of the predicted labels are true. Each `row_...` function
-makes one number per row out of that and of the number of true labels, and a metric is the mean of it. A
-ranking shorter than k is one whose last places are empty, and an empty place is a miss.
+`hits`, which of the predicted labels are true, is computed once. Each `row_...` function computes one number per row
+from it and from the number of true labels; a metric is the mean. Missing predictions are misses.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from treemax.inputs.labels import Targets
 
 
 def hits(targets: Targets, top_ids: Any) -> NDArray[np.bool_]:
-    """Which entries of `top_ids` (n rows of label ids, best first, -1 for none) are true labels of their row.
+    """Return which entries of `top_ids` (n rows of label ids, best first, -1 for none) are true labels of their row.
 
     >>> targets = Targets(np.array([0, 2, 3]), np.array([1, 4, 0], dtype=np.uint32))
     >>> hits(targets, [[4, 2], [1, -1]]).tolist()
@@ -30,7 +29,7 @@ def hits(targets: Targets, top_ids: Any) -> NDArray[np.bool_]:
     ids = true_ids(targets)
     if not ids.size or not ranking.size:
         return np.zeros(ranking.shape, dtype=bool)
-    # Row and id in one number: the true ones are sorted already, so that one search finds all.
+    # Row and id in one integer: the true ones are sorted, so one search finds all.
     stride = int(max(ids.max(), ranking.max())) + 2
     keys = np.repeat(np.arange(len(targets)) * stride, true_counts(targets)) + ids
     if (keys[1:] <= keys[:-1]).any():
@@ -41,7 +40,7 @@ def hits(targets: Targets, top_ids: Any) -> NDArray[np.bool_]:
 
 
 def check_ranking(top_ids: Any) -> NDArray[np.int64]:
-    """`top_ids` as an int64 matrix; refused when it is none or when a row names a label twice."""
+    """Validate `top_ids` and return it as an int64 matrix; labels must not repeat within a row."""
     ranking = np.asarray(top_ids)
     if ranking.ndim != 2 or (ranking.size and ranking.dtype.kind not in "iu"):
         raise ValueError(
@@ -59,48 +58,48 @@ def check_ranking(top_ids: Any) -> NDArray[np.int64]:
     if twice.any():
         row = int(np.argmax(twice.any(axis=1)))
         raise ValueError(
-            f"row {row} of top_labels names the same label twice; a ranking has each label once."
+            f"row {row} of top_labels has the same label twice; labels must not repeat within a row."
         )
     return ranking
 
 
 def true_counts(targets: Targets) -> NDArray[np.int64]:
-    """The number of true labels of each row."""
+    """Return the number of true labels of each row."""
     return np.diff(targets.indptr)
 
 
 def true_ids(targets: Targets) -> NDArray[np.int64]:
-    """The true label ids of all rows, one after the other (a slice of `Targets` shares its parent's)."""
+    """Return the true label ids of all rows, concatenated (a slice of `Targets` shares its parent's array)."""
     return targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
 
 
 def discounts(k: int) -> NDArray[np.float64]:
-    """What a hit at place 1, 2, ..., k counts in nDCG: 1 / log2(place + 1)."""
+    """Return the discounts of nDCG for the ranks 1, 2, ..., k: 1 / log2(rank + 1)."""
     return 1.0 / np.log2(np.arange(2, k + 2))
 
 
 def ideal_gain(counts: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """The DCG of a row whose first min(k, count) places are all hits; 1 where there is nothing to find."""
+    """Return the ideal DCG, with hits at the first min(k, count) ranks; 1 for rows without labels."""
     cumulative = np.concatenate(([1.0], np.cumsum(discounts(k))))
     return cumulative[np.minimum(counts, k)]
 
 
 def row_precision(found: NDArray[np.bool_], k: int) -> NDArray[np.float64]:
-    """The share of the k places that hold a true label."""
+    """Return the fraction of the first k ranks with a true label."""
     return found[:, :k].sum(axis=1) / k
 
 
 def row_recall(found: NDArray[np.bool_], counts: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """The share of the true labels that are among the k first; 0 where there are none."""
+    """Return the fraction of true labels among the first k; 0 for rows without labels."""
     return found[:, :k].sum(axis=1) / np.maximum(counts, 1)
 
 
 def row_ndcg(found: NDArray[np.bool_], counts: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """The discounted hits among the k first, divided by the most that this row's labels allow."""
+    """Return the DCG of the first k ranks, divided by the ideal DCG."""
     top = found[:, :k]
     return (top * discounts(top.shape[1])).sum(axis=1) / ideal_gain(counts, k)
 
 
 def row_error(found: NDArray[np.bool_], k: int) -> NDArray[np.float64]:
-    """1 where none of the k first labels is true, else 0."""
+    """Return 1 for rows without a true label among the first k, else 0."""
     return np.logical_not(found[:, :k].any(axis=1)).astype(np.float64)

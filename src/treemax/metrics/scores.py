@@ -1,4 +1,4 @@
-"""The accumulator: all ranking metrics over a stream, chunk by chunk."""
+"""Ranking metrics accumulated over a stream."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ DEFAULT_KS = (1, 3, 5)
 
 
 def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
-    """The different k, in order; refused unless whole and positive."""
+    """Validate `ks` and return the distinct values, sorted."""
     for k in ks:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise ValueError(f"k must be a whole number, 1 or more; got {k!r}.")
+            raise ValueError(f"k must be an integer, 1 or more; got {k!r}.")
     if not len(ks):
-        raise ValueError("ks is empty; name at least one k.")
+        raise ValueError("ks is empty; pass at least one k.")
     return tuple(sorted({int(k) for k in ks}))
 
 
 class Scores:
-    """Every ranking metric at every k of `ks`, accumulated over as many `update`s as it takes.
+    """Accumulator of every ranking metric at every k of `ks`; call `update` with each chunk.
 
-    Targets must hold *all* true labels, also those the model has never seen (`IdEncoder` sees to that):
-    leaving them out would hide misses. A ranking with fewer columns than k has misses in the missing places.
+    Targets must have *all* true labels, including those unknown to the model (see `IdEncoder`): omitting them would
+    hide misses. Missing columns of a ranking are misses.
     `label_counts` (by label id) and `n_train` of the training set add the propensity-scored metrics.
 
     >>> scores = Scores(ks=(1, 2))
@@ -118,12 +118,12 @@ class Scores:
         self.n_unseen += int(np.count_nonzero((counts > 0) & (known == 0)))
 
     def parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """All that was counted, as a JSON-able header and arrays, for `restore`."""
+        """Return the state as a JSON-serialisable header and arrays, for `restore`."""
         counts = {name: getattr(self, name) for name in ("n", "n_unlabelled", "n_unseen", "first_hits")}
         return {"sums": self._sums, **counts}, self._tallies.arrays()
 
     def restore(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Go on from what `parts` gave."""
+        """Restore the state of `parts`."""
         header = dict(header)
         self._sums = dict(header.pop("sums"))
         vars(self).update(header)
@@ -133,7 +133,7 @@ class Scores:
         self._sums[name] = self._sums.get(name, 0.0) + float(rows.sum())
 
     def result(self) -> dict[str, float]:
-        """The metrics so far, by name: "n", "P@1", "nDCG@5", ... as `docs/metrics.md` defines them."""
+        """Return the metrics so far by name: "n", "P@1", "nDCG@5", ... (defined in `docs/metrics.md`)."""
         if self.n == 0:
             raise ValueError("there is nothing to evaluate: no rows were given.")
         out: dict[str, float] = {"n": self.n, "n_unlabelled": self.n_unlabelled}
@@ -151,7 +151,7 @@ class Scores:
         return out
 
     def weighted(self, name: str, k: int, normalize: bool = True) -> float:
-        """PSP or PSnDCG at k: over the best attainable, or plain (the mean over the rows)."""
+        """Return PSP or PSnDCG at k, normalised by the best attainable value or the plain mean over rows."""
         total, best = self._sums[f"{name}@{k}"], self._sums[f"best {name}@{k}"]
         if not normalize:
             return total / self.n

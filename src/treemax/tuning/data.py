@@ -1,4 +1,4 @@
-"""The data of a search: rows held out for validation, and growing samples of the others to train on."""
+"""Data of a search: held-out rows for validation, and nested training samples."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from treemax.text.vectorizers import read_texts
 from treemax.tuning.spaces import Setting
 
 LEAST_ROWS = 20
-HELD_SHARE, HELD_OF_FEW, MOST_HELD = 0.1, 2000, 5000  # of few rows up to a fifth, so that 2,000 are held out
-STEP = 3  # each sample has so many times the rows of the one before
-LEAST_SAMPLE = 1000  # rows: a smaller sample says little
-FIRST_SAMPLE = 20_000  # the first one has at most about so many
-CACHE_SHARE = 0.25  # of the available memory, for texts that are vectorised already
+HELD_SHARE, HELD_OF_FEW, MOST_HELD = 0.1, 2000, 5000  # of small data up to a fifth, for 2,000 rows
+STEP = 3  # ratio of the sizes of consecutive samples
+LEAST_SAMPLE = 1000  # rows: smaller samples are not representative
+FIRST_SAMPLE = 20_000  # approximate limit of the smallest sample
+CACHE_SHARE = 0.25  # of the available memory, for vectorised texts
 
 
 class Vectorised(NamedTuple):
-    """The texts of a sample as rows, and what it took."""
+    """The features of the texts of a sample, the vectoriser and its time."""
 
     vectorizer: Any
     X: Any
@@ -36,7 +36,7 @@ class Vectorised(NamedTuple):
 
 
 def holds_texts(X: Any) -> bool:
-    """Whether X is a list of texts, and not a table of numbers."""
+    """Return whether X is a list of texts, not a table of numbers."""
     table = sp.issparse(X) or isinstance(X, SparseRows) or getattr(X, "ndim", 1) != 1
     if table or isinstance(X, str | bytes) or hasattr(X, "columns") or not hasattr(X, "__iter__"):
         return False
@@ -45,7 +45,7 @@ def holds_texts(X: Any) -> bool:
 
 
 class TuningData:
-    """X and y, split once: the same rows are held out for every setting, and samples are nested."""
+    """X and y with one split: all settings share the held-out rows, and samples are nested."""
 
     def __init__(self, X: Any, y: Any, random_state: int) -> None:
         self.X, self.y = X, y
@@ -62,7 +62,7 @@ class TuningData:
         if self.n_rows < LEAST_ROWS:
             raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
         if not len(self.labels.values):
-            raise ValueError("y has no labels at all: every row's label list is empty.")
+            raise ValueError("y has no labels: every label list is empty.")
         self._order = np.random.default_rng(random_state).permutation(self.n_rows)
         self._hold_out(0)
 
@@ -75,14 +75,14 @@ class TuningData:
         self._vectorised: OrderedDict[tuple[str, int], Vectorised] = OrderedDict()
 
     def fold(self, number: int) -> TuningData:
-        """The same data with other rows held out: fold 0 is that of the search, 1 to 4 share no row with it."""
+        """Return the data with another held-out fold: fold 0 is that of the search, 1 to 4 are disjoint from it."""
         twin = copy(self)
         twin._hold_out(number)
         return twin
 
     @property
     def n_train(self) -> int:
-        """Rows to train on, without those held out."""
+        """Number of training rows."""
         return len(self._others)
 
     @property
@@ -90,7 +90,7 @@ class TuningData:
         return self.labels.multi_label
 
     def index(self) -> tuple[LabelIndex, NDArray[np.int64]]:
-        """All labels, and how many rows have each."""
+        """Return the index of all labels and their numbers of rows."""
         index = LabelIndex()
         first, last = self.labels.indptr[0], self.labels.indptr[-1]
         dtype = None if self.labels.values.dtype == object else self.labels.values.dtype
@@ -98,28 +98,28 @@ class TuningData:
         return index, np.bincount(ids, minlength=len(index)).astype(np.int64)
 
     def sample(self, size: int) -> tuple[Any, RaggedLabels]:
-        """The first `size` training rows, or texts, of the shuffled order, in the order in which they came."""
+        """Return a random sample of `size` training rows or texts, in their original order."""
         return self._chosen(np.sort(self._others[:size]))
 
     def vectorised(self, setting: Setting, size: int) -> Vectorised:
-        """The texts of a sample as rows. Kept while there is memory, since many settings share a vectoriser."""
+        """Return the features of the texts of a sample; cached, because many settings share a vectoriser."""
         key = (Setting("", {}, setting.text, setting.text_parameters).key, size)
         if key not in self._vectorised:
             start = time.perf_counter()
             vectorizer = setting.vectorizer()
             X = vectorizer.fit_transform(self.sample(size)[0])
             self._vectorised[key] = Vectorised(vectorizer, X, time.perf_counter() - start)
-            self._make_room()
+            self._evict()
         self._vectorised.move_to_end(key)
         return self._vectorised[key]
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         limit = CACHE_SHARE * available_bytes()
         while len(self._vectorised) > 1 and sum(_size(kept.X) for kept in self._vectorised.values()) > limit:
             self._vectorised.popitem(last=False)
 
     def fingerprint(self) -> str:
-        """A hash of all rows and labels: a study goes on with the same data only."""
+        """Return a hash of all rows and labels, to resume a study only with the same data."""
         digest = hashlib.blake2b(digest_size=16)
         if self.texts is not None:
             for text in self.texts:
@@ -140,7 +140,7 @@ class TuningData:
         return digest.hexdigest()
 
     def _chosen(self, rows: NDArray[np.int64]) -> tuple[Any, RaggedLabels]:
-        """Rows, or texts, by their numbers in ascending order, and their labels."""
+        """Return the rows or texts with these sorted numbers, and their labels."""
         keep = np.zeros(self.n_rows, dtype=bool)
         keep[rows] = True
         labels = keep_labels(self.labels, keep)
@@ -151,7 +151,7 @@ class TuningData:
 
 
 def sample_sizes(n_rows: int) -> list[int]:
-    """The rows of each sample, smallest first: a ninth, a third and all; of many rows smaller shares before.
+    """Return the sizes of the samples, smallest first: a ninth, a third and all; for many rows also smaller ones.
 
     >>> sample_sizes(90_000), sample_sizes(6_000), sample_sizes(1_000)
     ([10000, 30000, 90000], [2000, 6000], [1000])

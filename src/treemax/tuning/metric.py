@@ -1,4 +1,4 @@
-"""What is maximised: a metric by its name."""
+"""The metric that a search maximises."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from treemax.inputs.labels import LabelIndex, RaggedLabels
 from treemax.metrics import IdEncoder, Scores
 
 NAMES = {"p": "P", "psp": "PSP", "ndcg": "nDCG", "macro-f1": "macro-F1", "micro-f1": "micro-F1"}
-OF_PREDICT = ("macro-F1", "micro-F1")  # without @k, of what `predict` answers
+OF_PREDICT = ("macro-F1", "micro-F1")  # without @k, of the labels of `predict`
 KEYS = {"macro-F1": "macro_F1", "micro-F1": "micro_F1"}  # in the results of `Scores`
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric to maximise; without k, of the labels that `predict` gives."""
+    """A metric to maximise; without k, of the labels of `predict`."""
 
     name: str
     k: int | None
@@ -29,7 +29,7 @@ class Metric:
 
 
 def parse_metric(text: str) -> Metric:
-    """A metric by its name, in upper or lower case.
+    """Parse the name of a metric, in upper or lower case.
 
     >>> str(parse_metric("ndcg@5")), str(parse_metric("Macro-F1"))
     ('nDCG@5', 'macro-F1')
@@ -48,12 +48,12 @@ def parse_metric(text: str) -> Metric:
 
 
 def default_metric(multi_label: bool) -> Metric:
-    """P@5 where rows have several labels, else P@1."""
+    """Return P@5 for multi-label data, else P@1."""
     return Metric("P", 5 if multi_label else 1)
 
 
 class Objective:
-    """Scores the answers of models."""
+    """Evaluation of models by a metric."""
 
     def __init__(
         self, metric: Metric, index: LabelIndex, label_counts: NDArray[np.int64], n_train: int
@@ -64,11 +64,11 @@ class Objective:
 
     @property
     def top(self) -> int:
-        """How many labels of a row are asked for."""
+        """Number of labels to predict per row."""
         return self.metric.k or 1
 
     def value(self, model: Any, X: Any, labels: RaggedLabels, top: Any) -> float:
-        """The metric of a model for rows with these labels; `top` is what its `predict_topk` gave for them."""
+        """Return the metric of a model for rows with these labels; `top` is its `predict_topk` for them."""
         ranking = self._encoder.ranking(top.labels)
         if self.metric.k is None and labels.multi_label:
             ranking = self._encoder.ranking(model.predict(X))

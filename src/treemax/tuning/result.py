@@ -1,4 +1,4 @@
-"""What a search gives: the model, and the table of what was tried."""
+"""The result of a search: the model and the table of trials."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from treemax.tuning.spaces import Setting
 
 DONE = "done"  # trained on all training rows, and within the limits
 ABOVE_LIMITS = "above the limits"
-INTERRUPTED, TOO_SLOW = "interrupted", "too slow"  # tried again when a search goes on
+INTERRUPTED, TOO_SLOW = "interrupted", "too slow"  # tried again when a search is resumed
 
 
 @dataclass
 class Record:
-    """A line of the table: what was tried, on how many rows, and what came out."""
+    """A line of the table: a setting, its training rows and its results."""
 
     setting: Setting
     status: str = "begun"
@@ -24,10 +24,10 @@ class Record:
     seconds: float = 0.0  # of the training on `rows`, vectorising included
     mb: float | None = None
     us: float | None = None
-    confirmed: float | None = None  # the metric on other rows held out
+    confirmed: float | None = None  # the metric on other held-out rows
 
     def line(self, number: int) -> dict[str, Any]:
-        """Plain values, for JSON and data frames."""
+        """Return the record as a dictionary, for JSON and data frames."""
         setting = self.setting
         return {
             "number": number,
@@ -46,7 +46,7 @@ class Record:
 
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> Record:
-        """The record back from its line."""
+        """Restore a record from its line."""
         setting = Setting(
             line["model"],
             _with_tuples(line["parameters"]),
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Orders records: by the rows they were trained on, then by the metric."""
+        """Sort key: the number of training rows, then the metric."""
         return self.rows, float("-inf") if self.value is None else self.value
 
 
@@ -73,11 +73,12 @@ class TuneResult:
     best : dict
         The line of `table` that it comes from.
     table : list of dict
-        What was tried, in order: `number`, `model`, `parameters` and `text_parameters` (what differs from the
-        defaults), `text` (the vectoriser), `status`, `value` (of the metric, on the rows held out), `confirmed` (the
-        same on other rows, for the settings that were compared at the end), `rows` (trained on), `seconds`, `mb` (of the file) and `us` (microseconds to answer a row). `pandas.DataFrame(table)` shows it.
+        The trials, in order: `number`, `model`, `parameters` and `text_parameters` (those that differ from the
+        defaults), `text` (the vectoriser), `status`, `value` (of the metric on the held-out rows), `confirmed` (the
+        same on other rows, for the settings in the final comparison), `rows` (trained on), `seconds`, `mb` (of the
+        file) and `us` (prediction time per row in microseconds). `pandas.DataFrame(table)` shows it.
     metric : str
-        What was maximised.
+        The metric that was maximised.
     refitted : bool
         Whether `model` was trained on all rows; if not, on `best["rows"]` of them.
     interrupted : bool
@@ -93,7 +94,7 @@ class TuneResult:
 
 
 def table_lines(table: list[dict[str, Any]], metric: str, most: int = 10) -> Iterator[str]:
-    """The best of what was tried as lines of text, best first."""
+    """Format the best trials as lines of text, best first."""
     records = map(Record.from_line, table)
     ordered = sorted(records, key=_order, reverse=True)
     yield f"{metric:>9} {'confirmed':>9} {'rows':>9} {'seconds':>8} {'MB':>8} {'us/row':>8}  setting"
@@ -106,7 +107,7 @@ def table_lines(table: list[dict[str, Any]], metric: str, most: int = 10) -> Ite
 
 
 def _order(record: Record) -> tuple[Any, ...]:
-    """Those that count before the others; of them, those compared at the end first."""
+    """Sort key: valid trials first, and among them those of the final comparison."""
     return record.status == DONE, -1.0 if record.confirmed is None else record.confirmed, record.rank
 
 

@@ -1,4 +1,4 @@
-"""The search: defaults first, then a few ideas, then proposals, all on growing samples of the rows."""
+"""Search over settings: defaults, then common improvements, then proposals, all on growing samples."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from treemax.tuning.study import Study, load_optuna
 from treemax.tuning.training import Trainer
 from treemax.tuning.watch import OutOfTime, Stopped, Watch
 
-REFIT = 1.2  # how much longer than expected training on all rows may take
+REFIT = 1.2  # safety factor of the expected time of training on all rows
 MOST_OF_BUDGET = 0.25  # for one training, once there is a model
-CHEAP = 0.015  # of the budget: smaller samples are left out while a training takes less than this,
+CHEAP = 0.015  # of the budget: smaller samples are skipped while training takes less than this,
 CHEAP_IDEA = 0.08  # and for an idea, less than this
-SLACK = 1.0  # second that any sample may take
+SLACK = 1.0  # second that training on any sample may take
 FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
 PROMISING = 0.9  # a model whose default has less than this share of the best default is not searched further
 MODELS_WITH_IDEAS = 2
 BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
-MOST_REPEATS = 20  # proposals in a row that were tried already, or do not fit, until the search ends
-MOST_REFITS = 3  # models trained on all rows, if they turn out too large
+MOST_REPEATS = 20  # consecutive proposals that are repeated or invalid, after which the search ends
+MOST_REFITS = 3  # models trained on all rows, if the first exceed the limits
 FINALISTS = (
-    3  # settings that are compared once more, with the best default, so that it is not luck that wins,
+    3  # settings compared again, with the best default, to avoid choosing by chance,
 )
-CLEARLY_WORSE = 3.0  # but for those that are so many standard errors behind,
-FOLDS = 4  # on so many other parts of the rows,
+CLEARLY_WORSE = 3.0  # except those that are this many standard errors behind,
+FOLDS = 4  # on this many other folds,
 FINAL_OF_BUDGET = 0.2  # in this share of the budget
 WARM_UP_ROWS = 300
 
 
 class Limits(NamedTuple):
-    """What a model may take at most: megabytes of its file, microseconds to answer a row."""
+    """Limits of a model: file size in megabytes, prediction time per row in microseconds."""
 
     mb: float | None
     us: float | None
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 
 @dataclass(eq=False)
 class Candidate:
-    """A setting under trial."""
+    """A setting on trial."""
 
     trial: Any
     record: Record
@@ -74,13 +74,12 @@ def tune(
     verbose: int = 1,
     report: Callable[[str], object] | None = None,
 ) -> TuneResult:
-    """Search over models and their settings by validation, and train the best on all rows.
+    """Search over models and settings by validation, and train the best on all rows.
 
-    The defaults of all models that suit the data are tried first, then a few changes that often help, then what
-    optuna's sampler proposes from what was tried. Settings are compared on growing samples of the rows, and only the best
-    third goes on to the next. A tenth of the rows, 5,000 at most, is held out for the comparison; at the end the three best
-    and the best default are compared once more, on other rows. Ctrl-C ends the search and gives the best so far. Needs the
-    extra `tune`.
+    The defaults of all applicable models are tried first, then a few changes that often help, then proposals of
+    optuna's sampler. Settings are compared on growing samples, and only the best third continues to the next. A tenth
+    of the rows, at most 5,000, is held out for the comparison; at the end the three best settings and the best default
+    are compared again on other rows. Ctrl-C ends the search and returns the best so far. Needs the extra `tune`.
 
     Parameters
     ----------
@@ -89,29 +88,29 @@ def tune(
     y : vector, list of label lists, or indicator matrix
         As in `fit`.
     minutes : float
-        For all of it: the search, and the training on all rows at the end.
+        Time budget, including training on all rows at the end.
     metric : str or None
-        What is maximised: "P@k", "PSP@k", "nDCG@k" with a number for k, "macro-F1" or "micro-F1" (of what `predict`
-        answers; with @k, of the k best labels). None is "P@1", and "P@5" where rows have several labels.
+        The metric to maximise: "P@k", "PSP@k", "nDCG@k" with a number for k, "macro-F1" or "micro-F1" (of the labels
+        of `predict`; with @k, of the top k). None is "P@1", and "P@5" for multi-label data.
     models : list of str or None
-        Names as in `treemax.MODELS`. None is all that suit the data, without baselines.
+        Names as in `treemax.MODELS`. None is all models applicable to the data, without baselines.
     max_mb : float or None
         Limit on the size of the model file, in megabytes.
     max_us : float or None
-        Limit on the time to answer a row, in microseconds, when many are asked for at once; with texts that
-        includes the vectoriser.
+        Limit on the prediction time per row in microseconds, for many rows at once; with texts, including the
+        vectoriser.
     max_trials : int or None
-        Settings to try at most in this call.
+        Maximum number of settings to try in this call.
     n_jobs : int or None
         Threads of each model, -1 for all cores.
     random_state : int
         Seed of the split, of the models and of the proposals.
     study : path or None
-        A file that keeps what was tried. If it is there, the search goes on from it; one of other data is refused.
+        A file for the trials. If it exists, the search resumes from it; raises if it is of other data.
     verbose : int
-        0 for silence, 1 for a line whenever a better setting is found, 2 for a line about every setting.
+        0 is silent, 1 prints a line for each better setting, 2 for every setting.
     report : callable or None
-        Gets the lines in place of `print`.
+        Called with each line instead of `print`.
 
     Returns
     -------
@@ -153,7 +152,7 @@ def tune(
 
 
 class Search:
-    """One search: what it works on, and how it stands."""
+    """A search and its state."""
 
     def __init__(
         self, trainer: Trainer, study: Study, watch: Watch, models: list[str], limits: Limits,
@@ -163,24 +162,24 @@ class Search:
         self.study, self.watch, self.models, self.limits = study, watch, models, limits
         self.report, self.verbose = report, verbose
         self.tried = {r.setting.key for r in study.records if r.status not in (INTERRUPTED, TOO_SLOW)}
-        self.kept: tuple[Record, Any] | None = None  # the best so far and its model, if it is of this call
+        self.kept: tuple[Record, Any] | None = None  # the best so far and its model, if trained in this call
         self._open: list[Candidate] = []
         self._trials_left: float = float("inf")
 
-    # --- what is tried ----------------------------------------------------------------------------------
+    # --- trials -----------------------------------------------------------------------------------------
 
     def run(self, max_trials: int | None) -> None:
-        """Try settings until the time, the trials or the settings are used up, or Ctrl-C."""
+        """Try settings until the time, the trials or the settings are exhausted, or Ctrl-C."""
         self._trials_left = float("inf") if max_trials is None else max_trials
         with suppress(Stopped):
             self._try_defaults()
             self._try_ideas()
             self._try_proposals()
-        for candidate in [*self._open]:  # more than one is open when Ctrl-C comes among the defaults
+        for candidate in [*self._open]:  # several are open if Ctrl-C interrupts the defaults
             self._close(candidate, INTERRUPTED)
 
     def _try_defaults(self) -> None:
-        """All defaults on the first sample; then on the others, the fastest first."""
+        """Try all defaults on the first sample, then on the others, fastest first."""
         for model in self.models:
             candidate = self._begin(Setting(model, {}, None if self.data.texts is None else "tfidf"))
             if candidate is not None:
@@ -194,7 +193,7 @@ class Search:
                 self._climb(candidate, 1, stop_early=False)
 
     def _try_ideas(self) -> None:
-        """Changes that often help, to the best settings of the models with the best defaults, the fastest first."""
+        """Try changes that often help on the models with the best defaults, fastest first."""
         defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
         promising = [default for default in defaults if self._is_promising(default.setting.model)]
         best = sorted(promising, key=_rank, reverse=True)[:MODELS_WITH_IDEAS]
@@ -204,13 +203,13 @@ class Search:
                 self._try(change(max(same, key=_rank, default=default).setting), idea=True)
 
     def _try_proposals(self) -> None:
-        """Neighbours of the best settings and proposals of the sampler, in turns."""
+        """Alternate between neighbours of the best settings and proposals of the sampler."""
         repeats, number = 0, len(self.study.records)
         while repeats < MOST_REPEATS and self._trials_left > 0 and self._time_left():
             number += 1
             random = np.random.default_rng((self.trainer.random_state, number))
             best = sorted(self._counting(), key=_rank, reverse=True)[:BEST_TO_CHANGE]
-            if not best:  # none is within the limits: those nearest to them
+            if not best:  # none is within the limits: the nearest to them
                 measured = (record for record in self.study.records if record.mb is not None)
                 best = sorted(measured, key=self._excess)[:BEST_TO_CHANGE]
             changed = None
@@ -219,9 +218,9 @@ class Search:
             repeats = 0 if self._try(changed) else repeats + 1
 
     def _try(self, setting: Setting | None, idea: bool = False) -> bool:
-        """Try a setting, or one that the sampler proposes; False if it was tried before, or does not fit.
+        """Try a setting, or a proposal of the sampler; return False if it was tried before or is invalid.
 
-        Ideas are not stopped early: bigrams, for one, may need more rows than a sample has.
+        Ideas are not stopped early: bigrams, for example, may need more rows than a sample has.
         """
         candidate = self._begin(setting)
         if candidate is None:
@@ -246,7 +245,7 @@ class Search:
         return candidate
 
     def _is_promising(self, model: str) -> bool:
-        """Whether the default of a model is near the best default, or above a limit, so that other settings may win."""
+        """Return whether the default of a model is near the best default, or exceeds a limit."""
         defaults = {r.setting.model: r for r in self.study.records if r.setting.is_default}
         best = max((r.value or 0.0 for r in defaults.values() if r.status == DONE), default=0.0)
         own = defaults.get(model)
@@ -257,7 +256,7 @@ class Search:
     # --- one setting ------------------------------------------------------------------------------------
 
     def _climb(self, candidate: Candidate, first: int, stop_early: bool) -> None:
-        """Train on one sample after the other while the candidate is good enough and there is time."""
+        """Train on increasing samples while the candidate is competitive and there is time."""
         for sample in range(first, len(self.data.sizes)):
             size = self.data.sizes[sample]
             if candidate in self._open and self._expected(candidate, size) > self._time_for(size):
@@ -266,26 +265,26 @@ class Search:
                 self._train(candidate, sample, stop_early)
 
     def _first_sample(self, candidate: Candidate, share: float) -> int:
-        """The largest sample that takes no more than a share of the budget, since samples say less than all rows."""
+        """Return the largest sample that takes at most a share of the budget."""
         expected = [self._expected(candidate, size) for size in self.data.sizes]
         cheap = [i for i, seconds in enumerate(expected) if 0 < seconds <= share * self.watch.seconds]
         return max(cheap, default=0)
 
     def _compile(self, setting: Setting) -> None:
-        """Train on a few rows: kernels that a machine has not compiled yet must not count as time of training."""
+        """Train on a few rows, so that compilation does not count as training time."""
         with suppress(OutOfTime, ValueError, MemoryError):
             rows = min(WARM_UP_ROWS, self.data.n_train)
             self.watch.run(lambda: self.trainer.fitted(setting, rows), self.watch.remaining)
 
     def _train(self, candidate: Candidate, sample: int, stop_early: bool) -> None:
-        """Train and measure on one sample, and close the candidate if it goes no further."""
+        """Train and evaluate on one sample, and close the candidate if it does not continue."""
         size, record = self.data.sizes[sample], candidate.record
         try:
             fitted = self.watch.run(lambda: self.trainer.fitted(record.setting, size), self._time_for(size))
         except OutOfTime:
             self._close(candidate, TOO_SLOW)
             return
-        except Exception as error:  # whatever is wrong with one setting must not end the search
+        except Exception as error:  # an error of one setting must not end the search
             self._close(candidate, f"failed: {type(error).__name__}: {error}"[:300])
             return
         candidate.runs.append((size, fitted.seconds))
@@ -315,7 +314,7 @@ class Search:
         else:
             better = record.rank > self.kept[0].rank
         if better:
-            self.kept = replace(record), model  # as it stands now: the next sample changes the record
+            self.kept = replace(record), model  # a copy: the next sample changes the record
             if self.verbose == 1:
                 self.report(self._described(record))
 
@@ -329,38 +328,38 @@ class Search:
     # --- limits and time --------------------------------------------------------------------------------
 
     def _excess(self, record: Record) -> float:
-        """How far a record is above the limits, relative to them; 0 if it is within."""
+        """Return by how much a record exceeds the limits, relative to them; 0 if it does not."""
         grows = self.data.n_rows / self.data.n_train if record.rows == self.data.n_train else 1.0
         pairs = ((record.mb, self.limits.mb, grows), (record.us, self.limits.us, 1.0))
         return max([0.0, *(have * more / limit - 1 for have, limit, more in pairs if have and limit)])
 
     def _counting(self) -> list[Record]:
-        """Records that may win: trained on all training rows, and within the limits of this call."""
+        """Return the eligible records: trained on all training rows, and within the limits of this call."""
         records = (r for r in self.study.records if r.value is not None and r.rows == self.data.n_train)
         return [record for record in records if self._excess(record) <= 0]
 
     def _reserve(self) -> float:
-        """Seconds to leave for the comparison at the end, and for training the best on all rows."""
+        """Return the seconds to reserve for the final comparison and for training the best on all rows."""
         best = max(self._counting(), key=_rank, default=None)
         if best is None:
             return 0.0
         fold, share = REFIT * (FINALISTS + 1) * best.seconds, FINAL_OF_BUDGET * self.watch.seconds
         comparison = (
             min(FOLDS * fold, share) if fold < share else 0.0
-        )  # where not even one fold fits, there is none
+        )  # no folds if not even one fits
         return comparison + REFIT * best.seconds * self.data.n_rows / self.data.n_train
 
     def _time_for(self, size: int) -> float:
-        """Seconds that training on a sample may take: its share of what training on all rows may take."""
+        """Return the time limit of training on a sample: its share of the limit for all rows."""
         remaining = self.watch.remaining
-        most = remaining / (1 + REFIT * self.data.n_rows / self.data.n_train)  # the best is trained once more
+        most = remaining / (1 + REFIT * self.data.n_rows / self.data.n_train)  # the best is trained again
         if self._counting():
             most = min(most, MOST_OF_BUDGET * self.watch.seconds)
         share = most if size == self.data.n_train else most * size / self.data.n_train + SLACK
         return min(remaining - self._reserve(), share)
 
     def _expected(self, candidate: Candidate, size: int) -> float:
-        """Seconds that training on a sample is expected to take; 0 if nothing is known."""
+        """Return the expected seconds of training on a sample; 0 if unknown."""
         if not candidate.runs:
             setting = candidate.record.setting
             same = [r for r in self.study.records if r.setting.model == setting.model and r.rows]
@@ -380,14 +379,14 @@ class Search:
     # --- the end ----------------------------------------------------------------------------------------
 
     def result(self) -> TuneResult:
-        """The best setting, trained on all rows unless Ctrl-C came before."""
+        """Return the best setting, trained on all rows unless interrupted."""
         interrupted = self.watch.stopped
         best = sorted(self._counting(), key=_rank, reverse=True)
         if not best and self.kept is None:
-            self._refuse()
+            self._raise_no_model()
         found = None
         if best and (self.kept is None or not interrupted):
-            self.watch.stopped = False  # another Ctrl-C ends this, too
+            self.watch.stopped = False  # another Ctrl-C ends this too
             with suppress(Stopped):
                 found = self._refitted(best if interrupted else self._confirmed(best))
             interrupted = interrupted or self.watch.stopped
@@ -406,9 +405,9 @@ class Search:
         return TuneResult(model, line, table, str(self.metric), refitted, interrupted)
 
     def _confirmed(self, best: list[Record]) -> list[Record]:
-        """The settings, best first, after the best were compared once more on other rows held out.
+        """Return the settings, best first, after comparing the best again on other held-out rows.
 
-        With many settings tried, the first is often the luckiest: it must also be the best where it was not chosen.
+        With many trials the first is often best by chance, so it is checked on rows that did not select it.
         """
         finalists = self._finalists(best)
         slowest = max(record.seconds for record in finalists)
@@ -417,7 +416,7 @@ class Search:
             FINAL_OF_BUDGET * self.watch.seconds, self.watch.remaining - last_training
         )
         values: list[list[float]] = []
-        with suppress(OutOfTime, ValueError, MemoryError):  # then the folds before have to do
+        with suppress(OutOfTime, ValueError, MemoryError):  # then use the folds so far
             for fold in range(1, FOLDS + 1) if len(finalists) > 1 else ():
                 if self.watch.elapsed + REFIT * sum(record.seconds for record in finalists) > end:
                     break
@@ -433,17 +432,17 @@ class Search:
         return finalists + [record for record in best if record not in finalists]
 
     def _finalists(self, best: list[Record]) -> list[Record]:
-        """The best settings and the best default, of those that are not clearly worse than the first."""
+        """Return the best settings and the best default, without those clearly worse than the first."""
         defaults = [record for record in best if record.setting.is_default]
         known = {record.setting.key: record for record in (*best[:FINALISTS], *defaults[:1])}
         top = min(max(best[0].value or 0.0, 0.0), 1.0)
         error = math.sqrt(
             top * (1.0 - top) / len(self.data.held)
-        )  # the most that the mean of shares can have
+        )  # the largest possible for a mean of fractions
         return [record for record in known.values() if (record.value or 0.0) >= top - CLEARLY_WORSE * error]
 
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
-        """The best setting with a model of all rows within the limits; None if the one that is kept has to do."""
+        """Return the best setting and its model of all rows within the limits; None to use the model kept."""
         for record in best[:MOST_REFITS]:
             try:
                 train = partial(self.trainer.fitted_on_all, record.setting, min(self.verbose, 1))
@@ -458,8 +457,8 @@ class Search:
             raise ValueError(f"Trained on all rows, the best models are above max_mb={self.limits.mb}.")
         return None
 
-    def _refuse(self) -> None:
-        """Say why there is no model."""
+    def _raise_no_model(self) -> None:
+        """Raise the reason why there is no model."""
         if self.watch.stopped:
             raise KeyboardInterrupt("interrupted before there was a model")
         records = self.study.records
@@ -468,12 +467,12 @@ class Search:
             mb, us = min(r.mb or 0.0 for r in measured), min(r.us or 0.0 for r in measured)
             raise ValueError(
                 f"No setting was within the limits (max_mb={self.limits.mb}, max_us={self.limits.us}): the smallest "
-                f"file had {mb:.2f} MB, the fastest answers took {us:.1f} us a row."
+                f"file had {mb:.2f} MB, the fastest prediction took {us:.1f} us per row."
             )
         failed = [record for record in records if record.status.startswith("failed")]
         if failed:
             raise ValueError(f"All settings failed; the first, {failed[0].setting}: {failed[0].status}.")
-        raise ValueError(f"No setting could be trained in {self.watch.seconds / 60:g} minutes: give it more.")
+        raise ValueError(f"No setting could be trained in {self.watch.seconds / 60:g} minutes: increase minutes.")
 
 
 def _rank(record: Record) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""What is searched: the models, their parameters and the values of each."""
+"""The search space: models, their parameters and values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treemax.text.vectorizers import HashingText, TfidfText
 
 Space = dict[str, tuple[Any, ...]]
 
-# The values to try of each parameter. The default is always among them and need not be written.
+# Values to try for each parameter. The default is always included.
 SPACES: dict[str, Space] = {
     "label-tree": {
         "n_trees": (1, 2, 3, 5, 8),
@@ -89,7 +89,7 @@ TEXT_SPACES: dict[str, Space] = {
     },
 }
 
-# Changes that often help. They are tried before the search proper, each together with those that helped before.
+# Changes that often help. They are tried before the proposals, each together with those that helped before.
 FIRST_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
     "label-tree": ({"n_trees": 3}, {"n_trees": 8}),
     "one-vs-all": ({"passes": 12},),
@@ -104,7 +104,7 @@ FIRST_TEXT_IDEAS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hashing", {"char_ngram_range": (4, 4), "bits": 20}),
 )
 
-# The same where the default is above a limit.
+# The same if the default exceeds a limit.
 SMALLER_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
     "label-tree": (
         {"precision": "int8"},
@@ -117,12 +117,12 @@ SMALLER_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 VECTORIZERS: dict[str, type[BaseEstimator]] = {"tfidf": TfidfText, "hashing": HashingText}
-DENSE_ONLY = ("softmax-tree", "softmax-forest")  # over sparse rows they take far longer than the others
+DENSE_ONLY = ("softmax-tree", "softmax-forest")  # much slower than the others on sparse rows
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of the search: a model, for texts a vectoriser, and what differs from their defaults."""
+    """A point of the search space: a model, a vectoriser for texts, and the parameters that differ from defaults."""
 
     model: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The same for equal settings, also after a way through JSON."""
+        """Equal for equal settings, also after a round trip through JSON."""
         parts = (self.model, self.parameters, self.text, self.text_parameters)
         return json.dumps(parts, sort_keys=True)
 
@@ -146,12 +146,12 @@ class Setting:
         return " ".join(words)
 
     def estimator(self, **common: Any) -> Any:
-        """The untrained model; of the `common` parameters it gets those that it has."""
+        """Return the unfitted model, with those of the `common` parameters that it has."""
         made = MODELS[self.model](**self.parameters)
         return made.set_params(**{name: common[name] for name in common.keys() & made.get_params().keys()})
 
     def vectorizer(self) -> Any:
-        """The unfitted vectoriser of texts."""
+        """Return the unfitted vectoriser."""
         assert self.text is not None
         return VECTORIZERS[self.text](**self.text_parameters)
 
@@ -161,18 +161,18 @@ def _assignments(parameters: Mapping[str, Any]) -> Iterable[str]:
 
 
 def applicable(names: Iterable[str] | None, rows: Rows | None, multi_label: bool) -> list[str]:
-    """The models to search: those named, or all that suit the data; `rows` is None for texts."""
+    """Return the models to search: those named, or all applicable to the data; `rows` is None for texts."""
     if names is not None:
         chosen = list(dict.fromkeys(names))
         unknown = [name for name in chosen if name not in MODELS]
         if unknown or not chosen:
             raise ValueError(
-                f"models: there is no {', '.join(unknown) or 'name'}; known are {', '.join(MODELS)}."
+                f"models: unknown model {', '.join(unknown) or '(none)'}; choose from {', '.join(MODELS)}."
             )
         unfit = [name for name in chosen if multi_label and MODELS[name].ONE_LABEL_ONLY]
         if unfit:
             raise ValueError(
-                f"models: {', '.join(unfit)} take one label a row, and y is multi-label; leave them out."
+                f"models: {', '.join(unfit)} support one label per row, but y is multi-label; remove them."
             )
         return chosen
     sparse = rows is None or isinstance(rows, SparseRows)
@@ -184,7 +184,7 @@ def applicable(names: Iterable[str] | None, rows: Rows | None, multi_label: bool
 
 
 def choices(kind: type, space: Space) -> Space:
-    """A space with the default of each parameter first."""
+    """Return a space with the default of each parameter first."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
     return {
         name: (defaults[name], *(value for value in values if value != defaults[name]))
@@ -193,7 +193,7 @@ def choices(kind: type, space: Space) -> Space:
 
 
 def suggest(trial: Any, models: list[str], texts: bool) -> Setting:
-    """The setting of an optuna trial."""
+    """Return the setting of an optuna trial."""
     model = trial.suggest_categorical("model", models)
     parameters = _suggest(trial, model, choices(MODELS[model], SPACES.get(model, {})))
     if not texts:
@@ -205,7 +205,7 @@ def suggest(trial: Any, models: list[str], texts: bool) -> Setting:
 
 
 def _suggest(trial: Any, prefix: str, space: Space) -> dict[str, Any]:
-    """What differs from the defaults among the suggested values."""
+    """Return the suggested values that differ from the defaults."""
     found = {}
     for name, values in space.items():
         stored = {_stored(value): value for value in values}
@@ -216,7 +216,7 @@ def _suggest(trial: Any, prefix: str, space: Space) -> dict[str, Any]:
 
 
 def as_trial(setting: Setting) -> dict[str, Any]:
-    """The values of an optuna trial that `suggest` makes this setting of."""
+    """Return the values of an optuna trial for this setting, the inverse of `suggest`."""
     values: dict[str, Any] = {"model": setting.model}
     parts = [(setting.model, MODELS[setting.model], SPACES.get(setting.model, {}), setting.parameters)]
     if setting.text is not None:
@@ -235,19 +235,19 @@ def as_trial(setting: Setting) -> dict[str, Any]:
 
 
 def _stored(value: Any) -> Any:
-    """A value as optuna stores it, which has no tuples."""
+    """Return a value as optuna stores it, without tuples."""
     return str(value) if isinstance(value, tuple) else value
 
 
 def first_ideas(setting: Setting, smaller: bool) -> list[Callable[[Setting], Setting]]:
-    """Changes to try on the model of this setting, each to be made to the best setting there is by then."""
+    """Return changes to try on the model of this setting, each applied to the best setting at that time."""
     shrinking = SMALLER_IDEAS.get(setting.model, ()) if smaller else ()
     of_model = FIRST_IDEAS.get(setting.model, ())
     of_text = FIRST_TEXT_IDEAS if setting.text is not None else ()
     return [
         *(partial(_with_parameters, change=change) for change in (*shrinking, *of_model[:1])),
         *(partial(_with_text, kind=kind, change=change) for kind, change in of_text),
-        *(partial(_with_parameters, change=change) for change in of_model[1:]),  # they take longer
+        *(partial(_with_parameters, change=change) for change in of_model[1:]),  # slower ones last
     ]
 
 
@@ -261,7 +261,7 @@ def _with_text(setting: Setting, kind: str, change: dict[str, Any]) -> Setting:
 
 
 def neighbour(setting: Setting, random: np.random.Generator) -> Setting:
-    """The setting with one or two parameters changed at random, of the model or of the vectoriser."""
+    """Return the setting with one or two parameters of the model or the vectoriser changed at random."""
     for _ in range(random.integers(1, 3)):
         places = [(name, values, False) for name, values in SPACES.get(setting.model, {}).items()]
         if setting.text is not None:
@@ -281,7 +281,7 @@ def neighbour(setting: Setting, random: np.random.Generator) -> Setting:
 
 
 def distance(one: Setting, other: Setting) -> int:
-    """How many parameters differ."""
+    """Return the number of parameters that differ."""
     pairs = ((one.parameters, other.parameters), (one.text_parameters, other.text_parameters))
     differ = sum(a.get(name) != b.get(name) for a, b in pairs for name in {*a, *b})
     return differ + (one.text != other.text)

@@ -1,4 +1,4 @@
-"""The optuna study behind a search: proposes settings, stops poor ones early, and can be kept in a file."""
+"""The optuna study of a search: proposes settings, stops poor ones early, and can be stored in a file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from treemax.tuning.result import DONE, INTERRUPTED, Record
 from treemax.tuning.spaces import Setting, as_trial, suggest
 
 NAME = "treemax"
-RANDOM_TRIALS = 5  # before the sampler learns from what was tried
+RANDOM_TRIALS = 5  # before the sampler uses the trials
 
 
 def load_optuna() -> Any:
-    """The package, or an error that says how to install it."""
+    """Import optuna, or raise with the command to install it."""
     return imported("optuna", "tune", "tune")
 
 
 class Study:
-    """Proposes settings by optuna's tree-structured Parzen estimator, and stops them by successive halving."""
+    """Proposals by optuna's tree-structured Parzen estimator, and early stopping by successive halving."""
 
     def __init__(
         self, path: AnyPath | None, facts: dict[str, Any], models: list[str], texts: bool, random_state: int
@@ -43,11 +43,11 @@ class Study:
 
     @property
     def records(self) -> list[Record]:
-        """What was tried, in the order in which it was begun."""
+        """The trials, in order of start."""
         return [record for _, record in sorted(self._records.items(), key=lambda item: item[0])]
 
     def propose(self, setting: Setting | None = None) -> tuple[Any, Setting]:
-        """A trial and its setting: the one given, or one that what was tried so far suggests."""
+        """Return a trial and its setting: the given one, or a proposal of the sampler."""
         with self._quiet():
             if setting is not None:
                 self._study.enqueue_trial(as_trial(setting))
@@ -55,7 +55,7 @@ class Study:
             return trial, suggest(trial, self._models, self._texts)
 
     def falls_behind(self, trial: Any, value: float, sample: int) -> bool:
-        """Whether a value on a sample (0 is the smallest) is not among the best third of those on this sample."""
+        """Return whether a value is not among the best third on this sample (0 is the smallest sample)."""
         with self._quiet():
             trial.report(value, sample)
             trials = self._study.get_trials(deepcopy=False)
@@ -65,19 +65,19 @@ class Study:
         return value < sorted(values, reverse=True)[max(len(values) // STEP, 1) - 1]
 
     def close(self, trial: Any, record: Record, excess: float) -> None:
-        """Enter what came out; `excess` is how far it is above the limits, relative to them."""
+        """Store the result; `excess` is by how much it exceeds the limits, relative to them."""
         states = self._optuna.trial.TrialState
         with self._quiet():
             trial.set_user_attr("record", json.dumps(record.line(trial.number)))
             trial.set_constraint("excess", excess)
             if record.status == DONE:
                 self._study.tell(trial, record.value)
-            else:  # what failed is PRUNED, too: the sampler learns from it, and not from what has the state FAIL
+            else:  # failures are PRUNED too: the sampler uses them, but not trials with the state FAIL
                 self._study.tell(trial, state=states.FAIL if record.status == INTERRUPTED else states.PRUNED)
         self._records[trial.number] = record
 
     def drop(self, trial: Any) -> None:
-        """Forget a proposal that was not tried."""
+        """Discard a proposal that was not tried."""
         with self._quiet():
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
 
@@ -94,7 +94,7 @@ class Study:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not the study of a search ({error}).") from None
         unfinished = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING
-        for trial in study.get_trials(deepcopy=False, states=unfinished):  # of a process that was killed
+        for trial in study.get_trials(deepcopy=False, states=unfinished):  # from a killed process
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.sampler = optuna.samplers.TPESampler(
             seed=random_state + len(study.trials), n_startup_trials=RANDOM_TRIALS
@@ -102,20 +102,20 @@ class Study:
         return study
 
     def _check(self, path: AnyPath | None, facts: dict[str, Any]) -> None:
-        """Refuse a study of another search."""
+        """Raise for the study of another search."""
         known = self._study.user_attrs
         for name, value in facts.items():
             if known.get(name, value) != value:
                 raise ValueError(
                     f"{path} is the study of a search with other {name} ({known[name]!r:.80}, now {value!r:.80}): "
-                    "name another file, or delete this one."
+                    "use another file, or delete this one."
                 )
             if name not in known:
                 self._study.set_user_attr(name, value)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Without the messages of optuna, which are for those who call it themselves."""
+        """Silence the messages of optuna."""
         logging = self._optuna.logging
         before = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)
@@ -128,5 +128,5 @@ class Study:
 
 
 def study_exists(path: AnyPath) -> bool:
-    """Whether there is a study in this file."""
+    """Return whether the file has a study."""
     return Path(path).exists() and Path(path).stat().st_size > 0

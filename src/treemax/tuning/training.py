@@ -1,4 +1,4 @@
-"""One training of a search: a model on a sample of the rows, measured on the rows held out."""
+"""Train a setting on a sample, and evaluate it on the held-out rows."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from treemax.tuning.data import TuningData
 from treemax.tuning.metric import Objective
 from treemax.tuning.spaces import Setting
 
-TIMED = 3  # times that answers are timed,
-TIMED_SECONDS = 0.3  # or fewer if they take longer than this
+TIMED = 3  # repetitions of the prediction time,
+TIMED_SECONDS = 0.3  # fewer if they take longer than this
 
 
 MOST_MEMORY = 0.5  # of what is available, for one training
 
 
 class Fitted(NamedTuple):
-    """A trained model, and what it took and reached."""
+    """A trained model, its cost and its metric."""
 
     model: Any
     seconds: float  # of training, vectorising included
     value: float
     mb: float
-    us: float  # microseconds to answer a row
+    us: float  # prediction time per row
 
 
 class Trainer:
-    """Trains settings on the data of a search, and measures them."""
+    """Training and evaluation of settings on the data of a search."""
 
     def __init__(self, data: TuningData, objective: Objective, n_jobs: int | None, random_state: int) -> None:
         self.data, self.objective = data, objective
         self.n_jobs, self.random_state = n_jobs, random_state
 
     def fitted(self, setting: Setting, size: int) -> Fitted:
-        """A model trained on a sample of this size."""
+        """Return a model trained on a sample of this size."""
         estimator = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=0)
         X, labels, vectorizer, seconds = *self.data.sample(size), None, 0.0
         if setting.text is not None:
@@ -54,20 +54,20 @@ class Trainer:
         return Fitted(model, seconds, value, saved_bytes(model) / 1e6, us)
 
     def fold(self, number: int) -> Trainer:
-        """The same with other rows held out."""
+        """Return the trainer with another held-out fold."""
         return Trainer(self.data.fold(number), self.objective, self.n_jobs, self.random_state)
 
     def fitted_on_all(self, setting: Setting, verbose: int) -> Any:
-        """The model of a setting trained on all rows, as a caller would train it."""
+        """Return the model of a setting trained on all rows."""
         model = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=verbose)
         if setting.text is not None:
             model = TextModel(setting.vectorizer(), model)
         return model.fit(self.data.X, self.data.y)
 
     def _timed(self, model: Any) -> tuple[Any, float]:
-        """The best labels of the rows held out, and the microseconds a row; the best of a few times."""
+        """Return the top labels of the held-out rows, and the fastest time per row in microseconds."""
         X, k = self.data.held_X, self.objective.top
-        model.predict_topk(X[:1], k)  # compiles what is not compiled yet
+        model.predict_topk(X[:1], k)  # compile first
         times: list[float] = []
         begun = time.perf_counter()
         while len(times) < TIMED and time.perf_counter() - begun < TIMED_SECONDS:
@@ -79,7 +79,7 @@ class Trainer:
 
 @contextmanager
 def _limited_memory(estimator: Any) -> Iterator[None]:
-    """Half of the memory for models that have a limit: filling all of it takes longer than it is worth."""
+    """Limit models with a memory limit to half of the memory: filling all of it is slow and gains little."""
     if not hasattr(estimator, "max_memory"):
         yield
         return

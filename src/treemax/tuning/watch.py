@@ -1,4 +1,4 @@
-"""Time and Ctrl-C during a search: a trial that takes too long is ended, and Ctrl-C ends the search."""
+"""Time limits of trials, and Ctrl-C to end a search."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any, TypeVar
 from treemax.parallel.threads import interruptible
 
 Answer = TypeVar("Answer")
-AGAIN = 1.0  # seconds after which a trial that did not hear is interrupted again
+AGAIN = 1.0  # seconds after which a trial is interrupted again if it ignored the first
 
 
 class OutOfTime(Exception):
-    """A trial was ended because its time was over."""
+    """A trial exceeded its time limit."""
 
 
 class Stopped(BaseException):
-    """Ctrl-C: the search is to end. Not an error, as `KeyboardInterrupt` is none."""
+    """Ctrl-C ends the search. Like `KeyboardInterrupt`, not an `Exception`."""
 
 
 class Watch:
     """The clock of a search, used as a context manager.
 
-    `run` does a piece of work that a timer or Ctrl-C may end. Outside of it Ctrl-C is only noted, so that nothing is
-    left half written, and `stopped` says so; a second Ctrl-C ends everything at once. Only the main thread hears of
-    Ctrl-C and can be interrupted; elsewhere work goes on to its end.
+    `run` calls a function that a timer or Ctrl-C may interrupt. Outside it Ctrl-C only sets `stopped`, so that nothing
+    is left half written; a second Ctrl-C interrupts immediately. Only the main thread receives Ctrl-C and can be
+    interrupted; other threads run to completion.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Watch:
         self._start = time.monotonic()
         self._lock = threading.Lock()
         self._working = False
-        self._alarm_rang = False  # and the handler has not been called yet
+        self._alarm_rang = False  # until the handler is called
         self._over_time = False
         self._in_main = threading.current_thread() is threading.main_thread()
         self._handler: Any = None
@@ -61,7 +61,7 @@ class Watch:
         return self.seconds - self.elapsed
 
     def run(self, work: Callable[[], Answer], limit: float | None = None) -> Answer:
-        """What `work` gives; raises `OutOfTime` after `limit` seconds, and `Stopped` after Ctrl-C."""
+        """Return the result of `work`; raises `OutOfTime` after `limit` seconds, and `Stopped` after Ctrl-C."""
         if self.stopped:
             raise Stopped
         done = threading.Event()
@@ -84,7 +84,7 @@ class Watch:
                 done.set()
 
     def _alarm(self, limit: float, done: threading.Event) -> None:
-        """Interrupt the main thread after `limit` seconds, and again where an exception was lost in a callback."""
+        """Interrupt the main thread after `limit` seconds, and again if the exception was lost in a callback."""
         wait = max(limit, 0.0)
         while not done.wait(wait):
             with self._lock:
@@ -94,7 +94,7 @@ class Watch:
             wait = AGAIN
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        """The handler of both; Python calls it in the main thread, between two of its instructions."""
+        """Handle the timer and Ctrl-C; Python calls it in the main thread between two instructions."""
         if self._alarm_rang:
             self._alarm_rang = False
             if self._working:

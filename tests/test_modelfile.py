@@ -319,7 +319,7 @@ def test_parts_within_parts_without_end_are_refused() -> None:
     part: dict = {"class": "HashingText", "state": {}}
     for _ in range(5000):
         part = {"class": "TextModel", "state": {"vectorizer": part, "estimator": part}}
-    with pytest.raises(ModelFileError, match="do not make a TextModel"):
+    with pytest.raises(ModelFileError, match="are not those of a TextModel"):
         object_from_parts(part, {})
 
 
@@ -433,7 +433,7 @@ modelfile.write_model({str(small)!r}, {{}}, {{"w": np.ones(1_000_000)}})
     write_model(small, SMALL, {})  # the next to save or load tidies up
     assert list(small.parent.iterdir()) == [small]
     left[0].write_bytes(stray)
-    modelfile.remove_strays(small.parent)
+    modelfile.remove_stale(small.parent)
     assert list(small.parent.iterdir()) == [small]
 
 
@@ -466,7 +466,7 @@ with replacing({str(small.parent / "other.treemax")!r}) as file:
 def test_a_full_disk_is_named_with_what_is_needed(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treemax.modelfile._write_array", fail)
     with pytest.raises(
-        OSError, match=r"No space left on device: it needs 8.* MB at least, and .* is free"
+        OSError, match=r"No space left on device: it needs at least 8.* MB, but .* is free"
     ) as full:
         write_model(small, {}, {"w": np.ones(10**6)})
     assert full.value.filename == str(small) and full.value.errno == errno.ENOSPC
@@ -574,7 +574,7 @@ FOREIGN = {
     "zeros": (written(bytes(1000)), "not a Treemax model"),
     "npz": (npz, "zip archive but not a Treemax model: it begins with 'a.npy'"),
     "other zip": (other_zip, "begins with 'readme.txt'"),
-    "zip with our header": (same_names_zip, "packed anew by another program"),
+    "zip with our header": (same_names_zip, "repacked by another program"),
     "empty zip": (written(b"PK\x05\x06" + bytes(18)), "not a Treemax model"),
     "folder": (lambda path: path.mkdir(), "is a folder"),
 }
@@ -684,9 +684,9 @@ FORGERIES = {
     "dimensions": (set_first(shape=[1] * 33), "impossible shape"),
     "wider": (set_first(shape=[2**40]), "truncated"),
     "smaller": (set_first(shape=[1]), "follow its end|damaged"),
-    "offset": (set_first(offset=0), "not where its header says"),
-    "offset outside": (set_first(offset=2**70), "not where its header says"),
-    "bytes": (set_first(bytes=1), "not where its header says"),
+    "offset": (set_first(offset=0), "not at the offset in its header"),
+    "offset outside": (set_first(offset=2**70), "not at the offset in its header"),
+    "bytes": (set_first(bytes=1), "not at the offset in its header"),
     "checksum": (set_first(crc32=-1), "incomplete"),
     "order": (set_first(fortran_order="yes"), "incomplete"),
     "name": (set_first(name="../../etc/passwd"), "cannot name an array"),
@@ -783,13 +783,13 @@ def test_objects_come_back_as_what_they_were(tmp_path: Path) -> None:
     ("header", "arrays", "message"),
     [
         ({"class": "Sphinx", "state": {}}, {}, "'Sphinx'.*newer Treemax or by an extension"),
-        ({}, {}, "not an object of a saveable class"),
-        ({"class": ["Dot"], "state": {}}, {}, "not an object of a saveable class"),
-        ({"class": "Dot", "state": 3}, {}, "not an object of a saveable class"),
-        ({"class": "Dot", "state": {"name": "a"}}, {}, "do not make a Dot .KeyError: 'weights'"),
-        ({"class": "Dot", "state": {}}, {"weights": np.ones(2)}, "do not make a Dot .KeyError: 'name'"),
+        ({}, {}, "no object of a saveable class"),
+        ({"class": ["Dot"], "state": {}}, {}, "no object of a saveable class"),
+        ({"class": "Dot", "state": 3}, {}, "no object of a saveable class"),
+        ({"class": "Dot", "state": {"name": "a"}}, {}, "are not those of a Dot .KeyError: 'weights'"),
+        ({"class": "Dot", "state": {}}, {"weights": np.ones(2)}, "are not those of a Dot .KeyError: 'name'"),
         ({"class": "Dot", "state": {"name": ""}}, {"weights": np.ones((2, 2))}, "must be a vector"),
-        ({"class": "Pair", "state": {"one": 3}}, {}, "do not make a Pair"),
+        ({"class": "Pair", "state": {"one": 3}}, {}, "are not those of a Pair"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path, header: dict, arrays: dict, message: str) -> None:
@@ -828,7 +828,7 @@ def test_what_does_not_read_back_as_written_does_not_replace_a_good_file(tmp_pat
         return right
 
     monkeypatch.setattr(modelfile, "_write_array", wrong)
-    with pytest.raises(ModelFileError, match="was not saved, and what was there stays"):
+    with pytest.raises(ModelFileError, match="was not saved, and the previous file is unchanged"):
         write_model(path, {}, {"numbers": np.arange(4)})
     assert read_model(path)[1]["numbers"].tolist() == [0, 1, 2]
     assert [file.name for file in tmp_path.iterdir()] == ["model.treemax"]

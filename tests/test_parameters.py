@@ -116,7 +116,7 @@ def test_a_file_with_a_bad_parameter_is_refused(tmp_path, monkeypatch, name):
         unchecked.setattr(treemax.OnlineLabelTree, "_check_when_used", lambda self: False)
         model.save(path)
     with pytest.raises(
-        treemax.ModelFileError, match=r"model\.treemax: is damaged: its parts do not make a Online"
+        treemax.ModelFileError, match=r"model\.treemax: is damaged: its parts are not those of a Online"
     ):
         treemax.load(path)
 

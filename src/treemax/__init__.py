@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from treemax.text.vectorizers import HashingText, TfidfText
     from treemax.tuning import TuneResult, tune
 
-# Names are imported when first used: the command line answers `--help` without waiting for Numba.
+# Names are imported on first use, so that `treemax --help` does not import Numba.
 _HOMES = {
     "MODELS": "treemax.models",
     "LabelTree": "treemax.models",
@@ -93,17 +93,17 @@ __all__ = [
 
 
 def load(path: Any, verify: bool | None = None) -> Any:
-    """Load a model from a `.treemax` file, as the class it was saved from.
+    """Load a model from a `.treemax` file.
 
-    Arrays are mapped, not read, so that a large model opens at once and processes share its memory. Files up
-    to 64 MB are checked bit by bit on opening; `verify=True` does so for any size, `verify=False` for none.
+    Arrays are memory-mapped, so that a large model opens immediately and processes share its memory. The checksums of
+    files up to 64 MB are verified; `verify=True` does so for any size, `verify=False` for none.
     """
     from treemax.modelfile import load as load_model
 
     for module in (
         "treemax.models",
         "treemax.text.vectorizers",
-    ):  # registers the classes that a file may hold
+    ):  # register the classes of model files
         import_module(module)
     return load_model(path, verify)
 

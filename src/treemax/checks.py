@@ -1,15 +1,15 @@
-"""The battery: what every classifier of the library must do, whatever is inside.
+"""Checks of the behaviour that all classifiers of the library share.
 
-Each check takes an untrained estimator and raises an AssertionError when a promise is broken. They run over
-every model in `treemax.MODELS`, and over yours:
+Each check takes an unfitted estimator and raises an AssertionError if it fails. They run over every model in
+`treemax.MODELS`, and over yours:
 
     from treemax.checks import CHECKS
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-    def test_promise(check):
+    def test_check(check):
         check(MyClassifier())
 
-scikit-learn's own battery (`check_estimator`) comes on top.
+Run scikit-learn's `check_estimator` as well.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ODD_VALUES: tuple[Any, ...] = (
     "x", "auto", None, True, -1, 0, 0.5, float("nan"), float("inf"), 1e-300, 1e300, 2**31 - 1, 2**63, -(10**30), 10**400,
     np.int8(100), np.uint8(0), np.float16(0.5), np.bool_(True), np.str_("x"), [1], np.array([1, 2]), 1j,
 )  # fmt: skip
-"""What nobody should set a parameter to."""
+"""Invalid values of parameters."""
 
 
 def example_data(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Seven classes of points, easy to tell apart, a fifth of the entries non-zero."""
+    """Return seven well separated classes of points, with a fifth of the entries non-zero."""
     random = np.random.RandomState(seed)
     y = np.arange(n_rows) % len(CLASSES)
     centres = random.uniform(1.0, 2.0, (len(CLASSES), 20)) * (random.uniform(size=(len(CLASSES), 20)) < 0.3)
@@ -49,7 +49,7 @@ def example_data(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32],
 
 
 def example_lists(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32], list[list[str]]]:
-    """The sum of two points has the labels of both; some rows have one label, some none."""
+    """Return multi-label data: the sum of two points has the labels of both; some rows have one label or none."""
     X, y = example_data(n_rows, seed)
     order = np.random.RandomState(seed + 1).permutation(n_rows)
     lists = [sorted({a, b}) for a, b in zip(y.tolist(), y[order].tolist())]
@@ -58,15 +58,15 @@ def example_lists(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32]
     return X, lists
 
 
-def same_answers(one: Any, other: Any, X: Any) -> None:
-    """Both models give the same top 3, bit for bit."""
+def assert_same_predictions(one: Any, other: Any, X: Any) -> None:
+    """Assert that both models predict the same top 3, bit for bit."""
     a, b = one.predict_topk(X, 3), other.predict_topk(X, 3)
     np.testing.assert_array_equal(a.labels, b.labels)
     np.testing.assert_array_equal(a.scores, b.scores)
 
 
 def facts(model: Any) -> tuple[Any, ...]:
-    """What a model says of itself: labels, counts, examples, features and its description."""
+    """Return the labels, counts, examples, features and description of a model."""
     return (
         model.classes_.tolist(),
         model.label_counts_.tolist(),
@@ -76,8 +76,8 @@ def facts(model: Any) -> tuple[Any, ...]:
     )
 
 
-def refused(call: Callable[[], Any], *words: str) -> None:
-    """The call raises a ValueError whose message has these words."""
+def assert_raises(call: Callable[[], Any], *words: str) -> None:
+    """Assert that the call raises a ValueError whose message has these words."""
     try:
         call()
     except ValueError as error:
@@ -91,7 +91,7 @@ def refused(call: Callable[[], Any], *words: str) -> None:
 
 
 def check_learns_and_scores(estimator: Any) -> None:
-    """It learns an easy problem, and `score` is the share of right answers of `predict`."""
+    """The model learns an easy problem, and `score` is the accuracy of `predict`."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
     accuracy = np.mean(model.predict(X) == y)
@@ -105,9 +105,9 @@ def check_learns_and_scores(estimator: Any) -> None:
 
 
 def check_top_is_sorted_and_consistent(estimator: Any) -> None:
-    """`predict_topk` is sorted, without repeats, and agrees with `predict` and `predict_proba`.
+    """`predict_topk` is sorted, without duplicates, and consistent with `predict` and `predict_proba`.
 
-    Where a model finds fewer than k labels, the last are None, with score 0; the first is always a label.
+    If a model finds fewer than k labels, the last are None with score 0; the first is always a label.
     """
     X, y = example_data()
     model = clone(estimator).fit(X, y)
@@ -125,11 +125,13 @@ def check_top_is_sorted_and_consistent(estimator: Any) -> None:
     of_all = model.predict_proba_of(X, model.classes_)
     scaled = of_all / of_all.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(probabilities, scaled, rtol=1e-3, atol=1e-5)
-    assert model.predict_topk(X, 100).labels.shape == (len(X), len(CLASSES)), "k is cut to the labels known"
+    assert model.predict_topk(X, 100).labels.shape == (len(X), len(CLASSES)), (
+        "k is not limited to the number of labels"
+    )
 
 
 def agree_with_probabilities(model: Any, X: Any, labels: Any, scores: Any) -> None:
-    """The scores are the probabilities of their labels, and (search may be approximate) nearly always the best."""
+    """Assert that scores are the probabilities of their labels, and nearly always the largest (search may be approximate)."""
     probabilities = model.predict_proba_of(X, model.classes_)
     row, place = np.nonzero(labels.astype(object) != None)  # noqa: E711
     column = np.searchsorted(model.classes_, labels[row, place].astype(model.classes_.dtype))
@@ -138,11 +140,11 @@ def agree_with_probabilities(model: Any, X: Any, labels: Any, scores: Any) -> No
     np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
     best = -np.sort(-probabilities, axis=1)[:, : scores.shape[1]]
     found = np.isclose(best, scores, rtol=1e-4, atol=1e-6).all(axis=1).mean()
-    assert found > 0.95, f"predict_topk has the best labels of predict_proba in {found:.0%} of the rows only"
+    assert found > 0.95, f"predict_topk has the best labels of predict_proba in only {found:.0%} of the rows"
 
 
 def check_labels_come_back_in_the_callers_type(estimator: Any) -> None:
-    """Strings give strings, integers the same integers of the same size."""
+    """Predictions have the dtype of the labels in y."""
     X, y = example_data()
     numbers = np.searchsorted(CLASSES, y) * 1000 - 3000
     for given in (y, y.astype(object), numbers, numbers.astype(np.int16), numbers == 0):
@@ -150,19 +152,19 @@ def check_labels_come_back_in_the_callers_type(estimator: Any) -> None:
         answer = model.predict(X)
         for form in (answer, model.predict_topk(X, 1).labels, model.classes_):
             same = form.dtype.kind == "U" if given.dtype.kind == "U" else form.dtype == given.dtype
-            assert same, f"{given.dtype} came back as {form.dtype}"
+            assert same, f"{given.dtype} became {form.dtype}"
         assert set(np.unique(answer)) <= set(np.unique(given))
         np.testing.assert_array_equal(model.classes_, np.unique(given))
     assert clone(estimator).fit(X, y.tolist()).predict(X[:1]).dtype.kind == "U"
     model = clone(estimator).fit(X, ["x" * 100_000 if label == CLASSES[0] else label for label in y.tolist()])
     for form in (model.predict(X), model.predict_topk(X, 2).labels, model.classes_):
-        assert form.dtype == object, "one long label makes every answer as large"
+        assert form.dtype == object, "one long label makes every prediction as large"
 
 
 def check_sparse_and_dense_agree(estimator: Any) -> None:
-    """The same numbers give the same model and the same answers in every form of X.
+    """The model and its predictions do not depend on the form of X.
 
-    A model that scales dense rows, and goes over them more often, is asked without that.
+    The scaling of dense rows, and their extra passes, are disabled.
     """
     X, y = example_data()
     estimator = clone(estimator)
@@ -178,13 +180,13 @@ def check_sparse_and_dense_agree(estimator: Any) -> None:
             a, b = model.predict_topk(X, 3), model.predict_topk(form(X), 3)
             np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
     far = sp.csr_matrix((np.ones(len(X)), (np.arange(len(X)), np.full(len(X), 10**9))))
-    wide = sp.hstack([sp.csr_matrix(X), far]).tocsr()  # a feature that training never saw has no weight
+    wide = sp.hstack([sp.csr_matrix(X), far]).tocsr()  # an unseen feature has no weight
     for model in (dense, sparse):
         np.testing.assert_allclose(model.predict_proba(wide), model.predict_proba(X), atol=1e-5)
 
 
 def check_one_row_at_a_time(estimator: Any) -> None:
-    """A row alone gets the answer that it gets among others."""
+    """The prediction of a row does not depend on the other rows."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
     whole = model.predict_topk(X[:20], 2)
@@ -195,10 +197,10 @@ def check_one_row_at_a_time(estimator: Any) -> None:
 
 
 def check_multi_label(estimator: Any) -> None:
-    """Label lists and indicator matrices are learned, and `predict` answers in the form it was given."""
+    """Label lists and indicator matrices are learned, and `predict` returns the same form."""
     X, lists = example_lists()
     if estimator.ONE_LABEL_ONLY:
-        refused(lambda: clone(estimator).fit(X, lists), "one label a row")
+        assert_raises(lambda: clone(estimator).fit(X, lists), "one label per row")
         return
     model = clone(estimator).fit(X, lists)
     assert model.multi_label_ and model.score(X, lists) > 0.8
@@ -212,13 +214,11 @@ def check_multi_label(estimator: Any) -> None:
     likely = probabilities >= model.threshold_
     if model.calibration_.one_at_least:
         likely[np.arange(len(X)), probabilities.argmax(axis=1)] |= ~likely.any(axis=1)
-    assert answer == [model.classes_[row].tolist() for row in likely], "predict is not what is likely"
+    assert answer == [model.classes_[row].tolist() for row in likely], "predict is not the likely labels"
     model.threshold_ = 1.0
     for one_at_least in (True, False):
         model.calibration_ = model.calibration_._replace(one_at_least=one_at_least)
-        assert ([] in model.predict(X)) != one_at_least, (
-            "rows without a likely label are not answered as they should be"
-        )
+        assert ([] in model.predict(X)) != one_at_least, "wrong prediction for rows without a likely label"
     columns = [[CLASSES.index(label) for label in row] for row in lists]
     indicator = np.zeros((len(X), len(CLASSES)), dtype=int)
     for i, row in enumerate(columns):
@@ -231,7 +231,7 @@ def check_multi_label(estimator: Any) -> None:
 
 
 def check_thresholds_and_given_labels(estimator: Any) -> None:
-    """All labels over a threshold have their probabilities, and so have given labels."""
+    """`predict_above` and `predict_proba_of` agree with the probabilities."""
     X, y = example_data()
     multi_X, lists = example_lists()
     problems = [(X, y), (sp.csr_matrix(multi_X), lists)]
@@ -242,9 +242,7 @@ def check_thresholds_and_given_labels(estimator: Any) -> None:
             found = model.predict_above(features, threshold)
             expected = [model.classes_[row].tolist() for row in probabilities >= threshold]
             agree = np.mean([a == b for a, b in zip(found, expected, strict=True)])
-            assert agree > 0.99, (
-                f"predict_above({threshold}) is not what predict_proba_of says"
-            )  # rounding aside
+            assert agree > 0.99, f"predict_above({threshold}) differs from predict_proba_of"  # up to rounding
         for row, pairs in zip(probabilities[:20], model.predict_above(features, 0.05, scores=True)):
             assert [score for _, score in pairs] == sorted((score for _, score in pairs), reverse=True)
             for label, score in pairs:
@@ -255,13 +253,13 @@ def check_thresholds_and_given_labels(estimator: Any) -> None:
         top = model.predict_topk(features, 3)
         own = model.predict_proba_of(features, top.labels)
         np.testing.assert_allclose(own, top.scores, rtol=1e-4, atol=1e-6)
-        refused(lambda model=model, X=features: model.predict_proba_of(X, ["yak"]), "yak")  # type: ignore[misc]
+        assert_raises(lambda model=model, X=features: model.predict_proba_of(X, ["yak"]), "yak")  # type: ignore[misc]
         for wrong in (-0.1, 1.5, "half", None, True):
-            refused(lambda t=wrong, model=model, X=features: model.predict_above(X, t), "threshold")  # type: ignore[misc]
+            assert_raises(lambda t=wrong, model=model, X=features: model.predict_above(X, t), "threshold")  # type: ignore[misc]
 
 
 def check_odd_shapes(estimator: Any) -> None:
-    """One class, one row, one feature, and rows of zeros have defined results."""
+    """One class, one row, one feature and rows of zeros work."""
     X, y = example_data()
     single = clone(estimator).fit(X, ["only"] * len(X))
     assert set(single.predict(X)) == {"only"} and single.predict_topk(X, 5).labels.shape == (len(X), 1)
@@ -276,7 +274,7 @@ def check_odd_shapes(estimator: Any) -> None:
 
 
 def check_rows_without_known_features(estimator: Any) -> None:
-    """A sparse row without any known feature is answered with the frequencies of the labels."""
+    """The prediction for a sparse row without known features is the label frequencies."""
     X, y = example_data()
     model = clone(estimator).fit(sp.csr_matrix(X[:-20]), y[:-20])
     frequencies = model.label_counts_ / model.label_counts_.sum()
@@ -294,21 +292,21 @@ def check_rows_without_known_features(estimator: Any) -> None:
 
 
 def check_reproducible(estimator: Any) -> None:
-    """One seed and one thread give one model; `fit` after `fit` starts anew."""
+    """The same seed with one thread gives the same model; a second `fit` starts again."""
     X, y = example_data()
     one, other = clone(estimator).fit(X, y), clone(estimator).fit(X, y)
-    same_answers(one, other, X)
+    assert_same_predictions(one, other, X)
     others: list[Any] = [y[::-1], np.char.add("x", y), [[label] for label in y.tolist()]]
     for before in others[:2] if estimator.ONE_LABEL_ONLY else others:
         other.fit(X[::-1], before)
-        assert set(other.classes_) == set(np.ravel(before)), "classes_ are those of the fit before"
+        assert set(other.classes_) == set(np.ravel(before)), "classes_ are those of the previous fit"
         other.fit(X, y)
-        same_answers(one, other, X)
-        assert facts(other) == facts(one), "something of the fit before is left"
+        assert_same_predictions(one, other, X)
+        assert facts(other) == facts(one), "state of the previous fit is left"
 
 
 def check_save_and_load(estimator: Any) -> None:
-    """A loaded model is of the same class, with the same parameters and the same answers, bit for bit."""
+    """A loaded model has the same class, parameters and predictions, bit for bit."""
     X, y = example_data()
     multi_X, lists = example_lists()
     with tempfile.TemporaryDirectory() as folder:
@@ -319,17 +317,17 @@ def check_save_and_load(estimator: Any) -> None:
             model.save(path)
             loaded = treemax.load(path)
             assert type(loaded) is type(model) and loaded.get_params() == model.get_params()
-            same_answers(model, loaded, features)
+            assert_same_predictions(model, loaded, features)
             np.testing.assert_array_equal(model.classes_, loaded.classes_)
             assert model.classes_.dtype == loaded.classes_.dtype
             assert facts(model) == facts(loaded)
 
 
 def check_copies(estimator: Any) -> None:
-    """Pickling keeps the model, cloning keeps the parameters only."""
+    """Pickling keeps the model, cloning only the parameters."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
-    same_answers(model, pickle.loads(pickle.dumps(model)), X)
+    assert_same_predictions(model, pickle.loads(pickle.dumps(model)), X)
     twin = clone(model)
     assert twin.get_params() == model.get_params()
     try:
@@ -337,11 +335,11 @@ def check_copies(estimator: Any) -> None:
     except NotFittedError:
         pass
     else:
-        raise AssertionError("a clone answers without having been fitted")
+        raise AssertionError("a clone predicts without being fitted")
 
 
 def check_threads_agree(estimator: Any) -> None:
-    """Predictions from several threads at once are those of one thread; training with threads works."""
+    """Predictions from several threads equal those of one thread; training with threads works."""
     X, y = example_data(2100)
     model = clone(estimator).fit(X, y)
     alone = model.predict_topk(X, 3)
@@ -359,7 +357,7 @@ def check_threads_agree(estimator: Any) -> None:
 
 
 def check_bad_input_is_refused(estimator: Any) -> None:
-    """Every kind of bad input gets an error that says what is wrong, and the model stays as it was."""
+    """Bad input raises an error that says what is wrong, and leaves the model unchanged."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
     before, known = model.predict_topk(X, 3), facts(model)
@@ -377,27 +375,27 @@ def check_bad_input_is_refused(estimator: Any) -> None:
     ]
     for features, words in bad_X:
         for answer in (model.predict_topk, model.predict, model.predict_proba):
-            refused(lambda features=features, answer=answer: answer(features), *words)  # type: ignore[misc]
-        refused(lambda features=features: model.fit(features, y[:7]), *words)  # type: ignore[misc]
-        assert facts(model) == known, "a refused fit has changed the model"
-    refused(lambda: model.predict(X[:, :-1]), "features")
+            assert_raises(lambda features=features, answer=answer: answer(features), *words)  # type: ignore[misc]
+        assert_raises(lambda features=features: model.fit(features, y[:7]), *words)  # type: ignore[misc]
+        assert facts(model) == known, "a fit that raised has changed the model"
+    assert_raises(lambda: model.predict(X[:, :-1]), "features")
     mixed: list[Any] = ["a", 1, *y[2:].tolist()]
     bad_y: list[tuple[Any, tuple[str, ...]]] = [
         (y[:-1], ("209", "210")), (mixed, ("row 1",)), (None, ("y",)), (np.linspace(0, 1, len(X)), ("label",)),
         ([None] * len(X), ("None", "row 0")), ([[]] * len(X), ("label",)), ([["a"], "b"] * 105, ("row 1",)),
     ]  # fmt: skip
     for labels, words in bad_y:
-        refused(lambda labels=labels: model.fit(X, labels), *words)  # type: ignore[misc]
-        assert facts(model) == known, "a refused fit has changed the model"
+        assert_raises(lambda labels=labels: model.fit(X, labels), *words)  # type: ignore[misc]
+        assert facts(model) == known, "a fit that raised has changed the model"
     for k in (0, -1, 1.5, "3", True):
-        refused(lambda k=k: model.predict_topk(X, k), "k must be")  # type: ignore[misc]
+        assert_raises(lambda k=k: model.predict_topk(X, k), "k must be")  # type: ignore[misc]
     after = model.predict_topk(X, 3)
     np.testing.assert_array_equal(before.labels, after.labels)
     np.testing.assert_array_equal(before.scores, after.scores)
 
 
 def check_extreme_values(estimator: Any) -> None:
-    """One wrong value in a row does no lasting harm, or is refused; answers are numbers whatever the rows are."""
+    """One extreme value in a row raises or does not spoil the model; predictions are always finite."""
     X, y = example_data(420)
     mixed = X.copy()
     mixed[::7] *= np.float32(1e-42)
@@ -431,10 +429,10 @@ def check_extreme_values(estimator: Any) -> None:
             for rows in (wild, mixed, X):
                 assert np.isfinite(model.predict_topk(form(rows), 3).scores).all()
                 assert np.isfinite(model.predict_proba(form(rows))).all()
-        _too_large_is_refused(estimator, form)
+        _too_large_values_raise(estimator, form)
 
 
-def _too_large_is_refused(estimator: Any, form: Callable[[Any], Any]) -> None:
+def _too_large_values_raise(estimator: Any, form: Callable[[Any], Any]) -> None:
     X, y = example_data()
     model = clone(estimator).fit(form(X), y)
     before, known = model.predict_topk(form(X), 3), facts(model)
@@ -443,18 +441,18 @@ def _too_large_is_refused(estimator: Any, form: Callable[[Any], Any]) -> None:
         wrong[3, 4] = value
         rows = form(wrong)
         for learn in (model.fit, getattr(model, "partial_fit", model.fit)):
-            refused(lambda learn=learn, X=rows: learn(X, y), "row 3", "column 4", "e+")  # type: ignore[misc]
-        refused(lambda X=rows: model.predict(X), "row 3", "column 4", "e+")  # type: ignore[misc]
+            assert_raises(lambda learn=learn, X=rows: learn(X, y), "row 3", "column 4", "e+")  # type: ignore[misc]
+        assert_raises(lambda X=rows: model.predict(X), "row 3", "column 4", "e+")  # type: ignore[misc]
     for scale in (1e-12, 1e-38, 1e-42):
         small = form(X * np.float32(scale))
         for learn in (clone(estimator).fit, getattr(clone(estimator), "partial_fit", model.fit)):
-            refused(lambda learn=learn, X=small: learn(X, y), "largest value", "too small")  # type: ignore[misc]
-    assert facts(model) == known, "refused rows have changed the model"
+            assert_raises(lambda learn=learn, X=small: learn(X, y), "largest value", "too small")  # type: ignore[misc]
+    assert facts(model) == known, "rows that raised have changed the model"
     np.testing.assert_array_equal(before.scores, model.predict_topk(form(X), 3).scores)
 
 
 def check_large_feature_ids(estimator: Any) -> None:
-    """Memory follows the features that occur, not their largest id: in learning, answers and files."""
+    """Memory and file size depend on the features that occur, not on their largest id."""
     X, y = example_data()
     narrow, far = sp.csr_matrix(X), 2**32 - 2
     column = sp.csr_matrix(([1.0, 1.0], ([3, 10], [0, 0])), shape=(len(X), 1))
@@ -474,10 +472,12 @@ def check_large_feature_ids(estimator: Any) -> None:
         with tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder) / "model.treemax", resume=True)
             loaded = treemax.load(Path(folder) / "model.treemax")
-        same_answers(model, loaded, wide)
-        same_answers(pickle.loads(pickle.dumps(model)), loaded, wide)
+        assert_same_predictions(model, loaded, wide)
+        assert_same_predictions(pickle.loads(pickle.dumps(model)), loaded, wide)
         if hasattr(estimator, "partial_fit"):
-            same_answers(model.partial_fit(wide[:30], y[:30]), loaded.partial_fit(wide[:30], y[:30]), wide)
+            assert_same_predictions(
+                model.partial_fit(wide[:30], y[:30]), loaded.partial_fit(wide[:30], y[:30]), wide
+            )
     known = clone(estimator).fit(narrow, y)
     np.testing.assert_allclose(known.predict_proba(wide), known.predict_proba(narrow), atol=1e-6)
     same = known.predict_topk(wide, 3).scores
@@ -485,7 +485,7 @@ def check_large_feature_ids(estimator: Any) -> None:
 
 
 def check_parameters_when_used(estimator: Any) -> None:
-    """Whatever parameters become after `fit`, or are in a file: an answer, or a ValueError, or a ModelFileError."""
+    """Parameters changed after `fit`, or in a file, work or raise ValueError or ModelFileError."""
     X, y = example_data()
     for form in (np.asarray, sp.csr_matrix):
         model = clone(estimator).fit(form(X), y)
@@ -493,7 +493,7 @@ def check_parameters_when_used(estimator: Any) -> None:
         for name, good in model.get_params(deep=False).items():
             for value in ODD_VALUES:
                 setattr(model, name, value)
-                _answers_or_refuses(model, form(X[:20]), y[:20])
+                _predicts_or_raises(model, form(X[:20]), y[:20])
                 if type(value) in (int, float, str, bool, type(None)):
                     changed = {**header, "parameters": {**header["parameters"], name: value}}
                     try:
@@ -501,13 +501,13 @@ def check_parameters_when_used(estimator: Any) -> None:
                         loaded = treemax.modelfile.object_from_parts(parts, arrays)
                     except treemax.ModelFileError:
                         continue
-                    _answers_or_refuses(loaded, form(X[:20]), y[:20])
+                    _predicts_or_raises(loaded, form(X[:20]), y[:20])
             setattr(model, name, good)
         assert model.predict_topk(form(X), 3).labels.shape == (len(X), 3)
 
 
-def _answers_or_refuses(model: Any, X: Any, y: Any) -> None:
-    """The model answers with numbers, or says which parameter is wrong."""
+def _predicts_or_raises(model: Any, X: Any, y: Any) -> None:
+    """Assert that the model predicts finite numbers, or raises with the name of the invalid parameter."""
     calls = (
         lambda: model.predict_topk(X, 3).scores,
         lambda: model.predict_proba(X),
@@ -524,33 +524,35 @@ def _answers_or_refuses(model: Any, X: Any, y: Any) -> None:
             refusals += 1
         else:
             assert len(answer) == X.shape[0] and (isinstance(answer, list) or np.isfinite(answer).all())
-    assert refusals in (0, len(calls)), "some answers check the parameters, some do not"
+    assert refusals in (0, len(calls)), "some methods check the parameters, some do not"
     if refusals and hasattr(model, "partial_fit"):
-        refused(lambda: model.partial_fit(X, y), "")
+        assert_raises(lambda: model.partial_fit(X, y), "")
 
 
 def check_unfitted(estimator: Any) -> None:
-    """Nothing can be asked of a model before it is fitted."""
+    """Methods of an unfitted model raise NotFittedError."""
     X, _ = example_data()
     for call in ("predict", "predict_topk", "predict_proba", "predict_above"):
         try:
             getattr(clone(estimator), call)(X)
         except NotFittedError:
             continue
-        raise AssertionError(f"{call} answered before fit")
+        raise AssertionError(f"{call} worked before fit")
 
 
 # --- online --------------------------------------------------------------------------------------------
 
 
 def check_partial_fit_continues(estimator: Any) -> None:
-    """A stream is learned chunk by chunk, labels and features arriving; what is known keeps its id."""
+    """A stream is learned in chunks with new labels and features; known labels keep their ids."""
     if not hasattr(estimator, "partial_fit"):
         return
     X, y = example_data(2100)
     model = clone(estimator)
     late = np.isin(y, CLASSES[4:]) & (np.arange(len(X)) < 700)
-    order = np.concatenate([np.flatnonzero(~late), np.flatnonzero(late)])  # three classes come after 400 rows
+    order = np.concatenate(
+        [np.flatnonzero(~late), np.flatnonzero(late)]
+    )  # three classes appear after 400 rows
     for start in range(0, len(X), 100):
         known = list(getattr(model, "classes_", []))
         part = order[start : start + 100]
@@ -567,7 +569,7 @@ def check_partial_fit_continues(estimator: Any) -> None:
 
 
 def check_partial_fit_after_fit_and_load(estimator: Any) -> None:
-    """`partial_fit` goes on after `fit`, and after saving with `resume` to the same bits as without."""
+    """`partial_fit` continues after `fit`, and after saving with `resume`, bit for bit."""
     if not hasattr(estimator, "partial_fit"):
         return
     X, y = example_data()
@@ -582,16 +584,16 @@ def check_partial_fit_after_fit_and_load(estimator: Any) -> None:
             lean = treemax.load(path)
             for twin in (model, loaded):
                 twin.partial_fit(form(more_X), np.where(more_y == "ant", "auk", more_y))
-            same_answers(model, loaded, form(X))
+            assert_same_predictions(model, loaded, form(X))
             assert model.classes_[-1] == loaded.classes_[-1] == "auk"
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it may say that the learning state was left out
+                warnings.simplefilter("ignore")  # it may warn that the learning state was not saved
                 lean.partial_fit(form(more_X), more_y)
             assert len(lean.predict(form(X))) == len(X)
 
 
 def check_bad_chunk_changes_nothing(estimator: Any) -> None:
-    """A chunk that is refused leaves the model as it was, also for what is learned later."""
+    """A chunk that raises leaves the model unchanged, also for later learning."""
     if not hasattr(estimator, "partial_fit"):
         return
     X, y = example_data()
@@ -600,15 +602,15 @@ def check_bad_chunk_changes_nothing(estimator: Any) -> None:
     broken = X.copy()
     broken[2, 2] = np.nan
     newcomer = np.where(y == "ant", "yak", y)
-    refused(lambda: model.partial_fit(broken, newcomer), "row 2")
-    refused(lambda: model.partial_fit(X, newcomer[:-1]), "209")
-    refused(lambda: model.partial_fit(X, np.arange(len(X))), "integers")
-    refused(lambda: model.partial_fit(X[:, :-1], newcomer), "features")
+    assert_raises(lambda: model.partial_fit(broken, newcomer), "row 2")
+    assert_raises(lambda: model.partial_fit(X, newcomer[:-1]), "209")
+    assert_raises(lambda: model.partial_fit(X, np.arange(len(X))), "integers")
+    assert_raises(lambda: model.partial_fit(X[:, :-1], newcomer), "features")
     word = "one label" if estimator.ONE_LABEL_ONLY else "multi-class"
-    refused(lambda: model.partial_fit(X, [[label] for label in newcomer]), word)
-    assert facts(model) == known, "a refused chunk has changed the model"
+    assert_raises(lambda: model.partial_fit(X, [[label] for label in newcomer]), word)
+    assert facts(model) == known, "a chunk that raised has changed the model"
     np.testing.assert_array_equal(before.scores, model.predict_topk(X, 3).scores)
-    same_answers(model.partial_fit(X, newcomer), twin.partial_fit(X, newcomer), X)
+    assert_same_predictions(model.partial_fit(X, newcomer), twin.partial_fit(X, newcomer), X)
 
 
 CHECKS: list[Callable[[Any], None]] = [

@@ -1,4 +1,4 @@
-"""The data that comes with the library."""
+"""Data sets included in the package."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from treemax.formats import Examples, read_examples
 
 
 class Split(NamedTuple):
-    """Examples to train on and examples to test on."""
+    """Training and test examples."""
 
     train: Examples
     test: Examples
 
 
 def load_wordnet() -> Split:
-    """WordNet's synsets (lemmas and gloss, as text) with their hypernym as label: 20,217 classes, long tail.
+    """Load WordNet synsets (lemmas and gloss as text) labelled by their hypernym: 20,217 classes, long-tailed.
 
     >>> train, test = load_wordnet()
     >>> len(train), len(test), train.labels[0]

@@ -1,4 +1,4 @@
-"""The embedded example: every model of the library on WordNet, in one table."""
+"""The demo: every model on WordNet, in one table."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from treemax.metrics import evaluate
 from treemax.models import MODELS, TopK
 from treemax.text.vectorizers import TfidfText
 
-MINUTES = ("softmax-tree", "softmax-forest")  # models that would make the demonstration wait
+MINUTES = ("softmax-tree", "softmax-forest")  # models that take too long for a demo
 HEADER = f"{'model':<20} {'P@1':>7} {'P@5':>7} {'train s':>9} {'us/example':>11} {'model MB':>9}"
 
 
 def run(jobs: int = 1, rows: int | None = None) -> Iterator[str]:
-    """Lines of text: what the data is, then a line per model as it is done."""
+    """Yield lines of text: the data, then one line per model."""
     train, test = load_wordnet()
     train = train[:rows] if rows else train
     yield f"WordNet: {len(train):,} synsets to train on, {len(test):,} to test on; the label is the hypernym."
     vectorizer = TfidfText()
     X_train, X_test = vectorizer.fit_transform(train.texts), vectorizer.transform(test.texts)
-    yield f"{len(set(train.labels.values)):,} labels, {X_train.shape[1]:,} words; tf-idf, {jobs} thread(s). Untouched defaults; compiling once is not counted."
+    yield f"{len(set(train.labels.values)):,} labels, {X_train.shape[1]:,} words; tf-idf, {jobs} thread(s). Default parameters; compilation is not timed."
     yield ""
     yield HEADER
     yield "-" * len(HEADER)
     best: tuple[float, str, Any] = (-1.0, "", None)
     for name, kind in MODELS.items():
         if name in MINUTES and rows is None:
-            yield f"{name:<20} takes minutes on these rows, and is left out"
+            yield f"{name:<20} skipped: takes minutes on these rows"
             continue
         try:
             measured = _measured(kind, jobs, X_train, train, X_test)
-        except MemoryError as error:  # a flat model may not fit on a small machine; the others go on
+        except MemoryError as error:  # a flat model may not fit into memory; continue with the others
             yield f"{name:<20} {error}"
             continue
         figures = evaluate(test.y, measured.top.labels, ks=(1, 5))
@@ -59,9 +59,9 @@ class _Measured(NamedTuple):
 
 
 def _measured(kind: type, jobs: int, X_train: Any, train: Examples, X_test: Any) -> _Measured:
-    """Train, save, load and predict with one model."""
+    """Train, save, load and predict with a model."""
     model = kind(n_jobs=jobs) if "n_jobs" in inspect.signature(kind).parameters else kind()
-    model.fit(X_train[:300], train[:300].y)  # compiles what is not compiled yet, off the clock
+    model.fit(X_train[:300], train[:300].y)  # compile before timing
     start = time.perf_counter()
     model.fit(X_train, train.y)
     train_seconds = time.perf_counter() - start
@@ -70,7 +70,7 @@ def _measured(kind: type, jobs: int, X_train: Any, train: Examples, X_test: Any)
         model.save(path)
         megabytes = path.stat().st_size / 1e6
         model = load(path)
-        model.predict_topk(X_test[:2], 5)  # compiles what is not compiled yet, off the clock
+        model.predict_topk(X_test[:2], 5)  # compile before timing
         start = time.perf_counter()
         top = model.predict_topk(X_test, 5)
         seconds = time.perf_counter() - start
@@ -78,9 +78,9 @@ def _measured(kind: type, jobs: int, X_train: Any, train: Examples, X_test: Any)
 
 
 def _examples(name: str, top: TopK, test: Examples) -> Iterator[str]:
-    """A few answers, to see what the figures mean."""
+    """Yield a few predictions."""
     yield ""
-    yield f"What {name} answers:"
+    yield f"Predictions of {name}:"
     for row in range(0, len(test), len(test) // 4)[:4]:
         text = test.texts[row] if test.texts else ""
         guesses = ", ".join(

@@ -1,4 +1,4 @@
-"""Packages that not everybody needs: imported when they are used, and asked for in words."""
+"""Import of optional dependencies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class MissingExtra(ImportError):
-    """A package that is not installed, and how to get it."""
+    """An optional dependency is not installed."""
 
 
 def imported(module: str, purpose: str, extra: str) -> Any:
-    """A module of an extra.
+    """Import a module of an extra, or raise with the command to install it.
 
     >>> imported("no_such_module", "Dancing", "dance")
     Traceback (most recent call last):
@@ -22,6 +22,6 @@ def imported(module: str, purpose: str, extra: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        if error.name != package:  # it is there, and something else is wrong
+        if error.name != package:  # the package is installed, but its import fails
             raise
         raise MissingExtra(f"{purpose} needs {package}: pip install 'treemax[{extra}]'.") from None

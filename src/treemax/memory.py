@@ -1,4 +1,4 @@
-"""How much memory there is, so that a model that cannot fit says so before it tries."""
+"""Available memory, so that a model that does not fit raises before training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping, also inside a container."""
+    """Return the memory available without swapping, also inside a container."""
     amounts = [_meminfo_available(), _cgroup_left()]
     known = [amount for amount in amounts if amount is not None]
     if known:
@@ -23,7 +23,7 @@ def available_bytes() -> int:
 
 
 def in_words(n_bytes: float) -> str:
-    """A size for people.
+    """Format a size for messages.
 
     >>> in_words(512), in_words(3.5e9)
     ('512 bytes', '3.5 GB')
@@ -44,7 +44,7 @@ def check_fits(needed: float, what: str, remedy: str, limit: float | None = None
 
 
 def as_bytes(size: int | float | str) -> int:
-    """A size that a person gave, in bytes.
+    """Parse a size to bytes.
 
     >>> as_bytes("1.5 GB"), as_bytes(2_000_000)
     (1500000000, 2000000)
@@ -57,7 +57,7 @@ def as_bytes(size: int | float | str) -> int:
 
 
 def used_bytes() -> int:
-    """Memory that this process has in use, the libraries it has loaded included."""
+    """Return the resident memory of this process, including its libraries."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -73,8 +73,7 @@ def used_bytes() -> int:
 
 
 def release_free_memory() -> None:
-    """Hand what the allocator keeps for later back to the system, where it can (glibc), so that `used_bytes` counts
-    only what is in use."""
+    """Return the allocator's free memory to the system (glibc only), so that `used_bytes` counts only memory in use."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

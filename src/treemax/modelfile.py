@@ -1,13 +1,12 @@
-"""One file on disk for every model: named arrays and a JSON header, without pickle, memory-mapped.
+"""The model file: named arrays and a JSON header, without pickle, memory-mapped.
 
-A `.treemax` file is an ordinary zip archive of uncompressed `.npy` members behind a `header.json`. Its bytes
-are a function of the header alone: the reader takes the header, lays the file out again and compares every
-structural byte with what it finds. So there is no second parser to fool, nothing in the file can point
-outside it, and a file is either exactly what `write_model` would have written or refused.
+A `.treemax` file is a zip archive of uncompressed `.npy` members after a `header.json`. Its structure is a function
+of the header alone: the reader computes the layout from the header and compares every structural byte with the file.
+So no offset of the file is trusted, and a file is either exactly what `write_model` would have written or invalid.
 
-`write_model` and `read_model` know arrays only. `save` and `load` put objects on top: a class registers
-itself with `@saveable` and says how it comes apart (`to_parts`) and together again (`from_parts`).
-The format is described, for readers in other languages, in docs/model-file.md.
+`write_model` and `read_model` handle arrays. `save` and `load` handle objects: a class registers with `@saveable` and
+converts itself to parts (`to_parts`) and back (`from_parts`). docs/model-file.md describes the format for readers in
+other languages.
 """
 
 from __future__ import annotations
@@ -28,53 +27,55 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.replacing import remove_strays, replacing
+from treemax.replacing import remove_stale, replacing
 
 FORMAT_VERSION = 1
 MAGIC = "treemax"
-ALIGNMENT = 64  # of every array in the file: a cache line, and the widest vector register
-VERIFY_UP_TO = 64 * 2**20  # files up to this size have their arrays verified unless told otherwise
+ALIGNMENT = 64  # of every array: a cache line, and the widest vector register
+VERIFY_UP_TO = 64 * 2**20  # size of files whose arrays are verified by default
 MAX_HEADER_BYTES = 64 * 2**20
-LARGEST = 1e30  # number of a model: products of larger ones soon leave single precision
+LARGEST = 1e30  # number in a model: products of larger ones overflow float32
 SUMS = ("squares", "square", "cells")  # arrays with AdaGrad's sums, which may be larger
 
 HEADER_MEMBER = "header.json"
-HEADER_START = 128  # where the JSON begins, in every version of the format
+HEADER_START = 128  # offset of the JSON in every version of the format
 _CHUNK = 16 * 2**20
 _DTYPES = ("|b1", "|i1", "|u1", *(f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)))
 _DTYPES += ("<f2", "<f4", "<f8", "<c8", "<c16")
 _NAME = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _MAX_NAME = 500
 _MAX_DIMENSIONS = 32
-_MAX_EXTENT = 2**62  # in bytes, dimensions of zero counted as one: beyond it NumPy makes no array
+_MAX_EXTENT = 2**62  # in bytes, with dimensions of zero counted as one: NumPy's limit
 
 Arrays = dict[str, NDArray[Any]]
 AnyPath = str | os.PathLike[str]
 
 
 class ModelFileError(ValueError):
-    """A model file that cannot be read, or a model that cannot be written as one."""
+    """A model file cannot be read, or a model cannot be saved."""
 
 
-# --- what is in a file ---------------------------------------------------------------------------------
+# --- layout --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _ArraySpec:
-    """What the header says of one array; everything else about its place in the file follows."""
+    """Description of an array in the header, which determines its position in the file."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     fortran_order: bool
-    crc32: int = 2**32 - 1  # of the whole member, .npy header included; until known, as wide as it can get
+    crc32: int = (
+        2**32 - 1
+    )  # of the whole member with its .npy header; a placeholder of maximal width until known
 
     @property
     def n_bytes(self) -> int:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def npy_header(self) -> bytes:
-        """The start of the member, of a length that keeps the array behind it aligned."""
+        """Return the .npy header, padded so that the array is aligned."""
         text = f"{{'descr': '{self.dtype}', 'fortran_order': {self.fortran_order}, 'shape': {self.shape}, }}"
         length = _aligned(10 + len(text) + 1) - 10
         return b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + text.ljust(length - 1).encode() + b"\n"
@@ -82,7 +83,7 @@ class _ArraySpec:
 
 @dataclass(frozen=True)
 class _Member:
-    """A member of the archive: where its local header is, where its content begins, and its checksum."""
+    """A member of the archive: the offsets of its local header and content, and its checksum."""
 
     name: str
     start: int
@@ -109,9 +110,9 @@ class _Member:
 
 
 def _common_fields(crc32: int) -> bytes:
-    """Version 4.5, UTF-8 names, stored, 1 January 1980, checksum; both sizes are in the zip64 field.
+    """Return the fields: version 4.5, UTF-8 names, stored, 1 January 1980, checksum; sizes are in the zip64 field.
 
-    Every entry is zip64, however small: one form to test, and it does not change at 4 GB.
+    Every entry is zip64, so that there is one form for all sizes.
     """
     return struct.pack("<HHHHHIII", 45, 0x800, 0, 0, 0x21, crc32, 0xFFFFFFFF, 0xFFFFFFFF)
 
@@ -121,7 +122,7 @@ def _next_member(name: str, start: int, size: int, crc32: int) -> _Member:
 
 
 def _end_records(n_members: int, start: int, size: int) -> bytes:
-    """The end of the archive: the zip64 record, its locator, and the old record that points nowhere."""
+    """Return the end of the archive: the zip64 record, its locator, and the 32-bit record."""
     record = struct.pack(
         "<IQHHIIQQQQ", 0x06064B50, 44, 3 << 8 | 45, 45, 0, 0, n_members, n_members, size, start
     )
@@ -138,12 +139,12 @@ def _aligned(position: int) -> int:
 
 
 class _Layout:
-    """Where everything is in a file with a header of this size and these arrays."""
+    """Offsets of a file with a header of this size and these arrays."""
 
     def __init__(self, header_size: int, header_crc32: int, specs: Iterable[_ArraySpec]) -> None:
         self.members = [_next_member(HEADER_MEMBER, 0, header_size, header_crc32)]
         self.npy_headers: list[tuple[int, bytes]] = []  # (position, bytes)
-        self.offsets: list[int] = []  # of each array's own bytes
+        self.offsets: list[int] = []  # of the data of each array
         end = self.members[0].content + header_size
         for spec in specs:
             npy_header = spec.npy_header()
@@ -158,7 +159,7 @@ class _Layout:
         self.file_size = end + len(self.tail)
 
     def structure(self) -> Iterator[tuple[int, bytes]]:
-        """Every byte of the file that is neither the header's text nor an array's, with its position."""
+        """Yield all bytes of the file except the header text and the data of arrays, with their positions."""
         yield from ((member.start, member.local_header()) for member in self.members)
         yield from self.npy_headers
         yield self.central_start, self.tail
@@ -168,11 +169,11 @@ class _Layout:
 
 
 def write_model(path: AnyPath, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """Write a JSON-able `header` and named `arrays` into one file, all or nothing.
+    """Write a JSON-serialisable `header` and named `arrays` to one file, atomically.
 
-    The file appears under its name complete and on disk; until then, and if anything fails, what was there
-    stays. Arrays are little-endian numbers or booleans; one that is contiguous in Fortran order only is
-    stored and comes back in that order, any other in C order. Names may have parts: `estimator/weights`.
+    The file appears under its name once complete and on disk; after an error, the previous file is unchanged. Arrays
+    are little-endian numbers or booleans; arrays that are only Fortran-contiguous keep that order, all others are
+    stored in C order. Names may have parts: `estimator/weights`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +191,7 @@ def _write(file: BinaryIO, header: Mapping[str, Any], arrays: Mapping[str, Any])
     content, stored, specs, header_size = _planned(header, arrays)
     layout = _Layout(header_size, 0, specs)
     offsets = layout.offsets
-    file.truncate(layout.file_size)  # so that an error can say how much room is needed
+    file.truncate(layout.file_size)  # so that an error can state the space needed
     specs = [
         _write_array(file, offset, spec, array)
         for offset, spec, array in zip(offsets, specs, stored.values())
@@ -204,7 +205,7 @@ def _write(file: BinaryIO, header: Mapping[str, Any], arrays: Mapping[str, Any])
 def _planned(
     header: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> tuple[Any, Arrays, list[_ArraySpec], int]:
-    """The header made plain, the arrays, their specifications, and the bytes that the header takes."""
+    """Return the JSON-compatible header, the arrays, their specifications and the size of the header."""
     content = _plain(dict(header), "header")
     stored = {name: np.asarray(array) for name, array in arrays.items()}
     specs = [_spec(name, array) for name, array in stored.items()]
@@ -238,7 +239,7 @@ def _check_name(name: Any) -> None:
 
 
 def _header_text(content: Any, specs: list[_ArraySpec], offsets: list[int]) -> bytes:
-    from treemax import __version__  # here, because the package imports this module while it is being made
+    from treemax import __version__  # circular import
 
     whole = {
         "magic": MAGIC,
@@ -263,7 +264,7 @@ def _described(spec: _ArraySpec, offset: int) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """`value` with NumPy scalars and tuples made plain; what JSON would lose or change is refused."""
+    """Convert NumPy scalars and tuples to JSON types; raises for values that JSON cannot represent."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | str):
@@ -285,7 +286,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _write_array(file: BinaryIO, offset: int, spec: _ArraySpec, array: NDArray[Any]) -> _ArraySpec:
-    """Write the bytes of one array; gives back its specification with the checksum of what was written."""
+    """Write the data of an array; return its specification with the checksum."""
     ordered = array.T if spec.fortran_order else array
     content: Any = np.ascontiguousarray(ordered, dtype=spec.dtype).reshape(-1).view(np.uint8)
     crc32 = zlib.crc32(spec.npy_header())
@@ -303,13 +304,13 @@ def _write_at(file: BinaryIO, position: int, piece: bytes) -> None:
 
 
 def _check_written(temporary: Path, target: Path) -> None:
-    """Read back what was written, before it replaces a file that was good."""
+    """Verify the file written before it replaces the previous one."""
     try:
         read_model(temporary, verify=True)
     except ModelFileError as error:
         raise ModelFileError(
-            f"{target} was not saved, and what was there stays: what was written for it does not read back the same. The "
-            f"disk or the memory may be faulty, or a thread changed the arrays meanwhile. Save it again. ({error})"
+            f"{target} was not saved, and the previous file is unchanged: the file written differs from the model. The "
+            f"disk or the memory may be faulty, or a thread changed the arrays. Save it again. ({error})"
         ) from error
 
 
@@ -317,13 +318,12 @@ def _check_written(temporary: Path, target: Path) -> None:
 
 
 def read_model(path: AnyPath, verify: bool | None = None) -> tuple[dict[str, Any], Arrays]:
-    """The header and the arrays of a model file; the arrays are read-only views into the mapped file.
+    """Read the header and the arrays of a model file; the arrays are read-only and memory-mapped.
 
-    The header and the structure of the file are always verified. The content of the arrays is verified
-    against its checksums in files of up to 64 MB; beyond that reading everything would undo what mapping
-    is for (a large model opens in milliseconds), so it is done only with `verify=True`. `verify=False` never
-    reads the arrays. Whatever is wrong with the file raises `ModelFileError`, except that a missing file
-    raises `FileNotFoundError` and one that may not be read `PermissionError`.
+    The header and the structure of the file are always verified. The checksums of the arrays are verified in files of
+    up to 64 MB; for larger files, which otherwise open in milliseconds, only with `verify=True`. `verify=False` never
+    reads the arrays. An invalid file raises `ModelFileError`, a missing one `FileNotFoundError` and an unreadable one
+    `PermissionError`.
     """
     mapped = _mapped(path)
     try:
@@ -341,7 +341,7 @@ def read_model(path: AnyPath, verify: bool | None = None) -> tuple[dict[str, Any
 
 
 def read_header(path: AnyPath) -> dict[str, Any]:
-    """All that the file says of itself: `format_version`, `library_version`, `header` and `arrays`."""
+    """Read the JSON of a model file: `format_version`, `library_version`, `header` and `arrays`."""
     mapped = _mapped(path)
     try:
         whole, _, _ = _read_header(mapped)
@@ -352,7 +352,7 @@ def read_header(path: AnyPath) -> dict[str, Any]:
 
 
 def _mapped(path: AnyPath) -> mmap.mmap:
-    mode = Path(path).stat().st_mode  # before opening: opening a pipe would wait for a writer
+    mode = Path(path).stat().st_mode  # before opening: opening a pipe would block
     if stat.S_ISDIR(mode):
         raise ModelFileError(f"{os.fspath(path)}: is a folder, not a Treemax model.")
     if not stat.S_ISREG(mode):
@@ -364,7 +364,7 @@ def _mapped(path: AnyPath) -> mmap.mmap:
 
 
 def _read_header(mapped: mmap.mmap) -> tuple[dict[str, Any], int, int]:
-    """The parsed header, its size and its checksum, once the start of the file proves to be in order."""
+    """Verify the start of the file; return the parsed header, its size and its checksum."""
     start = mapped[:HEADER_START]
     size, crc32 = _header_size_and_crc32(start.ljust(HEADER_START, b"\0"))
     expected = _next_member(HEADER_MEMBER, 0, size, crc32).local_header()
@@ -388,7 +388,7 @@ def _read_header(mapped: mmap.mmap) -> tuple[dict[str, Any], int, int]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _header_size_and_crc32(start: bytes) -> tuple[int, int]:
@@ -398,7 +398,7 @@ def _header_size_and_crc32(start: bytes) -> tuple[int, int]:
 def _refuse_start(start: bytes, expected: bytes) -> None:
     ours = 30 + len(HEADER_MEMBER)
     if start[30:ours] == expected[30:ours] or expected.startswith(start):
-        what = "truncated" if len(start) < HEADER_START else "damaged, or was packed anew by another program"
+        what = "truncated" if len(start) < HEADER_START else "damaged, or was repacked by another program"
         raise ModelFileError(f"is {what}: its first {HEADER_START} bytes are not those of a Treemax model.")
     if start[:4] == b"PK\x03\x04":
         name = start[30 : 30 + int.from_bytes(start[26:28], "little")].decode("utf-8", "replace")
@@ -406,9 +406,7 @@ def _refuse_start(start: bytes, expected: bytes) -> None:
     if start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05":
         raise ModelFileError("is not a Treemax model but seems to be a pickle, which Treemax never loads.")
     if start[:2] == b"\x1f\x8b":
-        raise ModelFileError(
-            "is compressed with gzip: unpack it first, a model is mapped as it lies on disk."
-        )
+        raise ModelFileError("is compressed with gzip: decompress it first, model files are memory-mapped.")
     raise ModelFileError(f"is not a Treemax model: it begins with {start[:8]!r}.")
 
 
@@ -455,7 +453,7 @@ def _possible_shape(shape: list[Any], item_size: int) -> bool:
 
 
 def _check_structure(mapped: mmap.mmap, layout: _Layout, entries: list[dict[str, Any]]) -> None:
-    """Nothing in the file is believed that does not follow from the header: not an offset, not a size."""
+    """Raise unless every offset and size in the file follows from the header."""
     size = len(mapped)
     if size < layout.file_size:
         raise ModelFileError(f"is truncated: it has {size:,} of its {layout.file_size:,} bytes.")
@@ -465,12 +463,10 @@ def _check_structure(mapped: mmap.mmap, layout: _Layout, entries: list[dict[str,
         layout.offsets, layout.npy_headers, layout.members[1:], entries
     ):
         if entry.get("offset") != offset or entry.get("bytes") != member.size - len(npy_header[1]):
-            raise ModelFileError(f"is damaged: array {entry['name']!r} is not where its header says.")
+            raise ModelFileError(f"is damaged: array {entry['name']!r} is not at the offset in its header.")
     for position, piece in layout.structure():
         if mapped[position : position + len(piece)] != piece:
-            raise ModelFileError(
-                f"is damaged near byte {position:,}: the archive does not agree with its header."
-            )
+            raise ModelFileError(f"is damaged near byte {position:,}: the archive does not match its header.")
 
 
 def _view(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> NDArray[Any]:
@@ -478,7 +474,7 @@ def _view(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> NDArray[Any]:
     try:
         return np.ndarray(spec.shape, spec.dtype, buffer=mapped, offset=offset, order=order)
     except (ValueError, TypeError) as error:
-        raise ModelFileError(f"is damaged: array {spec.name!r} cannot be made ({error}).") from error
+        raise ModelFileError(f"is damaged: array {spec.name!r} cannot be created ({error}).") from error
 
 
 def _verify_content(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> None:
@@ -494,7 +490,7 @@ def _verify_content(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> None:
 
 
 class Saveable(Protocol):
-    """An object that comes apart into a JSON-able header and arrays, and together again."""
+    """An object that converts to a JSON-serialisable header and arrays, and back."""
 
     def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]: ...
 
@@ -508,21 +504,21 @@ _CLASSES: dict[str, type] = {}
 
 
 def saveable(cls: SaveableClass) -> SaveableClass:
-    """Register a class with `to_parts` and `from_parts` so that `save` and `load` know it by its name."""
+    """Register a class with `to_parts` and `from_parts` for `save` and `load`, by its name."""
     known = _CLASSES.get(cls.__name__)
     if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
             f"Two saveable classes are called {cls.__name__}: {known.__module__}.{known.__qualname__} and "
-            f"{cls.__module__}.{cls.__qualname__}. A model file knows a class by its name: rename one of them."
+            f"{cls.__module__}.{cls.__qualname__}. Model files refer to classes by name: rename one of them."
         )
     _CLASSES[cls.__name__] = cls
     return cls
 
 
 def object_parts(thing: Saveable, **options: Any) -> tuple[dict[str, Any], Arrays]:
-    """The header and arrays of an object together with the name of its class: a whole, or a nested part.
+    """Return the header, with the name of the class, and the arrays of an object.
 
-    `options` are handed to the object's `to_parts`.
+    `options` are passed to `to_parts`.
     """
     name = type(thing).__name__
     if _CLASSES.get(name) is not type(thing):
@@ -534,14 +530,14 @@ def object_parts(thing: Saveable, **options: Any) -> tuple[dict[str, Any], Array
 
 
 def object_from_parts(header: dict[str, Any], arrays: Arrays) -> Any:
-    """The object back from what `object_parts` gave."""
+    """Restore an object from the result of `object_parts`."""
     name, state = header.get("class"), header.get("state")
     if not isinstance(name, str) or not isinstance(state, dict):
-        raise ModelFileError("holds arrays, but not an object of a saveable class: use read_model.")
+        raise ModelFileError("has arrays, but no object of a saveable class: use read_model.")
     cls: Any = _CLASSES.get(name)
     if cls is None:
         raise ModelFileError(
-            f"holds a {name!r:.100}, which this Treemax does not know: it was written by a newer Treemax or by an "
+            f"has an object of the unknown class {name!r:.100}: it was written by a newer Treemax or by an "
             "extension that is not imported."
         )
     try:
@@ -550,36 +546,36 @@ def object_from_parts(header: dict[str, Any], arrays: Arrays) -> Any:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ModelFileError(
-            f"is damaged: its parts do not make a {name} ({type(error).__name__}: {error})."
+            f"is damaged: its parts are not those of a {name} ({type(error).__name__}: {error})."
         ) from error
 
 
 def save(thing: Saveable, path: AnyPath, **options: Any) -> None:
-    """Save an object of a saveable class in one file, all or nothing; see `write_model`.
+    """Save an object of a saveable class to one file, atomically; see `write_model`.
 
-    `options` are handed to the object's `to_parts`. An object that other threads may change stays as it is while it is
-    written, and no longer.
+    `options` are passed to `to_parts`. An object shared with other threads is locked against changes while it is
+    written.
     """
     with replacing(path, _check_written) as file:
-        at_rest(thing, lambda thing: _write(file, *object_parts(thing, **options)))
+        without_changes(thing, lambda thing: _write(file, *object_parts(thing, **options)))
 
 
 def saved_bytes(thing: Saveable, **options: Any) -> int:
-    """The size of the file that `save` would write, without writing it."""
-    _, _, specs, header_size = at_rest(thing, lambda thing: _planned(*object_parts(thing, **options)))
+    """Return the size of the file that `save` would write."""
+    _, _, specs, header_size = without_changes(thing, lambda thing: _planned(*object_parts(thing, **options)))
     return _Layout(header_size, 0, specs).file_size
 
 
-def at_rest(thing: Any, work: Callable[[Any], Result]) -> Result:
-    """Call `work` with the object, which stays as it is meanwhile, also where other threads would change it."""
+def without_changes(thing: Any, work: Callable[[Any], Result]) -> Result:
+    """Call `work` with the object, locked against changes by other threads."""
     waits = getattr(thing, "_at_rest", None)
     return work(thing) if waits is None else waits(work)
 
 
 def load(path: AnyPath, verify: bool | None = None) -> Any:
-    """Load whatever `save` has saved, as the class it was; see `read_model` for `verify`."""
+    """Load an object saved by `save`; see `read_model` for `verify`."""
     header, arrays = read_model(path, verify)
-    remove_strays(Path(path).absolute().parent)
+    remove_stale(Path(path).absolute().parent)
     try:
         if verify or (verify is None and Path(path).stat().st_size <= VERIFY_UP_TO):
             _check_numbers(arrays)
@@ -589,26 +585,24 @@ def load(path: AnyPath, verify: bool | None = None) -> Any:
 
 
 def _check_numbers(arrays: Arrays) -> None:
-    """Refuse what answers cannot be computed from. It costs a look at every number, as the checksums do."""
+    """Raise for NaN, infinities and numbers that are too large; reads all arrays, as the checksums do."""
     for name, array in arrays.items():
         if array.dtype.kind != "f" or not array.size:
             continue
-        if array.dtype.itemsize == 2:  # NumPy is slow with these
-            sound = not ((array.view(np.uint16) & 0x7C00) == 0x7C00).any()
+        if array.dtype.itemsize == 2:  # NumPy is slow with float16
+            valid = not ((array.view(np.uint16) & 0x7C00) == 0x7C00).any()
         else:
             most = np.finfo(np.float32).max if name.endswith(SUMS) else LARGEST
-            most = (
-                most if array.dtype.itemsize == 4 else math.inf
-            )  # which some numbers in double precision are
-            sound = bool(array.min() >= -most and array.max() <= most)
-        if not sound:
+            most = most if array.dtype.itemsize == 4 else math.inf  # float64 values may exceed float32
+            valid = bool(array.min() >= -most and array.max() <= most)
+        if not valid:
             raise ModelFileError(
                 f"is damaged: array {name!r} has NaN, an infinity or a number beyond {LARGEST:g}."
             )
 
 
 def prefixed(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The arrays of a part under the name of the part.
+    """Prefix the names of arrays with the name of their part.
 
     >>> sorted(prefixed("estimator", {"weights": np.ones(1), "bias": np.ones(1)}))
     ['estimator/bias', 'estimator/weights']
@@ -617,6 +611,6 @@ def prefixed(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def part(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The arrays of one part, under the names that it gave them: the way back from `prefixed`."""
+    """Return the arrays of a part with their own names, the inverse of `prefixed`."""
     start = name + "/"
     return {key[len(start) :]: array for key, array in arrays.items() if key.startswith(start)}

@@ -1,4 +1,4 @@
-"""Checks of parameters: errors that name the parameter and the value it got."""
+"""Validation of parameters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sklearn.utils import check_random_state
 
 from treemax.parallel.threads import thread_count
 
-LARGEST_WHOLE = 2**31 - 1  # of a parameter: products of a few of them stay within 64 bits
-LARGEST, SMALLEST = 3.4e38, 1.2e-38  # as far as the float32 of the kernels goes
+LARGEST_WHOLE = 2**31 - 1  # of a parameter: products of a few fit into 64 bits
+LARGEST, SMALLEST = 3.4e38, 1.2e-38  # range of float32
 
 
 class CheckedParameters:
-    """An estimator whose parameters are checked whenever they are used, not only when learning begins.
+    """Mixin of estimators that validate their parameters at every use, not only in `fit`.
 
-    They may change after fitting (`set_params`), or come from a file. Checking them takes time once: afterwards they
-    are only compared with what was checked last, object by object. Numbers of NumPy become the same numbers of
-    Python: small ones would overflow in products, and Numba would compile its kernels anew for each kind.
+    Parameters may change after fitting (`set_params`), or come from a file. Validation is cached: later uses only
+    compare the objects. NumPy scalars become Python numbers: small integer types would overflow in products, and Numba
+    would compile the kernels again for each type.
     """
 
     _checked: tuple[Any, ...] | None = None
@@ -31,13 +31,13 @@ class CheckedParameters:
         """Raise a ValueError that names the parameter and the value it got."""
 
     def _check_when_used(self) -> bool:
-        """Check the parameters where one of them is not what was checked last; says whether that was so."""
+        """Validate the parameters if one has changed since the last check; return whether one had."""
         kind: Any = type(self)
         read = _values_of(kind)
         given = read(self.__dict__)
         if self._checked is not None and all(map(operator.is_, given, self._checked)):
             return False
-        seen = object.__new__(kind)  # these very values, whatever another thread sets meanwhile
+        seen = object.__new__(kind)  # a snapshot, in case another thread sets parameters
         seen.__dict__.update(self.__dict__, **dict(zip(kind._get_param_names(), given)))
         seen._check_parameters()
         thread_count(seen.__dict__.get("n_jobs"))
@@ -61,7 +61,7 @@ def _check_seed(given: Any) -> None:
 
 @cache
 def _values_of(estimator: Any) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """What reads the values of all parameters from the attributes of an estimator."""
+    """Return a function that gets the values of all parameters from an estimator's attributes."""
     names = estimator._get_param_names()
     return (
         operator.itemgetter(*names) if len(names) > 1 else lambda given: tuple(given[name] for name in names)
@@ -69,14 +69,14 @@ def _values_of(estimator: Any) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy as one of Python; anything else as it is."""
+    """Convert a NumPy scalar to a Python number; return anything else unchanged."""
     if isinstance(value, np.floating):
         return float(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
 def is_auto(value: Any) -> bool:
-    """Whether a parameter is left to the library."""
+    """Return whether a parameter is "auto"."""
     return isinstance(value, str) and value == "auto"
 
 
@@ -84,7 +84,7 @@ def check_number(
     name: str, value: Any, *, whole: bool = False, least: float | None = None, above: float | None = None,
     most: float | None = None, auto: bool = False,
 ) -> None:  # fmt: skip
-    """Refuse a parameter that is not a number within its bounds, by name and value; `auto` allows "auto"."""
+    """Raise unless a parameter is a number within its bounds; `auto` allows "auto"."""
     if auto and is_auto(value):
         return
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
@@ -108,20 +108,20 @@ def check_number(
 
 
 def check_choice(name: str, value: Any, choices: Collection[str], *, auto: bool = False) -> None:
-    """Refuse a parameter that is none of these words; `auto` allows "auto" too."""
+    """Raise unless a parameter is one of `choices`; `auto` allows "auto"."""
     if not (isinstance(value, str) and (value in choices or (auto and value == "auto"))):
         wanted = "'auto' or one of" if auto else "one of"
         raise ValueError(f"{name} must be {wanted} {', '.join(choices)}, got {_shown(value)}.")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse a parameter that is neither True nor False."""
+    """Raise unless a parameter is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {_shown(value)}.")
 
 
 def _shown(value: Any) -> str:
-    """A value in an error; what is too long to read is cut."""
+    """Format a value for an error message, truncated."""
     try:
         text = repr(value)
     except ValueError:  # Python does not write out integers of thousands of digits

@@ -1,4 +1,4 @@
-"""What a model has learned, for people to look at: its tree as text, and plots.
+"""The tree of a model as text, and plots.
 
 Plots need Matplotlib: `pip install 'treemax[plot]'`.
 """
@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.modelfile import at_rest
+from treemax.modelfile import without_changes
 from treemax.parameters import check_number
 from treemax.trees import NodeLabels, Tree
 
 if TYPE_CHECKING:
     from treemax.models.softmax_tree.training import Record
 
-LINE = 0.1  # inches that a line of a node's box takes
+LINE = 0.1  # inches per line of a node's box
 
 
 def plot_history(model: Any, axes: Any = None) -> Any:
-    """Draw how the training of a `SoftmaxTree` or `SoftmaxForest` went; returns Matplotlib's axes.
+    """Plot the training history of a `SoftmaxTree` or `SoftmaxForest`; returns Matplotlib axes.
 
-    The objective after every depth that was updated, iteration after iteration, one line a tree; and on an axis
-    of its own, at the right, the training error after every iteration.
+    Shows the objective after the update of every depth, one line per tree, and on a second axis the training error
+    after every iteration.
 
     Parameters
     ----------
     model : SoftmaxTree or SoftmaxForest
-        A fitted one, which still has its learning state.
+        A fitted model with its learning state.
     axes : matplotlib.axes.Axes, optional
-        Where to draw; new ones if not given.
+        Axes to draw on; by default new ones.
     """
     trees = _histories(model)
     axes = _new_axes() if axes is None else axes
@@ -54,11 +54,12 @@ def plot_history(model: Any, axes: Any = None) -> Any:
 
 
 def _histories(model: Any) -> list[list[Record]]:
-    """What was recorded, tree by tree."""
+    """Return the history of each tree."""
     if not hasattr(type(model), "history_"):
-        raise TypeError(
-            f"plot_history draws the training of a SoftmaxTree or SoftmaxForest, got {type(model).__name__}."
-        )
+        from treemax.models import MODELS
+
+        able = " or ".join(kind.__name__ for kind in MODELS.values() if hasattr(kind, "history_"))
+        raise TypeError(f"plot_history needs a {able}, got {type(model).__name__}.")
     if "model_" not in vars(model):
         raise ValueError("plot_history needs a fitted model; call fit first.")
     if not model.states_:
@@ -72,23 +73,23 @@ def _histories(model: Any) -> list[list[Record]]:
 
 
 def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, form: str = "text") -> str:
-    """What stands where in the tree of a model: the most frequent labels under each node.
+    """Show the tree of a model: the most frequent labels below each node.
 
     Parameters
     ----------
     model : any model with a tree, or a TextModel with one of them
-        A fitted one. Of several trees, the first is shown. In a SoftmaxTree, a RecallTree and a LOMTree, rows of a
-        label may go different ways, so that it may stand under several children; a RecallTree shows candidates. Those
-        of them that learn row by row count an example as often as it came to a node.
+        A fitted model. Of several trees, the first is shown. In a SoftmaxTree, a RecallTree and a LOMTree, a label may
+        be below several children; a RecallTree shows candidates. Online models count an example each time it reached a
+        node.
     depth : int
-        Levels below the root.
+        Number of levels below the root.
     labels : int
-        Labels named at each node, the most frequent ones in training.
+        Number of labels to show at each node, the most frequent ones in training.
     children : int
-        Children shown of a node, those with the most training examples.
+        Number of children to show of each node, those with the most training examples.
     form : "text" or "json"
-        Lines for people, or a nested object: node, n_labels, examples (null in a SoftmaxTree, which does not know
-        them), labels, children.
+        Lines of text, or a nested object: node, n_labels, examples (null in a SoftmaxTree, which does not store them),
+        labels, children.
 
     >>> import treemax
     >>> X = [[0.0, 1.0], [1.0, 0.0], [1.0, 0.2]] * 4
@@ -109,13 +110,13 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
 
 
 def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, children: int = 4) -> Any:
-    """Draw the tree of a model, from the root at the left: the most frequent labels under each node.
+    """Plot the tree of a model, with the root at the left: the most frequent labels below each node.
 
-    Returns Matplotlib's axes: `axes.figure.savefig("tree.svg")` writes a file. Parameters as in `show_tree`; a
-    dotted line stands for children that are not shown.
+    Returns Matplotlib axes: `axes.figure.savefig("tree.svg")` writes a file. Parameters as in `show_tree`; a dotted
+    line represents children that are not shown.
     """
     outline = _outline(model, depth, labels, children)
-    if axes is None:  # as large as the boxes need
+    if axes is None:  # large enough for the boxes
         axes = _new_axes(2.2 * (depth + 1), max(2.0, _height(outline) * LINE * (labels + 2.5)))
     n_leaves = _draw(axes, outline, 0, 0.0)[1]
     axes.set_xlim(-0.05, depth + 0.9)
@@ -125,14 +126,14 @@ def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, chi
 
 
 class _Shown(NamedTuple):
-    """What is shown of a node: its labels, the most frequent first, and how many examples came, if that is known."""
+    """The labels of a node, most frequent first, and its number of examples, if known."""
 
     labels: NDArray[np.int64]
     examples: int | None
 
 
 class _LabelTree:
-    """The nodes of a tree that has every label at one leaf."""
+    """Nodes of a tree with every label at one leaf."""
 
     def __init__(self, tree: Tree, counts: NDArray[Any]) -> None:
         self.tree, self.counts = tree, counts
@@ -142,7 +143,7 @@ class _LabelTree:
 
     def shown(self, node: int) -> _Shown:
         tree, found, first, stop = self.tree, [], node, node + 1
-        while first < stop:  # those of a level stand side by side, and so do their children
+        while first < stop:  # the descendants on a level are contiguous
             found.append(tree.label[first:stop])
             inner = first + np.flatnonzero(tree.n_children[first:stop])
             n_below = int(tree.n_children[first:stop].sum())
@@ -154,7 +155,7 @@ class _LabelTree:
 
 
 class _RoutingTree:
-    """The nodes of a tree that leads rows to leaves, of which several may have the same label."""
+    """Nodes of a tree that routes rows, where several leaves may have the same label."""
 
     def __init__(self, nodes: NodeLabels, counts: NDArray[Any]) -> None:
         self.nodes, self.counts = nodes, counts
@@ -170,16 +171,18 @@ class _RoutingTree:
 
 
 def _sorted(labels: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
-    """The most frequent first, among equals the first of the classes."""
+    """Sort labels by frequency, then by class order."""
     return labels[np.lexsort((labels, -counts))]
 
 
 def _tree_of(model: Any) -> _LabelTree | _RoutingTree:
-    """The tree of a fitted model, as it is shown."""
-    if not (hasattr(model, "label_tree") or hasattr(model, "node_labels")):
+    """Return the nodes of a fitted model's tree."""
+    if not _has_tree(model):
+        from treemax.models import MODELS, TreeLanguageModel
+
+        able = ", ".join(kind.__name__ for kind in (*MODELS.values(), TreeLanguageModel) if _has_tree(kind))
         raise TypeError(
-            "show_tree and plot_tree are for models with a tree (LabelTree, LearnedTree, LOMTree, OnlineLabelTree, "
-            f"RecallTree, SoftmaxTree, SoftmaxForest, TreeLanguageModel), got {type(model).__name__}."
+            f"show_tree and plot_tree need a model with a tree ({able}), got {type(model).__name__}."
         )
     if "model_" not in vars(model):
         raise ValueError(f"This {type(model).__name__} has no tree yet; call fit first.")
@@ -189,15 +192,19 @@ def _tree_of(model: Any) -> _LabelTree | _RoutingTree:
     return _RoutingTree(model.node_labels(), counts)
 
 
+def _has_tree(model: Any) -> bool:
+    return hasattr(model, "label_tree") or hasattr(model, "node_labels")
+
+
 def _outline(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
-    """The upper levels of a model's tree, as nested dictionaries."""
+    """Return the upper levels of a model's tree as nested dictionaries."""
     for name, value in (("depth", depth), ("labels", labels), ("children", children)):
         check_number(name, value, whole=True, least=1)
-    model = getattr(model, "estimator", model)  # that of a TextModel
-    return at_rest(model, lambda model: _outline_at_rest(model, depth, labels, children))
+    model = getattr(model, "estimator", model)  # of a TextModel
+    return without_changes(model, lambda model: _outline_of(model, depth, labels, children))
 
 
-def _outline_at_rest(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
+def _outline_of(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
     tree, names = _tree_of(model), model.classes_
 
     def outline(node: int, shown: _Shown, level: int) -> dict[str, Any]:
@@ -239,7 +246,7 @@ def _lines(outline: dict[str, Any], indent: str = "") -> list[str]:
 
 
 def _draw(axes: Any, outline: dict[str, Any], level: int, top: float) -> tuple[float, float]:
-    """Draw a node and what is below it from `top` on; where it stands, and how high it all is."""
+    """Draw a node and its descendants below `top`; return its position and the total height."""
     height, places = 0.0, []
     for child in outline.get("children", []):
         place, needed = _draw(axes, child, level + 1, top - height)
@@ -266,7 +273,7 @@ def _draw(axes: Any, outline: dict[str, Any], level: int, top: float) -> tuple[f
 
 
 def _height(outline: dict[str, Any]) -> float:
-    """How many boxes stand below each other at most, as `_draw` places them."""
+    """Return the number of boxes in the tallest column, as `_draw` places them."""
     below = sum(_height(child) for child in outline.get("children", []))
     return max(1.0, below + bool(outline.get("children_left_out")))
 

@@ -1,7 +1,7 @@
-"""Files that appear under their name when they are whole, and what is left of those that never were.
+"""Atomic replacement of files, and removal of stale temporary files.
 
-A file is written under a temporary name in the folder of its target, and renamed at the end. Its writer holds a lock on
-it, so that whoever comes later can tell what a killed process has left behind from what is still being written.
+A file is written under a temporary name in the folder of its target, and renamed at the end. Its writer holds a lock
+on it, so that later writers can tell files of killed processes from those being written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treemax.memory import in_words
 
 try:
     import fcntl
-except ImportError:  # not there on Windows, where nothing is cleaned up then
+except ImportError:  # Windows, where stale files are not removed
     fcntl = None  # type: ignore[assignment]
 
 _TEMPORARY = re.compile(r"\.treemax-[0-9a-f]{16}\.tmp")
@@ -33,16 +33,16 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def replacing(
     path: str | os.PathLike[str], check: Callable[[Path, Path], object] | None = None
 ) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when it is complete and on disk, and vanishes if it never is.
+    """Open a file that replaces `path` once it is complete and on disk, and is removed on errors.
 
-    `check` is called with the temporary file and the target before the one replaces the other. What other writers left
-    in the folder when they were killed is removed.
+    `check` is called with the temporary file and the target before the replacement. Stale temporary files in the
+    folder are removed.
     """
-    target = Path(os.path.realpath(path))  # through a symbolic link: the link stays, its target is replaced
+    target = Path(os.path.realpath(path))  # a symbolic link stays, its target is replaced
     mode = _existing_mode(target)
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "The folder to write to does not exist", str(target.parent))
-    remove_strays(target.parent)
+    remove_stale(target.parent)
     descriptor, temporary = _locked_file(target.parent)
     size = 0
     try:
@@ -57,7 +57,7 @@ def replacing(
                 size = os.fstat(file.fileno()).st_size
                 _drop_buffer(file)
                 raise
-            if fcntl is None:  # Windows: no lock to keep, and no renaming of open files
+            if fcntl is None:  # Windows has no locks, and cannot rename open files
                 file.close()
             if check is not None:
                 check(temporary, target)
@@ -65,38 +65,38 @@ def replacing(
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            raise OSError(error.errno, _told(error, size, target.parent), str(target)) from error
+            raise OSError(error.errno, _message(error, size, target.parent), str(target)) from error
         raise
     _sync_folder(target.parent)
 
 
 @contextlib.contextmanager
 def temporary_room(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Writing to temporary files inside, in `folder` or where the system has them: without room, the error says where."""
+    """Context manager for writing temporary files: if the disk is full, the error names the folder."""
     try:
         yield
     except OSError as error:
         if error.filename is not None or error.errno not in _NO_ROOM:
             raise
-        advice = "name another folder for it" + (
-            " in the environment variable TMPDIR" if folder is None else ""
+        advice = "use another folder" + (
+            " by setting the environment variable TMPDIR" if folder is None else ""
         )
         what = f"{error.strerror} for a temporary file; {advice}"
         raise OSError(error.errno, what, str(folder or tempfile.gettempdir())) from error
 
 
-def remove_strays(folder: str | os.PathLike[str]) -> None:
-    """Remove the temporary files in a folder that nobody writes to any more, where that is possible."""
+def remove_stale(folder: str | os.PathLike[str]) -> None:
+    """Remove the temporary files of killed processes in a folder, if possible."""
     if fcntl is None:
         return
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for name in [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)]:
             with contextlib.suppress(OSError):
-                _remove_stray(Path(folder, name))
+                _remove_if_stale(Path(folder, name))
 
 
 def claim(folder: str | os.PathLike[str]) -> Callable[[], None]:
-    """Have a folder to oneself until the process ends, or what is returned is called; a BlockingIOError if another has it."""
+    """Lock a folder until the process ends or the returned function is called; raises BlockingIOError if locked."""
     if fcntl is None:
         return lambda: None
     descriptor = os.open(folder, os.O_RDONLY)
@@ -110,39 +110,39 @@ def claim(folder: str | os.PathLike[str]) -> Callable[[], None]:
     return lambda: os.close(descriptor)
 
 
-def _remove_stray(path: Path) -> None:
+def _remove_if_stale(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its writer is alive
             path.unlink()
     finally:
         os.close(descriptor)
 
 
 def _locked_file(folder: Path) -> tuple[int, Path]:
-    """A new temporary file, which is locked while its descriptor is open."""
+    """Create a temporary file, locked while its descriptor is open."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
         temporary = folder / f".treemax-{secrets.token_hex(8)}.tmp"
         descriptor = os.open(temporary, flags, 0o666)
         if fcntl is None:
             return descriptor, temporary
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is ever cleaned up there
+        with contextlib.suppress(OSError):  # a file system without locks: stale files are not removed
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:
             return descriptor, temporary
-        os.close(descriptor)  # taken for a stray before it was locked
+        os.close(descriptor)  # removed as stale before it was locked
 
 
 def _drop_buffer(file: BinaryIO) -> None:
-    """Close a file whose last bytes cannot be written, which closing would try once more."""
+    """Close a file without writing its buffer, which failed before."""
     with contextlib.suppress(OSError):
         file.close()
 
 
-def _told(error: OSError, size: int, folder: Path) -> str:
-    """What the system says, and how much room is needed and how much there is."""
+def _message(error: OSError, size: int, folder: Path) -> str:
+    """Return the error message with the space needed and the space free."""
     what = error.strerror or "Cannot be written"
     if error.errno not in _NO_ROOM:
         return what
@@ -151,11 +151,11 @@ def _told(error: OSError, size: int, folder: Path) -> str:
             f"{what}: more than the file system, or a limit of this process (ulimit -f), allows for one file"
         )
     free = shutil.disk_usage(folder).free
-    return f"{what}: it needs {in_words(size)} at least, and {in_words(free)} is free in that folder"
+    return f"{what}: it needs at least {in_words(size)}, but {in_words(free)} is free in that folder"
 
 
 def _existing_mode(target: Path) -> int | None:
-    """Permissions of the file about to be replaced; a rename must not do what writing to it could not."""
+    """Return the permissions of the file to replace; raises if it is not writable."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _existing_mode(target: Path) -> int | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name durable. The file is whole by now, so a file system that cannot is no failure."""
+    """Flush the rename to disk, if the file system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

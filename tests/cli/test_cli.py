@@ -336,7 +336,7 @@ def test_names_are_hashed_as_for_the_training(tmp_path):
         answers = done("predict", model, data, "--top", 1, *options)
         assert json.loads(answers.splitlines()[0])["labels"] == [1]
     for command in (["predict", model, data], ["eval", model, data], ["stream", data, "--start", model]):
-        assert "--bits 12 is not that of the model, which is 9" in refused(*command, "--bits", 12, code=2)
+        assert "--bits 12 differs from that of the model, 9" in refused(*command, "--bits", 12, code=2)
 
 
 def test_labels_of_every_script_come_out_readable(tmp_path):
@@ -410,7 +410,7 @@ def test_a_stream_is_not_for_every_model(folder, tmp_path):
     done("fit", folder / "train.txt", "-o", batch, "--model", "label-tree", "--text", "hashing")
     for options in (["--model", "label-tree"], ["--start", batch]):
         error = refused("stream", folder / "train.txt", *options)
-        assert "LabelTree cannot learn from a stream; " in error and "online-label-tree" in error
+        assert "LabelTree has no partial_fit; " in error and "online-label-tree" in error
 
 
 def test_version_models_and_completion():
@@ -439,7 +439,7 @@ def test_values_of_settings(text, value):
         (["fit"], "Missing argument 'DATA'"),
         (["fit", "DATA"], "Missing option '-o'"),
         (["info"], "Missing argument 'MODEL'"),
-        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "there is no model 'nope'; there are label-tree"),
+        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "unknown model 'nope'; choose from label-tree"),
         (
             ["fit", "DATA", "-o", "OUT", "--set", "nope=1"],
             "OneVsAll has no parameter 'nope'; it has loss, passes",
@@ -460,7 +460,7 @@ def test_values_of_settings(text, value):
             ["fit", "DATA", "-o", "OUT", "--as-published"],
             "OneVsAll does not come from a paper, so it has no published settings",
         ),
-        (["stream", "DATA", "--model", "nope"], "there is no model 'nope'"),
+        (["stream", "DATA", "--model", "nope"], "unknown model 'nope'"),
         (["stream", "DATA", "--chunk", "0"], "x>=1"),
         (["predict", "MODEL", "DATA", "--top", "0"], "x>=1"),
         (["predict", "MODEL", "DATA", "--top", "-1"], "x>=1"),
@@ -717,10 +717,14 @@ def test_fit_with_a_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        ("-", ["--memory", "2GB"], "standard input can be read once: name a file"),
-        ("data.svm", ["--memory", "2GB", "--cluster", "auto"], "--cluster does not go with --memory"),
-        ("data.svm", ["--memory", "2GB", "--checkpoint", "kept"], "--checkpoint does not go with --memory"),
-        ("data.svm", ["--scratch", "."], "--scratch is for --memory, which was not given"),
+        ("-", ["--memory", "2GB"], "standard input can be read once: use a file"),
+        ("data.svm", ["--memory", "2GB", "--cluster", "auto"], "--cluster cannot be combined with --memory"),
+        (
+            "data.svm",
+            ["--memory", "2GB", "--checkpoint", "kept"],
+            "--checkpoint cannot be combined with --memory",
+        ),
+        ("data.svm", ["--scratch", "."], "--scratch needs --memory"),
     ],
 )
 def test_places_to_train_that_do_not_go_together(tmp_path, monkeypatch, data, options, message):

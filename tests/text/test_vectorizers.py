@@ -234,7 +234,7 @@ def damaged_tfidf(change: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 )
 def test_damaged_parts_are_refused(tmp_path: Path, change: Any) -> None:
     write_model(tmp_path / "t.treemax", *damaged_tfidf(change))
-    with pytest.raises(ModelFileError, match="do not make a TfidfText"):
+    with pytest.raises(ModelFileError, match="are not those of a TfidfText"):
         load(tmp_path / "t.treemax")
 
 
@@ -395,7 +395,7 @@ def test_hashing_is_saved_with_its_parameters(tmp_path: Path) -> None:
 def test_hashing_of_another_kind_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     header, arrays = HashingText().to_parts()
     write_model(tmp_path / "h.treemax", {"class": "HashingText", "state": {**header, **change}}, arrays)
-    with pytest.raises(ModelFileError, match="do not make a HashingText"):
+    with pytest.raises(ModelFileError, match="are not those of a HashingText"):
         load(tmp_path / "h.treemax")
 
 
@@ -606,10 +606,13 @@ def test_clone_copy_pickle_and_cross_validation(model: TextModel) -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({}, "do not make a TextModel"),
-        ({"vectorizer": {"class": "HashingText", "state": {}}, "estimator": {}}, "do not make a HashingText"),
+        ({}, "are not those of a TextModel"),
+        (
+            {"vectorizer": {"class": "HashingText", "state": {}}, "estimator": {}},
+            "are not those of a HashingText",
+        ),
         ({"vectorizer": {"class": "Gone", "state": {}}, "estimator": {}}, "'Gone'.*newer Treemax"),
-        ({"vectorizer": "HashingText"}, "do not make a TextModel"),
+        ({"vectorizer": "HashingText"}, "are not those of a TextModel"),
     ],
 )
 def test_a_damaged_model_is_refused(tmp_path: Path, header: dict[str, Any], message: str) -> None:

@@ -586,7 +586,7 @@ def test_command_writes_an_ordinary_model_and_goes_on(data, tmp_path):
     assert len(treemax.load(model).predict(["a ripe apple"])) == 1
 
     again = command(data, *options)
-    assert again.exit_code == 2 and "--resume goes on with it" in again.stderr
+    assert again.exit_code == 2 and "resume it with --resume" in again.stderr
     more = command(data, *options, "--resume", "--json", "--max-mb", 50, "--max-us", 100000)
     assert more.exit_code == 0, more.stderr
     facts = json.loads(more.stdout)

@@ -1,4 +1,4 @@
-"""Commands that answer: predict and eval."""
+"""The commands predict and eval."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from treemax.cli.options import data_options
 @click.command(short_help="Answer, one line of JSON per example.")
 @click.argument("model")
 @click.argument("data")
-@click.option(
-    "--top", default=5, show_default=True, type=click.IntRange(min=1), help="How many labels an example."
-)
+@click.option("--top", default=5, show_default=True, type=click.IntRange(min=1), help="Labels per example.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
-    help="All labels of at least this probability, in place of the best --top.",
+    help="Predict all labels of at least this probability, instead of --top.",
 )
 @click.option(
     "--chunk",
     default=1000,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Answer after so many lines: 1 to serve a pipe.",
+    help="Lines to predict at a time; 1 for an interactive pipe.",
 )
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
@@ -45,7 +43,7 @@ def predict(
 ) -> None:
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
-    Labels in DATA are ignored. A model of texts also takes plain lines of text.
+    Labels in DATA are ignored. A text model also reads plain lines of text.
     """
     from treemax.cli.data import check_kind, opened
 
@@ -53,14 +51,14 @@ def predict(
     with opened(data, format_, skip_bad, bits, chunk, loaded) as reader:
         for examples in reader:
             check_kind(loaded, examples, reader.name)
-            labels, scores = _answers(loaded, examples.features, top, threshold)
-            click.echo(b"\n".join(map(_answer_line, labels, scores)))
+            labels, scores = _predictions(loaded, examples.features, top, threshold)
+            click.echo(b"\n".join(map(_json_line, labels, scores)))
 
 
-def _answers(
+def _predictions(
     model: Any, X: Any, top: int, threshold: float | None
 ) -> tuple[list[list[Any]], list[list[float]]]:
-    """Labels and scores of each row, best first: the best `top`, or all of at least `threshold`."""
+    """Return the labels and scores of each row, best first: the top `top`, or all of at least `threshold`."""
     if threshold is None:
         found = model.predict_topk(X, top)
         return found.labels.tolist(), found.scores.tolist()
@@ -68,16 +66,16 @@ def _answers(
     return [[label for label, _ in row] for row in rows], [[score for _, score in row] for row in rows]
 
 
-def _answer_line(labels: list[Any], scores: list[float]) -> bytes:
-    n = sum(label is not None for label in labels)  # a model may have fewer answers than were asked for
+def _json_line(labels: list[Any], scores: list[float]) -> bytes:
+    n = sum(label is not None for label in labels)  # a model may have fewer than `top` labels
     answer = {"labels": labels[:n], "scores": [round(score, 6) for score in scores[:n]]}
     try:
         return json.dumps(answer, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half a character, which only an escape can stand for
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can only escape
         return json.dumps(answer).encode()
 
 
-@click.command("eval", short_help="Measure a model on a file.")
+@click.command("eval", short_help="Evaluate a model on a file.")
 @click.argument("model")
 @click.argument("data")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -86,7 +84,7 @@ def _answer_line(labels: list[Any], scores: list[float]) -> bytes:
 def evaluate(
     model: str, data: str, as_json: bool, jobs: int | None, format_: str, skip_bad: bool, bits: int | None
 ) -> None:
-    """Measure MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
+    """Evaluate MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
     from treemax.cli.data import check_kind, chunks, opened
     from treemax.formats.training_rows import drop_unlabelled
     from treemax.metrics import IdEncoder, Scores
@@ -104,7 +102,7 @@ def evaluate(
             if len(examples) == 0:
                 continue
             if n == 0:
-                loaded.predict_topk(examples[:1].features, 5)  # compiles kernels, not timed
+                loaded.predict_topk(examples[:1].features, 5)  # compile before timing
             start = time.perf_counter()
             top = loaded.predict_topk(examples.features, 5)
             seconds += time.perf_counter() - start
@@ -114,7 +112,7 @@ def evaluate(
         raise ValueError(f"{reader.name}: has no examples")
     result = scores.result() if n else {"n_unlabelled": 0}
     if result["n_unlabelled"] == n:
-        raise ValueError(f"{reader.name}: no example has a label, so there is nothing to measure against")
+        raise ValueError(f"{reader.name}: no example has a label, so there is nothing to evaluate")
     if n_dropped:
         click.echo(f"Left out {n_dropped:,} without a label.", err=True)
     _print_scores(result, 1e3 * seconds / n, Path(model).stat().st_size / 1e6, as_json)

@@ -1,4 +1,4 @@
-"""Where a stream stands, in a file: the model with its learning state, the metrics, and how much of DATA was learned."""
+"""Checkpoints of `treemax stream`: the model with its learning state, the metrics and the position in DATA."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from treemax.replacing import claim
 
 
 class OtherData(ValueError):
-    """DATA is not what a checkpoint was made from."""
+    """DATA differs from that of the checkpoint."""
 
 
 class StreamCheckpoint:
-    """The file `stream.treemax` in a folder of its own, written every so many seconds and removed at the end.
+    """The file `stream.treemax` in a folder, written every `every` seconds and removed at the end.
 
-    What was read of DATA so far is known by a digest of its examples. A command that goes on reads DATA from the
-    beginning, does not learn what was learned before, and refuses DATA that begins otherwise.
+    A digest identifies the examples read so far. A resumed command reads DATA from the beginning, skips the examples
+    learned before, and raises if they differ.
     """
 
     def __init__(self, folder: str, every: float, settings: dict[str, Any]) -> None:
@@ -36,20 +36,20 @@ class StreamCheckpoint:
         self._digest = hashlib.blake2b(digest_size=16)
         self._chunks = self._rows = 0  # of DATA, so far
         self._written = time.monotonic()
-        self.found: dict[str, Any] | None = None  # where the stream stood before
+        self.found: dict[str, Any] | None = None  # state at the checkpoint
         self._parts: Any = None
         if self.path.exists():
             self._parts = self._read()
             self.found = self._parts[0]["stream"]
-            click.echo(f"Going on from {self.path}, after {self.found['rows']:,} examples.", err=True)
+            click.echo(f"Resuming from {self.path}, after {self.found['rows']:,} examples.", err=True)
 
     def _claim(self) -> None:
-        """Two commands would replace each other's checkpoints, and the first to end would remove those of the other."""
+        """Lock the folder: two commands would overwrite and remove each other's checkpoints."""
         try:
             release = claim(self._folder)
         except BlockingIOError:
             raise click.UsageError(
-                f"{self._folder} is in use by another treemax stream. Wait for its end, or give another folder."
+                f"{self._folder} is in use by another treemax stream. Wait for its end, or use another folder."
             ) from None
         click.get_current_context().call_on_close(release)
 
@@ -64,12 +64,12 @@ class StreamCheckpoint:
             if before.get(name) != value:
                 raise click.UsageError(
                     f"{self.path} was written by another command: {name} was {before.get(name)!r}, and is {value!r} now. "
-                    "Give the same options, or another folder to begin anew."
+                    "Use the same options, or another folder to start again."
                 )
         return header, arrays
 
     def restored(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """The model, and the parts of the metrics, that were found."""
+        """Return the model and the metrics of the checkpoint."""
         from treemax import modelfile
 
         header, arrays = self._parts
@@ -77,7 +77,7 @@ class StreamCheckpoint:
         return model, header["run"], modelfile.part("run", arrays)
 
     def learned_before(self, examples: Examples, name: str) -> bool:
-        """Take note of a chunk of DATA; whether it was learned before."""
+        """Record a chunk of DATA; return whether it was learned before the checkpoint."""
         _update(self._digest, examples)
         self._chunks += 1
         self._rows += len(examples)
@@ -85,17 +85,17 @@ class StreamCheckpoint:
             return False
         if self._chunks == self.found["chunks"] and self._digest.hexdigest() != self.found["digest"]:
             raise OtherData(
-                f"{name} is not what {self.path} was made from: its first {self.found['rows']:,} examples differ. Give "
-                "the same data from its beginning on, or another folder to begin anew."
+                f"{name} is not the data of {self.path}: its first {self.found['rows']:,} examples differ. Use the same "
+                "data from its beginning, or another folder to start again."
             )
         return True
 
     def check_end(self, name: str) -> None:
-        """Refuse DATA that ends before the place to go on from."""
+        """Raise if DATA ends before the position of the checkpoint."""
         if self.found is not None and self._chunks < self.found["chunks"]:
             raise OtherData(
-                f"{name} is not what {self.path} was made from: it ends before the {self.found['rows']:,} examples that "
-                "were learned. Give the same data from its beginning on, or another folder to begin anew."
+                f"{name} is not the data of {self.path}: it ends before the {self.found['rows']:,} examples that were "
+                "learned. Use the same data from its beginning, or another folder to start again."
             )
 
     @property
@@ -103,11 +103,11 @@ class StreamCheckpoint:
         return time.monotonic() - self._written >= self._every
 
     def write(self, model: Any, run: Any) -> None:
-        """Write down where the stream stands; what was there before stays until the new file is whole."""
+        """Write a checkpoint; the previous one stays until the new file is complete."""
         from treemax import modelfile
 
         if self.found is not None and self._chunks < self.found["chunks"]:
-            return  # what was learned before is not read again yet
+            return  # still skipping the examples learned before
 
         header, arrays = modelfile.object_parts(model, resume=True)
         run_header, run_arrays = run.parts()
@@ -125,7 +125,7 @@ class StreamCheckpoint:
         self._written = time.monotonic()
 
     def remove(self) -> None:
-        """The stream has come to its end, and the model is where it should be."""
+        """Remove the checkpoint at the end of the stream."""
         self.path.unlink(missing_ok=True)
 
 

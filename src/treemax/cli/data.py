@@ -1,4 +1,4 @@
-"""Reading DATA for a command: the same rules everywhere, and a word about skipped lines at the end."""
+"""Read DATA for a command, and report skipped lines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from treemax.formats import Examples, FormatError, Reader, open_examples
 from treemax.formats.training_rows import TrainingRows
 from treemax.parallel.progress import progress_bar
 
-BITS = 18  # names of features are hashed into 2**18 columns, unless told otherwise
+BITS = 18  # feature names are hashed into 2**18 columns by default
 
 
 @contextmanager
 def opened(
     path: str, format_: str, skip_bad: bool, bits: int | None, chunk_rows: int = 1000, model: Any = None
 ) -> Iterator[Reader]:
-    """DATA, open for reading, so that training, prediction and streams agree: svmlight's column numbers are
-    taken as they are, names are hashed as they were for the model. A model of texts takes plain lines too."""
+    """Open DATA in the same way for all commands.
+
+    The indices of svmlight are not shifted, and names are hashed as for the model. A text model also reads plain
+    lines."""
     trained = getattr(model, "reading_", {}).get("bits")
     if None not in (bits, trained) and bits != trained:
-        raise click.UsageError(f"--bits {bits} is not that of the model, which is {trained}; leave it out.")
+        raise click.UsageError(f"--bits {bits} differs from that of the model, {trained}; omit it.")
     bits = bits or trained or BITS
     holds_text = model is not None and takes_text(model)
     with open_examples(
@@ -48,7 +50,7 @@ def opened(
 
 
 def read_whole(reader: Reader) -> Examples:
-    """All of DATA, which must not be empty."""
+    """Read all of DATA; raises if it is empty."""
     examples = reader.read_all()
     if len(examples) == 0:
         raise FormatError(f"{reader.name}: has no examples")
@@ -56,7 +58,7 @@ def read_whole(reader: Reader) -> Examples:
 
 
 def first_labelled(reader: Reader) -> Examples:
-    """The first chunk of DATA with a label."""
+    """Return the first chunk of DATA with a label."""
     for chunk in reader:
         if len(chunk.labels.values):
             return chunk
@@ -64,7 +66,7 @@ def first_labelled(reader: Reader) -> Examples:
 
 
 def chunks(reader: Reader, title: str, progress: bool = True) -> Iterator[Examples]:
-    """DATA chunk by chunk, with a progress bar over its bytes."""
+    """Yield chunks of DATA with a progress bar."""
     with progress_bar(reader.size or 0, title, "B", verbose=int(progress)) as bar:
         for chunk in reader:
             bar.update(reader.position - bar.n)
@@ -72,7 +74,7 @@ def chunks(reader: Reader, title: str, progress: bool = True) -> Iterator[Exampl
 
 
 def check_kind(model: Any, examples: Examples, name: str) -> None:
-    """Texts go to a model of texts, features to a model of features."""
+    """Raise if a text model gets features, or another model texts."""
     if takes_text(model) and examples.texts is None:
         raise ValueError(f"the model was trained on text, but {name} holds features")
     if not takes_text(model) and examples.texts is not None:
@@ -80,12 +82,12 @@ def check_kind(model: Any, examples: Examples, name: str) -> None:
 
 
 def remember_reading(model: Any, bits: int | None) -> None:
-    """Keep in the model how its data was read."""
+    """Store the reading options in the model."""
     getattr(model, "estimator", model).reading_ = {"bits": BITS if bits is None else bits}
 
 
 def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
-    """A hierarchy from lines of parent, tab, child; numbers are labels where the labels of DATA are numbers."""
+    """Read a hierarchy from lines of parent, tab, child; numbers are integers if the labels of DATA are."""
 
     def name(text: str) -> Any:
         return int(text) if whole_numbers and text.lstrip("-").isdecimal() else text
@@ -103,7 +105,7 @@ def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
 
 
 def takes_text(model: Any) -> bool:
-    """Whether the model answers to raw text."""
+    """Return whether the model takes raw text."""
     from treemax.models.text_model import TextModel
 
     return isinstance(model, TextModel)

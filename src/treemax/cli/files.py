@@ -1,4 +1,4 @@
-"""Commands about files: info and convert."""
+"""The commands info and convert."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treemax.cli.options import FORMATS, bits_option, skip_bad_option
 @click.option("--verify", is_flag=True, help="Check every byte, whatever the size of the file.")
 @click.option("--models", is_flag=True, help="List the models that can be trained, instead.")
 def info(model: str | None, as_json: bool, verify: bool, models: bool) -> None:
-    """What is in MODEL: kind, labels, features, weights, bytes."""
+    """Describe MODEL: kind, labels, features, weights, bytes."""
     if models:
         _print_facts(_known_models(), as_json)
         return
@@ -54,7 +54,7 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
     type=click.Choice(FORMATS),
     default="auto",
     show_default=True,
-    help="Format of OUT; auto tells it from the name.",
+    help="Format of OUT; auto uses the extension.",
 )
 @click.option(
     "--from",
@@ -62,12 +62,12 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
     type=click.Choice(FORMATS),
     default="auto",
     show_default=True,
-    help="Format of DATA; auto tells it from the name or the first lines.",
+    help="Format of DATA; auto detects it by the name or the first lines.",
 )
 @skip_bad_option
 @bits_option
 def convert(data: str, out: str, to: str, format_: str, skip_bad: bool, bits: int | None) -> None:
-    """Write DATA to OUT in another format, chunk by chunk; - is standard output."""
+    """Convert DATA to another format and write it to OUT; - is standard output."""
     from treemax.cli.data import chunks, opened
     from treemax.formats import write_examples
 

@@ -1,4 +1,4 @@
-"""Ctrl-C on the command line: the first ends the work, and those after it do not end the saving of what was learned."""
+"""Ctrl-C on the command line: the first interrupts the work, later ones do not interrupt saving."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import signal
 import threading
 import time
 
-GRACE = 10.0  # seconds after Ctrl-C in which another is taken for impatience
+GRACE = 10.0  # seconds after Ctrl-C in which further ones are ignored
 
 
 class Interruption:
-    """The handler of Ctrl-C while a command runs, used as a context manager.
+    """Handler of Ctrl-C while a command runs, used as a context manager.
 
-    The first raises `KeyboardInterrupt`. Others within the next seconds are ignored, since the command is about to save
-    what was learned; from `hold` on, when it does, all are.
+    The first raises `KeyboardInterrupt`. Others within the next seconds are ignored, because the command is about to
+    save the model; after `hold`, all are ignored.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Interruption:
         in_main = threading.current_thread() is threading.main_thread()
         self._installed = in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if self._installed:
-            signal.signal(signal.SIGINT, self._heard)
+            signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -34,10 +34,10 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def hold(self) -> None:
-        """From here on, what is being written is more important."""
+        """Ignore Ctrl-C from here on, while files are written."""
         self._held = True
 
-    def _heard(self, number: int, frame: object) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         now = time.monotonic()
         if self._held or (self._last is not None and now - self._last < GRACE):
             return

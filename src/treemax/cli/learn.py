@@ -1,4 +1,4 @@
-"""The command that trains a model: fit."""
+"""The command fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from treemax.cli.options import (
 )
 from treemax.cli.saving import check_room, finish, save_model
 
-CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # what a model may find from the data
+CHOSEN = (
+    "loss",
+    "cost",
+    "learning_rate",
+    "passes",
+    "threshold",
+)  # settings that a model may choose from the data
 
 
 @click.command(short_help="Train a model on a file.")
@@ -35,12 +41,12 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # what a mode
     type=click.Choice(["tfidf", "hashing"]),
     default="tfidf",
     show_default=True,
-    help="How text becomes features.",
+    help="Vectoriser of texts.",
 )
 @click.option(
     "--hierarchy",
     type=click.Path(exists=True, dir_okay=False),
-    help="The tree over the labels, for models that take one: lines of parent, tab, child.",
+    help="File with the label tree, for models that support one: lines of parent, tab, child.",
 )
 @click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
 @click.option(
@@ -51,19 +57,19 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # what a mode
 @click.option(
     "--checkpoint",
     metavar="FOLDER",
-    help="Keep what is learned in FOLDER until MODEL is written; the same command goes on from there.",
+    help="Write checkpoints to FOLDER until MODEL is written; the same command resumes from them.",
 )
 @click.option(
     "--memory",
     metavar="SIZE",
     callback=read_size,
-    help="Train on data larger than memory: at most so much at a time, such as 2GB (label-tree).",
+    help="Train on data larger than memory, within this limit, such as 2GB (label-tree).",
 )
 @click.option(
     "--scratch",
     metavar="FOLDER",
     type=click.Path(exists=True, file_okay=False, writable=True),
-    help="Where --memory puts its temporary files; beside MODEL by default.",
+    help="Folder for the temporary files of --memory; that of MODEL by default.",
 )
 @data_options
 def fit(
@@ -80,7 +86,7 @@ def fit(
     _check_options(model, model_name, data, hierarchy, memory, scratch, places)
     vectorizer = make_vectorizer(text, text_settings)
     reading = {"format_": format_, "skip_bad": skip_bad, "bits": bits}
-    with _training_place(cluster, checkpoint):  # found before hours are spent on reading
+    with _training_place(cluster, checkpoint):  # connects before reading the data
         if memory is None:
             model, train = _in_memory(model, vectorizer, data, hierarchy, reading, output)
         else:
@@ -89,7 +95,7 @@ def fit(
         try:
             train()
             interruption.hold()
-        except KeyboardInterrupt as stop:  # what was learned until then is kept
+        except KeyboardInterrupt as stop:  # save what was learned until then
             interrupted = stop
             if not getattr(model, "estimator", model).__sklearn_is_fitted__():
                 raise
@@ -112,22 +118,23 @@ def fit(
 def _check_options(
     model: Any, name: str, data: str, hierarchy: str | None, memory: int | None, scratch: str | None, places: dict[str, str | None]
 ) -> None:  # fmt: skip
-    """Refuse options that the model, DATA or each other cannot do with."""
+    """Raise for options that the model or DATA does not support, or that exclude each other."""
     from treemax.models import MODELS
 
     if hierarchy is not None and "tree" not in model.get_params():
-        raise click.UsageError(f"--hierarchy is for models with a tree over the labels, not for {name}.")
+        raise click.UsageError(f"--hierarchy is for models with a label tree, not for {name}.")
     if scratch is not None and memory is None:
-        raise click.UsageError("--scratch is for --memory, which was not given.")
+        raise click.UsageError("--scratch needs --memory.")
     if memory is not None and not hasattr(model, "fit_file"):
-        raise click.UsageError(f"--memory is for label-tree, not for {name}.")
+        able = ", ".join(other for other, kind in MODELS.items() if hasattr(kind, "fit_file"))
+        raise click.UsageError(f"--memory is for {able}, not for {name}.")
     if memory is not None and data == "-":
         raise click.UsageError(
-            "--memory reads DATA more than once, and standard input can be read once: name a file."
+            "--memory reads DATA more than once, but standard input can be read once: use a file."
         )
     for option in (option for option, place in places.items() if place is not None):
         if memory is not None:
-            raise click.UsageError(f"{option} does not go with --memory, which trains from the disk.")
+            raise click.UsageError(f"{option} cannot be combined with --memory.")
         if not model.supports_distributed:
             able = ", ".join(other for other, kind in MODELS.items() if kind.supports_distributed)
             raise click.UsageError(f"{option} is for {able}, not for {name}.")
@@ -136,7 +143,7 @@ def _check_options(
 def _in_memory(
     model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], output: str
 ) -> tuple[Any, Callable[[], object]]:
-    """The model for DATA, all of which is read, and how to train it."""
+    """Read all of DATA; return the model and the function that trains it."""
     from treemax.cli.data import opened, read_edges, read_training_rows
     from treemax.models.text_model import TextModel
 
@@ -153,7 +160,7 @@ def _in_memory(
 def _from_disk(
     model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], memory: int, place: str
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
-    """The model for DATA, of which the beginning is read, and how to train it with little memory."""
+    """Read the beginning of DATA; return the model and the function that trains it with bounded memory."""
     from treemax.cli.data import BITS, first_labelled, opened, read_edges
     from treemax.models.text_model import TextModel
 
@@ -172,7 +179,7 @@ def _from_disk(
 
 @contextmanager
 def _training_place(address: str | None, folder: str | None) -> Iterator[None]:
-    """Where to train, and where to keep what was learned so far."""
+    """Enter the contexts of the cluster and of the checkpoints."""
     import treemax
 
     with ExitStack() as stack:

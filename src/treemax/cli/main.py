@@ -1,7 +1,6 @@
-"""The group of commands, and how it ends: exit codes, and errors without tracebacks.
+"""The group of commands, its exit codes, and errors without tracebacks.
 
-0 done, 1 something was wrong with the data, the model or the machine, 2 the command was called wrongly,
-130 interrupted by Ctrl-C.
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from treemax.extras import MissingExtra
 
 
 class _Commands(click.Group):
-    """Ends every command in the same way. Done here and not around the whole, where click has ways of its own."""
+    """Group that handles the errors of every command, before click does."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """In the order in which they are needed, not in that of the alphabet."""
+        """List the commands in order of use, not alphabetically."""
         return list(self.commands)
 
     def invoke(self, context: click.Context) -> Any:
@@ -41,7 +40,7 @@ class _Commands(click.Group):
             try:
                 return self._invoke(context)
             finally:
-                interruption.hold()  # the end is near
+                interruption.hold()  # ignore Ctrl-C while the command ends
 
     def _invoke(self, context: click.Context) -> Any:
         try:
@@ -50,12 +49,12 @@ class _Commands(click.Group):
             message = str(stop) or "interrupted"
             click.echo(message[0].upper() + message[1:], err=True)
             context.exit(130)
-        except BrokenPipeError:  # the reader of our output has gone, as in `treemax predict ... | head`
+        except BrokenPipeError:  # as in `treemax predict ... | head`
             _drop_output()
             context.exit(0)
         except OSError as error:
             if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                error.filename = "standard output"  # all others are named
+                error.filename = "standard output"  # all other files have a name
             if error.filename == "standard output":
                 _drop_output()
             known = error.filename and error.strerror
@@ -67,7 +66,7 @@ class _Commands(click.Group):
 
 
 class _ClosedOutput(io.RawIOBase):
-    """In the place of a standard output that was closed from the start: an error for whoever writes to it."""
+    """Replacement of a closed standard output: writing raises."""
 
     def writable(self) -> bool:
         return True
@@ -77,7 +76,7 @@ class _ClosedOutput(io.RawIOBase):
 
 
 def _drop_output() -> None:
-    """Forget what could not be written, which Python would try once more when it ends."""
+    """Discard buffered output, which Python would try to write again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(nowhere, sys.stdout.fileno())
@@ -86,13 +85,12 @@ def _drop_output() -> None:
 
 
 def _replace_closed_streams() -> None:
-    """Where standard input, output or error is closed, let no other file take its number: whatever a library writes
-    to its standard error would go into it."""
+    """Reopen closed standard streams, so that no other file gets their descriptors and receives a library's messages."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, this one
     if sys.stdout is None:
         sys.stdout = io.TextIOWrapper(_ClosedOutput(), write_through=True)
     if sys.stderr is None:
@@ -107,7 +105,7 @@ def commands() -> None:
     """Classification with thousands to millions of labels.
 
     DATA is a file in fastText, XMC repository, svmlight, Vowpal Wabbit, JSON lines, npz, Parquet or Arrow format,
-    or a folder of such files; .gz is read as it is, and - is standard input. MODEL is a .treemax file.
+    or a folder of such files; .gz files are decompressed, and - is standard input. MODEL is a .treemax file.
     """
 
 
@@ -125,12 +123,10 @@ for command in (fit, tune, predict, evaluate, stream, info, convert, demo, compl
 
 
 def main() -> None:
-    """The `treemax` command."""
+    """Run the `treemax` command."""
     _replace_closed_streams()
     interruption.__enter__()
     try:
         commands.main(prog_name="treemax")
     finally:
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # while Python ends, which it does not do well with Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python exits would print a traceback

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options shared by several commands, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FORMATS = ("auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet
 
 
 def check_output(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
-    """Refuse a place where nothing can be written before hours are spent on what should be written there."""
+    """Raise before training if the output cannot be written."""
     if path is None:
         return None
     folder = Path(path).absolute().parent
     if Path(path).is_dir():
-        raise click.BadParameter(f"{path} is a folder; name a file in it.")
+        raise click.BadParameter(f"{path} is a folder; use a file in it.")
     if not folder.is_dir():
         raise click.BadParameter(f"the folder {folder} does not exist.")
     if not os.access(folder, os.W_OK):
-        raise click.BadParameter(f"nothing may be written to the folder {folder}.")
+        raise click.BadParameter(f"the folder {folder} is not writable.")
     data = context.params.get("data")
     if data is not None and Path(data).exists() and Path(path).exists() and Path(data).samefile(path):
         raise click.BadParameter(f"{path} is DATA itself; the model would replace it.")
@@ -34,7 +34,7 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
 
 
 def read_size(context: click.Context, parameter: click.Parameter, size: str | None) -> int | None:
-    """A size such as 2GB, in bytes."""
+    """Parse a size such as 2GB to bytes."""
     from treemax.memory import as_bytes
 
     try:
@@ -44,7 +44,7 @@ def read_size(context: click.Context, parameter: click.Parameter, size: str | No
 
 
 def read_time(context: click.Context, parameter: click.Parameter, text: str) -> float:
-    """A time such as 30s, 5m or 1h, in seconds."""
+    """Parse a time such as 30s, 5m or 1h to seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
     number = text[:-1] if text[-1:] in units else text
     try:
@@ -59,37 +59,37 @@ def read_time(context: click.Context, parameter: click.Parameter, text: str) -> 
 bits_option = click.option(
     "--bits",
     type=click.IntRange(1, 31),
-    help="Names of features are hashed into 2**bits columns: 18, or as for the training.",
+    help="Feature names are hashed into 2**bits columns; by default 18, or that of the model.",
 )
 skip_bad_option = click.option(
-    "--skip-bad", is_flag=True, help="Skip malformed lines and report how many there were."
+    "--skip-bad", is_flag=True, help="Skip malformed lines and report their number."
 )
 
 
 def data_options(command: Command) -> Command:
-    """How to read DATA."""
+    """Add the options for reading DATA."""
     for option in (
         bits_option,
         skip_bad_option,
         click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", show_default=True,
-                     help="Format of DATA; auto tells it from the name or the first lines."),
+                     help="Format of DATA; auto detects it by the name or the first lines."),
     ):  # fmt: skip
         command = option(command)
     return command
 
 
 def model_options(command: Command) -> Command:
-    """Which model to train, and with which parameters."""
+    """Add the options for the model and its parameters."""
     for option in (
         click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores."),
         click.option("--text-set", "text_settings", multiple=True, metavar="NAME=VALUE",
-                     help="A parameter of the text vectoriser, as often as needed."),
+                     help="A parameter of the text vectoriser; may be repeated."),
         click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
-                     help="A parameter of the model, as often as needed."),
+                     help="A parameter of the model; may be repeated."),
         click.option("--as-published", is_flag=True,
-                     help="Take the settings of the model's paper in place of the defaults; --set changes them."),
+                     help="Use the settings of the model's paper instead of the defaults; --set changes them."),
         click.option("--model", "model_name", default="one-vs-all", show_default=True, metavar="NAME",
-                     shell_complete=_complete_model, help="Which model; treemax info --models lists them."),
+                     shell_complete=_complete_model, help="The model; treemax info --models lists them."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -102,12 +102,12 @@ def _complete_model(context: click.Context, parameter: click.Parameter, start: s
 
 
 def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bool = False) -> Any:
-    """The model of this name with these parameters; the others are its defaults, or those of its paper."""
+    """Return the model of this name with these parameters, and the defaults or the paper's settings for the others."""
     from treemax.models import MODELS
 
     if name not in MODELS:
         raise click.BadParameter(
-            f"there is no model {name!r}; there are {', '.join(MODELS)}.", param_hint="--model"
+            f"unknown model {name!r}; choose from {', '.join(MODELS)}.", param_hint="--model"
         )
     values = read_settings(MODELS[name], settings, "--set")
     if "n_jobs" in inspect.signature(MODELS[name]).parameters:
@@ -121,7 +121,7 @@ def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bo
 
 
 def make_vectorizer(kind: str, settings: tuple[str, ...]) -> Any:
-    """The text vectoriser of this kind with these parameters."""
+    """Return the text vectoriser of this kind with these parameters."""
     from treemax.text.vectorizers import HashingText, TfidfText
 
     vectorizer = {"tfidf": TfidfText, "hashing": HashingText}[kind]
@@ -129,7 +129,7 @@ def make_vectorizer(kind: str, settings: tuple[str, ...]) -> Any:
 
 
 def read_settings(kind: type, settings: tuple[str, ...], option: str) -> dict[str, Any]:
-    """name=value pairs for the parameters of a class; an unknown name is answered with the known ones."""
+    """Parse name=value pairs for the parameters of a class."""
     known = list(inspect.signature(kind).parameters)
     values = {}
     for setting in settings:
@@ -145,7 +145,7 @@ def read_settings(kind: type, settings: tuple[str, ...], option: str) -> dict[st
 
 
 def read_value(text: str) -> Any:
-    """A value as Python would write it, or else a string.
+    """Parse a Python literal, or else return the string.
 
     >>> [read_value(text) for text in ("3", "0.5", "true", "none", "softmax", "1,2")]
     [3, 0.5, True, None, 'softmax', (1, 2)]

@@ -1,4 +1,4 @@
-"""Writing a model at the end of a command: what was learned is not lost where the place for it has no room."""
+"""Save the model at the end of a command, elsewhere if the disk is full."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from treemax.cli.interruption import interruption
 
-OWN_FOLDER = "treemax-"  # how the names of folders begin that are made here
+OWN_FOLDER = "treemax-"  # prefix of the folders created here
 
 
 def check_room(path: str, examples: Any, model: Any) -> None:
-    """Refuse a disk that has no room for the labels, and for the weights where their number is known, before training."""
+    """Raise before training if the disk has no space for the labels, and the weights if their number is known."""
     from treemax.memory import in_words
     from treemax.models import OneVsAll
 
@@ -30,12 +30,12 @@ def check_room(path: str, examples: Any, model: Any) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise click.ClickException(
-            f"{path}: the model will need {in_words(needed)} at least, and {in_words(free)} is free in {folder}."
+            f"{path}: the model needs at least {in_words(needed)}, but {in_words(free)} is free in {folder}."
         )
 
 
 def save_model(model: Any, path: str, **options: Any) -> str:
-    """Save a model, elsewhere if it cannot be saved at `path`; where it is now. From here on Ctrl-C waits."""
+    """Save a model, elsewhere if `path` cannot be written; return its path. Ctrl-C is ignored from here on."""
     from treemax.modelfile import ModelFileError
 
     interruption.hold()
@@ -56,13 +56,13 @@ def save_model(model: Any, path: str, **options: Any) -> str:
 
 
 def finish(path: str, place: str) -> None:
-    """An error that says where the model is, if it is not where it should be."""
+    """Raise with the path of the model if it is not at `path`."""
     if place != path:
         raise click.ClickException(f"{path} could not be written: the model is in {place}.")
 
 
 def _another_place(path: str, attempt: int) -> str | None:
-    """Where to try next: what the person at the terminal says, else the folder for temporary files, then the home."""
+    """Return the next path to try: from a prompt on a terminal, else the temporary folder, then the home folder."""
     if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
         return str(click.prompt("The model is still in memory. Another file to write it to", err=True))
     folders = [tempfile.gettempdir(), str(Path.home())]
@@ -71,13 +71,13 @@ def _another_place(path: str, attempt: int) -> str | None:
     try:
         own = tempfile.mkdtemp(prefix=OWN_FOLDER, dir=folders[attempt])
     except OSError:
-        return str(Path(folders[attempt], Path(path).name))  # fails, and says why
+        return str(Path(folders[attempt], Path(path).name))  # raises with the reason
     return str(Path(own, Path(path).name))
 
 
 def _remove_own_folder(place: str) -> None:
-    """Remove the folder that was made for a model which could not be written there."""
+    """Remove the folder created for a model that could not be written there."""
     folder = Path(place).parent
     if folder.name.startswith(OWN_FOLDER):
-        with contextlib.suppress(OSError):  # it is not empty
+        with contextlib.suppress(OSError):  # not empty
             folder.rmdir()

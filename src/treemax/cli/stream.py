@@ -1,4 +1,4 @@
-"""The command that predicts, then learns, in order: stream."""
+"""The command stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from treemax.cli.saving import finish, save_model
     "--output",
     metavar="MODEL",
     callback=check_output,
-    help="Write the model here at the end, ready to be continued.",
+    help="Write the model here at the end, with its learning state.",
 )
 @click.option("--start", metavar="MODEL", help="Continue with this model instead of a new one.")
 @click.option("--text", type=click.Choice(["hashing"]), default="hashing", hidden=True)
@@ -38,7 +38,7 @@ from treemax.cli.saving import finish, save_model
     "--checkpoint",
     metavar="FOLDER",
     type=click.Path(file_okay=False),
-    help="Keep in FOLDER where the stream stands; after a crash the same command goes on from there.",
+    help="Write checkpoints to FOLDER; after a crash the same command resumes from them.",
 )
 @click.option(
     "--every",
@@ -53,11 +53,11 @@ from treemax.cli.saving import finish, save_model
     default=1,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Rows predicted, then learned, at a time.",
+    help="Rows to predict, then learn, at a time.",
 )
 @click.option("--multi-label", is_flag=True, help="Rows may have several labels although the first have one.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: one line a report, the last with all metrics."
+    "--json", "as_json", is_flag=True, help="Print JSON: one line per report, the last with all metrics."
 )
 @data_options
 def stream(
@@ -67,8 +67,8 @@ def stream(
 ) -> None:  # fmt: skip
     """Progressive validation on DATA: predict each example, then learn it, in order.
 
-    Prints how it stands at 1, 2, 4, 8, ... examples: progressive P@1, P@1 since the last report, labels known
-    and microseconds an example. Every example is a test example once, so no held-out data is needed.
+    Reports at 1, 2, 4, 8, ... examples: progressive P@1, P@1 since the last report, labels known and microseconds
+    per example. Every example is a test example once, so no held-out data is needed.
     """
     import treemax
     from treemax.cli.data import chunks, opened, remember_reading, report_dropped
@@ -77,7 +77,7 @@ def stream(
 
     if start is not None and (settings or text_settings or as_published):
         raise click.UsageError(
-            "--set, --text-set and --as-published are for a new model; --start continues with one as it is."
+            "--set, --text-set and --as-published are for a new model, not for --start."
         )
     kept = None
     if checkpoint is not None:
@@ -95,15 +95,15 @@ def stream(
         ended = False
         try:
             for examples in chunks(reader, "stream", progress=not as_json):
-                with delayed_interrupt():  # the model is never left, nor saved, in the middle of a chunk
-                    learner.take(examples)
+                with delayed_interrupt():  # the model is never saved in the middle of a chunk
+                    learner.process(examples)
             learner.check_end()
             ended = True
             interruption.hold()
         except OtherData:
-            learner.run = None  # nothing is written
+            learner.run = None  # write nothing
             raise
-        finally:  # Ctrl-C or a malformed line: what was learned until then is kept
+        finally:  # after Ctrl-C or a malformed line too: save what was learned
             interruption.hold()
             if learner.run is not None:
                 if start is None:
@@ -117,7 +117,7 @@ def stream(
 
 
 class _Learner:
-    """Predicts and learns chunk by chunk, from the beginning or from a checkpoint on."""
+    """Prediction and learning of chunks, from the beginning or from a checkpoint."""
 
     def __init__(
         self, model: Any, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, report: Callable[[Any], object]
@@ -126,26 +126,26 @@ class _Learner:
 
         self.model, self.run = model, None
         self._vectorizer, self._rows, self._kept, self._report = vectorizer, rows, kept, report
-        self._sound = True  # the model is as it was after a whole chunk
+        self._between_chunks = True  # no chunk is half learned
         if kept is not None and kept.found is not None:
             self.model, header, arrays = kept.restored()
             self.run = ProgressiveRun(self.model, report=report)
             self.run.restore(header, arrays)
 
-    def take(self, chunk: Any) -> None:
+    def process(self, chunk: Any) -> None:
         """Predict and learn the examples of a chunk, unless they were learned before the checkpoint."""
-        self._sound = False
+        self._between_chunks = False
         learned = self._kept is not None and self._kept.learned_before(chunk, self._rows.name)
         examples = self._rows.select(chunk)
         if not learned and len(examples):
             if self.run is None:
-                self.run = self._begun(examples)
+                self.run = self._start(examples)
             self.run.step(examples.features, self._rows.labels(examples))
-        self._sound = True
+        self._between_chunks = True
         if self.run is not None and self._kept is not None and self._kept.due:
             self.keep(ended=False)
 
-    def _begun(self, examples: Any) -> Any:
+    def _start(self, examples: Any) -> Any:
         from treemax.cli.data import check_kind
         from treemax.metrics.progressive import ProgressiveRun
         from treemax.models.text_model import TextModel
@@ -157,20 +157,20 @@ class _Learner:
         return ProgressiveRun(self.model, report=self._report)
 
     def check_end(self) -> None:
-        """Refuse DATA that ended too early."""
+        """Raise if DATA ended before the checkpoint."""
         if self._kept is not None:
             self._kept.check_end(self._rows.name)
 
     def keep(self, ended: bool) -> None:
-        """Write a checkpoint, if they are kept; at the end there is no need for one any more."""
-        if self._kept is None or not self._sound:
+        """Write a checkpoint, or remove it at the end."""
+        if self._kept is None or not self._between_chunks:
             return
         if ended:
             self._kept.remove()
             return
         try:
             self._kept.write(self.model, self.run)
-        except OSError as error:  # the stream goes on, and so does the file that was there
+        except OSError as error:  # continue, with the previous checkpoint
             click.echo(f"No checkpoint was written: {error.filename}: {error.strerror}", err=True)
 
 
@@ -180,13 +180,13 @@ def _check_online(model: Any) -> None:
 
         able = ", ".join(name for name, kind in MODELS.items() if hasattr(kind, "partial_fit"))
         kind = type(getattr(model, "estimator", model)).__name__
-        raise ValueError(f"{kind} cannot learn from a stream; {able} can")
+        raise ValueError(f"{kind} has no partial_fit; use one of {able}")
 
 
 def _print_metrics(metrics: dict[str, float], as_json: bool) -> None:
     if as_json:
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        click.echo(json.dumps(finite))  # JSON has no infinity, which the logarithm of no success is
+        click.echo(json.dumps(finite))  # JSON has no infinity, the log of zero accuracy
         return
     click.echo()
     for name, value in metrics.items():
@@ -198,7 +198,7 @@ def _json_line(point: Any) -> None:
 
 
 class _Table:
-    """The reports as lines under one heading."""
+    """Reports as lines of a table."""
 
     def __init__(self) -> None:
         self.begun = False

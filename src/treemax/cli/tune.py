@@ -1,4 +1,4 @@
-"""The tune command."""
+"""The command tune."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ from treemax.cli.saving import finish, save_model
     default=10.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="Time for all of it, the training of the best model on all rows included.",
+    help="Time budget, including training the best model on all rows.",
 )
 @click.option(
     "--metric",
-    help="What is maximised: P@k, PSP@k, nDCG@k, macro-F1 or micro-F1; P@1, or P@5 for several labels a row.",
+    help="Metric to maximise: P@k, PSP@k, nDCG@k, macro-F1 or micro-F1; by default P@1, or P@5 for multi-label data.",
 )
+@click.option("--models", help="Names of models, separated by commas; by default all applicable to the data.")
 @click.option(
-    "--models", help="Names of models, with commas between them; all that suit the data by default."
-)
-@click.option(
-    "--max-mb", type=click.FloatRange(min=0, min_open=True), help="Largest model file, in megabytes."
+    "--max-mb", type=click.FloatRange(min=0, min_open=True), help="Limit on the model file, in megabytes."
 )
 @click.option(
     "--max-us",
     type=click.FloatRange(min=0, min_open=True),
-    help="Longest time to answer a row, in microseconds, in a batch.",
+    help="Limit on the prediction time per row, in microseconds, in a batch.",
 )
 @click.option("--max-trials", type=click.IntRange(min=1), help="Settings to try at most.")
 @click.option("--resume", is_flag=True, help="Go on with the search that is kept in MODEL.study.")
@@ -51,8 +49,8 @@ def tune(
 ) -> None:  # fmt: skip
     """Search over models and their settings on DATA, and write the best, trained on all rows, to MODEL.
 
-    Prints a line whenever a better setting is found. Ctrl-C ends the search and keeps the best so far. What was tried
-    is kept in MODEL.study, and --resume goes on from there.
+    Prints a line for each better setting. Ctrl-C ends the search and keeps the best so far. The trials are stored in
+    MODEL.study, from which --resume continues.
     """
     from treemax.cli.data import opened, read_training_rows, remember_reading
     from treemax.tuning import parse_metric
@@ -65,9 +63,9 @@ def tune(
         parse_metric(metric)
     if resume != study_exists(study):
         raise click.UsageError(
-            f"There is no {study} to go on with."
+            f"There is no {study} to resume."
             if resume
-            else f"{study} is there from an earlier search: --resume goes on with it; delete it to begin anew."
+            else f"{study} exists from an earlier search: resume it with --resume, or delete it to start again."
         )
     with opened(data, format_, skip_bad, bits) as reader:
         examples = read_training_rows(reader)

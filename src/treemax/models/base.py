@@ -8,7 +8,7 @@ answers, saving. A system adds its own file with a subclass that says how to tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -233,8 +233,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             ("cluster", "train on a cluster") if cluster_in_use() else ("checkpoint", "keep checkpoints")
         )
         raise ValueError(
-            f"{type(self).__name__} cannot {may}: fit it outside of treemax.{asked}. LabelTree, SoftmaxTree and "
-            "SoftmaxForest can."
+            f"{type(self).__name__} cannot {may}: fit it outside treemax.{asked}, or use one of "
+            f"{_models(lambda kind: kind.NODE_BY_NODE)}."
         )
 
     def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
@@ -245,8 +245,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             )
         if labels.multi_label and self.ONE_LABEL_ONLY:
             raise ValueError(
-                f"{type(self).__name__} takes one label a row, and y is multi-label (label lists or an indicator "
-                "matrix). LabelTree, OnlineLabelTree, LearnedTree and OneVsAll take several."
+                f"{type(self).__name__} supports one label per row, but y is multi-label (label lists or an indicator "
+                f"matrix). Use one of {_models(lambda kind: not kind.ONE_LABEL_ONLY)}."
             )
         if not labels.multi_label and not (labels.counts == 1).all():
             row = int(np.argmax(labels.counts != 1))
@@ -622,6 +622,13 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__
+
+
+def _models(condition: Callable[[Any], bool]) -> str:
+    """Return the names of the models that meet a condition, for error messages."""
+    from treemax.models import MODELS  # circular import
+
+    return ", ".join(kind.__name__ for kind in MODELS.values() if condition(kind))
 
 
 def _sorted_index(labels: RaggedLabels) -> tuple[LabelIndex, NDArray[np.int64]]:

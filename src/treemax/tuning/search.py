@@ -32,9 +32,7 @@ MODELS_WITH_IDEAS = 2
 BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
 MOST_REPEATS = 20  # consecutive proposals that are repeated or invalid, after which the search ends
 MOST_REFITS = 3  # models trained on all rows, if the first exceed the limits
-FINALISTS = (
-    3  # settings compared again, with the best default, to avoid choosing by chance,
-)
+FINALISTS = 3  # settings compared again, with the best default, to avoid choosing by chance,
 CLEARLY_WORSE = 3.0  # except those that are this many standard errors behind,
 FOLDS = 4  # on this many other folds,
 FINAL_OF_BUDGET = 0.2  # in this share of the budget
@@ -344,9 +342,7 @@ class Search:
         if best is None:
             return 0.0
         fold, share = REFIT * (FINALISTS + 1) * best.seconds, FINAL_OF_BUDGET * self.watch.seconds
-        comparison = (
-            min(FOLDS * fold, share) if fold < share else 0.0
-        )  # no folds if not even one fits
+        comparison = min(FOLDS * fold, share) if fold < share else 0.0  # no folds if not even one fits
         return comparison + REFIT * best.seconds * self.data.n_rows / self.data.n_train
 
     def _time_for(self, size: int) -> float:
@@ -472,7 +468,9 @@ class Search:
         failed = [record for record in records if record.status.startswith("failed")]
         if failed:
             raise ValueError(f"All settings failed; the first, {failed[0].setting}: {failed[0].status}.")
-        raise ValueError(f"No setting could be trained in {self.watch.seconds / 60:g} minutes: increase minutes.")
+        raise ValueError(
+            f"No setting could be trained in {self.watch.seconds / 60:g} minutes: increase minutes."
+        )
 
 
 def _rank(record: Record) -> tuple[int, float]:

@@ -11,10 +11,10 @@ from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import (
     LEAST_NEW,
     buckets_needed,
-    promise,
+    release,
+    reserve,
     scores,
     scores_of,
-    settle,
     update,
     update_of,
 )
@@ -57,12 +57,12 @@ def needed(scorers, x, n_owners):
 
 @kernel
 def ask_for(scorers, n):
-    return promise(scorers, n)
+    return reserve(scorers, n)
 
 
 @kernel
 def give_back(scorers, n):
-    settle(scorers, n)
+    release(scorers, n)
 
 
 class Plain:
@@ -104,7 +104,7 @@ def taught(n_owners, n_features, n_rows, seed):
         gradients[1::4] = 0.0
         scorers = with_buckets(scorers, needed(scorers, x, len(owners)))
         before = int(scorers.used[0])
-        promised = needed(scorers, x, len(owners))
+        reserved = needed(scorers, x, len(owners))
         if i % 3:
             learn(scorers, owners, gradients, x)
             for owner, gradient in zip(owners.tolist(), gradients.tolist()):
@@ -112,7 +112,7 @@ def taught(n_owners, n_features, n_rows, seed):
         else:
             learn_one(scorers, owners[0], gradients[:1], x)
             plain.learn(int(owners[0]), float(gradients[0]), *x, 0.0)
-        assert scorers.used[0] - before <= promised
+        assert scorers.used[0] - before <= reserved
     return scorers, plain
 
 

@@ -1,6 +1,6 @@
-"""Arithmetic that several kernels share.
+"""Arithmetic shared by several kernels.
 
-The one exception to "a kernel and what it calls live in one module": these pieces are done, and not edited.
+An exception to the rule that a kernel and its callees are in one module: these functions are not edited.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _LOG2_E = np.float32(1.442695040888963)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 _ONE = np.float32(1.0)
-MOST_COUNT = 2**31 - 1  # where a count in 32 bits stays
+MOST_COUNT = 2**31 - 1  # 32-bit counts saturate here
 
 
 @fast_inline_kernel
 def exp32(x):
-    """e**x in float32: range reduction and a polynomial, which vectorises where `math.exp` does not."""
+    """Return e**x in float32: range reduction and a polynomial, which vectorises, unlike `math.exp`."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
     n = np.floor(x * _LOG2_E + np.float32(0.5))
     r = x - n * _LN2_HIGH - n * _LN2_LOW
@@ -29,13 +29,13 @@ def exp32(x):
     p = p * r + np.float32(1.6666665459e-1)
     p = p * r + np.float32(5.0000001201e-1)
     p = p * r * r + r + _ONE
-    power = (np.int32(n) + np.int32(127)) << np.int32(23)  # 2**n, written into the exponent bits
+    power = (np.int32(n) + np.int32(127)) << np.int32(23)  # 2**n, in the exponent bits
     return p * np.int32(power).view(np.float32)
 
 
 @fast_kernel
 def softmax(scores):
-    """Scores become probabilities, in place; there must be one at least."""
+    """Convert at least one score to softmax probabilities, in place."""
     top = scores[0]
     for c in range(scores.size):
         top = max(top, scores[c])
@@ -51,14 +51,14 @@ def softmax(scores):
 
 @fast_kernel
 def exp_all(x, out):
-    """`exp32` of every element: for tests of its error."""
+    """Apply `exp32` to every element, for tests of its error."""
     for i in range(x.size):
         out[i] = exp32(x[i])
 
 
 @fast_inline_kernel
 def log32(x):
-    """The natural logarithm of a normal float32 above zero, which vectorises where `math.log` does not."""
+    """Return the natural logarithm of a positive normal float32, which vectorises, unlike `math.log`."""
     bits = np.float32(x).view(np.int32)
     mantissa = np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)).view(np.float32)  # 0.5 to 1
     exponent = np.float32((bits >> np.int32(23)) - np.int32(126))
@@ -80,20 +80,20 @@ def log32(x):
 
 @fast_kernel
 def log_all(x, out):
-    """`log32` of every element: for tests of its error."""
+    """Apply `log32` to every element, for tests of its error."""
     for i in range(x.size):
         out[i] = log32(x[i])
 
 
 @kernel
 def next_random(random):
-    """The number after this one in a sequence of 64-bit numbers; the upper bits look random."""
+    """Return the next state of a 64-bit random generator; use the upper bits."""
     return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
 
 
 @kernel
 def stride(n, random):
-    """A step through 0..n-1 that visits every number once."""
+    """Return a random stride that visits each of 0..n-1 once."""
     step = random % n if n > 1 else 1
     while True:
         a, b = n, step

@@ -1,4 +1,4 @@
-"""Giving labels to the children of a node, best pairs first (Jernite, Choromanska and Sontag, 2017)."""
+"""Greedy assignment of labels to the children of a node (Jernite, Choromanska and Sontag, 2017)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ OPEN = np.int64(-1)  # a label without a child
 
 @kernel
 def take_pairs(order, n_children, room, child_of_label):
-    """Walk (label, child) pairs from the best to the worst; a label goes where there is room first.
+    """Assign labels greedily to children with free capacity, from the best (label, child) pair to the worst.
 
-    `order` has pairs as label * n_children + child. Both `room` and `child_of_label` are changed.
+    `order` has pairs as label * n_children + child. Updates `room` and `child_of_label`.
     """
     left = child_of_label.size
     for pair in order:
@@ -29,11 +29,10 @@ def take_pairs(order, n_children, room, child_of_label):
 
 @kernel
 def take_pairs_well_formed(order, n_children, n_labels, child_of_label, held):
-    """The same where no child has a size of its own, but each must end with a number of labels that is
-    1 modulo (n_children - 1), so that the tree below it can be full: CheckFull of Algorithm 2.
+    """Assign labels so that the number of labels of each child is 1 modulo (n_children - 1): CheckFull of Algorithm 2.
 
-    A child that holds such a number may go on only by a whole block of n_children - 1 labels. `blocks`
-    counts those that are left.
+    The tree below each child can then be full. A child with such a number may only grow by a whole block of
+    n_children - 1 labels. `blocks` counts the remaining ones.
     """
     blocks = (n_labels - n_children) // (n_children - 1)
     left = n_labels
@@ -61,7 +60,7 @@ def _is_complete(held, n_children):
 
 @inline_kernel
 def _is_closed(held, n_children, most, blocks, scarce):
-    """Whether a child that holds so many labels gets no more; one that is closed stays so."""
+    """Return whether a child with `held` labels gets no more; a closed child stays closed."""
     return held > 0 and (scarce or held >= most or (blocks == 0 and _is_complete(held, n_children)))
 
 
@@ -72,7 +71,7 @@ def _comes_first(a, b, best):
 
 @kernel
 def _sift_down(heap, size, at, best):
-    """The label at this place of the heap goes down to where it belongs."""
+    """Restore the heap below a position."""
     label = heap[at]
     while True:
         below = 2 * at + 1
@@ -89,12 +88,13 @@ def _sift_down(heap, size, at, best):
 
 @kernel
 def take_best_bounded(scores, n_labels, most, child_of_label, held):
-    """The same as `take_pairs_well_formed` with two bounds: a child gets no more than `most` labels, itself a
-    well-formed number, so that the tree below it need not be too deep; and no child stays empty while there are
-    labels, as could happen where `n_labels` is more than there are.
+    """Assign labels as `take_pairs_well_formed` with two bounds.
 
-    Takes scores of shape (labels, children) in place of sorted pairs: a heap has every label with its best child.
-    As children close for good, a label that comes too late goes back with the best of the others.
+    A child gets at most `most` labels, itself a well-formed number, which bounds the depth of the tree; and no child
+    stays empty while there are labels, which could happen if `n_labels` exceeds their number.
+
+    Takes scores of shape (labels, children) instead of sorted pairs: a heap has every label with its best child. If
+    that child has closed, the label is pushed again with the best open one.
     """
     n_children = scores.shape[1]
     blocks = (n_labels - n_children) // (n_children - 1)

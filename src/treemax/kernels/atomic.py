@@ -1,4 +1,4 @@
-"""Operations on array elements that no other thread can come between, for structures that threads share."""
+"""Atomic operations on array elements, for data shared by threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _is_words(array):
 
 @intrinsic
 def fetch_add(typing_context, array, index, amount):
-    """array[index] += amount on int64; returns what was there before."""
+    """Atomically add `amount` to the int64 array[index]; return the old value."""
     if not _is_words(array):
         return None
 
@@ -30,8 +30,8 @@ def fetch_add(typing_context, array, index, amount):
 
 
 @intrinsic
-def take(typing_context, array, index):
-    """Set array[index] from 0 to 1 on int64; whether it was 0. A lock, with `give`."""
+def acquire(typing_context, array, index):
+    """Try to acquire the spin lock array[index] (int64, 0 is free); return whether it was free."""
     if not _is_words(array):
         return None
 
@@ -45,8 +45,8 @@ def take(typing_context, array, index):
 
 
 @intrinsic
-def give(typing_context, array, index):
-    """Set array[index] to 0 on int64, after everything written before is there for others to see."""
+def release(typing_context, array, index):
+    """Release the spin lock array[index]; all earlier writes are visible to the next owner."""
     if not _is_words(array):
         return None
 

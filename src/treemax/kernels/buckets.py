@@ -1,4 +1,4 @@
-"""Eight numbers compared at once, for hash tables whose buckets are a cache line. Changed rarely, like `vector`."""
+"""SIMD comparison of eight numbers, for hash tables with buckets of a cache line. Rarely edited, like `vector`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = ir.VectorType(ir.IntType(32), LANES)
 
 @intrinsic
 def matches(typing_context, array, start, wanted):
-    """Bit i is set where array[start + i] is the wanted number, for the eight numbers from `start` on (uint32)."""
+    """Return a mask with bit i set if array[start + i] equals `wanted`, for eight uint32 numbers."""
     if not (isinstance(array, types.Array) and array.dtype == types.uint32 and array.layout == "C"):
         return None
 

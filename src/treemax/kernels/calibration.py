@@ -1,4 +1,4 @@
-"""The probabilities of labels of which every row has one."""
+"""Calibrated probabilities of multi-class scores."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import numpy as np
 
 from treemax.kernels.jit import kernel
 
-_BEHIND_THE_FIRST = (
-    0.1  # power of its score over the first: the second label is less probable by that at least
-)
+_BEHIND_THE_FIRST = 0.1  # exponent of the ratio of the second score to the first, an upper bound of the ratio of probabilities
 
 
 @kernel
 def one_of_all(scores, is_first, leading, best, n_next, next_share, sharpness, out):
-    """From scores to probabilities, row by row; `best` are the probabilities of the first labels.
+    """Convert scores to probabilities per row; `best` are the probabilities of the first labels.
 
-    `leading` are the largest scores of a row in falling order. The second to the `n_next`-th are those of the next
-    labels, as far as they are above the one that follows. They get `next_share` of what the first leaves, in proportion
-    to a power of their scores. All others get the rest in proportion to their scores, but less than any of the next.
+    `leading` are the largest scores of a row, descending. The second to the `n_next`-th, if above the one that
+    follows, get `next_share` of the remaining probability, in proportion to a power of their scores. All others get
+    the rest in proportion to their scores, but less than any of these.
     """
     for i in range(scores.shape[0]):
         end, second, of_second, gain, most = _row(leading[i], best[i], n_next, next_share, sharpness)
@@ -33,7 +31,7 @@ def one_of_all(scores, is_first, leading, best, n_next, next_share, sharpness, o
 
 @kernel
 def highest_behind(leading, best, n_next, next_share, sharpness):
-    """For every row, the gain of scores behind those of the next labels, and the probability that none exceeds."""
+    """Return for every row the factor of the scores after the next labels, and the upper bound of their probability."""
     gains, highest = np.empty(len(leading)), np.empty(len(leading))
     for i in range(len(leading)):
         end, _, _, gain, most = _row(leading[i], best[i], n_next, next_share, sharpness)
@@ -43,8 +41,8 @@ def highest_behind(leading, best, n_next, next_share, sharpness):
 
 @kernel
 def _row(leading, best, n_next, next_share, sharpness):
-    """The score that the next labels are above, the second score and its probability; then what a score behind is
-    multiplied with, and the probability that it stays below."""
+    """Return the lower bound of the next labels' scores, the second score and its probability; then the factor of the
+    scores after them, and the upper bound of their probability."""
     end = np.float64(leading[n_next]) if leading.size > n_next else 0.0
     second = max(np.float64(leading[1]) if leading.size > 1 else 0.0, 1e-30)
     total, behind = 0.0, 1.0 - np.float64(leading[0])

@@ -1,4 +1,4 @@
-"""Labels as vectors, and the balanced bisection of a set of them."""
+"""Label vectors and their balanced bisection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _HUGE = np.float32(3e38)
 
 
 @kernel
-def _strongest(values, count, order):
-    """Leave in order[:count] the positions of the `count` largest values, by quickselect."""
+def _select_largest(values, count, order):
+    """Move the positions of the `count` largest values to order[:count], by quickselect."""
     low, high = 0, order.size - 1
     while low < high:
         pivot = values[order[(low + high) // 2]]
@@ -38,12 +38,12 @@ def _strongest(values, count, order):
 def label_vectors(
     indptr, indices, values, label_indptr, label_rows, most, total, out_indptr, out_indices, out_values
 ):
-    """The normalised sum of the rows of every label, its `most` largest entries; total is a zeroed scratch.
+    """Write the `most` largest entries of the normalised sum of the rows of every label; `total` is zeroed scratch.
 
-    Returns the entries written; out_indices and out_values have room for `most` a label.
+    Returns the number of entries written; out_indices and out_values have room for `most` per label.
     """
     touched = np.empty(total.size, np.uint32)
-    entered = np.zeros(total.size, np.bool_)  # a sum may be back at zero
+    entered = np.zeros(total.size, np.bool_)  # a sum may return to zero
     order = np.empty(total.size, np.int64)
     amounts = np.empty(total.size, np.float32)
     at = 0
@@ -64,7 +64,7 @@ def label_vectors(
             amounts[j] = abs(total[touched[j]])
         kept = min(count, most)
         if kept < count:
-            _strongest(amounts, kept, order[:count])
+            _select_largest(amounts, kept, order[:count])
         squares = 0.0
         for j in range(kept):
             squares += np.float64(amounts[order[j]]) * np.float64(amounts[order[j]])
@@ -83,7 +83,7 @@ def label_vectors(
 
 @fast_inline_kernel
 def _move(indptr, indices, values, member, side, sign, sums, squares):
-    """Add a member to the sum of a side, or take it away; keeps the squared length of the sum."""
+    """Add a member to the sum of a side, or subtract it; updates the squared norm of the sum."""
     change = 0.0
     for p in range(indptr[member], indptr[member + 1]):
         at = np.uint64(2) * np.uint64(indices[p]) + np.uint64(side)
@@ -95,8 +95,8 @@ def _move(indptr, indices, values, member, side, sign, sums, squares):
 
 @fast_kernel
 def _part(indptr, indices, values, members, n_left, sums, squares, gain, order):
-    """Leave in order[:n_left] the members closest to the left centroid, compared with the right one; returns
-    how far apart the two sides are."""
+    """Move the members closest to the left centroid, relative to the right one, to order[:n_left]; return the
+    separation of the two sides."""
     left = np.float32(1.0 / np.sqrt(max(squares[0], 1e-20)))
     right = np.float32(1.0 / np.sqrt(max(squares[1], 1e-20)))
     for m in range(members.size):
@@ -107,7 +107,7 @@ def _part(indptr, indices, values, members, n_left, sums, squares, gain, order):
             to_right += values[p] * sums[at + np.uint64(1)]
         gain[m] = to_left * left - to_right * right
         order[m] = m
-    _strongest(gain, n_left, order[: members.size])
+    _select_largest(gain, n_left, order[: members.size])
     apart = np.float32(0.0)
     for m in range(members.size):
         apart += gain[order[m]] if m < n_left else -gain[order[m]]
@@ -116,7 +116,7 @@ def _part(indptr, indices, values, members, n_left, sums, squares, gain, order):
 
 @kernel
 def _change_sides(indptr, indices, values, members, n_left, order, side, sums, squares):
-    """Move the members that are not on the side of their part: few, after the first times."""
+    """Move the members that changed sides: few, after the first iterations."""
     for m in range(members.size):
         i, new = order[m], np.int8(m >= n_left)
         if side[i] != new:
@@ -128,12 +128,11 @@ def _change_sides(indptr, indices, values, members, n_left, order, side, sums, s
 
 @kernel
 def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums):
-    """The places of the members in an order in which the first n_left and the rest are two clusters: spherical 2-means
-    with sizes given. The labels closest to the left centroid, compared with the right one, go left.
+    """Split members into two clusters of given sizes by spherical 2-means; return positions, the first n_left on the left.
 
-    The first and the last of the first n_sample members are the first centroids, and those members alone
-    find the direction; then all of them have a say twice. `sums` is a zeroed scratch with two places for every
-    feature: the sums of the two sides, side by side.
+    The members closest to the left centroid, relative to the right one, go left. The first and the last of the first
+    n_sample members are the initial centroids; these members find the centroids, then all are assigned twice. `sums` is
+    zeroed scratch with two entries per feature, the sums of the two sides.
     """
     n = members.size
     side, squares = np.full(n, -1, np.int8), np.zeros(2)
@@ -162,7 +161,7 @@ def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums)
 
 @kernel
 def _shuffle(members, random):
-    """Put members in a random order; returns what the random numbers have become."""
+    """Shuffle members; return the new state of the random generator."""
     for i in range(members.size - 1, 0, -1):
         random = next_random(random)
         j = np.int64((random >> np.uint64(32)) % np.uint64(i + 1))
@@ -172,9 +171,10 @@ def _shuffle(members, random):
 
 @kernel
 def arrange(indptr, indices, values, members, arity, max_leaf, iterations, random, sums):
-    """A few members in an order in which the clusters of a whole subtree stand side by side: again and again `arity`
-    parts of even size, as long as a part is larger than `max_leaf`. Where the parts are follows from their sizes.
-    Returns places in `members`.
+    """Order a few members so that the clusters of a whole subtree are contiguous.
+
+    Parts larger than `max_leaf` are split recursively into `arity` even parts, whose bounds follow from their sizes.
+    Returns positions in `members`.
     """
     places = np.arange(members.size)
     starts, stops, n_parts = [np.empty(2 * members.size + 2, np.int64) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Rows as columns over the features that occur in them."""
+"""Conversion of rows to columns over their features."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ONE = np.float32(1.0)
 
 @kernel
 def local_columns(indptr, indices, values, rows, local_of):
-    """The rows of a node column by column, over the features that they have; the last column is all ones.
+    """Convert the rows of a node to columns over the features that occur; the last column is all ones.
 
-    `local_of` is a zeroed scratch over the features, and is left so. Returns the features, where each column
-    begins, and the row (of the node) and value of each entry.
+    `local_of` is zeroed scratch over the features, and is left zeroed. Returns the features, the starts of the columns,
+    and the row (of the node) and value of each entry.
     """
     nnz = 0
     for i in range(rows.size):

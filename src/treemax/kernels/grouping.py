@@ -1,4 +1,4 @@
-"""Which rows belong to a label, and which reach a node of a tree: by counting, row after row, without sorting."""
+"""Group rows by label and by tree node, by counting, without sorting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treemax.kernels.jit import inline_kernel, kernel
 
 @kernel
 def rows_of_labels(indptr, ids, starts, rows):
-    """Write the rows of every label, in their order; those of label j begin at starts[j]."""
+    """Write the rows of every label in order; those of label j begin at starts[j]."""
     ends = starts.copy()
     for i in range(indptr.size - 1):
         for q in range(indptr[i], indptr[i + 1]):
@@ -19,7 +19,7 @@ def rows_of_labels(indptr, ids, starts, rows):
 
 @kernel
 def count_reached(indptr, ids, leaf_of, parent, n_rows, n_pairs):
-    """Count for every inner node the rows that reach it, and their pairs with its children. All rows reach the root."""
+    """Count for every inner node the rows that reach it and their (row, child) pairs. All rows reach the root."""
     last_row = np.full(parent.size, -1, np.int64)
     for i in range(indptr.size - 1):
         last_row[0] = i
@@ -46,7 +46,7 @@ def _begin_row(node, row, n_rows, n_pairs, row_starts, rows, child_indptr):
 
 @inline_kernel
 def _insert(children, first, end, child):
-    """Put a child into its place among those that are sorted."""
+    """Insert a child into a sorted list."""
     while end > first and children[end - 1] > child:
         children[end] = children[end - 1]
         end -= 1
@@ -57,10 +57,10 @@ def _insert(children, first, end, child):
 def fill_reached(
     indptr, ids, leaf_of, parent, first_child, row_starts, pair_starts, rows, child_indptr, children
 ):
-    """Write what `count_reached` has counted, node after node.
+    """Write the rows and pairs that `count_reached` has counted, node by node.
 
-    The rows of node v begin at row_starts[v], its pairs at pair_starts[v]. Where the children of each of its rows begin among its
-    pairs, and the last end, is written from row_starts[v] + v on: one number more than rows. Children of a row are sorted.
+    The rows of node v begin at row_starts[v], its pairs at pair_starts[v]. The indptr of the pairs of its rows begins
+    at row_starts[v] + v, one entry more than rows. The children of a row are sorted.
     """
     n_rows, n_pairs = np.zeros(parent.size, np.int64), np.zeros(parent.size, np.int64)
     last_row = np.full(parent.size, -1, np.int64)

@@ -1,8 +1,8 @@
-"""How every kernel is compiled.
+"""Decorators that compile the kernels.
 
 Kernels release the GIL (threads come from `concurrent.futures`, never from `parallel=True`) and are cached
-on disk. Numba's cache does not notice an edited callee in another module, so a kernel and the kernels it
-calls live in one module.
+on disk. Numba's cache does not detect an edited callee in another module, so a kernel and the kernels it
+calls are in one module.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function) -> Function:
-    """Compile an exact kernel: integer work, parsing, anything where the order of additions matters."""
+    """Compile an exact kernel: integers, parsing, sums whose order matters."""
     return _compiled(function)
 
 
 def fast_kernel(function: Function) -> Function:
-    """Compile a floating-point kernel that may reorder additions, so that it vectorises."""
+    """Compile a floating-point kernel that may reorder additions to vectorise."""
     return _compiled(function, fastmath=True)
 
 
 def inline_kernel(function: Function) -> Function:
-    """Compile a small exact piece that belongs inside its callers' loops: a call would cost more than it does."""
+    """Compile a small exact function that is inlined into its callers."""
     return _compiled(function, forceinline=True)
 
 
 def fast_inline_kernel(function: Function) -> Function:
-    """Compile a small floating-point piece that belongs inside its callers' loops and vectorises with them."""
+    """Compile a small floating-point function that is inlined into its callers and vectorised with them."""
     return _compiled(function, fastmath=True, forceinline=True)
 
 
 def bare_kernel(function: Function) -> Function:
-    """Compile an exact kernel that allocates nothing, without counts of references to the arrays that it hands on.
+    """Compile an exact kernel that allocates nothing, without reference counting of arrays.
 
-    Numba counts them around calls, with atomic additions: several nanoseconds an array, which adds up where named
-    tuples of arrays go to small functions. Such a kernel must not give back arrays.
+    Numba counts references around calls with atomic additions: several nanoseconds per array, which adds up when named
+    tuples of arrays are passed to small functions. Such a kernel must not return arrays.
     """
     return _compiled(function, _nrt=False)
 
 
 def bare_inline_kernel(function: Function) -> Function:
-    """The same for a small piece that belongs inside its callers' loops."""
+    """Compile a `bare_kernel` that is inlined into its callers."""
     return _compiled(function, _nrt=False, forceinline=True)
 
 
 def bare_fast_kernel(function: Function) -> Function:
-    """The same for floating-point work that may reorder additions, so that it vectorises."""
+    """Compile a `bare_kernel` that may reorder additions to vectorise."""
     return _compiled(function, _nrt=False, fastmath=True)
 
 
@@ -58,8 +58,8 @@ BARE_OPTIONS: Any = {"_nrt": False, "forceinline": True, "error_model": "numpy"}
 
 
 def _compiled(function: Function, **options: Any) -> Function:
-    """Cached on disk where there is a place for it: neither a read-only installation nor a home that cannot
-    be written to, as in many containers, is a reason to fail."""
+    """Compile a function, cached on disk if possible: a read-only installation and home, as in many containers, must
+    not fail."""
     compile_plainly: Any = numba.njit(nogil=True, error_model="numpy", **options)
     compile_cached: Any = numba.njit(nogil=True, cache=True, error_model="numpy", **options)
     try:

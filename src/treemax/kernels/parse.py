@@ -1,13 +1,12 @@
-"""Text into numbers: the byte parsers of the XMC, svmlight and Vowpal Wabbit readers.
+"""Byte parsers of the XMC, svmlight and Vowpal Wabbit readers.
 
-A kernel gets a block of bytes that ends with a newline (the sentinel that stops every inner loop, so that no
-loop compares with the end of the block) and fills arrays that the caller has made large enough: `capacity`
-says how large. A malformed line leaves nothing behind but an entry in `bad`.
+A kernel gets a block of bytes that ends with a newline (a sentinel that stops every inner loop without comparing with
+the end of the block) and fills preallocated arrays of the size `capacity`. A malformed line only adds an entry to
+`bad`.
 
-Numbers are exact: a value is what `numpy.float32(float(text))` gives, bit for bit. Where the arithmetic at
-hand cannot decide the last bit (about one number in thirty million, of those with more than 15 digits), the
-kernel asks: the caller finds the place of the number in `questions`, lets Python read it, and calls again
-with the answers.
+Numbers are exact: a value equals `numpy.float32(float(text))`, bit for bit. If float64 arithmetic cannot decide the
+last bit (about one in thirty million of the numbers with more than 15 digits), the kernel defers the number: the
+caller finds its position in `deferred`, parses it with Python, and calls again with the value in `known`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 from treemax.kernels.jit import inline_kernel, kernel
 
-# Why a line is malformed.
+# Error codes of malformed lines.
 BAD_LABEL = 1
 LABEL_RANGE = 2
 BAD_INDEX = 3
@@ -42,19 +41,19 @@ _LOWEST, _HIGHEST = np.int64(-(2**62)), np.int64(2**62)
 
 _POWERS = np.array([10.0**power for power in range(23)])  # all exact in float64
 _INTEGER_POWERS = np.array([10**power for power in range(19)], dtype=np.int64)
-_MAX_LABEL_DIGITS = 18  # as many as always fit a signed 64-bit integer
-_MAX_DIGITS = 19  # as many as always fit an unsigned 64-bit integer
+_MAX_LABEL_DIGITS = 18  # that always fit into a signed 64-bit integer
+_MAX_DIGITS = 19  # that always fit into an unsigned 64-bit integer
 _EXACT_MANTISSA = np.uint64(2**53)
-_MARGIN = 2.0**-50  # more than the five roundings of `_nearby` can amount to
+_MARGIN = 2.0**-50  # above the error of the five roundings of `_nearby`
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
-_MAX_EXPONENT = 10**12  # no line is long enough to make up for a larger one
+_MAX_EXPONENT = 10**12  # no line has enough digits for a larger one to matter
 
-# What became of a number.
+# Status of a parsed number.
 _GOOD, _MALFORMED, _TOO_LARGE, _UNDECIDED = 0, 1, 2, 3
 
 
 def capacity(n_bytes: int) -> tuple[int, int, int]:
-    """Rows, labels and values that a block of `n_bytes` can hold at most: "\\n", "1," and "1:1 " are the shortest."""
+    """Return the most rows, labels and values in a block of `n_bytes`: "\\n", "1," and "1:1 " are the shortest."""
     return n_bytes + 1, n_bytes // 2 + 2, n_bytes // 2 + 2
 
 
@@ -84,7 +83,7 @@ def _line_end(block, at):
 
 @kernel
 def _nearby(mantissa, exponent):
-    """mantissa * 10**exponent as float32 when float64 arithmetic, its error counted in, leaves no doubt."""
+    """Return mantissa * 10**exponent as float32, if float64 arithmetic determines it in spite of its error."""
     if mantissa == 0 or exponent < -66:
         return 0.0, _GOOD  # below half of the smallest float32
     if exponent > 38:
@@ -109,7 +108,7 @@ def _nearby(mantissa, exponent):
 
 @kernel
 def _leading_digits(block, at):
-    """The first 19 significant digits of a longer number, and the power of ten they are to be multiplied by."""
+    """Return the first 19 significant digits of a longer number, and their power of ten."""
     mantissa, exponent, kept, after_point = np.uint64(0), 0, 0, False
     while True:
         character = block[at]
@@ -129,7 +128,7 @@ def _leading_digits(block, at):
 
 @kernel
 def _exponent(block, at):
-    """The number after the letter e, and where it ends; where it ends is `at` when there is none."""
+    """Parse the exponent after the letter e; return it and its end, which is `at` if there is none."""
     start = at
     negative = block[at] == _MINUS
     if negative or block[at] == _PLUS:
@@ -146,7 +145,7 @@ def _exponent(block, at):
 
 @inline_kernel
 def _number(block, at):
-    """A decimal number at `at`: its value (a float32), where it ends, and what became of it."""
+    """Parse a decimal number at `at`; return its float32 value, its end and its status."""
     negative = block[at] == _MINUS
     if negative or block[at] == _PLUS:
         at += _ONE
@@ -180,7 +179,7 @@ def _number(block, at):
         exponent += written
         at = end
     if exact and mantissa <= _EXACT_MANTISSA and -22 <= exponent <= 22:
-        value = float(mantissa)  # exact, as is the power of ten: one rounding, the right one
+        value = float(mantissa)  # exact, as is the power of ten: a single rounding
         value = (
             value / _POWERS[np.uint64(-exponent)] if exponent < 0 else value * _POWERS[np.uint64(exponent)]
         )
@@ -192,19 +191,19 @@ def _number(block, at):
 
 
 @inline_kernel
-def _answered(block, at, answers_at, answers, questions, counts):
-    """`_number`, with the help of what the caller has answered; what he has not is asked."""
+def _resolved_number(block, at, known_at, known, deferred, counts):
+    """Parse a number with the values that the caller has resolved; defer it if it is not among them."""
     value, end, status = _number(block, at)
     if status == _UNDECIDED:
-        while counts[0] < len(answers_at) and answers_at[counts[0]] < at:
+        while counts[0] < len(known_at) and known_at[counts[0]] < at:
             counts[0] += 1
-        if counts[0] < len(answers_at) and answers_at[counts[0]] == at:
-            value = answers[counts[0]]
+        if counts[0] < len(known_at) and known_at[counts[0]] == at:
+            value = known[counts[0]]
             status = _GOOD if abs(value) <= _MAX_FLOAT32 else _TOO_LARGE
         else:
-            if counts[1] < len(questions):
-                questions[counts[1], 0] = at
-                questions[counts[1], 1] = end
+            if counts[1] < len(deferred):
+                deferred[counts[1], 0] = at
+                deferred[counts[1], 1] = end
             counts[1] += 1
             status = _GOOD
     return value, end, status
@@ -212,7 +211,7 @@ def _answered(block, at, answers_at, answers, questions, counts):
 
 @kernel
 def _label_as_float(block, at):
-    """An integer written as a float (1.0, 1e3), without its sign: its value, where it ends, whether it is one."""
+    """Parse an integer written as a float (1.0, 1e3), without sign; return its value, its end and whether it is valid."""
     nothing = np.int64(0)
     label, n_digits, exponent, after_point = np.int64(0), 0, 0, False
     while _is_digit(block[at]) or (block[at] == _POINT and not after_point):
@@ -243,7 +242,7 @@ def _label_as_float(block, at):
 
 @inline_kernel
 def _label(block, at):
-    """An integer: its value, where it ends, whether it is one."""
+    """Parse an integer; return its value, its end and whether it is valid."""
     negative = block[at] == _MINUS
     if negative or block[at] == _PLUS:
         at += _ONE
@@ -263,7 +262,7 @@ def _label(block, at):
 
 @inline_kernel
 def _labels(block, at, comments, lowest, limit, labels, n_labels):
-    """The labels at the start of a line: how many there are now, where they end, and the error, if any."""
+    """Parse the labels at the start of a line; return the new number of labels, their end and the error, if any."""
     start, first = at, n_labels
     if block[at] == _NEWLINE or (block[at] == _HASH and comments):
         return n_labels, at, 0
@@ -272,7 +271,7 @@ def _labels(block, at, comments, lowest, limit, labels, n_labels):
         if not good:
             return n_labels, at, BAD_LABEL
         if block[at] == _COLON and n_labels == first and _is_digit(block[start]):
-            return n_labels, start, 0  # no label: that was the first feature
+            return n_labels, start, 0  # no label: this is the first feature
         if label < lowest or label >= limit:
             return n_labels, at, LABEL_RANGE
         labels[n_labels] = label
@@ -287,7 +286,7 @@ def _labels(block, at, comments, lowest, limit, labels, n_labels):
 
 @inline_kernel
 def _skip_query(block, at):
-    """svmlight's `qid:7` says which query a line belongs to; it is neither label nor feature."""
+    """Skip the query id of svmlight, `qid:7`."""
     if (
         block[at] == 113
         and block[at + _ONE] == 105
@@ -303,11 +302,13 @@ def _skip_query(block, at):
 @inline_kernel
 def _features(
     block, at, comments, first_index, index_limit, indices, values, n_values,
-    answers_at, answers, questions, counts,
+    known_at, known, deferred, counts,
 ):  # fmt: skip
-    """The features of a line: how many values there are now, where it stopped, the error and where the feature
-    in error begins, and whether the indices ascend."""
-    previous = np.uint64(0)  # one more than the index before
+    """Parse the features of a line.
+
+    Returns the new number of values, the end, the error, the position of the feature in error, and whether the
+    indices are increasing."""
+    previous = np.uint64(0)  # one more than the previous index
     ascending = True
     while block[at] != _NEWLINE and not (block[at] == _HASH and comments):
         here = at
@@ -322,7 +323,7 @@ def _features(
         if at - here > 18 or index < first_index or index >= index_limit:
             return n_values, at, INDEX_RANGE, here, ascending
         index -= first_index
-        value, at, status = _answered(block, at + _ONE, answers_at, answers, questions, counts)
+        value, at, status = _resolved_number(block, at + _ONE, known_at, known, deferred, counts)
         if status != _GOOD:
             return n_values, at, VALUE_RANGE if status == _TOO_LARGE else BAD_VALUE, here, ascending
         indices[n_values] = np.uint32(index)
@@ -339,7 +340,7 @@ def _features(
 
 @inline_kernel
 def _sort_runs(keys, size, run):
-    """Sort every stretch of `run` keys by insertion."""
+    """Sort every run of `run` keys by insertion."""
     for first in range(np.uint64(0), size, run):
         for right in range(first + _ONE, min(first + run, size)):
             key = keys[right]
@@ -364,7 +365,7 @@ def _merge(source, target, first, middle, last):
 
 @kernel
 def _sort_keys(keys, spare, size):
-    """Merge sort: no order of the indices in a file makes it slow. Returns the array that holds the result."""
+    """Merge sort, fast for any order of the indices; returns the array with the result."""
     run = np.uint64(16)
     _sort_runs(keys, size, run)
     while run < size:
@@ -378,7 +379,7 @@ def _sort_keys(keys, spare, size):
 
 @kernel
 def _sort_row(indices, values, start, stop, keys, spare, row_values):
-    """Sort a row by index and add up what has the same one: where the row ends now, and whether the sums fit."""
+    """Sort a row by index and sum duplicates; return the new end of the row, and whether the sums fit."""
     size = stop - start
     for entry in range(size):
         keys[entry] = np.uint64(indices[start + entry]) << _SHIFT | entry
@@ -401,7 +402,7 @@ def _sort_row(indices, values, start, stop, keys, spare, row_values):
 
 
 @inline_kernel
-def _note(bad, n_bad, line, place, error):
+def _add_bad(bad, n_bad, line, place, error):
     if n_bad < len(bad):
         bad[n_bad, 0], bad[n_bad, 1], bad[n_bad, 2] = line, place, error
 
@@ -410,12 +411,12 @@ def _note(bad, n_bad, line, place, error):
 def parse_rows(
     block, keep_blank, lowest_label, label_limit, first_index, index_limit,
     row_lines, label_starts, labels, row_starts, indices, values, keys, spare, row_values,
-    answers_at, answers, questions, bad, counts,
+    known_at, known, deferred, bad, counts,
 ):  # fmt: skip
-    """Lines of the XMC format (header taken off; a blank line is a row) or of svmlight's (which has comments).
+    """Parse lines of XMC (without header; a blank line is a row) or of svmlight (with comments).
 
-    Indices run from `first_index` up to, not including, `index_limit`, labels from `lowest_label` to
-    `label_limit`. Fills `counts`: answers used, questions, rows, labels, values, bad lines.
+    Indices are in [`first_index`, `index_limit`), labels in [`lowest_label`, `label_limit`). Fills `counts`: known
+    values used, deferred numbers, rows, labels, values, bad lines.
     """
     comments = not keep_blank
     size, at = np.uint64(len(block)), np.uint64(0)
@@ -435,13 +436,13 @@ def parse_rows(
                 at = _skip_query(block, at)
             n_values, at, error, here, ascending = _features(
                 block, at, comments, first_index, index_limit, indices, values, n_values,
-                answers_at, answers, questions, counts,
+                known_at, known, deferred, counts,
             )  # fmt: skip
             if error == 0 and not ascending:
                 n_values, fits = _sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
                 error = 0 if fits else SUM_RANGE
         if error != 0:
-            _note(bad, n_bad, line, here, error)
+            _add_bad(bad, n_bad, line, here, error)
             n_bad += 1
             n_labels, n_values = label_mark, value_mark
         elif keep_blank or not blank:
@@ -466,7 +467,7 @@ def _mix(word):
 
 @inline_kernel
 def _murmur(block, start, stop, seed):
-    """MurmurHash3 (x86, 32 bits) of the bytes from `start` to `stop`."""
+    """Return MurmurHash3 (x86, 32 bits) of the bytes from `start` to `stop`."""
     digest = np.uint32(seed)
     at = start
     while at + _FOUR <= stop:
@@ -489,13 +490,13 @@ def _murmur(block, start, stop, seed):
 
 @kernel
 def murmur(data, seed):
-    """MurmurHash3 (x86, 32 bits) of an array of bytes."""
+    """Return MurmurHash3 (x86, 32 bits) of an array of bytes."""
     return _murmur(data, np.uint64(0), np.uint64(len(data)), np.uint32(seed))
 
 
 @inline_kernel
 def _name_hash(block, start, stop, seed):
-    """As Vowpal Wabbit hashes: a name that is a number counts from the seed, any other is mixed with it."""
+    """Hash a name as Vowpal Wabbit: a number is added to the seed, any other name is hashed with it."""
     number = np.uint64(0)
     for at in range(start, stop):
         digit = np.uint8(block[at] - _ZERO)
@@ -507,7 +508,7 @@ def _name_hash(block, start, stop, seed):
 
 @kernel
 def name_hash(data, seed):
-    """The hash of one name in the namespace whose hash is `seed`, as Vowpal Wabbit computes it."""
+    """Return Vowpal Wabbit's hash of a name in the namespace with the hash `seed`."""
     return _name_hash(data, np.uint64(0), np.uint64(len(data)), np.uint64(seed))
 
 
@@ -525,9 +526,9 @@ def _ends_token(character):
 
 @inline_kernel
 def _named_features(
-    block, at, mask, indices, values, n_values, answers_at, answers, questions, counts
+    block, at, mask, indices, values, n_values, known_at, known, deferred, counts
 ):  # fmt: skip
-    """What follows the first bar of a Vowpal Wabbit line; returns the same as `_features`."""
+    """Parse a Vowpal Wabbit line after its first bar; returns the same as `_features`."""
     seed, scale, nameless = np.uint64(0), 1.0, np.uint64(0)
     while block[at] != _NEWLINE:
         here = at
@@ -536,7 +537,7 @@ def _named_features(
         at = _name_end(block, start)
         end, value, status = at, 1.0, _GOOD
         if block[at] == _COLON:
-            value, at, status = _answered(block, at + _ONE, answers_at, answers, questions, counts)
+            value, at, status = _resolved_number(block, at + _ONE, known_at, known, deferred, counts)
             if status == _GOOD and not _ends_token(block[at]):
                 status = _MALFORMED
         if status != _GOOD:
@@ -567,7 +568,7 @@ def _find_bar(block, at):
 
 @inline_kernel
 def _plain_labels(block, at, bar, labels, n_labels):
-    """The labels before the bar where they are integers and nothing else: how many there are now, and whether."""
+    """Parse integer labels before the bar; return the new number of labels, and whether there is nothing else."""
     if at == bar:
         return n_labels, True
     n_labels, end, error = _labels(block, at, False, _LOWEST, _HIGHEST, labels, n_labels)
@@ -578,13 +579,12 @@ def _plain_labels(block, at, bar, labels, n_labels):
 def parse_named_rows(
     block, mask, row_lines, label_spans, label_starts, labels,
     row_starts, indices, values, keys, spare, row_values,
-    answers_at, answers, questions, bad, counts,
+    known_at, known, deferred, bad, counts,
 ):  # fmt: skip
-    """Lines of Vowpal Wabbit's format, names hashed into `mask` + 1 columns.
+    """Parse lines of Vowpal Wabbit, with names hashed into `mask` + 1 columns.
 
-    `label_spans` says where each row has what precedes its first bar. Where all of it is integers throughout
-    the block, `labels` has them. Fills `counts` as `parse_rows` does, and last the rows whose labels are
-    something else.
+    `label_spans` gets the span before the first bar of each row, `labels` the labels if all of the block are
+    integers. Fills `counts` as `parse_rows` does, and last the number of rows with other labels.
     """
     size, at = np.uint64(len(block)), np.uint64(0)
     n_rows, n_labels, n_values = np.uint64(0), np.uint64(0), np.uint64(0)
@@ -601,13 +601,13 @@ def parse_named_rows(
             if block[bar] == _BAR:
                 n_labels, plain = _plain_labels(block, at, bar, labels, n_labels)
                 n_values, at, error, here = _named_features(
-                    block, bar, mask, indices, values, n_values, answers_at, answers, questions, counts
+                    block, bar, mask, indices, values, n_values, known_at, known, deferred, counts
                 )
                 if error == 0:
                     n_values, fits = _sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
                     error = 0 if fits else SUM_RANGE
             if error != 0:
-                _note(bad, n_bad, line, here, error)
+                _add_bad(bad, n_bad, line, here, error)
                 n_bad += 1
                 n_labels, n_values = label_mark, value_mark
             else:

@@ -9,7 +9,7 @@ from treemax.kernels.jit import inline_kernel, kernel
 
 @kernel
 def _place(node, score, nodes, scores, at):
-    """Move what is smaller down from `at`, and put the node where it belongs."""
+    """Shift smaller entries down from `at`, and insert the node."""
     while at > 0 and scores[at - 1] < score:
         scores[at] = scores[at - 1]
         nodes[at] = nodes[at - 1]
@@ -20,7 +20,7 @@ def _place(node, score, nodes, scores, at):
 
 @inline_kernel
 def offer(node, score, nodes, scores, filled):
-    """Insert into a short list sorted by score, the first offered first among equals; returns its length."""
+    """Insert into a short list sorted by score, ties in order of insertion; return its length."""
     room = np.int64(nodes.size)
     if filled < room:
         _place(node, score, nodes, scores, filled)
@@ -32,13 +32,13 @@ def offer(node, score, nodes, scores, filled):
 
 @inline_kernel
 def _before(score, node, other_score, other_node):
-    """The larger score first; among equals the lower node, so that the order is one and the same."""
+    """Return whether an entry comes first: by larger score, ties by lower node."""
     return score > other_score or (score == other_score and node < other_node)
 
 
 @kernel
 def push(heap_nodes, heap_scores, size, node, score):
-    """Add to a heap, the largest score on top; returns its new size."""
+    """Push onto a max-heap; return its new size."""
     at = size
     while at > 0:
         above = (at - 1) // 2
@@ -52,7 +52,7 @@ def push(heap_nodes, heap_scores, size, node, score):
 
 @kernel
 def pop(heap_nodes, heap_scores, size):
-    """Take the first off a heap; it is left behind its end, at position size - 1. Returns the new size."""
+    """Pop the largest entry, moved to position size - 1; return the new size."""
     top_node, top_score = heap_nodes[0], heap_scores[0]
     last, at = size - 1, 0
     node, score = heap_nodes[last], heap_scores[last]

@@ -1,8 +1,8 @@
-"""Linear scorers for dense and for sparse rows, which learn by AdaGrad.
+"""Linear scorers for dense and sparse rows, trained by AdaGrad.
 
-What differs between them, scoring and updating, is chosen when a kernel that calls it is compiled (`overload`),
-so that an algorithm is written once. Scorers come in groups of the same width: those of all children of a node
-(`SparseGroups` for sparse rows), or the one of a label (`SparseScorers`).
+Scoring and updating are dispatched on the type of the scorers when a kernel is compiled (`overload`), so that each
+algorithm is written once. Scorers are grouped: those of all children of a node (`SparseGroups` for sparse rows), or
+one per label (`SparseScorers`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from treemax.kernels.jit import (
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
 MIX = np.uint64(0x9E3779B97F4A7C15)
-AHEAD = 2  # scorers that are asked for before their turn: they are far apart in memory
-BUCKET_WORDS = 2 * LANES  # eight owners, counted from 1 (0 is a free place), and their eight weights
-LEAST_NEW = np.float32(0.05)  # the gradient that makes a weight; those that are there learn from smaller ones
-FULL = 6  # entries in a bucket, on average, when a table of several is made larger
+AHEAD = 2  # scorers prefetched: they are far apart in memory
+BUCKET_WORDS = 2 * LANES  # eight owners, numbered from 1 (0 is free), and their eight weights
+LEAST_NEW = np.float32(
+    0.05
+)  # smallest gradient that creates a weight; existing weights learn from smaller ones
+FULL = 6  # mean entries per bucket at which a table of several buckets grows
 NOWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO = np.float32(0.0)
 _SIZE_BITS, _ENTRIES, _START = np.uint64(31), np.uint64(5), np.uint64(32)
@@ -38,10 +40,10 @@ _LANE_BITS, _HALF = np.uint64(3), np.uint64(32)
 
 
 class DenseScorers(NamedTuple):
-    """One linear scorer an owner: a row of weights, and AdaGrad's sums of squared gradients.
+    """One linear scorer per owner: a row of weights, and AdaGrad's sums of squared gradients.
 
-    Answers take the weights from `halves`, float16 times `scale`: half of the bytes are half of the time. A scorer
-    is `stale` from when it learned until its halves are written anew. A model that is not to learn has no weights.
+    Prediction uses `halves`, float16 times `scale`, since time is proportional to bytes. A scorer is `stale` after an
+    update until its halves are rewritten. A model without learning state has no weights.
     """
 
     weights: np.ndarray
@@ -54,7 +56,7 @@ class DenseScorers(NamedTuple):
 
 
 class HalfScorers(NamedTuple):
-    """Dense scorers as answers take them."""
+    """Dense scorers for prediction."""
 
     halves: np.ndarray
     scale: np.ndarray
@@ -62,22 +64,19 @@ class HalfScorers(NamedTuple):
 
 
 class SparseScorers(NamedTuple):
-    """One linear scorer an owner. Every feature has a small hash table, from owners to weights.
+    """One linear scorer per owner, stored as a small hash table from owners to weights for every feature.
 
-    The owners that a row is scored for are looked up in the tables of its features: each of them is one piece of
-    memory, small for a rare feature. A table is one or more buckets of a cache line, which has eight owners and their
-    weights and is searched at once. Tables lie one after the other; one that is full moves to the end, twice as
-    large, and leaves a hole.
+    Scoring a row looks up its owners in the tables of its features, each a contiguous piece of memory, small for a
+    rare feature. A table has one or more buckets of a cache line, with eight owners and their weights, which are
+    compared at once. Tables are consecutive; a full one moves to the end with twice the size, and leaves a hole.
     """
 
     tables: (
         np.ndarray
     )  # of a feature: its first bucket (32 bits), its entries (27), log2 of its buckets (5); or 0
     buckets: np.ndarray  # words: owners and the bits of weights; aligned
-    entry_squares: np.ndarray  # eight a bucket
-    used: (
-        np.ndarray
-    )  # buckets given to tables; a lock; buckets promised to rows that are learned; 1: one thread only
+    entry_squares: np.ndarray  # eight per bucket
+    used: np.ndarray  # buckets in use; a lock; buckets reserved for rows being learned; 1: single thread
     bias: np.ndarray
     bias_squares: np.ndarray
 
@@ -87,7 +86,7 @@ class SparseGroups(NamedTuple):
 
     keys: np.ndarray  # group in the upper half, feature in the lower
     cells: np.ndarray  # slots x (the weights of a group, then the squares)
-    used: np.ndarray  # slots that are taken; a lock
+    used: np.ndarray  # used slots; a lock
     bias: np.ndarray
     bias_squares: np.ndarray
 
@@ -132,13 +131,13 @@ def _bias_step(scorers, owner, gradient, rate, initial):
 
 @inline_kernel
 def home(keys, key):
-    """Where the search for a key begins, in a table whose size is a power of two."""
+    """Return the first slot to probe for a key in a table whose size is a power of two."""
     return (key * MIX) >> np.uint64(24) & np.uint64(keys.size - 1)
 
 
 @inline_kernel
 def slot(keys, key):
-    """Where a key is in a table, or where it would be put."""
+    """Return the slot of a key, or the free slot for it."""
     mask, at = np.uint64(keys.size - 1), home(keys, key)
     while keys[at] != key and keys[at] != EMPTY:
         at = (at + np.uint64(1)) & mask
@@ -147,16 +146,16 @@ def slot(keys, key):
 
 @inline_kernel
 def slot_for(keys, key, used):
-    """Where a key is, after putting it there if need be; threads take turns. used[0] counts, used[1] is a lock."""
+    """Return the slot of a key, inserted if need be, with the lock used[1]; used[0] counts slots."""
     at = slot(keys, key)
     if keys[at] != key:
-        while not atomic.take(used, 1):
+        while not atomic.acquire(used, 1):
             pass
         at = slot(keys, key)
         if keys[at] != key:
             keys[at] = key
             used[0] += 1
-        atomic.give(used, 1)
+        atomic.release(used, 1)
     return at
 
 
@@ -166,7 +165,7 @@ def pair(group, item):
 
 
 # --- the tables of features ------------------------------------------------------------------------------
-# An entry is a place in a bucket: bucket * 8 + place.
+# An entry is a position in a bucket: bucket * 8 + position.
 
 
 @bare_inline_kernel
@@ -176,20 +175,20 @@ def _entries(word):
 
 @bare_inline_kernel
 def _most_entries(bits):
-    """Of a table: one bucket may be full, where there are more some must have room."""
+    """Return the capacity of a table: a single bucket may be full, several must keep free entries."""
     return np.uint64(FULL) << bits if bits else _LANES
 
 
 @bare_inline_kernel
 def _home(word, wanted):
-    """The bucket in which a table has an owner, unless that one was full; and the last bit of its buckets."""
+    """Return the first bucket to probe for an owner, and the mask of the table's buckets."""
     last = (_ONE << (word & _SIZE_BITS)) - _ONE
     return (np.uint64(wanted) * MIX) >> _HALF & last, last
 
 
 @bare_inline_kernel
 def _entry(buckets, word, wanted):
-    """Where a table has an owner, who counts from 1."""
+    """Return the entry of an owner, numbered from 1, in a table."""
     if word == 0:
         return NOWHERE
     at, last = _home(word, wanted)
@@ -206,13 +205,13 @@ def _entry(buckets, word, wanted):
 
 @bare_inline_kernel
 def _weight_place(entry):
-    """Where the bits of the weight of an entry are."""
+    """Return the position of the weight of an entry."""
     return (entry >> _LANE_BITS) * _WORDS + _LANES + (entry & (_LANES - _ONE))
 
 
 @bare_inline_kernel
 def _weight(buckets, word, wanted):
-    """The weight of an owner in a table, 0 if it is not there. Without a branch but where a bucket is full."""
+    """Return the weight of an owner in a table, 0 if it is not there; branches only at full buckets."""
     at, _ = _home(word, wanted)
     place = ((word >> _START) + at) * _WORDS
     bits = matches(buckets, place, wanted)
@@ -226,7 +225,7 @@ def _weight(buckets, word, wanted):
 
 @bare_inline_kernel
 def _put(buckets, word, wanted):
-    """Put an owner that is not there into a table that has room; returns where."""
+    """Insert a new owner into a table with free entries; return its entry."""
     at, last = _home(word, wanted)
     while True:
         bucket = (word >> _START) + at
@@ -240,7 +239,7 @@ def _put(buckets, word, wanted):
 
 @bare_kernel
 def _larger(scorers, feature):
-    """Give a feature a table, or one twice as large. There is room, and other threads wait."""
+    """Create the table of a feature, or double it; the caller holds the lock, and there is room."""
     word, buckets, squares = scorers.tables[feature], scorers.buckets, scorers.entry_squares
     bits = (word & _SIZE_BITS) + _ONE if word else np.uint64(0)
     new = np.uint64(scorers.used[0]) << _START | _entries(word) << _ENTRIES | bits
@@ -258,10 +257,10 @@ def _larger(scorers, feature):
 
 @bare_kernel
 def _new_entry(scorers, feature, wanted):
-    """Where an owner is in the table of a feature, after putting it there; threads take turns."""
+    """Insert an owner into the table of a feature, with the lock; return its entry."""
     while not (
-        scorers.used[3] or atomic.take(scorers.used, 1)
-    ):  # a lock waits for all that was written before
+        scorers.used[3] or atomic.acquire(scorers.used, 1)
+    ):  # acquiring the lock orders memory accesses
         pass
     entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
     if entry == NOWHERE:
@@ -270,7 +269,7 @@ def _new_entry(scorers, feature, wanted):
             _larger(scorers, feature)
         entry = _put(scorers.buckets, scorers.tables[feature], wanted)
         scorers.tables[feature] += _ONE << _ENTRIES
-    atomic.give(scorers.used, 1)
+    atomic.release(scorers.used, 1)
     return entry
 
 
@@ -295,7 +294,7 @@ def _sparse_step(scorers, feature, owner, step, rate, initial, makes_new):
 
 
 def buckets_needed(scorers, x, n_owners):
-    """How many more buckets it may take to learn a row for so many owners."""
+    """Return an upper bound of the buckets needed to learn a row for `n_owners` owners."""
     raise NotImplementedError
 
 
@@ -312,24 +311,24 @@ def _overload_buckets_needed(scorers, x, n_owners):
             if word == 0 or entries > _most_entries(bits):
                 while entries > _most_entries(bits):
                     bits += np.uint64(1)
-                needed += np.int64(2) << np.int64(bits)  # and all sizes on the way there
+                needed += np.int64(2) << np.int64(bits)  # including all smaller sizes
         return needed
 
     return sparse
 
 
-def promise(scorers, n_buckets):
-    """Whether there is room for so many buckets more; it then is kept until `settle`."""
+def reserve(scorers, n_buckets):
+    """Reserve `n_buckets` buckets until `release`; return whether there is room."""
     raise NotImplementedError
 
 
-def settle(scorers, n_buckets):
-    """The row that the buckets were promised to is learned."""
+def release(scorers, n_buckets):
+    """Release the reservation after the row is learned."""
     raise NotImplementedError
 
 
-@overload(promise, jit_options=BARE_OPTIONS)
-def _overload_promise(scorers, n_buckets):
+@overload(reserve, jit_options=BARE_OPTIONS)
+def _overload_reserve(scorers, n_buckets):
     if scorers.instance_class is DenseScorers:
         return lambda scorers, n_buckets: True
 
@@ -338,8 +337,8 @@ def _overload_promise(scorers, n_buckets):
             return scorers.used[0] + n_buckets <= scorers.entry_squares.size // LANES
         if n_buckets == 0:
             return True
-        promised = atomic.fetch_add(scorers.used, 2, n_buckets)
-        if scorers.used[0] + promised + n_buckets <= scorers.entry_squares.size // LANES:
+        reserved = atomic.fetch_add(scorers.used, 2, n_buckets)
+        if scorers.used[0] + reserved + n_buckets <= scorers.entry_squares.size // LANES:
             return True
         atomic.fetch_add(scorers.used, 2, -n_buckets)
         return False
@@ -347,8 +346,8 @@ def _overload_promise(scorers, n_buckets):
     return sparse
 
 
-@overload(settle, jit_options=BARE_OPTIONS)
-def _overload_settle(scorers, n_buckets):
+@overload(release, jit_options=BARE_OPTIONS)
+def _overload_release(scorers, n_buckets):
     if scorers.instance_class is DenseScorers:
         return lambda scorers, n_buckets: None
 
@@ -361,7 +360,7 @@ def _overload_settle(scorers, n_buckets):
 
 @bare_kernel
 def repack(old, new):
-    """Copy all tables into new buckets, one after the other, without holes."""
+    """Copy all tables to new buckets, without holes."""
     end = np.uint64(0)
     for feature in range(old.tables.size):
         word = old.tables[feature]
@@ -378,7 +377,7 @@ def repack(old, new):
 
 @bare_kernel
 def list_entries(scorers, owners, weights, squares):
-    """Everything that is in the tables, feature after feature."""
+    """List the entries of all tables, feature by feature."""
     n = 0
     for word in scorers.tables:
         if word:
@@ -394,7 +393,7 @@ def list_entries(scorers, owners, weights, squares):
 
 @bare_kernel
 def fill(scorers, entries, owners, weights, squares):
-    """Put listed entries into empty tables, `entries` for each feature; False where an owner comes twice."""
+    """Insert listed entries into empty tables, `entries` per feature; return False if an owner is repeated."""
     n = 0
     for feature in range(entries.size):
         word = scorers.tables[feature]
@@ -413,12 +412,12 @@ def fill(scorers, entries, owners, weights, squares):
 
 
 def scores(scorers, group, width, x, out):
-    """The scores of a group of scorers for a row."""
+    """Compute the scores of a group of scorers for a row."""
     raise NotImplementedError
 
 
 def update(scorers, group, gradients, width, x, rate, initial):
-    """A step of AdaGrad for the scorers of a group whose gradient is not zero."""
+    """Update the scorers of a group with non-zero gradient by AdaGrad."""
     raise NotImplementedError
 
 
@@ -460,7 +459,7 @@ def _overload_scores(scorers, group, width, x, out):
         for c in range(width):
             out[c] = scorers.bias[group * width + c]
         n, wide = np.uint64(indices.size), np.uint64(width)
-        for p in range(n):  # the slots are far apart: ask for all of them before the first is read
+        for p in range(n):  # the slots are far apart: prefetch all of them first
             at = home(scorers.keys, pair(group, indices[p]))
             vector.prefetch(scorers.keys, at)
             vector.prefetch(scorers.cells, at * wide * np.uint64(2))
@@ -517,12 +516,12 @@ def _overload_update(scorers, group, gradients, width, x, rate, initial):
 
 
 def scores_of(scorers, owners, n, x, out):
-    """The scores of the first n owners for a row, where every owner has one scorer."""
+    """Compute the scores of the first n owners for a row, with one scorer per owner."""
     raise NotImplementedError
 
 
 def update_of(scorers, owners, gradients, n, x, rate, initial):
-    """A step of AdaGrad for those of the first n owners whose gradient is not zero."""
+    """Update those of the first n owners with non-zero gradient by AdaGrad."""
     raise NotImplementedError
 
 
@@ -597,7 +596,7 @@ def _overload_update_of(scorers, owners, gradients, n, x, rate, initial):
 
 
 def row_of(rows, i):
-    """Row i in the form that scorers take."""
+    """Return row i in the form for the scorers."""
     raise NotImplementedError
 
 
@@ -614,7 +613,7 @@ def _overload_row_of(rows, i):
 
 
 def width_of(x):
-    """How many features a row has, of those that are kept in tables."""
+    """Return the number of features of a sparse row, 0 for a dense one."""
     raise NotImplementedError
 
 
@@ -638,7 +637,7 @@ def _overload_room_left(scorers):
 
 @kernel
 def moved(keys, cells, new_keys, new_cells):
-    """Put everything that is in a table into another one, empty and larger."""
+    """Copy a table into a larger empty one."""
     for at in range(keys.size):
         if keys[at] != EMPTY:
             to = slot(new_keys, keys[at])

@@ -1,11 +1,10 @@
-"""Searching a label tree with packed weights.
+"""Search in a label tree with packed weights.
 
-The weights of a node's children stand together: a small hash table from a feature to a run of `entries`, the
-runs in the order of the slots, so that one begins where the slot says and ends where the next slot says. A
-run has a word per child that has a weight for the feature: the weight in the upper sixteen bits (bfloat16),
-the child in the lower. Where half of the children or more have a weight, the run is full instead: two
-weights a word, those of the first half of the children in the upper bits, of the second half in the lower. A
-row looks up its features once per node it visits.
+The weights of a node's children are stored together: a small hash table maps a feature to a run of `entries`. Runs are
+in the order of the slots: a run begins at the offset of its slot and ends at that of the next. A run has one word per
+child with a weight for the feature: the weight in the upper sixteen bits (bfloat16), the child in the lower. If at
+least half of the children have a weight, the run is full instead: two weights per word, those of the first half of the
+children in the upper bits, of the second half in the lower. A row looks up its features once per visited node.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ from treemax.kernels import vector
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer, pop, push
 
-SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from the scores of siblings to probabilities given their parent
+SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from scores of siblings to conditional probabilities given the parent
 
-NO_FEATURE = np.uint64(0xFFFFFFFF)  # in the upper half of an empty slot; the lower half is an offset as ever
+NO_FEATURE = np.uint64(
+    0xFFFFFFFF
+)  # in the upper half of an empty slot; the lower half is an offset as in all slots
 _LOW_WORD = np.uint64(0xFFFFFFFF)
-_MULTIPLIER = np.uint32(0x9E3779B1)  # Knuth's: consecutive features fall far apart
+_MULTIPLIER = np.uint32(0x9E3779B1)  # Knuth's multiplicative hashing, which spreads consecutive features
 _HIGH_HALF = np.uint32(0xFFFF0000)
 _LOW_HALF = np.uint32(0xFFFF)
 _ONE = np.float32(1.0)
@@ -30,21 +31,21 @@ _WIDTH = np.uint64(vector.WIDTH)
 
 @inline_kernel
 def _home(feature, size):
-    """Where a feature's slot would be in a table of `size` slots."""
+    """Return the first slot to probe for a feature in a table of `size` slots."""
     mixed = np.uint32(np.uint32(feature) * _MULTIPLIER)  # Numba multiplies in 64 bits
     return (np.uint64(mixed) * np.uint64(size)) >> np.uint64(32)
 
 
 @inline_kernel
 def _rounded(weight):
-    """The bits of the bfloat16 number nearest to a weight, in the upper half of a word."""
+    """Round a weight to bfloat16; return its bits in the upper half of a word."""
     word = np.float32(weight).view(np.uint32)
     return (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) & _HIGH_HALF
 
 
 @kernel
 def fill_table(features, starts, children, weights, n_children, slots, entries, offset):
-    """Write the weights of one node: its slots, and its entries from `offset` on; returns where they end."""
+    """Write the slots of a node and its entries from `offset` on; return the end of the entries."""
     size = np.uint64(slots.size)
     held = np.full(slots.size, -1, np.int64)
     for j in range(features.size):
@@ -77,8 +78,8 @@ def fill_table(features, starts, children, weights, n_children, slots, entries, 
 
 @kernel
 def unpacked(tables, slots, entries, n_children):
-    """What was packed: for every slot in use its node, feature and number of weights; for every weight its
-    child and value. Weights of zero are not distinguished from none."""
+    """Unpack the tables: the node, feature and number of weights of every used slot; the child and value of every
+    weight. Weights of zero are dropped."""
     n_used = 0
     for at in range(slots.size):
         n_used += slots[at] >> np.uint64(32) != NO_FEATURE
@@ -116,7 +117,7 @@ def unpacked(tables, slots, entries, n_children):
 def _score_children(
     node, indices, values, begin, end, first_child, n_children, tables, slots, entries, bias, found, room
 ):
-    """The scores of all children of a node for the row from `begin` to `end`; `found` is scratch for its slots."""
+    """Compute the scores of all children of a node for the row from `begin` to `end`; `found` is scratch."""
     start, count = np.uint64(first_child[node]), np.uint64(n_children[node])
     for c in range(count):
         room[c] = bias[start + c]
@@ -125,7 +126,7 @@ def _score_children(
     if size == 0:
         return
     n = end - begin
-    for p in range(n):  # the slots are far apart: ask for all of them before the first is read
+    for p in range(n):  # the slots are far apart: prefetch all of them first
         at = table + _home(indices[begin + p], size)
         found[p] = at
         vector.prefetch(slots, at)
@@ -138,7 +139,7 @@ def _score_children(
             at = at + np.uint64(1) if at + np.uint64(1) < table + size else table
             key = slots[at] >> np.uint64(32)
         vector.prefetch(entries, slots[at] & _LOW_WORD)
-        found[n_found] = at << np.uint64(32) | p  # without a branch, since no processor could foresee it
+        found[n_found] = at << np.uint64(32) | p  # branchless, since the branch is unpredictable
         n_found += np.uint64(key == feature)
     half = (count + np.uint64(1)) >> np.uint64(1)
     for j in range(n_found):
@@ -157,8 +158,7 @@ def _score_children(
 
 @fast_inline_kernel
 def _to_probabilities(room, count, link, slope, shift, above):
-    """Scores of siblings to probabilities, times that of their parent, in place; what fills the last vector is
-    -1."""
+    """Convert scores of siblings to probabilities, times that of their parent, in place; padding is -1."""
     blocks = (count + np.uint64(15)) // _WIDTH
     for c in range(count, blocks * _WIDTH):
         room[c] = -_HUGE
@@ -187,11 +187,11 @@ def _to_probabilities(room, count, link, slope, shift, above):
 
 
 @fast_kernel
-def _open(
+def _expand(
     node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias, slopes,
     shifts, link, found, room,
 ):  # fmt: skip
-    """The probabilities of all children of a node of probability `above` for one row, into `room`."""
+    """Write the probabilities of all children of a node of probability `above` for a row to `room`."""
     _score_children(
         node, indices, values, begin, end, first_child, n_children, tables, slots, entries, bias, found, room
     )
@@ -212,7 +212,7 @@ def all_probabilities(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
     most_children, link, n_inner, out,
 ):  # fmt: skip
-    """The probability of every label for each row: every node is visited."""
+    """Compute the probability of every label for each row; visits every node."""
     room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
     of_node = np.empty(n_children.size, np.float32)
@@ -223,7 +223,7 @@ def all_probabilities(
             if label[node] >= 0:
                 out[row, label[node]] = of_node[node]
                 continue
-            _open(
+            _expand(
                 node, of_node[node], indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
                 slopes, shifts, link, found, room,
             )  # fmt: skip
@@ -235,11 +235,11 @@ def probabilities_of(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
     most_children, link, n_inner, parent, leaf_of, ids, out,
 ):  # fmt: skip
-    """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
+    """Compute the probabilities of given labels (0 for -1); visits only their ancestors, each once per row."""
     room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
     of_node = np.empty(n_children.size, np.float32)
-    known = np.zeros(n_children.size, np.bool_)  # whether a node's probability is, for the row at hand
+    known = np.zeros(n_children.size, np.bool_)  # nodes whose probability is known for the current row
     path, opened = np.empty(slopes.size + 1, np.int64), np.empty(n_inner, np.int64)
     of_node[0], known[0] = _ONE, True
     for row in range(indptr.size - 1):
@@ -256,7 +256,7 @@ def probabilities_of(
                 length += 1
             for step in range(length - 1, -1, -1):
                 node = path[step]
-                _open(
+                _expand(
                     node, of_node[node], indices, values, begin, end, first_child, n_children, level, tables, slots, entries,
                     bias, slopes, shifts, link, found, room,
                 )  # fmt: skip
@@ -275,11 +275,11 @@ def best_labels(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
     most_children, link, n_inner, width, ids, probabilities,
 ):  # fmt: skip
-    """Uniform-cost search (Jasinska-Kobus et al., 2021, Algorithm 10) that opens at most `width` nodes a level.
+    """Uniform-cost search (Jasinska-Kobus et al., 2021, Algorithm 10) that expands at most `width` nodes per level.
 
-    Nodes are opened in order of their probability. No label is more probable than the nodes above it, so
-    that the search ends when the next node cannot better the k labels found: without a limit they are the
-    true top k, and with one those of a beam search, since each level's nodes come up best first.
+    Nodes are expanded in order of probability. No label is more probable than its ancestors, so the search ends when
+    the next node cannot improve the k labels found: without a limit they are the true top k, with one those of a beam
+    search, since the nodes of each level come best first.
     """
     room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
@@ -300,7 +300,7 @@ def best_labels(
             if opened[depth] == width:
                 continue
             opened[depth] += 1
-            _open(
+            _expand(
                 node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
                 slopes, shifts, link, found, room,
             )  # fmt: skip
@@ -321,8 +321,8 @@ def best_labels(
 
 
 @kernel
-def strike_repeats(ids):
-    """Sort the ids of each row, and write -1 over every id that was there before."""
+def mask_duplicates(ids):
+    """Sort the ids of each row, and replace duplicates by -1."""
     for row in range(ids.shape[0]):
         ids[row].sort()
         before = np.int64(-1)
@@ -335,7 +335,7 @@ def strike_repeats(ids):
 
 @kernel
 def rank(candidates, scores, ids, probabilities):
-    """The best of the candidates of each row, best first; -1 and 0 where there are fewer."""
+    """Write the best candidates of each row, best first, padded with -1 and 0."""
     for row in range(candidates.shape[0]):
         n_best = 0
         for j in range(candidates.shape[1]):
@@ -350,15 +350,14 @@ def labels_above(
     indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
     most_children, link, n_inner, threshold, starts,
 ):  # fmt: skip
-    """All labels of each row with at least this probability, and their probabilities; `starts` gets where each
-    row begins. No label is more probable than the nodes above it, so branches below the threshold stay shut."""
+    """Return all labels of each row with at least this probability, and their probabilities; fills the indptr `starts`.
+
+    No label is more probable than its ancestors, so branches below the threshold are pruned."""
     room = np.empty(most_children + 15, np.float32)
     found = np.empty(_longest(indptr), np.uint64)
     waiting, waiting_scores = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
     ids, probabilities, count = np.empty(1024, np.int64), np.empty(1024, np.float32), 0
-    worth_opening = threshold * (
-        _ONE - min(_ONE, np.float32(1e-6) * slopes.size)
-    )  # rounding may add a little
+    worth_opening = threshold * (_ONE - min(_ONE, np.float32(1e-6) * slopes.size))  # tolerance for rounding
     starts[0] = 0
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
@@ -366,7 +365,7 @@ def labels_above(
         while size:
             size -= 1
             node, above = waiting[size], waiting_scores[size]
-            _open(
+            _expand(
                 node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
                 slopes, shifts, link, found, room,
             )  # fmt: skip
@@ -387,21 +386,21 @@ def labels_above(
 
 @kernel
 def _doubled(array, used):
-    """The same numbers with twice the room, and at least a wide node's."""
+    """Return a copy with twice the capacity, at least that of a wide node."""
     larger = np.empty(2 * array.size + 65536, array.dtype)
     larger[:used] = array[:used]
     return larger
 
 
-_EXPONENT = 0x7F80  # the bits of the exponent of a bfloat16
+_EXPONENT = 0x7F80  # exponent bits of a bfloat16
 _LARGEST = (127 + 99) << 7  # that of 2**99, about 6e29
 
 
 @kernel
-def is_sound(tables, slots, entries, n_children):
-    """Whether every table ends its searches at an empty slot, and no run of entries leaves the array, is
-    longer than a full one, names a child that is not there or has a weight that is no number or too large."""
-    end = np.int64(0)  # of the runs so far
+def is_valid(tables, slots, entries, n_children):
+    """Return whether every table has an empty slot, and all runs are in bounds, at most of full length, with valid
+    children and finite weights that are not too large."""
+    end = np.int64(0)  # end of the runs so far
     for node in range(n_children.size):
         first, last = tables[node], tables[node + 1]
         empty = first == last
@@ -417,7 +416,7 @@ def is_sound(tables, slots, entries, n_children):
                     return False
             if end - begin > half:
                 return False
-            full = end - begin == half  # then there are two weights in an entry, else a child and its weight
+            full = end - begin == half  # two weights per entry, else a child and its weight
             for q in range(begin, end):
                 upper, lower = np.int64(entries[q] >> np.uint32(16)), np.int64(entries[q] & _LOW_HALF)
                 if (upper & _EXPONENT) > _LARGEST or (full and (lower & _EXPONENT) > _LARGEST):
@@ -450,8 +449,9 @@ def hard_leaf(
     found,
     room,
 ):
-    """The leaf that a row comes to in a tree whose nodes have two branches and one score: right where it is not
-    below zero. A branch below zero is a leaf, -1 the first."""
+    """Return the leaf of a row in a binary tree: right if the score of a node is at least zero.
+
+    A negative child is a leaf, -1 the first."""
     node = np.int64(root)
     while node >= 0:
         _score_children(
@@ -477,7 +477,7 @@ def hard_leaf(
 def hard_paths(
     indptr, indices, values, roots, branches, first_child, n_children, tables, slots, entries, bias, found, room, leaves
 ):  # fmt: skip
-    """The leaf that each row comes to in each tree."""
+    """Find the leaf of each row in each tree."""
     for i in range(indptr.size - 1):
         for t in range(roots.size):
             leaves[i, t] = hard_leaf(
@@ -491,9 +491,9 @@ def hard_softmax(
     indptr, indices, values, roots, branches, first_child, n_children, tables, slots, entries, bias, classes, found, room,
     mass, touched, ids, probabilities,
 ):  # fmt: skip
-    """The best classes of each row by the mean, over the trees, of the softmax of the leaf that it comes to.
+    """Find the top classes of each row by the mean over the trees of the softmax of its leaf.
 
-    Leaves are the nodes after those with branches. `mass` is zero for all labels, and is left so.
+    Leaves are the nodes after the inner ones. `mass` is zeroed scratch over all labels, and is left zeroed.
     """
     n_inner, share = branches.shape[0], _ONE / np.float32(roots.size)
     for i in range(indptr.size - 1):

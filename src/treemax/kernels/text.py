@@ -1,9 +1,9 @@
-"""Texts straight into hashed features: words, word n-grams and character n-grams over UTF-8 bytes.
+"""Feature hashing of texts: words, word n-grams and character n-grams over UTF-8 bytes.
 
-A word is a run of word characters. Which characters those are is fixed here, and not left to the Unicode
-tables of the Python at hand, because a hashed feature must be the same on every machine that ever reads the
-model: ASCII letters, digits and the underscore, and beyond ASCII everything except punctuation, symbols and
-spaces of the blocks where nearly all of them live. Combining marks and emoji count as word characters.
+A word is a sequence of word characters. These are defined here, not by the Unicode tables of the Python version,
+because hashed features must be the same on every machine that reads the model: ASCII letters, digits and the
+underscore, and beyond ASCII everything except the punctuation, symbols and spaces of the main blocks. Combining marks
+and emoji are word characters.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ _OFFSET = np.uint64(0xCBF29CE484222325)  # FNV-1a
 _PRIME = np.uint64(0x100000001B3)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _JOIN = np.uint64(0x9E3779B97F4A7C15)
-_CHARACTERS = np.uint64(0xD6E8FEB86659FD93)  # keeps the character n-gram "cat" apart from the word "cat"
-_OPENING, _CLOSING = np.uint64(0x02), np.uint64(0x03)  # before and after a word: bytes that no word contains
+_CHARACTERS = np.uint64(0xD6E8FEB86659FD93)  # distinguishes the character n-gram "cat" from the word "cat"
+_OPENING, _CLOSING = (
+    np.uint64(0x02),
+    np.uint64(0x03),
+)  # markers before and after a word: bytes that no word contains
 _SHIFT_32, _ZERO, _ONE = np.uint64(32), np.uint64(0), np.uint64(1)
 _FEW = 48
 _ASCII_END = np.uint64(0x80)
@@ -59,7 +62,7 @@ def is_word_character(code):
 
 @inline_kernel
 def character_at(text, position, end):
-    """The code point at `position` and the position after it; a sequence cut short ends at `end`."""
+    """Return the code point at `position` and the position after it; a truncated sequence ends at `end`."""
     first = np.int64(text[position])
     if first < 0x80:
         return first, position + 1
@@ -73,7 +76,7 @@ def character_at(text, position, end):
 
 @inline_kernel
 def bucket(hashed, shift):
-    """The top bits of a well mixed hash."""
+    """Return the top bits of a mixed hash."""
     mixed = (hashed ^ (hashed >> _SHIFT_32)) * _MIX
     mixed = (mixed ^ (mixed >> _SHIFT_32)) * _JOIN
     return np.uint32(mixed >> shift)
@@ -81,8 +84,8 @@ def bucket(hashed, shift):
 
 @kernel
 def character_grams(text, start, stop, low, high, shift, found, n_found):
-    """Append the buckets of the n-grams of one word between its opening and its closing mark."""
-    position = start - 1  # the opening mark stands where the character before the word would be
+    """Append the buckets of the character n-grams of a word with its opening and closing markers."""
+    position = start - 1  # of the opening marker
     while position < stop:
         hashed = _OFFSET ^ _CHARACTERS
         at = position
@@ -112,7 +115,7 @@ def character_grams(text, start, stop, low, high, shift, found, n_found):
 
 @inline_kernel
 def word_grams(recent, n_words, low, high, shift, found, n_found):
-    """Append the buckets of the word n-grams that end with the newest word of the ring `recent`."""
+    """Append the buckets of the word n-grams that end with the last word of the ring buffer `recent`."""
     size = len(recent)
     hashed = _ZERO
     for length in range(1, min(high, n_words) + 1):
@@ -126,7 +129,7 @@ def word_grams(recent, n_words, low, high, shift, found, n_found):
 
 @kernel
 def features_of_text(text, start, end, words, characters, shift, recent, found):
-    """Buckets of all n-grams of one text, in order of appearance, into `found`; gives back their number."""
+    """Write the buckets of all n-grams of a text, in order, to `found`; return their number."""
     n_found = 0
     n_words = 0
     position = start
@@ -158,7 +161,7 @@ def features_of_text(text, start, end, words, characters, shift, recent, found):
 
 @kernel
 def sort_buckets(found, spare, n_found, bits):
-    """Sort `found[:n_found]`, numbers of `bits` bits: by insertion when few, digit by digit when many."""
+    """Sort `found[:n_found]`, numbers of `bits` bits: insertion sort if few, radix sort if many."""
     if n_found <= _FEW:
         for i in range(1, n_found):
             moving = found[i]
@@ -168,7 +171,7 @@ def sort_buckets(found, spare, n_found, bits):
                 j -= 1
             found[j] = moving
         return
-    passes = 2 * ((bits + 21) // 22)  # an even number, so that the result ends where it began
+    passes = 2 * ((bits + 21) // 22)  # an even number, so that the result is in `found`
     digit_bits = (bits + passes - 1) // passes
     n_digits = 1 << digit_bits
     mask = np.uint32(n_digits - 1)
@@ -204,10 +207,10 @@ def hash_texts(
     indices,
     values,
 ):
-    """Rows of hashed features: text i is `text[offsets[i]:offsets[i+1]]`; fills a CSR matrix, returns its size.
+    """Hash texts into a CSR matrix and return its number of entries; text i is `text[offsets[i]:offsets[i+1]]`.
 
-    `words` and `characters` are the shortest and longest n-gram; a longest of zero means none. `found` must
-    have room for the n-grams of any one text, `indices` and `values` for the distinct ones of all of them.
+    `words` and `characters` are the minimum and maximum n-gram length; a maximum of zero means none. `found` must
+    have room for the n-grams of any text, `indices` and `values` for the distinct n-grams of all texts.
     """
     shift = np.uint64(64) - np.uint64(bits)
     size = 0
@@ -238,7 +241,7 @@ def hash_texts(
     return size
 
 
-# --- words by number -----------------------------------------------------------------------------------
+# --- word counts ---------------------------------------------------------------------------------------
 
 
 @inline_kernel
@@ -253,7 +256,7 @@ def _same_bytes(text, start, stop, other, first, end):
 
 @inline_kernel
 def _find_word(text, start, stop, hashed, slots, hashes, starts, arena):
-    """Where the word is, or could be put, in the table `slots` of numbers of words (-1: free)."""
+    """Return the slot of the word, or a free one, in the table `slots` of word numbers (-1: free)."""
     mask = np.uint64(slots.size - 1)
     at = np.uint64(bucket(hashed, _ZERO)) & mask
     while slots[at] >= 0:
@@ -270,11 +273,11 @@ def _find_word(text, start, stop, hashed, slots, hashes, starts, arena):
 def count_words(
     text, offsets, is_word, grow, slots, hashes, starts, arena, n_words, found, spare, bits, indptr, indices, counts,
 ):  # fmt: skip
-    """The words of two characters or more of every text, by number, each once and in order, and how often they occur.
+    """Count the words of two characters or more of every text; the word numbers of a text are sorted and distinct.
 
-    `is_word` says of code points whether they belong to words. Words are bytes of `arena`, word j those from starts[j] to
-    starts[j + 1]; `slots` is a hash table of their numbers. If `grow`, words that are not known get the next
-    numbers, and there must be room for them. A number has `bits` bits at most. Returns how many words are known now.
+    `is_word` is true for the code points of word characters. Word j is the bytes starts[j] to starts[j + 1] of
+    `arena`; `slots` is a hash table of word numbers. If `grow`, new words get the next numbers, for which there must
+    be room. Numbers have at most `bits` bits. Returns the number of known words.
     """
     n = 0
     for i in range(offsets.size - 1):
@@ -324,7 +327,7 @@ def count_words(
 
 @kernel
 def enter_words(n_words, slots, hashes, starts, arena):
-    """Put words into an empty table, and write down their hashes."""
+    """Insert words into an empty table, and store their hashes."""
     for word in range(n_words):
         hashed, first, end = _OFFSET, np.uint64(starts[word]), np.uint64(starts[word + 1])
         for b in range(first, end):
@@ -335,7 +338,7 @@ def enter_words(n_words, slots, hashes, starts, arena):
 
 @kernel
 def renumber(indptr, indices, counts, place_of):
-    """Give words their places, in the same arrays, and leave out those without one (-1); returns how many entries are left."""
+    """Renumber words by `place_of` in place, and drop those with -1; returns the number of remaining entries."""
     n, first = 0, indptr[0]
     for i in range(indptr.size - 1):
         last = indptr[i + 1]
@@ -350,7 +353,7 @@ def renumber(indptr, indices, counts, place_of):
 
 @kernel
 def tally(indices, counts, in_texts, times):
-    """Count of every word the texts that it is in, and how often it is there."""
+    """Add the document frequency and the number of occurrences of every word."""
     for q in range(indices.size):
         in_texts[indices[q]] += 1
         times[indices[q]] += np.int64(counts[q])

@@ -1,9 +1,8 @@
-"""Sixteen float32 numbers as one value, for kernels whose inner loop is too short for the compiler to see.
+"""SIMD vectors of sixteen float32 numbers, for inner loops that are too short for automatic vectorisation.
 
-LLVM vectorises long loops well; sixteen siblings added up over a row's features it leaves in memory. A
-`vector` stays in a register (one of AVX-512, two of AVX2, four of SSE or NEON: LLVM splits it as the
-machine needs). These are intrinsics, compiled into the kernel that uses them; they are changed rarely, and
-then the kernels' caches must go.
+LLVM vectorises long loops well, but keeps sixteen sums over a row's features in memory. A `vector` stays in registers
+(one of AVX-512, two of AVX2, four of SSE or NEON). These are intrinsics, compiled into the kernel that uses them;
+after a change, delete the caches of the kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def _place(context, builder, signature, arguments):
-    """A pointer to sixteen numbers of a contiguous float32 array, from `start` on; nothing is checked."""
+    """Return a pointer to array[start] of a contiguous float32 array, without bounds checks."""
     array_type = signature.args[0]
     array = context.make_array(array_type)(context, builder, arguments[0])
     place = builder.gep(array.data, [arguments[1]])
@@ -57,7 +56,7 @@ def _is_floats(array):
 
 @intrinsic
 def load(typing_context, array, start):
-    """The numbers array[start:start + 16]."""
+    """Load array[start:start + 16]."""
     if not (_is_floats(array) and isinstance(start, types.Integer)):
         return None
 
@@ -69,7 +68,7 @@ def load(typing_context, array, start):
 
 @intrinsic
 def store(typing_context, array, start, value):
-    """array[start:start + 16] = value."""
+    """Store a vector to array[start:start + 16]."""
     if not (_is_floats(array) and isinstance(start, types.Integer) and value == vector_type):
         return None
 
@@ -81,7 +80,7 @@ def store(typing_context, array, start, value):
 
 
 def _halves(context, builder, signature, arguments, kind):
-    """Half-precision numbers of a contiguous uint16 array; nothing is checked."""
+    """Load half-precision numbers of a contiguous uint16 array, without bounds checks."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     place = builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
     return builder.load(place, align=2)
@@ -89,7 +88,7 @@ def _halves(context, builder, signature, arguments, kind):
 
 @intrinsic
 def load_halves(typing_context, array, start):
-    """Sixteen half-precision numbers from `start` on, of a uint16 array of any shape taken as one row."""
+    """Load sixteen half-precision numbers from `start` of a flattened uint16 array."""
     if not (isinstance(array, types.Array) and array.dtype == types.uint16 and array.layout == "C"):
         return None
 
@@ -102,7 +101,7 @@ def load_halves(typing_context, array, start):
 
 @intrinsic
 def load_half(typing_context, array, index):
-    """One half-precision number, likewise."""
+    """Load one half-precision number of a flattened uint16 array."""
     if not (isinstance(array, types.Array) and array.dtype == types.uint16 and array.layout == "C"):
         return None
 
@@ -115,7 +114,7 @@ def load_half(typing_context, array, index):
 
 @intrinsic
 def load_at(typing_context, address):
-    """The sixteen numbers at an address in memory, a multiple of 64; nothing is checked."""
+    """Load sixteen numbers from a 64-byte aligned address, without checks."""
 
     def generate(context, builder, signature, arguments):
         return builder.load(builder.inttoptr(arguments[0], _FLOATS.as_pointer()), align=64)
@@ -125,7 +124,7 @@ def load_at(typing_context, address):
 
 @intrinsic
 def store_at(typing_context, address, value):
-    """Write sixteen numbers to an address in memory, a multiple of 64; nothing is checked."""
+    """Store sixteen numbers to a 64-byte aligned address, without checks."""
     if value != vector_type:
         return None
 
@@ -138,7 +137,7 @@ def store_at(typing_context, address, value):
 
 @intrinsic
 def splat(typing_context, number):
-    """Sixteen times the same number."""
+    """Broadcast a number to a vector."""
 
     def generate(context, builder, signature, arguments):
         one = builder.insert_element(
@@ -152,7 +151,7 @@ def splat(typing_context, number):
 
 @intrinsic
 def extract(typing_context, value, lane):
-    """One of the sixteen numbers."""
+    """Return one lane."""
     if value != vector_type:
         return None
 
@@ -162,28 +161,28 @@ def extract(typing_context, value, lane):
     return types.float32(vector_type, types.uint64), generate
 
 
-def _of_two(operation):
+def _binary(operation):
     @intrinsic
-    def of_two(typing_context, a, b):
+    def binary(typing_context, a, b):
         def generate(context, builder, signature, arguments):
             return operation(builder, *arguments)
 
         return vector_type(vector_type, vector_type), generate
 
-    return of_two
+    return binary
 
 
-add = _of_two(lambda builder, a, b: builder.fadd(a, b, flags=("contract",)))
-subtract = _of_two(lambda builder, a, b: builder.fsub(a, b, flags=("contract",)))
-multiply = _of_two(lambda builder, a, b: builder.fmul(a, b, flags=("contract",)))
-divide = _of_two(lambda builder, a, b: builder.fdiv(a, b, flags=("contract",)))
-minimum = _of_two(lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b))
-maximum = _of_two(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+add = _binary(lambda builder, a, b: builder.fadd(a, b, flags=("contract",)))
+subtract = _binary(lambda builder, a, b: builder.fsub(a, b, flags=("contract",)))
+multiply = _binary(lambda builder, a, b: builder.fmul(a, b, flags=("contract",)))
+divide = _binary(lambda builder, a, b: builder.fdiv(a, b, flags=("contract",)))
+minimum = _binary(lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), a, b))
+maximum = _binary(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
 
 
 @intrinsic
 def multiply_add(typing_context, a, b, c):
-    """a * b + c, rounded once."""
+    """Return a * b + c, rounded once (FMA)."""
 
     def generate(context, builder, signature, arguments):
         function_type = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
@@ -194,7 +193,7 @@ def multiply_add(typing_context, a, b, c):
 
 
 def _reduced(name, first=None):
-    """Sixteen numbers made one, in whatever order is fastest on the machine."""
+    """Return a reduction over the lanes, in any order."""
 
     @intrinsic
     def reduced(typing_context, a):
@@ -215,9 +214,9 @@ largest = _reduced("fmax")
 total = _reduced("fadd", 0.0)
 
 
-def _of_one(name):
+def _unary(name):
     @intrinsic
-    def of_one(typing_context, a):
+    def unary(typing_context, a):
         def generate(context, builder, signature, arguments):
             function_type = ir.FunctionType(_FLOATS, [_FLOATS])
             function = cgutils.get_or_insert_function(
@@ -227,16 +226,16 @@ def _of_one(name):
 
         return vector_type(vector_type), generate
 
-    return of_one
+    return unary
 
 
-floor = _of_one("floor")  # the largest whole numbers not above
-square_root = _of_one("sqrt")
+floor = _unary("floor")  # largest integers not above
+square_root = _unary("sqrt")
 
 
 @intrinsic
 def power_of_two(typing_context, a):
-    """2**a for whole numbers between -126 and 127, written into the exponent bits."""
+    """Return 2**a for integers between -126 and 127, by writing the exponent bits."""
 
     def generate(context, builder, signature, arguments):
         integers = ir.VectorType(ir.IntType(32), WIDTH)
@@ -248,7 +247,7 @@ def power_of_two(typing_context, a):
 
 @intrinsic
 def choose(typing_context, bits, if_set, otherwise):
-    """Number i is that of `if_set` where bit i is set, else that of `otherwise`."""
+    """Select lane i of `if_set` if bit i is set, else that of `otherwise`."""
 
     def generate(context, builder, signature, arguments):
         mask = builder.bitcast(builder.trunc(arguments[0], _BITS), ir.VectorType(ir.IntType(1), WIDTH))
@@ -259,7 +258,7 @@ def choose(typing_context, bits, if_set, otherwise):
 
 @intrinsic
 def bits_above(typing_context, a, b):
-    """Bit i is set where number i of `a` is above that of `b`."""
+    """Return a mask with bit i set if lane i of `a` is above that of `b`."""
 
     def generate(context, builder, signature, arguments):
         above = builder.bitcast(builder.fcmp_ordered(">", *arguments), _BITS)
@@ -270,7 +269,7 @@ def bits_above(typing_context, a, b):
 
 @intrinsic
 def lowest_bit(typing_context, bits):
-    """The number of the lowest bit that is set; one must be."""
+    """Return the index of the lowest set bit; there must be one."""
 
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -280,7 +279,7 @@ def lowest_bit(typing_context, bits):
 
 @intrinsic
 def any_differs(typing_context, a, b):
-    """Whether any number of `a` differs from that of `b`."""
+    """Return whether any lane of `a` differs from that of `b`."""
 
     def generate(context, builder, signature, arguments):
         different = builder.bitcast(builder.fcmp_unordered("!=", *arguments), _BITS)
@@ -291,7 +290,7 @@ def any_differs(typing_context, a, b):
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Ask the processor to bring array[index] into its cache; a hint, without effect on results."""
+    """Prefetch array[index] into the cache."""
     if not (isinstance(array, types.Array) and isinstance(index, types.Integer)):
         return None
 
@@ -306,7 +305,7 @@ def prefetch(typing_context, array, index):
 
 @intrinsic
 def prefetch_at(typing_context, address):
-    """Ask the processor to bring the cache line at an address closer; a hint, without effect on results."""
+    """Prefetch the cache line at an address."""
 
     def generate(context, builder, signature, arguments):
         place = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
@@ -325,7 +324,7 @@ def _call_prefetch(builder, place):
 
 @fast_inline_kernel
 def exponential(x):
-    """e**x of each number, to a few units in the last place: range reduction and a polynomial."""
+    """Return e**x of each lane, to a few ulps: range reduction and a polynomial."""
     x = minimum(maximum(x, splat(np.float32(-87.0))), splat(np.float32(88.0)))
     n = floor(multiply_add(x, splat(np.float32(1.442695040888963)), splat(np.float32(0.5))))
     r = multiply_add(n, splat(np.float32(-0.693359375)), x)

@@ -234,7 +234,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         )
         raise ValueError(
             f"{type(self).__name__} cannot {may}: fit it outside treemax.{asked}, or use one of "
-            f"{_models(lambda kind: kind.NODE_BY_NODE)}."
+            f"{_models(lambda kind: kind.supports_distributed)}."
         )
 
     def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:

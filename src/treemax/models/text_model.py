@@ -18,7 +18,7 @@ from treemax.inputs.rows import as_rows
 from treemax.modelfile import (
     AnyPath,
     Arrays,
-    at_rest,
+    without_changes,
     object_from_parts,
     object_parts,
     part,
@@ -129,7 +129,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def _pair(self) -> TextModel:
         """Vectoriser and estimator that belong together, and stay so when `fit` replaces them."""
         vectorizer = copy.copy(self.vectorizer)
-        return TextModel(vectorizer, at_rest(self.estimator, lambda estimator: estimator))
+        return TextModel(vectorizer, without_changes(self.estimator, lambda estimator: estimator))
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -234,7 +234,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def _at_rest(self, work: Callable[[TextModel], Any]) -> Any:
         """Call `work` with this model, while the estimator stays as it is."""
         pair = self._of_one_fit(self._pair)
-        return at_rest(pair.estimator, lambda estimator: work(TextModel(pair.vectorizer, estimator)))
+        return without_changes(pair.estimator, lambda estimator: work(TextModel(pair.vectorizer, estimator)))
 
     def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]:
         """Both parts, their arrays under `vectorizer/` and `estimator/`."""

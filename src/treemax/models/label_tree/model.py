@@ -46,7 +46,7 @@ class LabelTreeModel:
         if len(self.trees) == 1:
             return answers[0]
         candidates = np.concatenate([ids for ids, _ in answers], axis=1)
-        kernels.strike_repeats(candidates)
+        kernels.mask_duplicates(candidates)
         ids, probabilities = room_for_best(len(rows), k)
         kernels.rank(candidates, self.of_labels(rows, candidates, threads=threads), ids, probabilities)
         return ids, probabilities

@@ -195,6 +195,6 @@ def _check(packed: PackedTree) -> None:
     tables = packed.tables
     sound = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] + 1 == len(packed.slots)
     sound = sound and len(packed.slots) < 2**32 and bool((tables[1:] >= tables[:-1]).all())
-    sound = sound and kernels.is_sound(tables, packed.slots, packed.entries, packed.tree.n_children)
+    sound = sound and kernels.is_valid(tables, packed.slots, packed.entries, packed.tree.n_children)
     if not sound:
         raise ValueError("the packed weights do not fit together")

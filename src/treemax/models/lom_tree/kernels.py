@@ -17,7 +17,17 @@ import numpy as np
 from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
-from treemax.kernels.scorers import EMPTY, buckets_needed, pair, promise, row_of, scores, settle, slot, update
+from treemax.kernels.scorers import (
+    EMPTY,
+    buckets_needed,
+    pair,
+    release,
+    reserve,
+    row_of,
+    scores,
+    slot,
+    update,
+)
 
 LEFT, RIGHT = 0, 1
 NODES, REGRESSORS, ROOT, INNER = 0, 1, 2, 3  # places in `used`
@@ -254,10 +264,10 @@ def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors,
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
         n_buckets = buckets_needed(regressors, x, DEEPEST)
-        if not (_has_room(nodes, tallies, regressors) and promise(regressors, n_buckets)):
+        if not (_has_room(nodes, tallies, regressors) and reserve(regressors, n_buckets)):
             return i
         found[0] += _train(x, label, nodes, tallies, regressors, way, rate, initial, one) == label
-        settle(regressors, n_buckets)
+        release(regressors, n_buckets)
     return order.size
 
 

@@ -147,7 +147,7 @@ def table_bits(n_records):
 @kernel
 def new_table(bits, store, counts):
     """Room for a table, all slots empty: one that is no longer used, or new; -1 where there is no room."""
-    while not atomic.take(counts, TABLE_LOCK):
+    while not atomic.acquire(counts, TABLE_LOCK):
         pass
     start = store.free[bits]
     if start >= 0:
@@ -155,7 +155,7 @@ def new_table(bits, store, counts):
     elif counts[SLOTS] + (1 << bits) <= store.slots.size:
         start = counts[SLOTS]
         counts[SLOTS] = start + (1 << bits)
-    atomic.give(counts, TABLE_LOCK)
+    atomic.release(counts, TABLE_LOCK)
     if start >= 0:
         for at in range(start, start + (1 << bits)):
             store.slots[at] = EMPTY
@@ -197,11 +197,11 @@ def _extend_table(block, bits, blocks, store, counts):
         if store.slots[at] != EMPTY:
             _put(store.slots, np.uint64(start), np.uint64(bits), store.slots[at])
     blocks.table[block] = start << 6 | bits
-    while not atomic.take(counts, TABLE_LOCK):
+    while not atomic.acquire(counts, TABLE_LOCK):
         pass
     store.slots[old_start] = _link(store.free[old_bits])
     store.free[old_bits] = old_start
-    atomic.give(counts, TABLE_LOCK)
+    atomic.release(counts, TABLE_LOCK)
     return True
 
 
@@ -211,7 +211,7 @@ def insert(block, feature, blocks, store, counts):
 
     Missing where the table is full and there is no room for a larger one: other threads have added features
     to this block since this one planned its row. Alone, a thread has planned enough."""
-    while not atomic.take(blocks.lock, block):
+    while not atomic.acquire(blocks.lock, block):
         pass
     table = np.uint64(blocks.table[block])
     start, bits = table >> np.uint64(6), table & np.uint64(63)
@@ -219,12 +219,12 @@ def insert(block, feature, blocks, store, counts):
     while store.slots[start + at] != EMPTY:
         slot = store.slots[start + at]
         if slot >> np.uint64(32) == np.uint64(feature):
-            atomic.give(blocks.lock, block)
+            atomic.release(blocks.lock, block)
             return record_address(store, slot & LOWER_HALF)
         at = (at + np.uint64(1)) & last
     full = 4 * (blocks.filled[block] + 1) > 3 << bits
     if full and not _extend_table(block, np.int64(bits) + 1, blocks, store, counts):
-        atomic.give(blocks.lock, block)
+        atomic.release(blocks.lock, block)
         return _MISSING
     record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
     slot = np.uint64(feature) << np.uint64(32) | record
@@ -234,7 +234,7 @@ def insert(block, feature, blocks, store, counts):
         _put(store.slots, table >> np.uint64(6), table & np.uint64(63), slot)
     else:
         store.slots[start + at] = slot
-    atomic.give(blocks.lock, block)
+    atomic.release(blocks.lock, block)
     return record_address(store, record)
 
 

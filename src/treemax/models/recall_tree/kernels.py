@@ -19,12 +19,12 @@ from treemax.kernels.scorers import (
     MIX,
     buckets_needed,
     pair,
-    promise,
+    release,
+    reserve,
     room_left,
     row_of,
     scores,
     scores_of,
-    settle,
     slot,
     slot_for,
     update,
@@ -93,7 +93,7 @@ def _count(node, label, weight, arity, histograms):
 @bare_kernel
 def _enter(node, label, count, histograms):
     """See to it that the candidates of a node are its most frequent labels."""
-    while not atomic.take(histograms.lock, node):
+    while not atomic.acquire(histograms.lock, node):
         pass
     labels, counts = histograms.labels[node], histograms.label_counts[node]
     n, at = histograms.n_labels[node], 0
@@ -102,7 +102,7 @@ def _enter(node, label, count, histograms):
     if at == labels.size:
         at -= 1
         if count <= counts[at]:
-            atomic.give(histograms.lock, node)
+            atomic.release(histograms.lock, node)
             return
     elif at == n:
         histograms.n_labels[node] = n + 1
@@ -110,7 +110,7 @@ def _enter(node, label, count, histograms):
         labels[at], counts[at] = labels[at - 1], counts[at - 1]
         at -= 1
     labels[at], counts[at] = label, count
-    atomic.give(histograms.lock, node)
+    atomic.release(histograms.lock, node)
 
 
 @bare_kernel
@@ -354,7 +354,7 @@ def learn(
         x, label = row_of(rows, order[i]), labels[order[i]]
         n_buckets = buckets_needed(regressors, x, n_threads * (shape.n_candidates + 1))
         has_room = _has_room(width_of(x), n_threads, routers, histograms, search)
-        if not (has_room and promise(regressors, n_buckets)):
+        if not (has_room and reserve(regressors, n_buckets)):
             return i
         now = Rates(
             rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient, rates.least_share
@@ -365,7 +365,7 @@ def learn(
             found[1] += search.candidates[q] == label
         found[0] += _learn_regressors(n, label, x, regressors, shape, now, search)
         _learn_routers(n_open, label, x, routers, histograms, shape, now, search)
-        settle(regressors, n_buckets)
+        release(regressors, n_buckets)
     return order.size
 
 

@@ -20,11 +20,11 @@ from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kerne
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
     buckets_needed,
-    promise,
+    release,
+    reserve,
     row_of,
     scores,
     scores_of,
-    settle,
     update,
     update_of,
 )
@@ -189,7 +189,7 @@ def update_candidates(node, tally, nodes, tallies):
 
 @bare_inline_kernel
 def _take_lock(node, nodes, way):
-    while not (way.alone or atomic.take(nodes.lock, node)):
+    while not (way.alone or atomic.acquire(nodes.lock, node)):
         pass
 
 
@@ -198,7 +198,7 @@ def _count_at_root(label, nodes, tallies, way):
     _take_lock(0, nodes, way)
     tally = _root_tally(label, tallies)
     update_candidates(0, tally, nodes, tallies)
-    atomic.give(nodes.lock, 0)
+    atomic.release(nodes.lock, 0)
     return tally
 
 
@@ -207,7 +207,7 @@ def _count_at_child(child, tally, side, nodes, tallies, way):
     _take_lock(child, nodes, way)
     own = _child_tally(tally, side, child, tallies)
     update_candidates(child, own, nodes, tallies)
-    atomic.give(nodes.lock, child)
+    atomic.release(nodes.lock, child)
     return own
 
 
@@ -407,7 +407,7 @@ def _router(node, nodes, way):
         _take_lock(node, nodes, way)
         if nodes.routers[node] == 0:
             nodes.routers[node] = atomic.fetch_add(nodes.used, 1, 1) + 1
-        atomic.give(nodes.lock, node)
+        atomic.release(nodes.lock, node)
     return np.int64(nodes.routers[node]) - 1
 
 
@@ -418,7 +418,7 @@ def _child(node, side, nodes, way):
         _take_lock(node, nodes, way)
         if nodes.children[node, side] == 0:
             nodes.children[node, side] = atomic.fetch_add(nodes.used, 0, 1)
-        atomic.give(nodes.lock, node)
+        atomic.release(nodes.lock, node)
     return np.int64(nodes.children[node, side])
 
 
@@ -491,16 +491,16 @@ def learn(
         x, label = row_of(rows, order[i]), labels[order[i]]
         for_routers = buckets_needed(routers, x, n_threads * way.depth)
         for_regressors = buckets_needed(regressors, x, n_threads * nodes.candidates.shape[1])
-        if not (_has_room(n_threads, nodes, tallies, routers, way) and promise(routers, for_routers)):
+        if not (_has_room(n_threads, nodes, tallies, routers, way) and reserve(routers, for_routers)):
             return i
-        if not promise(regressors, for_regressors):
-            settle(routers, for_routers)
+        if not reserve(regressors, for_regressors):
+            release(routers, for_routers)
             return i
         now = Rates(rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient)
         asked, length = _ask(x, label, nodes, tallies, routers, regressors, way, own, found)
         _train(x, label, asked, length, nodes, tallies, routers, regressors, way, now, own)
-        settle(routers, for_routers)
-        settle(regressors, for_regressors)
+        release(routers, for_routers)
+        release(regressors, for_regressors)
     return order.size
 
 

@@ -388,7 +388,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         bias = np.array(expect(arrays, "bias", np.float32, (n_bias,)))
         own = cls(n_labels, n_features, structure, plane_bias, tables, slots, entries, bias)
         _, n_children = own._nodes()
-        if not sparse_kernels.is_sound(tables, slots, entries, n_children):
+        if not sparse_kernels.is_valid(tables, slots, entries, n_children):
             raise ValueError("the packed weights do not fit together")
         return own
 

@@ -609,7 +609,7 @@ def test_a_repacked_or_compressed_archive_is_refused(small: Path) -> None:
         with zipfile.ZipFile(small) as source, zipfile.ZipFile(repacked, "w", compression) as target:
             for name in source.namelist():
                 target.writestr(name, source.read(name))
-        with pytest.raises(ModelFileError, match="packed anew"):
+        with pytest.raises(ModelFileError, match="repacked by another program"):
             read_model(repacked)
 
 

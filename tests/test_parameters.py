@@ -134,7 +134,7 @@ def test_a_value_set_during_the_check_is_checked_the_next_time():
         model.predict(np.eye(4))
 
 
-@pytest.mark.parametrize("call", ["ask", "learn"])
+@pytest.mark.parametrize("call", ["read", "learn"])
 def test_parameters_are_set_between_the_calls_of_other_threads(call):
     model = treemax.OnlineLabelTree().fit(np.eye(4), [0, 1, 2, 3])
     lock = model._lock
@@ -145,8 +145,8 @@ def test_parameters_are_set_between_the_calls_of_other_threads(call):
         setter.join(0.2)
         assert setter.is_alive() and model.beam != 3
 
-    if call == "ask":
-        lock.ask(work)
+    if call == "read":
+        lock.read(work)
     else:
         with lock.training:
             work()

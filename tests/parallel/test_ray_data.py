@@ -48,7 +48,7 @@ def test_numbers_and_fewer_answers_than_were_asked_for(tmp_path):
 def test_what_does_not_fit_is_refused(text_model):
     with pytest.raises(ValueError, match="trained on text, but the data holds features"):
         Answering(text_model, 1)(pa.table({"a": [1.0], "b": [2.0]}))
-    with pytest.raises(ValueError, match="column 'scores' already"):
+    with pytest.raises(ValueError, match="already has a column 'scores'"):
         Answering(text_model, 1)(pa.table({"text": ["x"], "scores": [1]}))
     with pytest.raises(ValueError, match="row 1"):
         Answering(text_model, 1)(pa.table({"text": ["x", None]}))

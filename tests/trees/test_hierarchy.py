@@ -77,7 +77,7 @@ def test_parent_arrays():
     assert shape(tree_of(parents, LabelIndex([1, 3, 4]))) == groups(0, (1, 2))
     with pytest.raises(ValueError, match=r"Node 4 .* no children.*only 4"):
         tree_of(parents, LabelIndex(["cat", "dog", "fern", "owl"]))
-    with pytest.raises(ValueError, match=r"node 1 has parent 8"):
+    with pytest.raises(ValueError, match=r"node 1 of the parent array has parent 8"):
         tree_of([1, 8], LabelIndex([0, 1]))
 
 

@@ -610,7 +610,7 @@ def test_command_refuses_in_words(data, tmp_path, monkeypatch):
     model = tmp_path / "model.treemax"
     for arguments, complaint in (
         (("--metric", "accuracy"), "metric must be P@k"),
-        (("--models", "forest"), "there is no forest"),
+        (("--models", "forest"), "unknown model forest"),
     ):
         result = command(data, "-o", model, *arguments)
         assert result.exit_code == 1 and complaint in result.stderr

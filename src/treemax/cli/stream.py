@@ -76,9 +76,7 @@ def stream(
     from treemax.parallel.threads import delayed_interrupt
 
     if start is not None and (settings or text_settings or as_published):
-        raise click.UsageError(
-            "--set, --text-set and --as-published are for a new model, not for --start."
-        )
+        raise click.UsageError("--set, --text-set and --as-published are for a new model, not for --start.")
     kept = None
     if checkpoint is not None:
         options = {

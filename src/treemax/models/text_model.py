@@ -18,13 +18,13 @@ from treemax.inputs.rows import as_rows
 from treemax.modelfile import (
     AnyPath,
     Arrays,
-    without_changes,
     object_from_parts,
     object_parts,
     part,
     prefixed,
     save,
     saveable,
+    without_changes,
 )
 from treemax.models.base import TrainingInterrupted
 from treemax.models.sharing import SharedEstimator

@@ -62,7 +62,7 @@ class TuningData:
         if self.n_rows < LEAST_ROWS:
             raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
         if not len(self.labels.values):
-            raise ValueError("y has no labels: every label list is empty.")
+            raise ValueError("y has no labels at all: every row's label list is empty.")
         self._order = np.random.default_rng(random_state).permutation(self.n_rows)
         self._hold_out(0)
 

@@ -64,7 +64,9 @@ def trained(
     yield from Tao(table, executor, settings, state).run(iterations, leaf_of)
 
 
-def pruned(table: Table, executor: Executor, state: SoftmaxTreeState, settings: TaoSettings) -> Branch | Softmax:
+def pruned(
+    table: Table, executor: Executor, state: SoftmaxTreeState, settings: TaoSettings
+) -> Branch | Softmax:
     """The tree without nodes that no training row comes to, without decisions that are none, and without decisions
     between leaves that both know the same single class."""
     tao = Tao(table, executor, settings, state)

@@ -613,6 +613,7 @@ def test_what_is_accepted_stays_inside(tmp_path):
     assert int(done.stdout) > 100, "enough of them were searched"
 
 
+@pytest.mark.slow
 def test_tables_that_wrap_around_are_refused(tmp_path):
     """In 64 bits, steps that are all positive can lead around the circle."""
     packed = RandomModel(complete_tree(16, 4, 4), 0, "softmax").packed  # every node has room for every child

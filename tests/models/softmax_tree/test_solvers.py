@@ -347,6 +347,7 @@ def test_threads_find_the_same_bits(form, n_classes):
         np.testing.assert_array_equal(plain(a.coef), plain(b.coef))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_many_classes_and_more_rows_than_a_block(form):
     X, y = data(1300, 12, 300, seed=6)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from treemax import memory
-from treemax.memory import available_bytes, in_words
+from treemax.memory import available_bytes, format_bytes
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_windows_is_asked_by_its_own_calls(files, monkeypatch):
     ],
 )
 def test_sizes_in_words(size, words):
-    assert in_words(size) == words
+    assert format_bytes(size) == words
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc can hand memory back")

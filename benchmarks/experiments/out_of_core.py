@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.datasets import load_wordnet
-from treemax.memory import as_bytes
+from treemax.memory import parse_bytes
 
 TEXTS = 20  # of WordNet in a text of the data
 LOOK_SECONDS = 0.05
@@ -147,7 +147,7 @@ def main() -> None:
         print(f"{data.stat().st_size / 1e6:,.0f} MB of text, {count:,} examples", flush=True)
         common = [str(data), "--model", "label-tree", "--text", options.text, "--set", "verbose=0"]
         disk = [*common, "--memory", options.memory]
-        limit = None if options.limit is None else as_bytes(options.limit)
+        limit = None if options.limit is None else parse_bytes(options.limit)
         way = f"--memory {options.memory}" + (f", RLIMIT_DATA {options.limit}" if limit else "")
         way += ", in a control group" if options.control_group else ""
         results = [

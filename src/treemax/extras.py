@@ -10,10 +10,10 @@ class MissingExtra(ImportError):
     """An optional dependency is not installed."""
 
 
-def imported(module: str, purpose: str, extra: str) -> Any:
+def import_extra(module: str, purpose: str, extra: str) -> Any:
     """Import a module of an extra, or raise with the command to install it.
 
-    >>> imported("no_such_module", "Dancing", "dance")
+    >>> import_extra("no_such_module", "Dancing", "dance")
     Traceback (most recent call last):
     ...
     treemax.extras.MissingExtra: Dancing needs no_such_module: pip install 'treemax[dance]'.

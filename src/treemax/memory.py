@@ -22,10 +22,10 @@ def available_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def in_words(n_bytes: float) -> str:
+def format_bytes(n_bytes: float) -> str:
     """Format a size for messages.
 
-    >>> in_words(512), in_words(3.5e9)
+    >>> format_bytes(512), format_bytes(3.5e9)
     ('512 bytes', '3.5 GB')
     """
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -39,14 +39,14 @@ def check_fits(needed: float, what: str, remedy: str, limit: float | None = None
     limit = 0.8 * available_bytes() if limit is None else limit
     if needed > limit:
         raise MemoryError(
-            f"{what} needs {in_words(needed)}, more than the {in_words(limit)} it may use. {remedy}"
+            f"{what} needs {format_bytes(needed)}, more than the {format_bytes(limit)} it may use. {remedy}"
         )
 
 
-def as_bytes(size: int | float | str) -> int:
+def parse_bytes(size: int | float | str) -> int:
     """Parse a size to bytes.
 
-    >>> as_bytes("1.5 GB"), as_bytes(2_000_000)
+    >>> parse_bytes("1.5 GB"), parse_bytes(2_000_000)
     (1500000000, 2000000)
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMGT]?)i?B?\s*", str(size), re.IGNORECASE)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from treemax.memory import in_words
+from treemax.memory import format_bytes
 
 try:
     import fcntl
@@ -71,7 +71,7 @@ def replacing(
 
 
 @contextlib.contextmanager
-def temporary_room(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
+def temporary_files(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
     """Context manager for writing temporary files: if the disk is full, the error names the folder."""
     try:
         yield
@@ -151,7 +151,7 @@ def _message(error: OSError, size: int, folder: Path) -> str:
             f"{what}: more than the file system, or a limit of this process (ulimit -f), allows for one file"
         )
     free = shutil.disk_usage(folder).free
-    return f"{what}: it needs at least {in_words(size)}, but {in_words(free)} is free in that folder"
+    return f"{what}: it needs at least {format_bytes(size)}, but {format_bytes(free)} is free in that folder"
 
 
 def _existing_mode(target: Path) -> int | None:

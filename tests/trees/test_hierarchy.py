@@ -17,7 +17,7 @@ from treemax.trees import (
     given_vectors,
     hierarchy_arrays,
     hierarchy_from_arrays,
-    refined,
+    refine_tree,
     tree_of,
 )
 from treemax.trees.kmeans import unit_rows
@@ -185,7 +185,7 @@ def test_wide_nodes_are_divided_by_what_is_below():
     tree = tree_of([("left", i) for i in range(n)] + [("right", i) for i in range(n, n + 5)],
                    LabelIndex(range(n + 5)))  # fmt: skip
     padded = sp.vstack([vectors.to_scipy(), sp.csr_matrix((5, 3))], format="csr")
-    fine = refined(tree, as_rows(padded.astype(np.float32)), max_leaf=100)
+    fine = refine_tree(tree, as_rows(padded.astype(np.float32)), max_leaf=100)
     assert fine.n_children.max() <= 100 and fine.n_labels == n + 5
     left = fine.parent[fine.leaf_of[0]]
     kinds = {}
@@ -194,7 +194,7 @@ def test_wide_nodes_are_divided_by_what_is_below():
     assert left in kinds and all(len(kind) == 1 for kind in kinds.values())
     top = [{int(x) for x in members(fine, child)} for child in fine.children(0)]
     assert sorted(map(len, top)) == [5, n]
-    assert refined(tree, as_rows(padded.astype(np.float32)), max_leaf=n) is tree
+    assert refine_tree(tree, as_rows(padded.astype(np.float32)), max_leaf=n) is tree
 
 
 def members(tree, node):
@@ -210,7 +210,7 @@ def test_wide_nodes_of_inner_nodes():
     edges = [(f"b{i // 2}", i) for i in range(40)]
     labels = LabelIndex(range(40))
     vectors = unit_rows(as_rows(sp.csr_matrix(np.random.RandomState(0).uniform(size=(40, 6)))))
-    fine = refined(tree_of(edges, labels), vectors, max_leaf=4)
+    fine = refine_tree(tree_of(edges, labels), vectors, max_leaf=4)
     assert fine.n_children.max() == 5  # of 20: five groups of four
     for i in range(0, 40, 2):
         assert fine.parent[fine.leaf_of[i]] == fine.parent[fine.leaf_of[i + 1]]

@@ -570,7 +570,7 @@ def test_labels_the_hierarchy_does_not_know_hang_from_the_root():
     assert tree.parent[tree.leaf_of[1]] == 0
     for hierarchy in ({}, []):
         assert tree_of(hierarchy, LabelIndex(names)).n_children.tolist() == [5, 0, 0, 0, 0, 0]
-    with pytest.raises(ValueError, match="knows none of the 5 labels"):
+    with pytest.raises(ValueError, match="has none of the 5 labels"):
         tree_of({"x": {"y": {}}}, LabelIndex(names))
 
 

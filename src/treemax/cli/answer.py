@@ -45,10 +45,10 @@ def predict(
 
     Labels in DATA are ignored. A text model also reads plain lines of text.
     """
-    from treemax.cli.data import check_kind, opened
+    from treemax.cli.data import check_kind, open_data
 
     loaded = _loaded(model, jobs)
-    with opened(data, format_, skip_bad, bits, chunk, loaded) as reader:
+    with open_data(data, format_, skip_bad, bits, chunk, loaded) as reader:
         for examples in reader:
             check_kind(loaded, examples, reader.name)
             labels, scores = _predictions(loaded, examples.features, top, threshold)
@@ -85,7 +85,7 @@ def evaluate(
     model: str, data: str, as_json: bool, jobs: int | None, format_: str, skip_bad: bool, bits: int | None
 ) -> None:
     """Evaluate MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
-    from treemax.cli.data import check_kind, chunks, opened
+    from treemax.cli.data import check_kind, chunks, open_data
     from treemax.formats.training_rows import drop_unlabelled
     from treemax.metrics import IdEncoder, Scores
 
@@ -93,7 +93,7 @@ def evaluate(
     encoder = IdEncoder(loaded.label_index_)
     scores = Scores(ks=(1, 3, 5), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
     seconds, n, n_dropped = 0.0, 0, 0
-    with opened(data, format_, skip_bad, bits, model=loaded) as reader:
+    with open_data(data, format_, skip_bad, bits, model=loaded) as reader:
         for examples in chunks(reader, "eval", progress=not as_json):
             check_kind(loaded, examples, reader.name)
             labelled = drop_unlabelled(examples, loaded.multi_label_)  # as in training

@@ -17,7 +17,7 @@ BITS = 18  # feature names are hashed into 2**18 columns by default
 
 
 @contextmanager
-def opened(
+def open_data(
     path: str, format_: str, skip_bad: bool, bits: int | None, chunk_rows: int = 1000, model: Any = None
 ) -> Iterator[Reader]:
     """Open DATA in the same way for all commands.
@@ -81,7 +81,7 @@ def check_kind(model: Any, examples: Examples, name: str) -> None:
         raise ValueError(f"the model was trained on features, but {name} holds text")
 
 
-def remember_reading(model: Any, bits: int | None) -> None:
+def store_reading_options(model: Any, bits: int | None) -> None:
     """Store the reading options in the model."""
     getattr(model, "estimator", model).reading_ = {"bits": BITS if bits is None else bits}
 

@@ -14,7 +14,7 @@ from treemax.cli.options import FORMATS, bits_option, skip_bad_option
 @click.command(short_help="What is in a model file; which models there are.")
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--verify", is_flag=True, help="Check every byte, whatever the size of the file.")
+@click.option("--verify", is_flag=True, help="Verify the checksums of files of any size.")
 @click.option("--models", is_flag=True, help="List the models that can be trained, instead.")
 def info(model: str | None, as_json: bool, verify: bool, models: bool) -> None:
     """Describe MODEL: kind, labels, features, weights, bytes."""
@@ -68,8 +68,8 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
 @bits_option
 def convert(data: str, out: str, to: str, format_: str, skip_bad: bool, bits: int | None) -> None:
     """Convert DATA to another format and write it to OUT; - is standard output."""
-    from treemax.cli.data import chunks, opened
+    from treemax.cli.data import chunks, open_data
     from treemax.formats import write_examples
 
-    with opened(data, format_, skip_bad, bits) as reader:
+    with open_data(data, format_, skip_bad, bits) as reader:
         write_examples(out, chunks(reader, "convert", progress=out != "-"), to)

@@ -19,7 +19,7 @@ from treemax.cli.options import (
     model_options,
     read_size,
 )
-from treemax.cli.saving import check_room, finish, save_model
+from treemax.cli.saving import check_disk_space, finish, save_model
 
 CHOSEN = (
     "loss",
@@ -78,7 +78,7 @@ def fit(
     memory: int | None, scratch: str | None, format_: str, skip_bad: bool, bits: int | None,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
-    from treemax.cli.data import remember_reading
+    from treemax.cli.data import store_reading_options
     from treemax.models import TrainingInterrupted
 
     model = make_model(model_name, settings, jobs, as_published)
@@ -100,7 +100,7 @@ def fit(
             if not getattr(model, "estimator", model).__sklearn_is_fitted__():
                 raise
         seconds = time.perf_counter() - start
-        remember_reading(model, bits)
+        store_reading_options(model, bits)
         place = save_model(model, output, resume=resume)
         finish(output, place)
         if interrupted is not None:
@@ -144,12 +144,12 @@ def _in_memory(
     model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], output: str
 ) -> tuple[Any, Callable[[], object]]:
     """Read all of DATA; return the model and the function that trains it."""
-    from treemax.cli.data import opened, read_edges, read_training_rows
+    from treemax.cli.data import open_data, read_edges, read_training_rows
     from treemax.models.text_model import TextModel
 
-    with opened(data, **reading) as reader:
+    with open_data(data, **reading) as reader:
         examples = read_training_rows(reader)
-    check_room(output, examples, model)
+    check_disk_space(output, examples, model)
     if hierarchy is not None:
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
     if examples.texts is not None:
@@ -161,10 +161,10 @@ def _from_disk(
     model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], memory: int, place: str
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """Read the beginning of DATA; return the model and the function that trains it with bounded memory."""
-    from treemax.cli.data import BITS, first_labelled, opened, read_edges
+    from treemax.cli.data import BITS, first_labelled, open_data, read_edges
     from treemax.models.text_model import TextModel
 
-    with opened(data, **reading) as reader:
+    with open_data(data, **reading) as reader:
         examples = first_labelled(reader)
     if hierarchy is not None:
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))

@@ -35,10 +35,10 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
 
 def read_size(context: click.Context, parameter: click.Parameter, size: str | None) -> int | None:
     """Parse a size such as 2GB to bytes."""
-    from treemax.memory import as_bytes
+    from treemax.memory import parse_bytes
 
     try:
-        return None if size is None else as_bytes(size)
+        return None if size is None else parse_bytes(size)
     except ValueError:
         raise click.BadParameter(f"expected a size such as 2GB or 500MB, got {size!r}.") from None
 

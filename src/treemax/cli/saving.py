@@ -17,9 +17,9 @@ from treemax.cli.interruption import interruption
 OWN_FOLDER = "treemax-"  # prefix of the folders created here
 
 
-def check_room(path: str, examples: Any, model: Any) -> None:
+def check_disk_space(path: str, examples: Any, model: Any) -> None:
     """Raise before training if the disk has no space for the labels, and the weights if their number is known."""
-    from treemax.memory import in_words
+    from treemax.memory import format_bytes
     from treemax.models import OneVsAll
 
     labels = set(examples.labels.values.tolist())
@@ -30,7 +30,7 @@ def check_room(path: str, examples: Any, model: Any) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise click.ClickException(
-            f"{path}: the model needs at least {in_words(needed)}, but {in_words(free)} is free in {folder}."
+            f"{path}: the model needs at least {format_bytes(needed)}, but {format_bytes(free)} is free in {folder}."
         )
 
 

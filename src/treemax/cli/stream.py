@@ -71,7 +71,7 @@ def stream(
     per example. Every example is a test example once, so no held-out data is needed.
     """
     import treemax
-    from treemax.cli.data import chunks, opened, remember_reading, report_dropped
+    from treemax.cli.data import chunks, open_data, report_dropped, store_reading_options
     from treemax.formats.training_rows import TrainingRows
     from treemax.parallel.threads import delayed_interrupt
 
@@ -86,7 +86,7 @@ def stream(
         kept = StreamCheckpoint(checkpoint, every, options)
     model = make_model(model_name, settings, jobs, as_published) if start is None else treemax.load(start)
     report = _json_line if as_json else _Table().line
-    with opened(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
+    with open_data(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
         several = multi_label or getattr(model, "multi_label_", False)
         rows = TrainingRows(reader.name, several, option="--multi-label")
         learner = _Learner(model, make_vectorizer(text, text_settings), rows, kept, report)
@@ -105,7 +105,7 @@ def stream(
             interruption.hold()
             if learner.run is not None:
                 if start is None:
-                    remember_reading(learner.model, bits)
+                    store_reading_options(learner.model, bits)
                 place = None if output is None else save_model(learner.model, output, resume=True)
                 learner.keep(ended and place == output)
                 _print_metrics(learner.run.result().metrics, as_json)

@@ -52,7 +52,7 @@ def tune(
     Prints a line for each better setting. Ctrl-C ends the search and keeps the best so far. The trials are stored in
     MODEL.study, from which --resume continues.
     """
-    from treemax.cli.data import opened, read_training_rows, remember_reading
+    from treemax.cli.data import open_data, read_training_rows, store_reading_options
     from treemax.tuning import parse_metric
     from treemax.tuning import tune as search
     from treemax.tuning.study import load_optuna, study_exists
@@ -67,7 +67,7 @@ def tune(
             if resume
             else f"{study} exists from an earlier search: resume it with --resume, or delete it to start again."
         )
-    with opened(data, format_, skip_bad, bits) as reader:
+    with open_data(data, format_, skip_bad, bits) as reader:
         examples = read_training_rows(reader)
     result = search(
         examples.features,
@@ -83,7 +83,7 @@ def tune(
         study=study,
         report=lambda line: click.echo(line, err=True),
     )
-    remember_reading(result.model, bits)
+    store_reading_options(result.model, bits)
     place = save_model(result.model, output)
     _print(result, as_json)
     finish(output, place)

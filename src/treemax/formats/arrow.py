@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from treemax.extras import imported
+from treemax.extras import import_extra
 from treemax.formats.errors import BadLines, FormatError, reason
 from treemax.formats.examples import Examples, keep_where, rechunk
 from treemax.formats.options import Options
@@ -24,7 +24,7 @@ _LOOK_AHEAD = 16  # chunks buffered until a label shows whether labels are strin
 
 def read_parquet(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
     """Yield the examples of a Parquet file in batches."""
-    imported("pyarrow", "Parquet", "arrow")
+    import_extra("pyarrow", "Parquet", "arrow")
     from pyarrow import parquet
 
     with seekable(source) as file, _reading_errors("Parquet file", source.name):
@@ -36,7 +36,7 @@ def read_parquet(source: LineReader, options: Options, bad: BadLines) -> Iterato
 
 def read_arrow(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
     """Yield the examples of an Arrow (Feather) file or an Arrow IPC stream in batches."""
-    imported("pyarrow", "Arrow", "arrow")
+    import_extra("pyarrow", "Arrow", "arrow")
     from pyarrow import ipc
 
     with seekable(source) as file, _reading_errors("Arrow file", source.name):
@@ -210,7 +210,7 @@ def _batches_of(thing: Any) -> Iterator[Any]:
         raise ValueError(
             f"The data has the splits {', '.join(thing)}: choose one, such as data[{next(iter(thing))!r}]."
         )
-    imported("pyarrow", type(thing).__name__, "arrow")
+    import_extra("pyarrow", type(thing).__name__, "arrow")
     found = _batch_iterator(thing)
     assert found is not None
     return found(thing)
@@ -235,7 +235,7 @@ def _from_hugging_face(thing: Any) -> Iterator[Any]:
 
 def write_parquet(chunks: Iterable[Examples], target: IO[bytes]) -> None:
     """Write the columns text, features (dense), or indices and values (sparse), and labels as lists."""
-    imported("pyarrow", "Parquet", "arrow")
+    import_extra("pyarrow", "Parquet", "arrow")
     from pyarrow import parquet
 
     _write(chunks, lambda schema: parquet.ParquetWriter(target, schema))
@@ -243,7 +243,7 @@ def write_parquet(chunks: Iterable[Examples], target: IO[bytes]) -> None:
 
 def write_arrow(chunks: Iterable[Examples], target: IO[bytes]) -> None:
     """Write the columns of `write_parquet` as an Arrow file."""
-    imported("pyarrow", "Arrow", "arrow")
+    import_extra("pyarrow", "Arrow", "arrow")
     from pyarrow import ipc
 
     _write(chunks, lambda schema: ipc.new_file(target, schema))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.formats.errors import BadLines, shown
+from treemax.formats.errors import BadLines, quoted
 from treemax.kernels import parse
 
 _DEFERRED = 4096  # numbers per call that the kernel cannot round exactly and Python parses
@@ -122,7 +122,7 @@ class Scratch:
         """Report the malformed lines that the kernel found."""
         n_bad = int(self.counts[5])
         for line, place, error in self.bad[: min(n_bad, _BAD)].tolist():
-            bad.report(first + line, f"{limits.describe(error)}, got {shown(_token(block, place))}")
+            bad.report(first + line, f"{limits.describe(error)}, got {quoted(_token(block, place))}")
         bad.count_more(max(0, n_bad - _BAD))
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from treemax.formats.errors import FormatError, shown
+from treemax.formats.errors import FormatError, quoted
 from treemax.formats.options import FORMATS
 from treemax.formats.streams import LineReader, shards_of
 
@@ -68,7 +68,7 @@ def format_of_source(source: LineReader, holds_text: bool = False) -> str:
     raise FormatError.at(
         source.name,
         None,
-        f"cannot tell the format from {shown(line) if line else 'an empty file'}; "
+        f"cannot tell the format from {quoted(line) if line else 'an empty file'}; "
         f"pass format, one of {', '.join(FORMATS)}",
     )
 

@@ -7,7 +7,7 @@ MAX_MESSAGE_LENGTH = 400  # characters after the name of the file: messages quot
 
 
 class FormatError(ValueError):
-    """A file is malformed; the message begins with the file and, where there is one, the line."""
+    """A file is malformed; the message begins with the file and the line, if any."""
 
     @classmethod
     def at(cls, name: str, line: int | None, what: str) -> FormatError:
@@ -52,7 +52,7 @@ def reason(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def shown(text: str | bytes, limit: int = 40) -> str:
+def quoted(text: str | bytes, limit: int = 40) -> str:
     """Quote a piece of a file for an error message, truncated to `limit` characters."""
     if isinstance(text, bytes):
         text = text[: 4 * limit + 4].decode("utf-8", "backslashreplace")

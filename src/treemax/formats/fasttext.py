@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from treemax.formats.errors import BadLines, shown
+from treemax.formats.errors import BadLines, quoted
 from treemax.formats.examples import Examples, string_labels
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader
@@ -32,7 +32,7 @@ def read_fasttext(source: LineReader, options: Options, bad: BadLines) -> Iterat
             try:
                 found, text = split_line(line.decode("utf-8"))
             except UnicodeDecodeError as error:
-                bad.report(number, f"not UTF-8 at byte {error.start + 1} of the line, got {shown(line)}")
+                bad.report(number, f"not UTF-8 at byte {error.start + 1} of the line, got {quoted(line)}")
             except ValueError as error:
                 bad.report(number, str(error))
             else:
@@ -55,7 +55,7 @@ def split_line(line: str) -> tuple[list[str], str]:
         return [], line
     labels = [word[len(PREFIX) :] for word in _WORD.findall(match[0])]
     if not all(labels):
-        raise ValueError(f"{PREFIX} without a name, got {shown(line)}")
+        raise ValueError(f"{PREFIX} without a name, got {quoted(line)}")
     return labels, line[match.end() + 1 :]
 
 
@@ -76,7 +76,7 @@ def write_fasttext(chunks: Iterable[Examples], target: IO[bytes]) -> None:
 def _checked(label: str, row: int) -> str:
     if not label or _WHITE_SPACE.search(label):
         raise ValueError(
-            f"The fasttext format cannot hold the label {shown(label)} of row {row}: "
+            f"The fasttext format cannot hold the label {quoted(label)} of row {row}: "
             "a label is not empty and has no white space. Rename it, or write jsonl."
         )
     return label
@@ -86,6 +86,6 @@ def _one_line(text: str, row: int) -> str:
     text = _BREAKS.sub(" ", text)
     if text.lstrip(" \t\v\f").startswith(PREFIX):
         raise ValueError(
-            f"The text of row {row} begins with {PREFIX}, which the fasttext format reads as a label: {shown(text)}"
+            f"The text of row {row} begins with {PREFIX}, which the fasttext format reads as a label: {quoted(text)}"
         )
     return text

@@ -13,7 +13,7 @@ from typing import IO, Any, NoReturn
 
 import numpy as np
 
-from treemax.formats.errors import BadLines, shown
+from treemax.formats.errors import BadLines, quoted
 from treemax.formats.examples import Examples
 from treemax.formats.kinds import LabelKind
 from treemax.formats.numbers import shortest
@@ -45,7 +45,7 @@ def read_jsonl(source: LineReader, options: Options, bad: BadLines) -> Iterator[
             try:
                 row = parser.parse(line)
             except UnicodeDecodeError as error:
-                bad.report(number, f"not UTF-8 at byte {error.start + 1} of the line, got {shown(line)}")
+                bad.report(number, f"not UTF-8 at byte {error.start + 1} of the line, got {quoted(line)}")
             except ValueError as error:
                 bad.report(number, str(error))
             else:
@@ -71,7 +71,7 @@ class _Parser:
         """Return the labels and the features of a line."""
         item = _load(line)
         if "text" not in item and "features" not in item:
-            raise ValueError(f'neither "text" nor "features" in the object, got {shown(line)}')
+            raise ValueError(f'neither "text" nor "features" in the object, got {quoted(line)}')
         if "text" in item and "features" in item:
             raise ValueError('both "text" and "features" in the object; expected one of them')
         labels = _labels_of(item)
@@ -129,8 +129,8 @@ class _Parser:
         pairs = []
         for name, value in features.items():
             if len(name) > 18 or int(name) >= limit:
-                raise ValueError(f"the column is out of range (0 to {limit - 1}), got {shown(name)}")
-            pairs.append((int(name), _number(value, f"feature {shown(name)}")))
+                raise ValueError(f"the column is out of range (0 to {limit - 1}), got {quoted(name)}")
+            pairs.append((int(name), _number(value, f"feature {quoted(name)}")))
         self._width = max(self._width, 1 + max((column for column, _ in pairs), default=0))
         return pairs
 
@@ -138,7 +138,7 @@ class _Parser:
         columns = 2**self._options.bits
         self._width = max(self._width, columns)
         return [
-            (hash_name(name) % columns, _number(value, f"feature {shown(name)}"))
+            (hash_name(name) % columns, _number(value, f"feature {quoted(name)}"))
             for name, value in features.items()
         ]
 
@@ -159,16 +159,16 @@ def _load(line: bytes) -> dict[str, Any]:
     try:
         item = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at column {error.colno}), got {shown(line)}") from None
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno}), got {quoted(line)}") from None
     except RecursionError:
-        raise ValueError(f"the JSON is nested too deeply, got {shown(line)}") from None
+        raise ValueError(f"the JSON is nested too deeply, got {quoted(line)}") from None
     if not isinstance(item, dict):
-        raise ValueError(f"not a JSON object, got {shown(line)}")
+        raise ValueError(f"not a JSON object, got {quoted(line)}")
     if b"\\ud" in line or b"\\uD" in line:  # may be an unpaired surrogate
         try:
             json.dumps(item, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError(f"unpaired surrogate, got {shown(line)}") from None
+            raise ValueError(f"unpaired surrogate, got {quoted(line)}") from None
     return item
 
 

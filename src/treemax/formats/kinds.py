@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from treemax.formats.errors import shown
+from treemax.formats.errors import quoted
 from treemax.formats.examples import integer_labels, string_labels
 from treemax.inputs.labels import RaggedLabels
 
@@ -17,7 +17,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class LabelKind:
-    """Whether the labels of a file are strings or integers, as the first label is.
+    """Whether the labels of a file are strings or integers, decided by the first label.
 
     >>> kind = LabelKind()
     >>> kind.accept(["7"]), kind.accept(["-1", "3"])
@@ -65,8 +65,8 @@ class LabelKind:
 def _integer(label: str) -> int:
     """Parse an integer label, which may be written as 1.0 or +1."""
     if not NUMBER.fullmatch(label):
-        raise ValueError(f"the labels before this one are integers, got {shown(label)}")
+        raise ValueError(f"the labels before this one are integers, got {quoted(label)}")
     value = int(label) if _INTEGER.fullmatch(label) else float(label)
     if value != value // 1 or abs(value) > 10**18:
-        raise ValueError(f"the label is not an integer, got {shown(label)}")
+        raise ValueError(f"the label is not an integer, got {quoted(label)}")
     return int(value)

@@ -15,7 +15,7 @@ from treemax.formats.examples import Examples
 from treemax.formats.streams import append
 from treemax.inputs.labels import RaggedLabels
 from treemax.inputs.rows import SparseRows
-from treemax.replacing import temporary_room
+from treemax.replacing import temporary_files
 
 
 class _Spool:
@@ -29,7 +29,7 @@ class _Spool:
 
     def add(self, values: Any) -> None:
         array = np.ascontiguousarray(values, dtype=self._dtype)
-        with temporary_room():
+        with temporary_files():
             self._file.write(array.tobytes())
         self.count += len(array)
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.formats.blocks import BlockParser, Limits
-from treemax.formats.errors import BadLines, FormatError, shown
+from treemax.formats.errors import BadLines, FormatError, quoted
 from treemax.formats.examples import Examples, integer_labels
 from treemax.formats.numbers import pairs, sparse_rows_to_write
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader, append
 from treemax.inputs.rows import MAX_FEATURES, SparseRows
-from treemax.replacing import temporary_room
+from treemax.replacing import temporary_files
 
 
 def read_xmc(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
@@ -59,7 +59,7 @@ def _read_header(source: LineReader) -> tuple[int, int, int]:
     fields = line.split()
     if len(fields) != 3 or not all(field.isdigit() and len(field) < 19 for field in fields):
         raise FormatError.at(
-            source.name, 1, f"the header is not three numbers (rows, columns, labels), got {shown(line)}"
+            source.name, 1, f"the header is not three numbers (rows, columns, labels), got {quoted(line)}"
         )
     n_rows, n_features, n_labels = map(int, fields)
     if not 1 <= n_features <= MAX_FEATURES:
@@ -85,7 +85,7 @@ def _report_extra(block: NDArray[np.uint8], first: int, n_rows: int, bad: BadLin
     """Report lines after the last row, unless blank."""
     for number, line in enumerate(block.tobytes().split(b"\n"), first):
         if line.strip():
-            bad.report(number, f"more rows than the {n_rows} of the header; got {shown(line)}")
+            bad.report(number, f"more rows than the {n_rows} of the header; got {quoted(line)}")
 
 
 def read_svmlight(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
@@ -131,7 +131,7 @@ def write_xmc(chunks: Iterable[Examples], target: IO[bytes]) -> None:
             n_features = max(n_features, rows.n_features)
             n_labels = max(n_labels, chunk.labels.n_columns, int(labels.max(initial=-1)) + 1)
             features = pairs(rows)
-            with temporary_room():
+            with temporary_files():
                 body.writelines(
                     b"%s %s\n" % (_joined(labels), row) for labels, row in zip(chunk.labels, features)
                 )
@@ -179,7 +179,7 @@ def _labels_to_write(chunk: Examples, name: str, row: int) -> NDArray[np.int64]:
     if len(values) and labels.dtype.kind in "UO":
         first = row + int(np.argmax(labels.counts > 0))
         raise ValueError(
-            f"The {name} format supports integer labels only, got {shown(values[0])} in row {first}. "
+            f"The {name} format supports integer labels only, got {quoted(values[0])} in row {first}. "
             "Number the labels, or write fasttext or jsonl."
         )
     return np.asarray(values, dtype=np.int64)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.formats.errors import FormatError
-from treemax.replacing import replacing, temporary_room
+from treemax.replacing import replacing, temporary_files
 
 BLOCK_BYTES = 512 * 1024  # large enough to amortise the cost per block, small enough for the cache
 MAX_LINE_BYTES = 256 * 1024 * 1024
@@ -202,7 +202,7 @@ def seekable(source: LineReader) -> Iterator[Any]:
             yield file
         return
     with tempfile.TemporaryFile() as copy:
-        with temporary_room():
+        with temporary_files():
             source.copy_to(copy)
             copy.seek(0)
         yield copy

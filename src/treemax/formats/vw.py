@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.formats.blocks import Limits, Parsed, Scratch
-from treemax.formats.errors import BadLines, shown
+from treemax.formats.errors import BadLines, quoted
 from treemax.formats.examples import Examples, integer_labels, keep_rows
 from treemax.formats.kinds import NUMBER, LabelKind
 from treemax.formats.numbers import pairs, sparse_rows_to_write
@@ -102,7 +102,7 @@ def _other_labels(
             lists.append(kind.accept(_labels_before_bar(data[start:bar].decode("utf-8"))))
         except UnicodeDecodeError:
             keep[row] = False
-            bad.report(int(parsed.lines[row]), f"not UTF-8, got {shown(data[start:bar])}")
+            bad.report(int(parsed.lines[row]), f"not UTF-8, got {quoted(data[start:bar])}")
         except ValueError as error:
             keep[row] = False
             bad.report(int(parsed.lines[row]), str(error))
@@ -116,23 +116,23 @@ def _labels_before_bar(text: str) -> list[str]:
         fields.pop()
     elif fields and not text[-1].isspace():
         if len(fields) == 1 and _INTEGERS.fullmatch(fields[0]):
-            raise ValueError(f"no space between the label and '|', got {shown(text + '|')}")
+            raise ValueError(f"no space between the label and '|', got {quoted(text + '|')}")
         fields.pop()  # a word adjacent to the bar is a tag
     if len(fields) > 2:
-        raise ValueError(f"expected a label, an importance and a tag before '|', got {shown(text)}")
+        raise ValueError(f"expected a label, an importance and a tag before '|', got {quoted(text)}")
     if len(fields) == 2:
         _check_importance(fields[1])
     labels = fields[0].split(",") if fields else []
     if not all(labels):
-        raise ValueError(f"a label is empty: two commas, or one at the end, got {shown(text)}")
+        raise ValueError(f"a label is empty: two commas, or one at the end, got {quoted(text)}")
     return labels
 
 
 def _check_importance(text: str) -> None:
     if not NUMBER.fullmatch(text):
-        raise ValueError(f"the importance after the label is not a number, got {shown(text)}")
+        raise ValueError(f"the importance after the label is not a number, got {quoted(text)}")
     if float(text) != 1:
-        raise ValueError(f"an importance other than 1 is not supported, got {shown(text)}")
+        raise ValueError(f"an importance other than 1 is not supported, got {quoted(text)}")
 
 
 def write_vw(chunks: Iterable[Examples], target: IO[bytes]) -> None:
@@ -150,7 +150,7 @@ def _checked(label: str | int, row: int) -> str:
     text = str(label)
     if not text or any(character in ",|" or character.isspace() for character in text) or text[0] == "'":
         raise ValueError(
-            f"The vw format cannot hold the label {shown(text)} of row {row}: a label has no white space, "
+            f"The vw format cannot hold the label {quoted(text)} of row {row}: a label has no white space, "
             "comma or '|', and does not begin with an apostrophe."
         )
     return text

@@ -162,7 +162,7 @@ def as_rows(X: Any, name: str = "X") -> Rows:
     return matrix
 
 
-def check_can_be_learned(rows: Rows) -> None:
+def check_scale(rows: Rows) -> None:
     """Raise for training rows whose values are all so small that their squares underflow."""
     values = rows.values[rows.indptr[0] : rows.indptr[-1]] if isinstance(rows, SparseRows) else rows
     largest = float(validation.largest_magnitude(values))

@@ -1,1 +1,1 @@
-"""The loops: pure functions on arrays, compiled by Numba. Nothing here knows about estimators."""
+"""Pure functions on arrays, compiled by Numba and shared by several models."""

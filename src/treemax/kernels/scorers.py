@@ -600,7 +600,7 @@ def row_of(rows, i):
     raise NotImplementedError
 
 
-@overload(row_of)  # it gives arrays: for kernels that count references, which may hand them to bare ones
+@overload(row_of)  # returns arrays: for kernels with reference counting, which may pass them to bare ones
 def _overload_row_of(rows, i):
     if isinstance(rows, types.Array):
         return lambda rows, i: rows[i]

@@ -37,7 +37,7 @@ from treemax.inputs.rows import (
     Rows,
     SparseRows,
     as_rows,
-    check_can_be_learned,
+    check_scale,
     chosen_rows,
     is_arrow,
 )
@@ -50,7 +50,7 @@ from treemax.models.prior import label_frequencies, most_frequent, replace_rows,
 from treemax.models.published import PublishedSettings
 from treemax.models.searching import Found
 from treemax.models.sharing import SharedEstimator, answers, answers_rows, at_rest
-from treemax.parallel.checkpoints import checkpoints_are_kept, kept
+from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
@@ -192,7 +192,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         """`fit` with whatever else a system takes, which is handed to its `_train`."""
         self._check_when_used()
         rows, labels = self._read(X, y)
-        check_can_be_learned(rows)
+        check_scale(rows)
         rows = numbered(rows)
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
@@ -203,7 +203,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         self._check_place()
         with self._training() as trainee:
             try:
-                with kept(self, targets):
+                with checkpoint_training(self, targets):
                     model = trainee._train(rows, targets, index, labels.multi_label, **options)
             except TrainingInterrupted as interruption:
                 trainee._adopt(X, rows, labels, index, targets, interruption.model)
@@ -227,7 +227,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def _check_place(self) -> None:
         """Refuse a cluster and checkpoints where they would be of no use."""
-        if self.supports_distributed or not (cluster_in_use() or checkpoints_are_kept()):
+        if self.supports_distributed or not (cluster_in_use() or checkpoints_enabled()):
             return
         asked, may = (
             ("cluster", "train on a cluster") if cluster_in_use() else ("checkpoint", "keep checkpoints")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.memory import available_bytes, in_words
+from treemax.memory import available_bytes, format_bytes
 from treemax.modelfile import LARGEST
 
 MOST_COUNTED = 2**62  # of whatever is counted: so much more can be learned before 64 bits are full
@@ -51,7 +51,9 @@ def check_room(what: str, n_bytes: int) -> None:
     """Refuse what would unfold to more than memory has, before anything is allocated."""
     available = available_bytes()
     if n_bytes > 0.8 * available:
-        raise ValueError(f"{what} would need {in_words(n_bytes)}, and {in_words(available)} is available")
+        raise ValueError(
+            f"{what} would need {format_bytes(n_bytes)}, and {format_bytes(available)} is available"
+        )
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = MOST_COUNTED) -> int:

@@ -23,7 +23,7 @@ from treemax.inputs.rows import SparseRows
 from treemax.kernels import row_copy as kernels
 from treemax.kernels.validation import squared_lengths
 from treemax.models.rates import SUMMED_TOGETHER, mean_without_outliers, squared_sum
-from treemax.replacing import temporary_room
+from treemax.replacing import temporary_files
 
 WINDOW = 2 * SUMMED_TOGETHER  # entries read from the disk at a time
 
@@ -46,7 +46,7 @@ class Spool:
         """Write an array at a place."""
         plain: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         content = memoryview(plain)
-        with temporary_room(self._folder):
+        with temporary_files(self._folder):
             while content:
                 done = os.pwrite(self._file.fileno(), content, start)
                 content, start = content[done:], start + done

@@ -69,7 +69,7 @@ def checkpoint(folder: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def kept(estimator: Any, targets: Targets) -> Iterator[None]:
+def checkpoint_training(estimator: Any, targets: Targets) -> Iterator[None]:
     """Context manager: checkpoint the training of an estimator, inside `checkpoint`."""
     place = _PLACE.get()
     if place is None:
@@ -81,7 +81,7 @@ def kept(estimator: Any, targets: Targets) -> Iterator[None]:
         yield
 
 
-def checkpoints_are_kept() -> bool:
+def checkpoints_enabled() -> bool:
     return _PLACE.get() is not None
 
 

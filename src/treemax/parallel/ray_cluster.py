@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import __version__
-from treemax.extras import imported
+from treemax.extras import import_extra
 from treemax.parallel.pools import Arrays, Executor, Table, Work, gathered, using
 from treemax.parallel.threads import one_blas_thread
 from treemax.parameters import check_number
@@ -80,7 +80,7 @@ def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]
 
 
 def _ray() -> Any:
-    return imported("ray", "Training on a cluster", "ray")
+    return import_extra("ray", "Training on a cluster", "ray")
 
 
 def _connect(ray: Any, address: str, workers: int | None) -> None:

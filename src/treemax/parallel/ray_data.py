@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.extras import imported
+from treemax.extras import import_extra
 from treemax.modelfile import load
 from treemax.parameters import check_number
 
@@ -49,8 +49,8 @@ def predict_dataset(
     >>> answers = treemax.predict_dataset("model.treemax", "rows/")  # doctest: +SKIP
     >>> answers.write_parquet("answers/")  # doctest: +SKIP
     """
-    ray = imported("ray", "predict_dataset", "ray")
-    ray_data = imported("ray.data", "predict_dataset", "ray")
+    ray = import_extra("ray", "predict_dataset", "ray")
+    ray_data = import_extra("ray.data", "predict_dataset", "ray")
     check_number("k", k, whole=True, least=1)
     check_number("batch_rows", batch_rows, whole=True, least=1)
     if workers is not None:

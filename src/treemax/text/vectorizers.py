@@ -205,7 +205,7 @@ class TfidfText(CheckedParameters, _TextTransformer):
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> TfidfText:
-        """The vectoriser back from its parts."""
+        """Restore the vectoriser from its parts."""
         text = cls(**_with_pairs(header["parameters"]))
         text._check_when_used()
         text.terms_ = LabelIndex.from_arrays(part("terms", arrays), "O")
@@ -312,7 +312,7 @@ class HashingText(_TextTransformer):
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> HashingText:
-        """The vectoriser back from its parts."""
+        """Restore the vectoriser from its parts."""
         if header["hash"] != 1:
             raise ValueError(
                 f"it uses version {header['hash']!r:.20} of the text hash, this Treemax version 1"

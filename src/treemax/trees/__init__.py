@@ -6,7 +6,7 @@ from treemax.trees.features import given_vectors
 from treemax.trees.hierarchy import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, tree_of
 from treemax.trees.kmeans import kmeans_tree, label_vectors
 from treemax.trees.node_labels import NodeLabels
-from treemax.trees.refinement import refined
+from treemax.trees.refinement import refine_tree
 from treemax.trees.tree import Tree
 
 __all__ = [
@@ -27,6 +27,6 @@ __all__ = [
     "label_vectors",
     "named_tree",
     "random_tree",
-    "refined",
+    "refine_tree",
     "tree_of",
 ]

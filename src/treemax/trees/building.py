@@ -11,7 +11,7 @@ from treemax.inputs.rows import SparseRows
 from treemax.trees.builders import complete_tree, even_arity, huffman_tree, random_tree
 from treemax.trees.hierarchy import is_hierarchy, tree_of
 from treemax.trees.kmeans import kmeans_tree, label_vectors
-from treemax.trees.refinement import refined
+from treemax.trees.refinement import refine_tree
 from treemax.trees.tree import Tree
 
 TREES = ("kmeans", "random", "complete", "huffman")
@@ -44,7 +44,7 @@ def build_tree(
         if own.n_children.max() <= max_leaf:
             return own
         vectors = vectors or label_vectors(rows, targets, n_labels)
-        return refined(own, vectors, max_leaf, seed, threads)
+        return refine_tree(own, vectors, max_leaf, seed, threads)
     return named_tree(tree, rows, targets, n_labels, arity, max_leaf, vectors, seed, threads)
 
 

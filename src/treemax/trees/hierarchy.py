@@ -45,7 +45,7 @@ def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
     own = set(parent_of.values())
     if parent_of and not any(name in parent_of or name in own for name in names):
         raise ValueError(
-            f"The hierarchy knows none of the {len(names)} labels: they are like {names[0]!r}, "
+            f"The hierarchy has none of the {len(names)} labels: they are like {names[0]!r}, "
             f"its nodes like {next(iter(parent_of))!r}."
         )
     return _branches_to(parent_of, own, names)

@@ -12,7 +12,7 @@ from treemax.trees.kmeans import kmeans_tree, unit_rows
 from treemax.trees.tree import NO_LABEL, Tree
 
 
-def refined(tree: Tree, vectors: SparseRows, max_leaf: int, seed: int = 0, threads: int = 1) -> Tree:
+def refine_tree(tree: Tree, vectors: SparseRows, max_leaf: int, seed: int = 0, threads: int = 1) -> Tree:
     """Insert inner nodes between each node with more than `max_leaf` children and its children.
 
     Children with similar label vectors are grouped. All nodes of the hierarchy keep their descendants.

@@ -19,8 +19,10 @@ NO_LABEL = -1
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The children of node v are `first_child[v]` to `first_child[v] + n_children[v] - 1`; a leaf has none
-    and `label[v]` is its label's id (-1 for inner nodes).
+    """A tree over labels.
+
+    The children of node v are `first_child[v]` to `first_child[v] + n_children[v] - 1`; a leaf has none, and
+    `label[v]` is the id of its label (-1 for inner nodes).
 
     >>> tree = Tree.from_parents([-1, 0, 0, 1, 1], [-1, -1, 2, 0, 1])
     >>> tree.children(1), tree.label.tolist(), tree.depth

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from treemax.extras import imported
+from treemax.extras import import_extra
 from treemax.modelfile import AnyPath
 from treemax.tuning.data import STEP
 from treemax.tuning.result import DONE, INTERRUPTED, Record
@@ -21,7 +21,7 @@ RANDOM_TRIALS = 5  # before the sampler uses the trials
 
 def load_optuna() -> Any:
     """Import optuna, or raise with the command to install it."""
-    return imported("optuna", "tune", "tune")
+    return import_extra("optuna", "tune", "tune")
 
 
 class Study:

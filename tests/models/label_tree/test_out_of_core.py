@@ -22,7 +22,7 @@ from treemax.formats import Examples, FormatError, read_examples, write_examples
 from treemax.formats.training_rows import drop_unlabelled
 from treemax.inputs.labels import Targets, read_labels
 from treemax.inputs.rows import SparseRows, as_rows
-from treemax.memory import as_bytes, used_bytes
+from treemax.memory import parse_bytes, used_bytes
 from treemax.models import stored_rows
 from treemax.models.label_tree import estimator as label_tree
 from treemax.models.label_tree.nodes import node_problems
@@ -317,13 +317,13 @@ def test_spool_gives_back_what_it_was_given(tmp_path):
     ],
 )
 def test_sizes(size, expected):
-    assert as_bytes(size) == expected
+    assert parse_bytes(size) == expected
 
 
 @pytest.mark.parametrize("size", ["", "GB", "-1GB", "2 apples", 0, True, None])
 def test_sizes_that_are_none(size):
     with pytest.raises(ValueError, match="memory must be a size such as '2GB'"):
-        as_bytes(size)
+        parse_bytes(size)
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------

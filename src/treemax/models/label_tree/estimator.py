@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.memory import as_bytes
+from treemax.memory import parse_bytes
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.label_tree.choices import (
@@ -30,7 +30,7 @@ from treemax.models.rows import sparsified
 from treemax.models.sharing import at_rest
 from treemax.models.stored import Source, learned_form, stored_rows
 from treemax.models.stored_rows import StoredRows
-from treemax.parallel.checkpoints import checkpoints_are_kept
+from treemax.parallel.checkpoints import checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
@@ -229,9 +229,9 @@ class LabelTree(WithHierarchy):
     def _check_fit_file(self, memory: int | str) -> int:
         """Refuse what `fit_file` cannot do, before hours are spent on reading; gives the memory in bytes."""
         self._check_when_used()
-        if cluster_in_use() or checkpoints_are_kept():
+        if cluster_in_use() or checkpoints_enabled():
             raise ValueError("fit_file trains on this machine and keeps no checkpoints; use fit for either.")
-        return as_bytes(memory)
+        return parse_bytes(memory)
 
     def _fit_stored(
         self, stored: StoredRows, data: Source, memory: int, label_features: Any = None

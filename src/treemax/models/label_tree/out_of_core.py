@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
-from treemax.memory import in_words, release_free_memory, used_bytes
+from treemax.memory import format_bytes, release_free_memory, used_bytes
 from treemax.models.label_tree.large_nodes import ROW_BYTES, LargeNode
 from treemax.models.label_tree.nodes import (
     Common,
@@ -59,8 +59,8 @@ def room_for_rows(memory: int, stored: StoredRows, n_labels: int, threads: int) 
     if left < LEAST_ROOM:
         needed = 1.05 * (memory - left + LEAST_ROOM)  # the process may take a little more another time
         raise MemoryError(
-            f"memory={in_words(memory)} is too little for {len(stored):,} rows of {stored.n_features:,} features with "
-            f"{n_labels:,} labels; {in_words(needed)} would do."
+            f"memory={format_bytes(memory)} is too little for {len(stored):,} rows of {stored.n_features:,} features with "
+            f"{n_labels:,} labels; {format_bytes(needed)} would do."
         )
     return Room(left, threads)
 
@@ -189,7 +189,7 @@ class StoredTraining:
         if self.large and common.settings.penalty == "l1":
             largest = max(self._cost(node) for node in self.large)
             raise MemoryError(
-                f"penalty='l1' needs the rows of a node in memory, here {in_words(largest * room.threads)} more than the "
+                f"penalty='l1' needs the rows of a node in memory, here {format_bytes(largest * room.threads)} more than the "
                 "rest takes; give more memory, or take penalty='l2'."
             )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
-from treemax.memory import available_bytes, in_words
+from treemax.memory import available_bytes, format_bytes
 from treemax.models.online_label_tree import growth_kernels, kernels, learning_kernels
 from treemax.models.online_label_tree.kernels import LANES, Scratch
 from treemax.models.online_label_tree.model import CHUNK_RECORDS, OnlineTree
@@ -236,8 +236,8 @@ def _make_room_wanted(tree: OnlineTree) -> None:
     needed, available = records * kernels.RECORD_BYTES + 8 * slots, available_bytes()
     if needed > 0.9 * available:
         raise MemoryError(
-            f"The tree has grown to {in_words(tree.nbytes)}, and the next row may need {in_words(needed)} more; "
-            f"{in_words(available)} is available. A larger least_gradient, fewer features (hashing with fewer "
+            f"The tree has grown to {format_bytes(tree.nbytes)}, and the next row may need {format_bytes(needed)} more; "
+            f"{format_bytes(available)} is available. A larger least_gradient, fewer features (hashing with fewer "
             "bits) or a policy other than 'one-level' need less."
         )
     tree.make_room(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, records, slots)

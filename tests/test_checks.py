@@ -67,9 +67,9 @@ class LostInEmptyRows(OneVsAll):
 
 
 class AddsCountsOfOldFits(OneVsAll):
-    def _adopt(self, *learned):
+    def _set_fitted(self, *learned):
         before = getattr(self, "n_examples_", 0)
-        super()._adopt(*learned)
+        super()._set_fitted(*learned)
         self.n_examples_ += before
 
 

@@ -568,7 +568,7 @@ def saved_bytes(thing: Saveable, **options: Any) -> int:
 
 def without_changes(thing: Any, work: Callable[[Any], Result]) -> Result:
     """Call `work` with the object, locked against changes by other threads."""
-    waits = getattr(thing, "_at_rest", None)
+    waits = getattr(thing, "_with_snapshot", None)
     return work(thing) if waits is None else waits(work)
 
 

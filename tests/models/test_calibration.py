@@ -11,7 +11,7 @@ from treemax.models.calibration import (
     LEADING,
     Calibration,
     best_threshold,
-    calibration_of_answers,
+    calibration_from_hits,
     fit_calibration,
     fit_next,
 )
@@ -50,7 +50,7 @@ def test_the_ranking_stays_and_probabilities_are_probabilities(seed, n_rows, all
         np.float32
     )
     hits = np.ones(scores.shape, bool) if all_right else random.uniform(size=scores.shape) < 0.3
-    found = calibration_of_answers(scores, hits, hits.sum(axis=1), 4, multi_label=True)
+    found = calibration_from_hits(scores, hits, hits.sum(axis=1), 4, multi_label=True)
     probabilities = found.probabilities(scores)
     assert np.isfinite(found).all() and found.slope > 0 and 0 <= found.threshold <= 1
     assert (np.diff(probabilities, axis=1) <= 0).all()
@@ -79,7 +79,7 @@ def test_of_labels_of_which_a_row_has_one_the_ranking_stays_and_no_sum_is_above_
     calibration = Calibration(slope, shift, next_share=next_share, sharpness=sharpness)
     is_first = np.zeros(scores.shape, dtype=bool)
     is_first[:, 0] = True
-    found = calibration.one_of_all(scores, scores[:, :LEADING], is_first)
+    found = calibration.multiclass_probabilities(scores, scores[:, :LEADING], is_first)
     np.testing.assert_allclose(found[:, 0], calibration.probabilities(scores[:, 0]), rtol=1e-6)
     assert (np.diff(found, axis=1) <= 1e-6).all() and (found >= 0).all()
     assert (found.sum(axis=1) <= 1 + 1e-4).all()
@@ -93,7 +93,7 @@ def test_no_label_behind_the_leading_ones_is_more_probable_than_its_score_says(
     scores = falling_scores(seed, 12)
     calibration = Calibration(slope, shift, next_share=next_share, sharpness=sharpness)
     is_first = np.broadcast_to(np.arange(12) == 0, scores.shape)
-    found = calibration.one_of_all(scores, scores[:, :LEADING], is_first)[:, LEADING:]
+    found = calibration.multiclass_probabilities(scores, scores[:, :LEADING], is_first)[:, LEADING:]
     lowest = calibration.lowest_behind(scores[:, :LEADING], threshold)
     assert (scores[:, LEADING:][found >= threshold] >= lowest).all()
 

@@ -9,7 +9,7 @@ from treemax.checks import example_data
 from treemax.formats import read_examples
 from treemax.inputs.rows import as_rows
 from treemax.models.finite import arrays_of, check_learned
-from treemax.models.rates import FAR_LARGER, mean_squared_length, tamed
+from treemax.models.rates import FAR_LARGER, clip_outliers, mean_squared_length
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
@@ -43,9 +43,9 @@ def test_rows_on_disk_have_the_same_mean(tmp_path):
 def test_values_are_cut_where_they_are_far_larger(form):
     X, _ = example_data()
     rows = as_rows(form(X))
-    assert tamed(rows, 1.0) is rows
+    assert clip_outliers(rows, 1.0) is rows
     X[3, 4], X[5, 6] = -1e9, 1e9
-    found = tamed(as_rows(form(X)), 4.0)
+    found = clip_outliers(as_rows(form(X)), 4.0)
     found = found if isinstance(found, np.ndarray) else found.to_scipy().toarray()
     np.testing.assert_array_equal(found, np.clip(X, -2 * FAR_LARGER, 2 * FAR_LARGER))
 

@@ -6,7 +6,7 @@ import pytest
 import treemax
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import HalfScorers, scores, scores_of, update
-from treemax.models.scorers import able_to_learn, dense_scorers, for_answers, frozen_scorers
+from treemax.models.scorers import dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
 
 
 @kernel
@@ -36,7 +36,7 @@ def some_scorers(n=12, n_features=40, size=1.0, seed=0):
 def test_halves_score_as_the_weights_do(n_features, size):
     scorers = some_scorers(12, n_features, size)
     x = np.random.RandomState(1).normal(size=n_features).astype(np.float32)
-    answering = for_answers(scorers)
+    answering = prediction_scorers(scorers)
     assert isinstance(answering, HalfScorers)
     got, expected = np.zeros(4, np.float32), scorers.weights @ x + scorers.bias
     error = size * 1e-3 * (1.0 + np.abs(x).sum()) + 1e-6
@@ -51,12 +51,12 @@ def test_halves_score_as_the_weights_do(n_features, size):
 
 def test_what_was_learned_is_in_the_next_answers():
     scorers, x = some_scorers(), np.ones(40, np.float32)
-    for_answers(scorers)
+    prediction_scorers(scorers)
     assert not scorers.stale.any()
     before = scorers.halves.copy()
     learn_one(scorers, 3, np.array([0.7], np.float32), x)
     assert np.flatnonzero(scorers.stale).tolist() == [3]
-    for_answers(scorers)
+    prediction_scorers(scorers)
     assert np.flatnonzero((scorers.halves != before).any(axis=1)).tolist() == [3]
     got = scorers.halves.view(np.float16)[3].astype(np.float32) * scorers.scale[3]
     np.testing.assert_allclose(got, scorers.weights[3], rtol=1e-3, atol=1e-5)
@@ -64,18 +64,18 @@ def test_what_was_learned_is_in_the_next_answers():
 
 def test_no_weights_at_all_are_zeros_as_halves():
     scorers = some_scorers(size=0.0)
-    for_answers(scorers)
+    prediction_scorers(scorers)
     assert not scorers.halves.view(np.float16).any() and np.isfinite(scorers.scale).all()
 
 
 def test_scorers_kept_for_answers_can_learn_again():
     scorers = some_scorers()
-    for_answers(scorers)
+    prediction_scorers(scorers)
     frozen = frozen_scorers(scorers.halves.view(np.float16), scorers.scale, scorers.bias)
     assert frozen.weights.nbytes == 0
-    woken = able_to_learn(frozen)
+    woken = trainable_scorers(frozen)
     np.testing.assert_allclose(woken.weights, scorers.weights, rtol=1e-3, atol=1e-5)
-    assert able_to_learn(woken) is woken
+    assert trainable_scorers(woken) is woken
 
 
 @pytest.mark.parametrize("algorithm", ["beam", "paper"])

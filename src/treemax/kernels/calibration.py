@@ -10,7 +10,7 @@ _BEHIND_THE_FIRST = 0.1  # exponent of the ratio of the second score to the firs
 
 
 @kernel
-def one_of_all(scores, is_first, leading, best, n_next, next_share, sharpness, out):
+def multiclass_probabilities(scores, is_first, leading, best, n_next, next_share, sharpness, out):
     """Convert scores to probabilities per row; `best` are the probabilities of the first labels.
 
     `leading` are the largest scores of a row, descending. The second to the `n_next`-th, if above the one that

@@ -48,8 +48,8 @@ from treemax.models.finite import LARGEST_WEIGHT, check_learned
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
-from treemax.models.searching import Found
-from treemax.models.sharing import SharedEstimator, answers, answers_rows, at_rest
+from treemax.models.searching import SparseProbabilities
+from treemax.models.sharing import SharedEstimator, read_access, read_access_by_rows, snapshot_access
 from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
@@ -131,7 +131,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         """The score of every label for each row."""
         return self.model_.probabilities(rows, self._search(), self._threads())
 
-    def _above(self, rows: Rows, threshold: float) -> Found:
+    def _above(self, rows: Rows, threshold: float) -> SparseProbabilities:
         """Row, id and score of all labels with at least this score, by row and id."""
         return self.model_.above(rows, threshold, self._search(), self._threads())
 
@@ -164,7 +164,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         """The parameters back from their parts."""
         return saved
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures: labels, features, weights and whatever a system adds."""
         check_is_fitted(self, "model_")
@@ -206,24 +206,24 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
                 with checkpoint_training(self, targets):
                     model = trainee._train(rows, targets, index, labels.multi_label, **options)
             except TrainingInterrupted as interruption:
-                trainee._adopt(X, rows, labels, index, targets, interruption.model)
+                trainee._set_fitted(X, rows, labels, index, targets, interruption.model)
                 raise
-            trainee._adopt(X, rows, labels, index, targets, model)
+            trainee._set_fitted(X, rows, labels, index, targets, model)
         return self
 
     @contextmanager
     def _training(self: Self) -> Iterator[Self]:
         """A twin to train. What it learned is taken over at once when it is ready, or when Ctrl-C leaves something to
         keep; other threads see the model from before until then."""
-        trainee = self._twin()
+        trainee = self._snapshot()
         trainee._check_when_used()  # another thread may have set them
         before = dict(trainee.__dict__)
         try:
             yield trainee
         except TrainingInterrupted:
-            self._take_over(trainee, before)
+            self._update_from(trainee, before)
             raise
-        self._take_over(trainee, before)
+        self._update_from(trainee, before)
 
     def _check_place(self) -> None:
         """Refuse a cluster and checkpoints where they would be of no use."""
@@ -253,7 +253,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             raise ValueError(f"y: row {row} has {labels.counts[row]} labels, expected one.")
         return rows, labels
 
-    def _adopt(
+    def _set_fitted(
         self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any
     ) -> None:
         """Take over what was learned, all at once."""
@@ -296,7 +296,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     # --- answering --------------------------------------------------------------------------------------
 
-    @answers_rows
+    @read_access_by_rows
     def predict_topk(self, X: Any, k: int = 5) -> TopK:
         """The k most probable labels of each row, best first, with their probabilities.
 
@@ -307,7 +307,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         ids, scores = self._calibrated_top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
         return TopK(self._labels_of(ids), scores)
 
-    @answers_rows
+    @read_access_by_rows
     def predict(self, X: Any) -> Any:
         """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
 
@@ -335,13 +335,13 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     @threshold_.setter
     def threshold_(self, value: float) -> None:
         check_number("threshold_", value, least=0, most=1)
-        self._alone(type(self)._set_threshold, float(value))
+        self._with_write_access(type(self)._set_threshold, float(value))
 
     def _set_threshold(self, value: float) -> None:
         self.calibration_ = self.calibration_._replace(threshold=value)
         self._threshold_was_set = True
 
-    @answers_rows
+    @read_access_by_rows
     def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
         """All labels of each row whose probability is at least `threshold`, however many they are.
 
@@ -358,7 +358,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         ends = np.searchsorted(row_of, np.arange(1, len(rows) + 1)).tolist()
         return [pairs[start:end] for start, end in zip([0, *ends], ends)]
 
-    @answers
+    @read_access
     def predict_proba_of(self, X: Any, labels: Any) -> NDArray[np.float32]:
         """The probabilities of given labels, of shape (rows, labels): no others are looked at where a model can.
 
@@ -372,14 +372,14 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             answer = self.calibration_.probabilities(scores)
         else:
             first, leading = self._leading(rows)
-            answer = self.calibration_.one_of_all(scores, leading, ids == first[:, :1])
+            answer = self.calibration_.multiclass_probabilities(scores, leading, ids == first[:, :1])
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
             answer[unknown] = np.where(ids[unknown] >= 0, frequencies[ids[unknown]], 0.0)
         return answer
 
-    @answers
+    @read_access
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """The probability of every label, in the order of `classes_`; of a multi-class model they sum to one.
 
@@ -398,7 +398,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             answer = self.calibration_.probabilities(scores)
         else:
             is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
-            answer = self.calibration_.one_of_all(scores, largest(scores, LEADING), is_first)
+            answer = self.calibration_.multiclass_probabilities(scores, largest(scores, LEADING), is_first)
             total = answer.sum(axis=1, keepdims=True)
             answer = np.where(
                 total > 0, answer / np.maximum(total, 1e-30), self._frequencies(answer.shape[1])
@@ -417,7 +417,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             ids, scores = self._leading(rows, k)
             ids, leading, is_first = ids[:, :k], scores[:, :LEADING], np.zeros((len(rows), k), dtype=bool)
             is_first[:, 0] = True
-            probabilities = self.calibration_.one_of_all(scores[:, :k], leading, is_first)
+            probabilities = self.calibration_.multiclass_probabilities(scores[:, :k], leading, is_first)
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
@@ -433,7 +433,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             row_of, ids, scores = self._above(rows, self.calibration_.lowest_score(threshold))
             probabilities = self.calibration_.probabilities(scores)
         else:
-            row_of, ids, probabilities = self._one_of_all_above(rows, threshold)
+            row_of, ids, probabilities = self._multiclass_above(rows, threshold)
         kept = probabilities >= np.float32(threshold)
         found = row_of[kept], ids[kept], probabilities[kept]
         unknown = self._unknown(rows)
@@ -443,7 +443,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         frequent = np.flatnonzero(frequencies >= np.float32(threshold))
         return replace_rows(found, unknown, frequent, frequencies[frequent])
 
-    def _one_of_all_above(
+    def _multiclass_above(
         self, rows: Rows, threshold: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
         """Row, id and probability of labels of a multi-class model, among them all of at least this probability."""
@@ -460,7 +460,9 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         order = order[ids[order] >= 0]
         row_of, ids, scores = row_of[order], ids[order], scores[order]
         is_first = ids == first[row_of, 0]
-        found = self.calibration_.one_of_all(scores[:, None], leading[row_of], is_first[:, None])
+        found = self.calibration_.multiclass_probabilities(
+            scores[:, None], leading[row_of], is_first[:, None]
+        )
         return row_of, ids, found[:, 0]
 
     def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -543,7 +545,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         check_is_fitted(self, "model_")
         modelfile.save(self, path, resume=resume)
 
-    @at_rest
+    @snapshot_access
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays."""
         check_is_fitted(self, "model_")

@@ -21,7 +21,7 @@ F1_OF_AN_ANSWER = 0.03  # the F1 that may be lost so that every row gets a label
 MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
 CUT_ROWS = 0.1  # the share of the rows whose labels above the threshold may be more than were ranked
 FIRST_LABELS = 5  # of a row, on which probabilities are fitted
-LEADING = FIRST_LABELS + 1  # labels of a row whose scores `one_of_all` needs
+LEADING = FIRST_LABELS + 1  # labels of a row whose scores `multiclass_probabilities` needs
 SHARPNESS = np.geomspace(0.25, 4.0, 33)  # among which that of the labels after the first is looked for
 LEAST_LABELS, MOST_LABELS = 20, 200  # of a row, among which a threshold is looked for
 HALF = 0.5
@@ -31,7 +31,7 @@ class Calibration(NamedTuple):
     """Probability = sigmoid(slope * logit(score) + shift), and the threshold of multi-label `predict`.
 
     With several labels a row, that is the probability of every label. With one, it is that of the best label; see
-    `one_of_all` for the others.
+    `multiclass_probabilities` for the others.
     """
 
     slope: float = 1.0
@@ -55,7 +55,7 @@ class Calibration(NamedTuple):
             odds_against = 1.0 / np.minimum(scores.astype(np.float64), MOST_SCORE) - 1.0
             return (1.0 / (1.0 + np.exp(-self.shift) * odds_against**self.slope)).astype(np.float32)
 
-    def one_of_all(
+    def multiclass_probabilities(
         self, scores: NDArray[np.float32], leading: NDArray[np.float32], is_first: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
         """The probabilities of labels of which a row has one.
@@ -73,7 +73,7 @@ class Calibration(NamedTuple):
             return np.where(is_first, best[:, None], scores * factor[:, None]).astype(np.float32)
         answer = np.empty(scores.shape, dtype=np.float32)
         dense = np.ascontiguousarray
-        kernels.one_of_all(
+        kernels.multiclass_probabilities(
             dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, answer,
         )  # fmt: skip
         return answer
@@ -227,7 +227,7 @@ def _best_f1(
     return float(f1[best]), float((falling[best] + falling[best + 1]) / 2)
 
 
-def calibrated(
+def calibration_from_top_k(
     ids: NDArray[np.int64], scores: NDArray[np.float32], targets: Targets, n_labels: int, multi_label: bool
 ) -> Calibration:
     """The calibration from held-out rows: ids and scores of their best labels (see `labels_to_rank`), and their labels."""
@@ -237,10 +237,10 @@ def calibrated(
         + targets.ids[targets.indptr[0] : targets.indptr[-1]]
     )
     hits = np.isin(rows[:, None] * n_labels + ids, truth) & (ids >= 0)
-    return calibration_of_answers(scores, hits, np.diff(targets.indptr), n_labels, multi_label)
+    return calibration_from_hits(scores, hits, np.diff(targets.indptr), n_labels, multi_label)
 
 
-def calibration_of_answers(
+def calibration_from_hits(
     scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int, multi_label: bool
 ) -> Calibration:  # fmt: skip
     """The same, from scores, which of the labels are right, and how many labels each row has; `n_known` are known."""
@@ -257,7 +257,7 @@ def calibration_of_answers(
 
 
 def labels_to_rank(targets: Targets, n_labels: int, multi_label: bool) -> int:
-    """How many labels of a row have to be found for `calibrated`: with several a row, four times as many as rows have."""
+    """How many labels of a row have to be found for `calibration_from_top_k`: with several a row, four times as many as rows have."""
     if not multi_label:
         return min(n_labels, FIRST_LABELS)
     mean = len(targets.ids) / max(1, len(targets))

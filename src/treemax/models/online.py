@@ -52,7 +52,7 @@ class WithRate:
 class OnlineLabelClassifier(LabelClassifier):
     """A classifier that also learns from a stream: labels and features never seen before simply arrive.
 
-    A subclass adds `_start` (an empty model for a stream), `_grown` (room for what is new) and `_continue`
+    A subclass adds `_start` (an empty model for a stream), `_resized` (room for what is new) and `_continue`
     (learn on). All that can be refused is refused before anything is changed.
 
     Any threads may learn, ask, save, describe, pickle and copy one model at the same time. Calls that learn take turns.
@@ -83,7 +83,7 @@ class OnlineLabelClassifier(LabelClassifier):
         """Settings for a stream that begins with these rows, where they depend on the rows."""
         return None
 
-    def _grown(self, model: Any, n_features: int, n_labels: int) -> Any:
+    def _resized(self, model: Any, n_features: int, n_labels: int) -> Any:
         """The model with room for so many features and labels; the one given stays as it is."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class OnlineLabelClassifier(LabelClassifier):
         rows, labels = self._read(X, y)
         announced = None if classes is None else read_labels(classes, "classes")
         with self._lock.training:
-            learner = self._twin()  # its parameters stay, whatever another thread sets meanwhile
+            learner = self._snapshot()  # its parameters stay, whatever another thread sets meanwhile
             learner._check_when_used()
             blocks = learner._learned(X, rows, labels, announced)
             while self._lock.write(self._go_through, learner, blocks):
@@ -118,7 +118,7 @@ class OnlineLabelClassifier(LabelClassifier):
         try:
             more = any(perf_counter() > end for _ in blocks)
         finally:
-            super()._take_over(learner, before)
+            super()._update_from(learner, before)
         if not more and self.__sklearn_is_fitted__():
             self._calibrate_again()
         return more
@@ -151,7 +151,7 @@ class OnlineLabelClassifier(LabelClassifier):
             raise ValueError("y has no labels at all: nothing can be learned before the first label.")
         targets = _indexed(index, labels, announced)
         model = self._start(rows, targets, index, labels.multi_label)
-        self._adopt(X, rows, labels, index, targets, model)
+        self._set_fitted(X, rows, labels, index, targets, model)
         self.label_counts_[:], self.n_examples_ = 0, 0
         return targets
 
@@ -161,7 +161,7 @@ class OnlineLabelClassifier(LabelClassifier):
         self._check_form(labels)
         n_features = max(rows.shape[1], self.n_features_in_)
         n_labels = self._labels_to_be(self.label_index_, labels, announced, n_features)
-        model = self._grown(self.model_, n_features, n_labels)
+        model = self._resized(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
         self._reconsider_settings(rows)
         self.model_, self.n_features_in_ = model, n_features
@@ -282,10 +282,10 @@ class OnlineLabelClassifier(LabelClassifier):
         lock = self.__dict__.get("_model_lock")
         return self.__dict__.setdefault("_model_lock", ModelLock()) if lock is None else lock
 
-    def _asked(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        return self._lock.read(super()._asked, work, *args, **options)
+    def _with_read_access(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        return self._lock.read(super()._with_read_access, work, *args, **options)
 
-    def _asked_rows(self, work: Callable[..., Any], X: Any, *args: Any, **options: Any) -> Any:
+    def _with_read_access_by_rows(self, work: Callable[..., Any], X: Any, *args: Any, **options: Any) -> Any:
         """Many rows are answered in blocks, so that a learner, and those who wait for it, wait for one only.
 
         When `fit` replaces the model meanwhile, all of them are answered anew.
@@ -293,14 +293,14 @@ class OnlineLabelClassifier(LabelClassifier):
         n_rows = _n_rows(X)
         size = n_rows if n_rows <= FEW_ROWS else self._rows_at_once()
         if n_rows <= size or self.__dict__.get("_label_form") not in ("vector", "lists"):
-            return self._asked(work, X, *args, **options)
+            return self._with_read_access(work, X, *args, **options)
         rows = sliceable(X)
 
         def answered(twin: Self, start: int) -> tuple[Any, LabelIndex]:
             return work(twin, rows[start : start + size], *args, **options), twin.label_index_
 
         while True:
-            parts = [self._asked(answered, start) for start in range(0, n_rows, size)]
+            parts = [self._with_read_access(answered, start) for start in range(0, n_rows, size)]
             if all(index is parts[0][1] for _, index in parts):
                 return _joined([answers for answers, _ in parts])
 
@@ -308,10 +308,10 @@ class OnlineLabelClassifier(LabelClassifier):
         """How many rows are answered while others wait."""
         return 2048 * thread_count(self.n_jobs)
 
-    def _at_rest(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    def _with_snapshot(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
         return self._lock.snapshot(work, self, *args, **options)
 
-    def _alone(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    def _with_write_access(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
         return self._lock.write(work, self, *args, **options)
 
     def set_params(self: Self, **params: Any) -> Self:
@@ -319,15 +319,15 @@ class OnlineLabelClassifier(LabelClassifier):
         with self._lock.training:
             return self._lock.write(super().set_params, **params)
 
-    def _twin(self: Self) -> Self:
-        return self._lock.read(super()._twin)
+    def _snapshot(self: Self) -> Self:
+        return self._lock.read(super()._snapshot)
 
     def _known_classes(self) -> NDArray[Any]:
         return self._lock.read(super()._known_classes)
 
-    def _take_over(self, trained: Any, before: dict[str, Any]) -> None:
+    def _update_from(self, trained: Any, before: dict[str, Any]) -> None:
         with self._lock.training:
-            self._lock.write(super()._take_over, trained, before)
+            self._lock.write(super()._update_from, trained, before)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays, which learning does not change."""

@@ -47,7 +47,7 @@ def expect_squares(arrays: dict[str, NDArray[Any]], name: str, shape: tuple[int,
     return expect_counts(arrays, name, np.float32, shape, most=np.inf)
 
 
-def check_room(what: str, n_bytes: int) -> None:
+def check_memory(what: str, n_bytes: int) -> None:
     """Refuse what would unfold to more than memory has, before anything is allocated."""
     available = available_bytes()
     if n_bytes > 0.8 * available:

@@ -93,7 +93,7 @@ def mean_without_outliers(squared: NDArray[np.float64], mean: float) -> float:
     return mean if squared.max() <= limit else float(squared[squared <= limit].mean())
 
 
-def tamed(rows: Rows, mean_square: float) -> Rows:
+def clip_outliers(rows: Rows, mean_square: float) -> Rows:
     """The rows with values at most `FAR_LARGER` than usual, for what a single row may spoil; mostly as they are."""
     most = np.float32(min(FAR_LARGER * math.sqrt(mean_square), float(LARGEST)))
     values = rows.values if isinstance(rows, SparseRows) else rows

@@ -36,7 +36,7 @@ def frozen_scorers(
     return DenseScorers(nothing, nothing, bias, np.zeros_like(bias), halves.view(np.uint16), scale, fresh)
 
 
-def able_to_learn(scorers: Scorers) -> Scorers:
+def trainable_scorers(scorers: Scorers) -> Scorers:
     """Scorers that only answer, with weights and AdaGrad's sums; others as they are."""
     if not isinstance(scorers, DenseScorers) or len(scorers.weights) == len(scorers.bias):
         return scorers
@@ -44,7 +44,7 @@ def able_to_learn(scorers: Scorers) -> Scorers:
     return scorers._replace(weights=weights, squares=np.zeros_like(weights))
 
 
-def for_answers(scorers: Scorers) -> HalfScorers | SparseScorers | SparseGroups:
+def prediction_scorers(scorers: Scorers) -> HalfScorers | SparseScorers | SparseGroups:
     """The scorers as kernels that answer take them; halves that are stale are written anew.
 
     A flag is cleared before its halves are written: what a thread learns in between sets it again. Another

@@ -18,7 +18,7 @@ from treemax.parallel.threads import run_all
 Arguments: TypeAlias = Callable[[SparseRows], tuple[Any, ...]]
 
 
-class Found(NamedTuple):
+class SparseProbabilities(NamedTuple):
     """Labels found in rows, by row and id, with their probabilities."""
 
     rows: NDArray[np.int64]
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     probabilities: NDArray[np.float32]
 
 
-def room_for_best(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def empty_top_k(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Where a search writes the ids and probabilities of the k best labels."""
     return np.empty((n_rows, k), dtype=np.int64), np.empty((n_rows, k), dtype=np.float32)
 
@@ -53,17 +53,17 @@ def search_rows(
 
 def search_above(
     search: Callable[..., Any], arguments: Arguments, rows: Rows, threshold: float, threads: int
-) -> Found:
+) -> SparseProbabilities:
     """All labels with at least this probability."""
     sparse = sparsified(rows)
-    parts: dict[int, Found] = {}
+    parts: dict[int, SparseProbabilities] = {}
 
     def answer(block: slice) -> None:
         starts = np.empty(block.stop - block.start + 1, dtype=np.int64)
         ids, probabilities = search(*arguments(sparse[block]), np.float32(threshold), starts)
         row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
         order = np.lexsort((ids, row))
-        parts[block.start] = Found(row, ids[order], probabilities[order])
+        parts[block.start] = SparseProbabilities(row, ids[order], probabilities[order])
 
     run_all(blocks(len(rows), 1), answer, threads)
-    return Found(*map(np.concatenate, zip(*[parts[start] for start in sorted(parts)])))
+    return SparseProbabilities(*map(np.concatenate, zip(*[parts[start] for start in sorted(parts)])))

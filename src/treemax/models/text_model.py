@@ -93,7 +93,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         A `y` that the estimator refuses leaves the model as it was.
         """
         estimator = self.estimator
-        trainee = estimator._twin() if isinstance(estimator, SharedEstimator) else estimator
+        trainee = estimator._snapshot() if isinstance(estimator, SharedEstimator) else estimator
         before = dict(vars(trainee))
         try:
             train(trainee)
@@ -107,7 +107,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
             self._replacing += 1
             try:
                 if trainee is not self.estimator:
-                    self.estimator._take_over(trainee, before)
+                    self.estimator._update_from(trainee, before)
                 vars(self.vectorizer).update(vars(vectorizer))
             finally:
                 self._replacing += 1
@@ -231,7 +231,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         save(self, path, **options)
 
-    def _at_rest(self, work: Callable[[TextModel], Any]) -> Any:
+    def _with_snapshot(self, work: Callable[[TextModel], Any]) -> Any:
         """Call `work` with this model, while the estimator stays as it is."""
         pair = self._of_one_fit(self._pair)
         return without_changes(pair.estimator, lambda estimator: work(TextModel(pair.vectorizer, estimator)))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows
 from treemax.modelfile import Arrays
-from treemax.models.searching import Found
+from treemax.models.searching import SparseProbabilities
 
 Ids: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -31,7 +31,7 @@ class TrainedModel(Protocol):
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
         """The probability of every label for each row."""
 
-    def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> Found:
+    def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability, by row and id."""
 
     def of_labels(self, rows: Rows, ids: Ids, search: Any, threads: int = 1) -> Floats:
@@ -52,14 +52,14 @@ class FromAllProbabilities:
         """The probability of every label for each row."""
         raise NotImplementedError
 
-    def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> Found:
+    def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability, by row and id."""
         found = []
         for start in range(0, len(rows), ROWS_AT_ONCE):
             probabilities = self.probabilities(rows[start : start + ROWS_AT_ONCE], search, threads)
             row, ids = np.nonzero(probabilities >= np.float32(threshold))
             found.append((row + start, ids, probabilities[row, ids]))
-        return Found(*map(np.concatenate, zip(*found)))
+        return SparseProbabilities(*map(np.concatenate, zip(*found)))
 
     def of_labels(self, rows: Rows, ids: Ids, search: Any, threads: int = 1) -> Floats:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows, read_only
-from treemax.models.calibration import Calibration, calibrated, labels_to_rank
+from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.nodes import LOSSES, SMALL, Common, platt
@@ -174,4 +174,4 @@ def calibrate(
     """Calibrate the scores of trees that have not seen these rows; `targets` are their labels."""
     n_labels = early.n_labels
     ids, scores = early.top_k(rows, labels_to_rank(targets, n_labels, multi_label), beam, threads)
-    return calibrated(ids, scores, targets, n_labels, multi_label)
+    return calibration_from_top_k(ids, scores, targets, n_labels, multi_label)

@@ -27,7 +27,7 @@ from treemax.models.label_tree.out_of_core import RowsOnDisk, room_for_rows
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN
 from treemax.models.label_tree.training import Plan, train_label_tree
 from treemax.models.rows import sparsified
-from treemax.models.sharing import at_rest
+from treemax.models.sharing import snapshot_access
 from treemax.models.stored import Source, learned_form, stored_rows
 from treemax.models.stored_rows import StoredRows
 from treemax.parallel.checkpoints import checkpoints_enabled
@@ -250,7 +250,7 @@ class LabelTree(WithHierarchy):
             labels = learned_form(
                 RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several
             )
-            trainee._adopt(source.rows, source.rows, labels, index, stored.targets, model)
+            trainee._set_fitted(source.rows, source.rows, labels, index, stored.targets, model)
             trainee.sparse_input_ = data.overview.sparse
             if stopped is not None:
                 raise stopped
@@ -304,13 +304,13 @@ class LabelTree(WithHierarchy):
         """The cost of errors in the nodes above labels."""
         return float(self.model_.cost)
 
-    @at_rest
+    @snapshot_access
     def label_tree(self) -> Tree:
         """The tree over the labels, of several the first; its leaves are places in `classes_`."""
         tree: Tree = self.model_.trees[0].tree
         return tree
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         trees = self.model_.trees

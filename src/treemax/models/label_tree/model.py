@@ -18,7 +18,7 @@ from treemax.models.label_tree.nodes import LOSSES
 from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.parts import real_number
 from treemax.models.rows import blocks
-from treemax.models.searching import Found, room_for_best
+from treemax.models.searching import SparseProbabilities, empty_top_k
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +47,13 @@ class LabelTreeModel:
             return answers[0]
         candidates = np.concatenate([ids for ids, _ in answers], axis=1)
         kernels.mask_duplicates(candidates)
-        ids, probabilities = room_for_best(len(rows), k)
+        ids, probabilities = empty_top_k(len(rows), k)
         kernels.rank(candidates, self.of_labels(rows, candidates, threads=threads), ids, probabilities)
         return ids, probabilities
 
-    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
+    def above(
+        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
+    ) -> SparseProbabilities:
         """All labels with at least this probability: what is so probable on average is so in some tree."""
         if len(self.trees) == 1:
             return self.trees[0].above(rows, threshold, threads=threads)
@@ -65,8 +67,8 @@ class LabelTreeModel:
             table[row, place] = ids
             scores = self.of_labels(some, table, threads=threads)[row, place]
             kept = scores >= np.float32(threshold)
-            parts.append(Found(row[kept] + block.start, ids[kept], scores[kept]))
-        return Found(*map(np.concatenate, zip(*parts)))
+            parts.append(SparseProbabilities(row[kept] + block.start, ids[kept], scores[kept]))
+        return SparseProbabilities(*map(np.concatenate, zip(*parts)))
 
     def of_labels(
         self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
@@ -107,7 +109,7 @@ class LabelTreeModel:
         return cls(trees, header["loss"], real_number("the cost", header["cost"], least=1e-30))
 
 
-def _distinct_pairs(found: list[Found]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _distinct_pairs(found: list[SparseProbabilities]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Row and id of all that was found, each pair once, sorted."""
     row, ids = (np.concatenate([getattr(part, name) for part in found]) for name in ("rows", "ids"))
     order = np.lexsort((ids, row))

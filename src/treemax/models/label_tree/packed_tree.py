@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
-from treemax.models.searching import Found, room_for_best, search_above, search_rows
+from treemax.models.searching import SparseProbabilities, empty_top_k, search_above, search_rows
 from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
@@ -117,7 +117,7 @@ class PackedTree:
         None is exact: a beam as wide as the tree misses nothing.
         """
         width = len(self.tree) if search is None else min(search, len(self.tree))
-        ids, probabilities = room_for_best(len(rows), k)
+        ids, probabilities = empty_top_k(len(rows), k)
         search_rows(kernels.best_labels, self._arguments, rows, threads, (width,), ids, probabilities)
         return ids, probabilities
 
@@ -136,7 +136,9 @@ class PackedTree:
         search_rows(kernels.probabilities_of, self._arguments, rows, threads, above, read_only(ids), out)
         return out
 
-    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
+    def above(
+        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
+    ) -> SparseProbabilities:
         """All labels with at least this probability."""
         return search_above(kernels.labels_above, self._arguments, rows, threshold, threads)
 

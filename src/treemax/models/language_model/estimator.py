@@ -35,7 +35,7 @@ from treemax.models.learned_tree.training import LARGEST_FACTOR, Structure
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
 from treemax.models.published import PublishedSettings
 from treemax.models.rows import sparsified
-from treemax.models.sharing import SharedEstimator, answers, at_rest
+from treemax.models.sharing import SharedEstimator, read_access, snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
@@ -368,7 +368,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             raise AttributeError("TreeLanguageModel has no label_counts_ before it is fitted")
         return self.vocabulary_.counts
 
-    @answers
+    @read_access
     def log_prob(self, texts: Any) -> list[NDArray[np.float32]]:
         """The natural logarithm of the probability of every word of every text, given those before, and of its end.
 
@@ -407,7 +407,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         """The most probable word after each context."""
         return self.predict_topk(contexts, 1).labels[:, 0]
 
-    @answers
+    @read_access
     def predict_topk(self, contexts: Any, k: int = 5) -> TopK:
         """The k most probable words after each context, best first, with their probabilities, by exact search.
 
@@ -420,7 +420,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         )
         return TopK(self.vocabulary_.index.labels(ids), probabilities)
 
-    @answers
+    @read_access
     def predict_proba(self, contexts: Any) -> NDArray[np.float32]:
         """The probability of every word, in the order of `classes_`, to come after each context."""
         rows = self._contexts(contexts)
@@ -446,7 +446,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             row[: len(words)] = words
         return found
 
-    @answers
+    @read_access
     def sample(
         self, n: int = 1, beginning: str = "", max_words: int = 50, random_state: Any = None
     ) -> list[str]:
@@ -482,13 +482,13 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
 
     # --- what it is -------------------------------------------------------------------------------------
 
-    @at_rest
+    @snapshot_access
     def label_tree(self) -> Tree:
         """The tree over the words; its leaves are places in `classes_`."""
         check_is_fitted(self, "model_")
         return self.model_.tree
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         check_is_fitted(self, "model_")
@@ -519,7 +519,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         check_is_fitted(self, "model_")
         modelfile.save(self, path)
 
-    @at_rest
+    @snapshot_access
     def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         """This estimator as a JSON-able header and named arrays."""
         self._check_ready()

@@ -13,7 +13,7 @@ from treemax.inputs.rows import SparseRows
 from treemax.models.language_model import kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, padded, vectors_of
 from treemax.models.parts import expect, truth, whole_number
-from treemax.models.searching import room_for_best
+from treemax.models.searching import empty_top_k
 from treemax.parallel.threads import one_blas_thread, run_all
 from treemax.trees import Tree
 
@@ -81,7 +81,7 @@ class LanguageModel:
 
     def top_k(self, contexts: Words, k: int, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
         """The k most probable words after each context, by exact search."""
-        ids, probabilities = room_for_best(len(contexts), k)
+        ids, probabilities = empty_top_k(len(contexts), k)
 
         def work(part: slice) -> None:
             if self.is_flat:

@@ -27,7 +27,7 @@ from treemax.models.learned_tree.training import (
 )
 from treemax.models.parts import real_number
 from treemax.models.rows import sparsified
-from treemax.models.sharing import at_rest
+from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
@@ -280,12 +280,12 @@ class LearnedTree(WithHierarchy):
         """How often `fit` went through the rows."""
         return len(self.losses_)
 
-    @at_rest
+    @snapshot_access
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""
         return self.model_.tree
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         tree, model = self.model_.tree, self.model_

@@ -15,7 +15,7 @@ from treemax.models.calibration import Calibration
 from treemax.models.learned_tree import search_kernels
 from treemax.models.parts import expect, real_number, truth, whole_number
 from treemax.models.rows import known_features, sparsified
-from treemax.models.searching import Found, room_for_best, search_above, search_rows
+from treemax.models.searching import SparseProbabilities, empty_top_k, search_above, search_rows
 from treemax.trees import Tree
 
 Floats = NDArray[np.float32]
@@ -102,7 +102,7 @@ class LearnedTreeModel:
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], Floats]:
         """The k best labels of each row, by a beam of the width `search`, or exactly with None."""
-        ids, probabilities = room_for_best(len(rows), k)
+        ids, probabilities = empty_top_k(len(rows), k)
         if search is None:
             kernel, option = search_kernels.best_exact, max(1, self.tree.depth)
         else:
@@ -110,7 +110,9 @@ class LearnedTreeModel:
         search_rows(kernel, self._arguments, rows, threads, (option,), ids, probabilities)
         return ids, self._of_row(probabilities)
 
-    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
+    def above(
+        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
+    ) -> SparseProbabilities:
         """All labels with at least this probability."""
         depth = max(1, self.tree.depth)
 
@@ -120,7 +122,7 @@ class LearnedTreeModel:
         found = search_above(
             search_kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads
         )
-        return Found(found.rows, found.ids, self._of_row(found.probabilities))
+        return SparseProbabilities(found.rows, found.ids, self._of_row(found.probabilities))
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> Floats:
         """The probability of every label."""

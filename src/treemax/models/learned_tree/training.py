@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets, picked_targets
 from treemax.inputs.rows import SparseRows, chosen_rows, read_only
-from treemax.models.calibration import Calibration, calibrated, labels_to_rank
+from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import assignment_kernels, kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, renumbered, vectors_of
@@ -271,7 +271,7 @@ class Training:
         rows, targets = chosen_rows(self.given, self.held), picked_targets(self.targets, self.held)
         k = labels_to_rank(targets, self.n_labels, self.multi_label)
         ids, scores = self.model().top_k(rows, k)
-        self.calibration = calibrated(ids, scores, targets, self.n_labels, self.multi_label)
+        self.calibration = calibration_from_top_k(ids, scores, targets, self.n_labels, self.multi_label)
 
     def _learn_all(
         self, order: NDArray[np.uint32], done: int, threads: int

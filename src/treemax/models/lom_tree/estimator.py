@@ -19,8 +19,8 @@ from treemax.models.lom_tree.model import LOMTreeModel
 from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, learn, make_room, nodes_for
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.parts import settings_from
-from treemax.models.rates import MOST_RATE, mean_squared_length, row_orders, tamed
-from treemax.models.sharing import at_rest
+from treemax.models.rates import MOST_RATE, clip_outliers, mean_squared_length, row_orders
+from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parameters import check_number, is_auto
 from treemax.trees import NodeLabels
@@ -128,8 +128,8 @@ class LOMTree(OnlineLabelClassifier):
         done, planned = 0, self.passes * len(rows)
         with progress_bar(planned, "lom-tree", "rows", self.verbose) as bar:
             try:
-                tame = tamed(rows, self.settings_.initial)
-                for n in learn(model, tame, targets, orders, self.settings_, self._way(n_labels)):
+                clipped = clip_outliers(rows, self.settings_.initial)
+                for n in learn(model, clipped, targets, orders, self.settings_, self._way(n_labels)):
                     done += n
                     bar.update(n)
             except KeyboardInterrupt:
@@ -147,7 +147,7 @@ class LOMTree(OnlineLabelClassifier):
             rate if is_auto(self.learning_rate) else float(self.learning_rate), squared_length / width
         )
 
-    def _grown(self, model: LOMTreeModel, n_features: int, n_labels: int) -> LOMTreeModel:
+    def _resized(self, model: LOMTreeModel, n_features: int, n_labels: int) -> LOMTreeModel:
         if not model.knows_squares:
             warnings.warn(
                 "This model was saved without its learning state, which starts afresh. "
@@ -160,8 +160,8 @@ class LOMTree(OnlineLabelClassifier):
 
     def _continue(self, model: LOMTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
         order = [np.arange(len(rows), dtype=np.uint32)]
-        tame = tamed(rows, self.settings_.initial)
-        return learn(model, tame, targets, order, self.settings_, self._way(model.n_labels))
+        clipped = clip_outliers(rows, self.settings_.initial)
+        return learn(model, clipped, targets, order, self.settings_, self._way(model.n_labels))
 
     def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.regressors.bias[:1]  # that of the root, which sees every row
@@ -178,12 +178,12 @@ class LOMTree(OnlineLabelClassifier):
         right, asked = self.model_.found
         return float(1.0 - right / max(1, asked))
 
-    @at_rest
+    @snapshot_access
     def node_labels(self) -> NodeLabels:
         """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         return {

@@ -14,10 +14,10 @@ from treemax.kernels.scorers import EMPTY, SparseScorers
 from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
-from treemax.models.parts import check_room, expect, expect_counts, truth, whole_number, whole_numbers
+from treemax.models.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
 from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, restored, stored
 from treemax.models.rows import ROWS_AT_ONCE, blocks
-from treemax.models.scorers import Scorers, able_to_learn, for_answers
+from treemax.models.scorers import Scorers, prediction_scorers, trainable_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
@@ -50,7 +50,7 @@ class LOMTreeModel(CandidateModel):
 
     def start_afresh(self) -> None:
         """Make a model that was kept for answering only one that learns; AdaGrad begins anew."""
-        self.regressors, self.knows_squares = able_to_learn(self.regressors), True
+        self.regressors, self.knows_squares = trainable_scorers(self.regressors), True
 
     @property
     def n_inner(self) -> int:
@@ -94,7 +94,7 @@ class LOMTreeModel(CandidateModel):
         """The k most frequent labels of each row's leaf (-1 where there are fewer), with their share of it."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         predict: Callable[..., None] = kernels.predict
-        regressors = for_answers(self.regressors)
+        regressors = prediction_scorers(self.regressors)
 
         def answer(block: slice) -> None:
             part = self.rows(rows[block])
@@ -107,7 +107,10 @@ class LOMTreeModel(CandidateModel):
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label: zero for those that are not in the row's leaf."""
-        out, regressors = np.zeros((len(rows), self.n_labels), np.float32), for_answers(self.regressors)
+        out, regressors = (
+            np.zeros((len(rows), self.n_labels), np.float32),
+            prediction_scorers(self.regressors),
+        )
 
         def answer(block: slice) -> None:
             part = self.rows(rows[block])
@@ -158,7 +161,7 @@ class LOMTreeModel(CandidateModel):
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
         n_features = whole_number("n_features", header["n_features"])
         if not sparse:
-            check_room("a block of rows", 4 * ROWS_AT_ONCE * n_features)
+            check_memory("a block of rows", 4 * ROWS_AT_ONCE * n_features)
         nodes, tallies = _restored_tree(arrays, n_labels)
         n_inner = int(nodes.used[kernels.INNER])
         regressors = restored(arrays, "regressors", n_inner, 1, n_features, sparse, resume)

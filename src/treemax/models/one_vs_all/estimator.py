@@ -14,7 +14,7 @@ from treemax.inputs.labels import LabelIndex, Targets, picked_targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.memory import check_fits
 from treemax.models.base import TrainingInterrupted
-from treemax.models.calibration import Calibration, calibrated, labels_to_rank
+from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import Schedule
 from treemax.models.one_vs_all import model as linear
 from treemax.models.one_vs_all.training import (
@@ -33,7 +33,7 @@ from treemax.models.parts import real_number, settings_from
 from treemax.models.rates import MOST_RATE, suggestion, suggestion_for_stream
 from treemax.models.rows import rows_of_block
 from treemax.models.scaling import Scaling, scaling_of
-from treemax.models.sharing import at_rest
+from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
@@ -194,7 +194,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         k = labels_to_rank(targets, model.n_labels, multi_label)
         link = linear.Link(self.settings_.loss, not multi_label)
         ids, scores = model.top_k(rows, k, link, thread_count(self.n_jobs))
-        return calibrated(ids, scores, targets, model.n_labels, multi_label)
+        return calibration_from_top_k(ids, scores, targets, model.n_labels, multi_label)
 
     def _calibration_of(self, model: Any) -> Calibration | None:
         return self._calibration
@@ -216,7 +216,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     def _stream_settings(self, rows: Rows, multi_label: bool) -> AdaGradSettings:
         return self._settings(rows, None, 0, multi_label)
 
-    def _grown(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
+    def _resized(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
         return grown(model, n_features, self._bias_of_new(n_labels))
 
     def _continue(self, model: Learnable, rows: Rows, targets: Targets) -> Iterator[int]:
@@ -275,7 +275,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         blocks = 8 * thread_count(self.n_jobs)
         return blocks * rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         weights = self.model_.weights

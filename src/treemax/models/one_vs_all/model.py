@@ -18,7 +18,7 @@ from treemax.models.one_vs_all import kernels
 from treemax.models.parts import expect_squares
 from treemax.models.rows import Floats, blocks, densified, sparsified
 from treemax.models.scaling import Scaling
-from treemax.models.searching import room_for_best
+from treemax.models.searching import empty_top_k
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import one_blas_thread, run_all
 
@@ -56,7 +56,7 @@ class LinearModel(FromAllProbabilities):
     def top_k(self, rows: Rows, k: int, search: Link, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
         """The k best labels of each row, best first, and their probabilities."""
         k = min(k, self.n_labels)
-        ids, best = room_for_best(len(rows), k)
+        ids, best = empty_top_k(len(rows), k)
 
         def answer(block: slice) -> None:
             scores = self.scores(rows[block])

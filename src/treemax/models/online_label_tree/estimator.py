@@ -30,7 +30,7 @@ from treemax.models.online_label_tree.training import (
 from treemax.models.parts import settings_from
 from treemax.models.rates import row_orders
 from treemax.models.rows import sparsified
-from treemax.models.sharing import at_rest
+from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
@@ -242,7 +242,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         tree.make_room_for_labels(len(index))
         return tree
 
-    def _grown(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
+    def _resized(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
         if not model.knows_squares and self.settings_.schedule == "adagrad":
             warnings.warn(
                 "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
@@ -311,12 +311,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             raise AttributeError("OnlineLabelTree has no learning_rate_ before it is fitted")
         return self.settings_.rate_after(self.model_.stream)
 
-    @at_rest
+    @snapshot_access
     def label_tree(self) -> Tree:
         """The tree over the labels; its leaves are places in `classes_`."""
         return Tree.from_parents(*self.model_.shape())
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         return {

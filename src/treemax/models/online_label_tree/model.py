@@ -14,7 +14,7 @@ from treemax.models.online_label_tree import file_kernels, kernels, search_kerne
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.parts import expect_squares, whole_number
-from treemax.models.searching import Arguments, Found, room_for_best, search_above, search_rows
+from treemax.models.searching import Arguments, SparseProbabilities, empty_top_k, search_above, search_rows
 
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
@@ -277,7 +277,7 @@ class OnlineTree:
 
         None is exact, by uniform-cost search.
         """
-        ids, probabilities = room_for_best(len(rows), k)
+        ids, probabilities = empty_top_k(len(rows), k)
         kernel, options = (
             (search_kernels.exact_search, ()) if search is None else (search_kernels.beam_search, (search,))
         )
@@ -301,7 +301,9 @@ class OnlineTree:
         )
         return out
 
-    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> Found:
+    def above(
+        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
+    ) -> SparseProbabilities:
         """All labels with at least this probability."""
         return search_above(search_kernels.labels_above, self._arguments(), rows, threshold, threads)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import ascends
-from treemax.models.calibration import Calibration, calibration_of_answers
+from treemax.models.calibration import Calibration, calibration_from_hits
 
 LABELS = 50  # of an answer that are kept
 MOST_ANSWERS = 4000
@@ -63,7 +63,7 @@ class StreamSummary:
             known = self._answers[: point - self._n_forgotten][-MOST_ANSWERS:]
             recent = [answer for answer in known if answer[0] >= RECENT * known[-1][0]]
             scores, hits, n_labels = (np.array(part) for part in list(zip(*recent))[1:])
-            self._calibration = calibration_of_answers(scores, hits, n_labels, n_known, multi_label)
+            self._calibration = calibration_from_hits(scores, hits, n_labels, n_known, multi_label)
             self._calibrated_at = point
         return self._calibration
 

@@ -33,7 +33,7 @@ from treemax.models.recall_tree.training import (
     make_room,
 )
 from treemax.models.scaling import scaling_of
-from treemax.models.sharing import at_rest
+from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
@@ -274,7 +274,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         suggested = suggestion_for_stream("softmax", rows)
         return self._settings(rows, STREAM_RATE * suggested.rate, suggested.initial, 1.0, 1)
 
-    def _grown(self, model: Model, n_features: int, n_labels: int) -> Model:
+    def _resized(self, model: Model, n_features: int, n_labels: int) -> Model:
         if not model.knows_squares:
             warnings.warn(
                 "This model was saved without its learning state, which starts afresh. "
@@ -379,12 +379,12 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         _, among, asked = self.model_.found
         return float(among / max(1, asked))
 
-    @at_rest
+    @snapshot_access
     def node_labels(self) -> NodeLabels:
         """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         return {

@@ -14,7 +14,7 @@ from treemax.inputs.rows import Rows, SparseRows
 from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, SparseScorers, moved
 from treemax.models.calibration import Calibration
 from treemax.models.parts import (
-    check_room,
+    check_memory,
     expect,
     expect_counts,
     expect_squares,
@@ -27,7 +27,13 @@ from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
 from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
-from treemax.models.scorers import Scorers, able_to_learn, dense_scorers, for_answers, frozen_scorers
+from treemax.models.scorers import (
+    Scorers,
+    dense_scorers,
+    frozen_scorers,
+    prediction_scorers,
+    trainable_scorers,
+)
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
@@ -58,7 +64,7 @@ class CandidateModel(FromAllProbabilities):
 
     def start_afresh(self) -> None:
         """Make a model that was kept for answering only one that learns; AdaGrad begins anew."""
-        self.routers, self.regressors = able_to_learn(self.routers), able_to_learn(self.regressors)
+        self.routers, self.regressors = trainable_scorers(self.routers), trainable_scorers(self.regressors)
         self.knows_squares = True
 
     @property
@@ -141,7 +147,11 @@ class RecallTreeModel(CandidateModel):
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         beam = self.fitting(search)
-        shape, routers, regressors = self.shape(beam), for_answers(self.routers), for_answers(self.regressors)
+        shape, routers, regressors = (
+            self.shape(beam),
+            prediction_scorers(self.routers),
+            prediction_scorers(self.regressors),
+        )
         predict: Callable[..., None] = kernels.predict
 
         def answer(block: slice) -> None:
@@ -247,7 +257,7 @@ def _restored_candidates(
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     """The candidates of the nodes: a row for each again, as wide as the longest."""
     n_own = expect_counts(arrays, "n_labels", np.int32, (n_nodes,), most=n_labels).astype(np.int64)
-    check_room("the table of candidates", 9 * n_nodes * int(n_own.max()))
+    check_memory("the table of candidates", 9 * n_nodes * int(n_own.max()))
     filled = np.arange(n_own.max()) < n_own[:, None]
     labels, counts = np.zeros(filled.shape, np.int32), np.zeros(filled.shape, np.float32)
     n = (int(n_own.sum()),)
@@ -261,10 +271,10 @@ def _restored_candidates(
 def stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
     out = {"bias": scorers.bias[:n]}
     if isinstance(scorers, DenseScorers):
-        for_answers(scorers)
+        prediction_scorers(scorers)
         if not resume:
             return {**out, "halves": scorers.halves[:n].view(np.float16), "scale": scorers.scale[:n]}
-        scorers = able_to_learn(scorers)
+        scorers = trainable_scorers(scorers)
         kept = {name: getattr(scorers, name)[:n] for name in ("bias_squares", "weights", "squares")}
         return {**out, **kept}
     if resume:

@@ -13,7 +13,7 @@ from treemax.inputs.rows import Rows
 from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.models.parts import (
     MOST_COUNTED,
-    check_room,
+    check_memory,
     expect,
     expect_counts,
     expect_squares,
@@ -24,7 +24,7 @@ from treemax.models.parts import (
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.model import CandidateModel, restored, stored
 from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Tallies, Way, Workspace
-from treemax.models.scorers import Scorers, for_answers
+from treemax.models.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -116,7 +116,7 @@ class PaperTreeModel(CandidateModel):
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-        routers, regressors = for_answers(self.routers), for_answers(self.regressors)
+        routers, regressors = prediction_scorers(self.routers), prediction_scorers(self.regressors)
         find: Callable[..., None] = kernels.find_nodes
         predict: Callable[..., None] = kernels.predict
         of_paths = self._path_scores(search)
@@ -302,7 +302,7 @@ def _only_answering(
     width = int(n_own.max())
     if width > n_labels:
         raise ValueError("the candidates do not fit the labels")
-    check_room("the table of candidates", 9 * len(n_own) * width)
+    check_memory("the table of candidates", 9 * len(n_own) * width)
     shape = (int(n_own.sum()),)
     labels = expect(arrays, "nodes/labels", np.int32, shape)
     counts = expect_counts(arrays, "nodes/counts", np.int32, shape, least=1)

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
-from treemax.models.calibration import FIRST_LABELS, calibrated
+from treemax.models.calibration import FIRST_LABELS, calibration_from_top_k
 from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Rates
 from treemax.models.recall_tree.model import SHARPNESS, SMALLEST_TABLE, Beam, RecallTreeModel
@@ -206,7 +206,7 @@ def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, 
         return
     model.sharpness = _sharpness(ids[answered], probabilities[answered], labels[answered])
     ids, probabilities = model.top_k(rows, min(model.n_labels, FIRST_LABELS), beam, threads)
-    model.calibration = calibrated(ids, probabilities, targets, model.n_labels, multi_label=False)
+    model.calibration = calibration_from_top_k(ids, probabilities, targets, model.n_labels, multi_label=False)
 
 
 def _sharpness(

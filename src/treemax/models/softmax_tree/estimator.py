@@ -16,8 +16,8 @@ from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows, chosen_rows
 from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.parts import real_number
-from treemax.models.rates import mean_squared_length, tamed
-from treemax.models.sharing import answers, at_rest
+from treemax.models.rates import clip_outliers, mean_squared_length
+from treemax.models.sharing import read_access, snapshot_access
 from treemax.models.softmax_tree import sizes as learning
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
 from treemax.models.softmax_tree.training import (
@@ -238,7 +238,7 @@ class SoftmaxTree(LabelClassifier):
         n_labels = len(index)
         labels = targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
         squared_length, width = mean_squared_length(rows)
-        rows = tamed(rows, squared_length / width)
+        rows = clip_outliers(rows, squared_length / width)
         random = check_random_state(self.random_state)
         states = self._states_to_go_on_from(rows, n_labels)
         alpha = self.alpha_ if states else self._chosen_alpha(rows, labels, n_labels, random)
@@ -362,7 +362,7 @@ class SoftmaxTree(LabelClassifier):
         mean = float(-np.log(own[covered]).mean()) if covered.any() else math.inf
         return Perplexity(math.exp(mean), float(covered.mean()))
 
-    @answers
+    @read_access
     def explain(self, x: Any, n_features: int = 5, tree: int = 0) -> Explanation:
         """The way of one row: at each decision its score, and the features that added most to it."""
         rows = self._rows_to_predict(x if np.ndim(x) != 1 else np.asarray(x).reshape(1, -1))
@@ -392,12 +392,12 @@ class SoftmaxTree(LabelClassifier):
         """How training stood after all nodes of each depth, tree after tree."""
         return [record for state in self.states_ or [] for record in state.history]
 
-    @at_rest
+    @snapshot_access
     def node_labels(self) -> NodeLabels:
         """Which labels stand where in the tree, of several trees in the first; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
-    @at_rest
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
         """What the model is, in figures."""
         model = self.model_

@@ -19,7 +19,7 @@ from treemax.inputs.rows import Rows, SparseRows, ascends
 from treemax.kernels import search as sparse_kernels
 from treemax.models.parts import expect, truth, whole_number
 from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
-from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, for_answers
+from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
 from treemax.models.trained import FromAllProbabilities
@@ -241,7 +241,7 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
             for first in range(0, end - start, SCORERS_AT_ONCE):
                 some = leaf.coef[first : first + SCORERS_AT_ONCE]
                 zeros = np.zeros(len(some), np.float32)
-                small: Any = for_answers(dense_scorers(some, some, zeros, zeros))
+                small: Any = prediction_scorers(dense_scorers(some, some, zeros, zeros))
                 own_rows = slice(start + first, start + first + len(some))
                 halves[own_rows], scale[own_rows] = small.halves, small.scale
         packed = _in_panels(halves, scale, bias, structure.starts)

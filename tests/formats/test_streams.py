@@ -228,7 +228,7 @@ def test_rows_keep_the_labels_that_are_known_at_the_bound(name):
 def test_more_labels_than_the_bound_are_refused_where_all_of_them_are_meant(name):
     X, y = labelled_rows(60, 10)
     model = getattr(treemax, name)(verbose=0, max_labels=4)
-    with pytest.raises(ValueError, match=r"10 labels are more than \w+ may know \(max_labels=4\)"):
+    with pytest.raises(ValueError, match=r"10 labels are more than \w+ allows \(max_labels=4\)"):
         model.fit(X, y)
     with pytest.raises(ValueError, match="5 labels are more than"):
         model.partial_fit(X[:1], [1], classes=[1, 2, 3, 4, 5])

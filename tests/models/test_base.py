@@ -250,7 +250,7 @@ def test_rows_without_labels_are_learned_as_such(lists):
     model.partial_fit(X[:2], [[], []])
     assert model.label_counts_.tolist() == [1, 1] and model.n_examples_ == 4
     model.partial_fit(X[:2], lists)
-    with pytest.raises(ValueError, match="nothing can be learned before the first label"):
+    with pytest.raises(ValueError, match="needs at least one label"):
         OneVsAll().partial_fit(X[:2], [[], []])
     announced = OneVsAll().partial_fit(X[:2], [[], []], classes=[row[0] for row in lists])
     assert announced.label_counts_.tolist() == [0, 0] and announced.predict(X[:2]) == [[], []]

@@ -94,7 +94,7 @@ def test_no_label_behind_the_leading_ones_is_more_probable_than_its_score_says(
     calibration = Calibration(slope, shift, next_share=next_share, sharpness=sharpness)
     is_first = np.broadcast_to(np.arange(12) == 0, scores.shape)
     found = calibration.multiclass_probabilities(scores, scores[:, :LEADING], is_first)[:, LEADING:]
-    lowest = calibration.lowest_behind(scores[:, :LEADING], threshold)
+    lowest = calibration.lowest_score_after_leading(scores[:, :LEADING], threshold)
     assert (scores[:, LEADING:][found >= threshold] >= lowest).all()
 
 

@@ -55,9 +55,7 @@ def test_a_training_that_overflows_leaves_the_model_before():
     model = treemax.LearnedTree(dimension=8, passes=2, verbose=0).fit(X, y)
     before = model.predict_topk(X, 3)
     model.set_params(optimizer="sgd", learning_rate=1000)
-    with pytest.raises(
-        ValueError, match=r"LearnedTree has learned weights that are not finite.*learning rate"
-    ):
+    with pytest.raises(ValueError, match=r"LearnedTree diverged: its weights are not finite.*learning rate"):
         model.fit(X, y)
     np.testing.assert_array_equal(model.predict_topk(X, 3).scores, before.scores)
 
@@ -75,7 +73,8 @@ def test_a_stream_that_overflows_says_so(kind):
     )
     owner.bias[:] = np.nan
     with pytest.raises(
-        ValueError, match=r"not finite numbers, and cannot be used any more\. Go on from the last model"
+        ValueError,
+        match=r"not finite numbers, and cannot be used any more\. Continue from the last saved model",
     ):
         model.partial_fit(X, y)
 

@@ -1,4 +1,4 @@
-"""The classifiers, one file per system, under the names the command line knows."""
+"""The classifiers, one folder per model, and their names on the command line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MODELS: dict[str, type[LabelClassifier]] = {
     "softmax-tree": SoftmaxTree,
     "softmax-forest": SoftmaxForest,
 }
-"""Command-line name -> class. A system listed here appears in the command line, the demo, the benchmarks and
-the battery of tests by itself."""
+"""Command-line name -> class. Models listed here are included in the command line, the demo, the benchmarks and the
+generic tests."""
 
 __all__ = [
     "MODELS",

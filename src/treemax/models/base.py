@@ -1,9 +1,9 @@
-"""What every classifier of the library shares.
+"""Base class of the classifiers.
 
-An estimator is thin: parameters, the labels, and `model_`, the trained thing itself, which knows rows and
-label ids only. This file does everything around that: reading X and y, the label index, the forms of the
-answers, saving. A system adds its own file with a subclass that says how to train (`_train`), how to answer
-(`_top`, `_probabilities`) and which arrays make up its model (`_model_parts`, `_model_from_parts`).
+An estimator has parameters, a label index and `model_`, the trained model, which works on rows and label ids. The
+base class validates X and y, maps labels to ids and back, calibrates probabilities and saves. A subclass implements
+training (`_train`), prediction where `model_` needs more than its standard calls (`_top`, `_probabilities`), and the
+conversion of its model to and from arrays (`_model_parts`, `_model_from_parts`).
 """
 
 from __future__ import annotations
@@ -57,20 +57,18 @@ from treemax.parameters import check_number
 
 Self = TypeVar("Self", bound="LabelClassifier")
 
-OFTEN_WITHOUT_LABELS = (
-    0.05  # the share of training rows without labels from which rows may be answered with none
-)
+OFTEN_WITHOUT_LABELS = 0.05  # above this share of unlabelled training rows, predictions may be empty
 
 
 class TopK(NamedTuple):
-    """The best labels of each row, best first, and their scores; both of shape (rows, k)."""
+    """Best labels of each row, best first, and their scores; both of shape (n_rows, k)."""
 
     labels: NDArray[Any]
     scores: NDArray[np.float32]
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Raised by `fit` after Ctrl-C when what was learned so far is usable: the estimator keeps it."""
+    """Raised by `fit` after Ctrl-C when the partially trained model is usable; the estimator keeps it."""
 
     def __init__(self, model: Any, done: float) -> None:
         super().__init__(f"interrupted after {done:.0%} of the training; what was learned so far is kept")
@@ -79,16 +77,16 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseEstimator):
-    """Base class of all classifiers; see `OneVsAll` for one that is easy to read.
+    """Base class of all classifiers; `OneVsAll` is the simplest subclass.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
     label), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, `calibration_` (from scores to
     probabilities), `threshold_` (of multi-label `predict`), and `model_`.
     """
 
-    ONE_LABEL_ONLY = False  # whether it takes multi-class problems only
+    ONE_LABEL_ONLY = False  # whether multi-label targets are unsupported
     supports_distributed = False  # whether nodes are trained by an executor: on clusters, with checkpoints
-    LARGEST_WEIGHT = LARGEST_WEIGHT  # less where scores are products of weights
+    LARGEST_WEIGHT = LARGEST_WEIGHT  # smaller where scores are products of weights
 
     label_index_: LabelIndex
     label_counts_: NDArray[np.int64]
@@ -96,77 +94,83 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     n_features_in_: int
     multi_label_: bool
     calibration_: Calibration
-    sparse_input_: bool  # the training rows were sparse: a row without entries tells nothing
+    sparse_input_: (
+        bool  # whether the training rows were sparse, so that a row without entries has no features
+    )
     model_: Any
-    _feature_numbers: FeatureNumbers | None = None  # where ids are large and few
-    reading_: dict[str, Any]  # how the command line read the training data, so that it reads other data alike
+    _feature_numbers: FeatureNumbers | None = (
+        None  # renumbering of sparse feature ids, where ids are large and few
+    )
+    reading_: dict[
+        str, Any
+    ]  # reader options of the command line for the training data, reused for other data
 
-    # --- what a system adds -----------------------------------------------------------------------------
+    # --- to be implemented by subclasses ----------------------------------------------------------------
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
-        """Refuse, before anything is changed, what would not fit in memory; `growing` from what there is."""
+        """Raise if the model would not fit in memory; with `growing`, `model_` is enlarged."""
 
     def _check_labels(self, n_labels: int) -> None:
-        """Refuse more labels than the model may know."""
+        """Raise if there are more labels than the model supports."""
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
-        """Train from nothing and return the model; after Ctrl-C raise `TrainingInterrupted` where possible.
+        """Train and return a new model; after Ctrl-C raise `TrainingInterrupted` where possible.
 
-        `index` has the labels. Further arguments of `fit` arrive here by name.
+        `index` has the labels. Additional arguments of `fit` are passed by name.
         """
         raise NotImplementedError
 
     def _search(self) -> Any:
-        """How `model_` is to search for labels, as the parameters say; None where it has one way only."""
+        """Return the search option of `model_` from the parameters; None where it has none."""
         return None
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first.
 
-        A score is between 0 and 1; `calibration_` makes a probability of it. The same for the next three.
+        Scores are between 0 and 1, before calibration, here and in the next three methods.
         """
         return self.model_.top_k(rows, k, self._search(), self._threads())
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        """The score of every label for each row."""
+        """Scores of all labels for each row."""
         return self.model_.probabilities(rows, self._search(), self._threads())
 
     def _above(self, rows: Rows, threshold: float) -> SparseProbabilities:
-        """Row, id and score of all labels with at least this score, by row and id."""
+        """Row, id and score of all labels with at least this score, sorted by row and id."""
         return self.model_.above(rows, threshold, self._search(), self._threads())
 
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The scores of given labels, ids[i] those of row i; 0 where the id is -1."""
+        """Scores of given labels, ids[i] those of row i; 0 where the id is -1."""
         return self.model_.of_labels(rows, ids, self._search(), self._threads())
 
     def _threads(self) -> int:
         return thread_count(getattr(self, "n_jobs", None))
 
     def _calibration_of(self, model: Any) -> Calibration | None:
-        """What makes probabilities of the scores, if the training found that out."""
+        """Return the calibration fitted during training, if any."""
         return getattr(model, "calibration", None)
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
+        """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state."""
         return self.model_.to_parts(resume)
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Any:
-        """The model back from its parts; anything unsound in them is a ValueError."""
+        """Restore the model from its parts; raise ValueError if they are invalid."""
         raise NotImplementedError
 
     def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """The parameters as JSON, and as arrays those that JSON is not made for."""
+        """Return the parameters as a JSON-able dictionary, and as arrays those that are large."""
         given = self.get_params(deep=False)
         return {name: jsonable(name, value) for name, value in given.items()}, {}
 
     @classmethod
     def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
-        """The parameters back from their parts."""
+        """Restore the parameters from their parts."""
         return saved
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures: labels, features, weights and whatever a system adds."""
+        """Return the main properties of the model: labels, features, examples, and those of the subclass."""
         check_is_fitted(self, "model_")
         self._check_when_used()
         facts = {
@@ -181,7 +185,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     # --- learning ---------------------------------------------------------------------------------------
 
     def fit(self: Self, X: Any, y: Any) -> Self:
-        """Train from nothing; a model trained before is replaced only when the new one is ready.
+        """Train a new model; an earlier one is replaced only when training succeeds.
 
         X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
         a list of label lists or an indicator matrix (multi-label).
@@ -189,7 +193,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         return self._fit(X, y)
 
     def _fit(self: Self, X: Any, y: Any, **options: Any) -> Self:
-        """`fit` with whatever else a system takes, which is handed to its `_train`."""
+        """Implement `fit`; `options` are passed to `_train`."""
         self._check_when_used()
         rows, labels = self._read(X, y)
         check_scale(rows)
@@ -200,7 +204,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         self._check_labels(len(index))
         self._check_size(rows.shape[1], len(index))
         targets = target_ids(labels, ids)
-        self._check_place()
+        self._check_distributed()
         with self._training() as trainee:
             try:
                 with checkpoint_training(self, targets):
@@ -213,10 +217,12 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @contextmanager
     def _training(self: Self) -> Iterator[Self]:
-        """A twin to train. What it learned is taken over at once when it is ready, or when Ctrl-C leaves something to
-        keep; other threads see the model from before until then."""
+        """Context manager: a copy to train, whose attributes replace those of `self` atomically at the end.
+
+        After an error they are discarded, except after `TrainingInterrupted`. Other threads see the old model until then.
+        """
         trainee = self._snapshot()
-        trainee._check_when_used()  # another thread may have set them
+        trainee._check_when_used()  # another thread may have set parameters
         before = dict(trainee.__dict__)
         try:
             yield trainee
@@ -225,15 +231,15 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             raise
         self._update_from(trainee, before)
 
-    def _check_place(self) -> None:
-        """Refuse a cluster and checkpoints where they would be of no use."""
+    def _check_distributed(self) -> None:
+        """Raise inside `cluster` and `checkpoint` if the model does not support them."""
         if self.supports_distributed or not (cluster_in_use() or checkpoints_enabled()):
             return
-        asked, may = (
+        context, unsupported = (
             ("cluster", "train on a cluster") if cluster_in_use() else ("checkpoint", "keep checkpoints")
         )
         raise ValueError(
-            f"{type(self).__name__} cannot {may}: fit it outside treemax.{asked}, or use one of "
+            f"{type(self).__name__} cannot {unsupported}: fit it outside treemax.{context}, or use one of "
             f"{_models(lambda kind: kind.supports_distributed)}."
         )
 
@@ -256,7 +262,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     def _set_fitted(
         self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any
     ) -> None:
-        """Take over what was learned, all at once."""
+        """Set the learned attributes."""
         check_learned(model, type(self).__name__, self.LARGEST_WEIGHT)
         if isinstance(rows, SparseRows):
             self.__dict__.pop("feature_names_in_", None)
@@ -271,9 +277,9 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         self.multi_label_ = labels.multi_label
         self.sparse_input_ = isinstance(rows, SparseRows)
         self._label_form = labels.form
-        found = self._calibration_of(model) or Calibration()
+        calibration = self._calibration_of(model) or Calibration()
         often_without = (labels.counts == 0).mean() > OFTEN_WITHOUT_LABELS
-        self.calibration_ = found._replace(one_at_least=found.one_at_least and not often_without)
+        self.calibration_ = calibration._replace(one_at_least=calibration.one_at_least and not often_without)
         self._threshold_was_set = False
         self.model_ = model
         self.reading_ = {}
@@ -286,7 +292,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         return self._known_classes()
 
     def _known_classes(self) -> NDArray[Any]:
-        """The labels of the index, which are put together once."""
+        """Return the labels of the index, cached."""
         index = self.label_index_
         of_index, known = self.__dict__.get("_classes", (None, ()))
         if of_index is not index or len(known) != len(index):
@@ -294,13 +300,13 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             self.__dict__["_classes"] = index, known
         return known
 
-    # --- answering --------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------------
 
     @read_access_by_rows
     def predict_topk(self, X: Any, k: int = 5) -> TopK:
-        """The k most probable labels of each row, best first, with their probabilities.
+        """Predict the k most probable labels of each row, best first, with their probabilities.
 
-        When the model knows fewer than k labels, as many as there are.
+        If the model has fewer than k labels, all of them.
         """
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be a positive integer, got {k!r}.")
@@ -309,12 +315,12 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @read_access_by_rows
     def predict(self, X: Any) -> Any:
-        """The most probable label of each row; for a multi-label model, all labels of probability `threshold_` or more.
+        """Predict the most probable label of each row; of a multi-label model, all labels with at least `threshold_`.
 
-        `fit` chooses `threshold_` on rows held out, for the largest micro-averaged F1; set it to another value as you
-        like. A row where no label reaches it gets its most probable label, unless that costs more than 0.03 of the F1 or more than one training row in twenty
-        had no label. A
-        multi-label model answers in the form of the `y` it was trained with: label lists or an indicator matrix.
+        `fit` chooses `threshold_` on held-out rows to maximise micro-averaged F1; it may be set. A row where no label
+        reaches it gets its most probable label, unless that lowers F1 by more than 0.03 or more than one training row
+        in twenty has no label. A multi-label model returns the form of the `y` it was trained with: label lists or an
+        indicator matrix.
         """
         rows = self._rows_to_predict(X)
         if not self.multi_label_:
@@ -327,7 +333,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @property
     def threshold_(self) -> float:
-        """The probability from which a multi-label `predict` answers with a label."""
+        """The probability from which a multi-label `predict` returns a label."""
         if "calibration_" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__} has no threshold_ before it is fitted")
         return self.calibration_.threshold
@@ -343,10 +349,10 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @read_access_by_rows
     def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
-        """All labels of each row whose probability is at least `threshold`, however many they are.
+        """Predict all labels of each row whose probability is at least `threshold`.
 
-        In the form of the `y` of the training: label lists (also for a multi-class model) or an indicator
-        matrix. With `scores`, a list for each row of pairs (label, probability), best first.
+        Returns the form of the `y` of training: label lists (also for a multi-class model) or an indicator
+        matrix. With `scores`, a list of pairs (label, probability) for each row, best first.
         """
         check_number("threshold", threshold, least=0, most=1)
         rows = self._rows_to_predict(X)
@@ -360,9 +366,9 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @read_access
     def predict_proba_of(self, X: Any, labels: Any) -> NDArray[np.float32]:
-        """The probabilities of given labels, of shape (rows, labels): no others are looked at where a model can.
+        """Predict the probabilities of given labels, of shape (n_rows, n_labels), without computing all others.
 
-        `labels` is a list of labels for all rows, or a table with a row of labels for each row of X, such as
+        `labels` is a list of labels for all rows, or a 2-d array with a row of labels for each row of X, such as
         the labels of `predict_topk` (where None stands for no label, with probability 0).
         """
         rows = self._rows_to_predict(X)
@@ -381,10 +387,10 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @read_access
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """The probability of every label, in the order of `classes_`; of a multi-class model they sum to one.
+        """Predict the probability of every label, in the order of `classes_`; of a multi-class model they sum to one.
 
-        The other answers leave room for labels that the training never saw. Dense: refused when it would not fit in
-        memory; `predict_topk` is the natural call with many labels.
+        The other methods reserve probability for labels unseen in training. The result is dense: if it would not fit in
+        memory an error is raised. Prefer `predict_topk` with many labels.
         """
         rows = self._rows_to_predict(X)
         n_labels = len(self.label_index_)
@@ -409,7 +415,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         return answer
 
     def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The ids of the k most probable labels, and their probabilities."""
+        """Ids and probabilities of the k most probable labels."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             ids, scores = self._top(rows, k)
             probabilities = self.calibration_.probabilities(scores)
@@ -428,7 +434,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     def _calibrated_above(
         self, rows: Rows, threshold: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Row, id and probability of all labels with at least this probability, by row and id."""
+        """Row, id and probability of all labels with at least this probability, sorted by row and id."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             row_of, ids, scores = self._above(rows, self.calibration_.lowest_score(threshold))
             probabilities = self.calibration_.probabilities(scores)
@@ -446,11 +452,11 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     def _multiclass_above(
         self, rows: Rows, threshold: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Row, id and probability of labels of a multi-class model, among them all of at least this probability."""
+        """Row, id and probability of a superset of the labels with at least this probability, for a multi-class model."""
         first, leading = self._leading(rows)
         n_leading = first.shape[1]
         row_of, ids, scores = np.repeat(np.arange(len(rows)), n_leading), first.ravel(), leading.ravel()
-        lowest = self.calibration_.lowest_behind(leading, threshold)
+        lowest = self.calibration_.lowest_score_after_leading(leading, threshold)
         if lowest <= 1.0:
             more_rows, more_ids, more_scores = self._above(rows, lowest)
             new = (more_ids[:, None] != first[more_rows]).all(axis=1)
@@ -466,13 +472,13 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         return row_of, ids, found[:, 0]
 
     def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids and scores of the best labels: as many as a multi-class calibration needs, or k if that is more."""
+        """Ids and scores of the best labels: k, and at least as many as the multi-class calibration needs."""
         return self._top(rows, min(max(k, LEADING), len(self.label_index_)))
 
     def _with_one_at_least(
         self, rows: Rows, row_of: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row and id of labels found, and of the best label of every row without any."""
+        """Add the best label of every row without labels to rows and ids."""
         empty = np.flatnonzero(np.bincount(row_of, minlength=len(rows)) == 0)
         if len(empty) == 0:
             return row_of, ids
@@ -481,21 +487,21 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         return np.insert(row_of, place, empty), np.insert(ids, place, first)
 
     def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
-        """The rows without any feature of the training, if there are any; in dense data a zero is a value as any."""
+        """Rows without any feature seen in training, or None; only in sparse data, since a dense zero is a value."""
         return without_known_features(rows, self.n_features_in_) if self.sparse_input_ else None
 
     def _frequencies(self, n_labels: int) -> NDArray[np.float32]:
-        """How frequent the first labels are; another thread may be about to count more or fewer of them."""
+        """Relative frequencies of the first labels; `label_counts_` may differ in length while another thread learns."""
         counts = np.zeros(n_labels, dtype=np.int64)
         counts[: len(self.label_counts_)] = self.label_counts_[:n_labels]
         return label_frequencies(counts, self.n_examples_, self.multi_label_)
 
     def score(self, X: Any, y: Any) -> float:
-        """The share of rows whose best label is right (precision at 1; accuracy for multi-class)."""
+        """Return the precision at 1 (accuracy for multi-class)."""
         return float(precision_at_k(y, self.predict_topk(X, 1).labels, 1))
 
     def _rows_to_predict(self, X: Any) -> Rows:
-        if "model_" not in self.__dict__:  # asking scikit-learn takes as long as a small search
+        if "model_" not in self.__dict__:  # check_is_fitted takes as long as a small search
             check_is_fitted(self, "model_")
         self._check_when_used()
         rows = as_rows(X)
@@ -505,8 +511,10 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         return rows
 
     def _check_width(self, X: Any, rows: Rows) -> None:
-        """Dense rows must have the columns of the training. In sparse rows a column is the id of a feature:
-        one never seen simply has no weight, as files and streams need it."""
+        """Raise if dense rows do not have the columns of training.
+
+        Columns of sparse rows are feature ids; unseen ones have no weight, as files and streams need it.
+        """
         if isinstance(rows, SparseRows):
             return
         if type(X) in (np.ndarray, list) and not hasattr(self, "feature_names_in_"):
@@ -538,18 +546,18 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     # --- saving -----------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, resume: bool = False) -> None:
-        """Write the model to one `.treemax` file, without pickle; `treemax.load` gives it back.
+        """Save the model to one `.treemax` file, without pickle; `treemax.load` restores it.
 
-        With `resume` the file also holds what learning needs to continue as if it had never stopped.
+        With `resume` the file includes the optimiser state, to continue training as if it had not been interrupted.
         """
         check_is_fitted(self, "model_")
         modelfile.save(self, path, resume=resume)
 
     @snapshot_access
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """This estimator as a JSON-able header and named arrays."""
+        """Return the estimator as a JSON-able header and named arrays."""
         check_is_fitted(self, "model_")
-        self._check_when_used()  # a file with wrong parameters could not be loaded
+        self._check_when_used()  # a file with invalid parameters could not be loaded
         header, arrays = self._model_parts(resume)
         parameters, parameter_arrays = self._parameter_parts()
         index_dtype = self.label_index_.dtype
@@ -577,7 +585,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @classmethod
     def from_parts(cls: type[Self], header: dict[str, Any], arrays: modelfile.Arrays) -> Self:
-        """The estimator back from its parts."""
+        """Restore the estimator from its parts."""
         parameters = modelfile.part("parameters", arrays)
         estimator = cls(**cls._parameters_from_parts(header["parameters"], parameters))
         estimator._check_when_used()
@@ -634,7 +642,7 @@ def _models(condition: Callable[[Any], bool]) -> str:
 
 
 def _sorted_index(labels: RaggedLabels) -> tuple[LabelIndex, NDArray[np.int64]]:
-    """The index of a model trained from nothing (labels in order, as scikit-learn has it), and the labels' ids."""
+    """Return the label index of a new model (labels sorted, as in scikit-learn), and the ids of the labels."""
     values = labels.values
     if labels.is_indicator:
         names, ids = np.arange(labels.n_columns), values
@@ -650,11 +658,11 @@ def _sorted_index(labels: RaggedLabels) -> tuple[LabelIndex, NDArray[np.int64]]:
 
 
 def jsonable(name: str, value: Any) -> Any:
-    """A parameter for the header of a model file, or a ValueError that names it."""
+    """Return a parameter for the header of a model file; raise ValueError if it cannot be stored."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.random.RandomState):
-        return None  # its place in the sequence cannot be kept; a loaded model draws anew
+        return None  # its state is not stored; a loaded model draws a new sequence
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(

@@ -1,7 +1,7 @@
-"""From a model's scores to honest probabilities, and to the labels that a multi-label model answers.
+"""Calibration of scores to probabilities, and the threshold of multi-label predictions.
 
-Both are learned from rows that the model had not seen when it scored them. The map from score to probability is
-increasing, so the ranking of the labels stays as it is.
+Both are fitted on held-out rows. The map from score to probability is increasing, so that the ranking of the labels
+does not change.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import Targets
 from treemax.kernels import calibration as kernels
 
-PRIOR = 0.5  # weight of "the scores are right already", in nats: it matters while rows are few
-PRIOR_ROWS = 30  # the same for the threshold, in rows
-LEAST_SLOPE, MOST_SLOPE, MOST_SHIFT = 0.05, 1e3, 700.0  # a larger shift has no exponential
-F1_OF_AN_ANSWER = 0.03  # the F1 that may be lost so that every row gets a label
-MOST_SCORE = 1.0 - 1e-6  # no score is surer than that
-CUT_ROWS = 0.1  # the share of the rows whose labels above the threshold may be more than were ranked
-FIRST_LABELS = 5  # of a row, on which probabilities are fitted
+PRIOR = 0.5  # strength of the prior on the identity map, in nats
+PRIOR_ROWS = 30  # strength of the prior on the threshold, in rows
+MIN_SLOPE, MAX_SLOPE, MAX_SHIFT = 0.05, 1e3, 700.0  # the exponential of a larger shift overflows
+MAX_F1_LOSS = 0.03  # that is accepted so that every row gets a label
+MAX_SCORE = 1.0 - 1e-6  # scores are clipped to this
+MAX_TRUNCATED = 0.1  # share of rows that may have more labels above the threshold than were ranked
+FIRST_LABELS = 5  # labels of a row on which probabilities are fitted
 LEADING = FIRST_LABELS + 1  # labels of a row whose scores `multiclass_probabilities` needs
-SHARPNESS = np.geomspace(0.25, 4.0, 33)  # among which that of the labels after the first is looked for
-LEAST_LABELS, MOST_LABELS = 20, 200  # of a row, among which a threshold is looked for
+SHARPNESS = np.geomspace(0.25, 4.0, 33)  # grid of `sharpness`
+MIN_RANKED, MAX_RANKED = 20, 200  # labels of a row on which a threshold is chosen
 HALF = 0.5
 
 
 class Calibration(NamedTuple):
     """Probability = sigmoid(slope * logit(score) + shift), and the threshold of multi-label `predict`.
 
-    With several labels a row, that is the probability of every label. With one, it is that of the best label; see
-    `multiclass_probabilities` for the others.
+    In multi-label problems this is the probability of every label; in multi-class problems that of the best label,
+    see `multiclass_probabilities` for the others.
     """
 
     slope: float = 1.0
@@ -39,30 +39,30 @@ class Calibration(NamedTuple):
     threshold: float = HALF
     one_at_least: bool = True  # a row where no label reaches the threshold gets its best label
     next_share: float = (
-        0.0  # how often one of the labels ranked 2 to 5 is right where the first is not; 0: not known
+        0.0  # probability that a label ranked 2 to 5 is right if the first is wrong; 0: not fitted
     )
-    sharpness: float = 1.0  # exponent of the scores by which these labels divide that among them
+    sharpness: float = 1.0  # these labels share it in proportion to their scores to this power
 
     @property
     def changes_scores(self) -> bool:
         return self.slope != 1.0 or self.shift != 0.0 or self.next_share > 0.0
 
     def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The probabilities that scores between 0 and 1 stand for."""
+        """Convert scores between 0 and 1 to probabilities."""
         if not self.changes_scores:
             return scores
         with np.errstate(divide="ignore", over="ignore"):
-            odds_against = 1.0 / np.minimum(scores.astype(np.float64), MOST_SCORE) - 1.0
+            odds_against = 1.0 / np.minimum(scores.astype(np.float64), MAX_SCORE) - 1.0
             return (1.0 / (1.0 + np.exp(-self.shift) * odds_against**self.slope)).astype(np.float32)
 
     def multiclass_probabilities(
         self, scores: NDArray[np.float32], leading: NDArray[np.float32], is_first: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """The probabilities of labels of which a row has one.
+        """Convert the scores of a multi-class model to probabilities.
 
-        `leading` are the scores of the best labels of every row, best first, `LEADING` of them or all, and `is_first`
-        says which score is that of the best. The ranking stays, and no sum is above one: what is missing is for labels
-        that the training never saw.
+        `leading` are the scores of the `LEADING` best labels of every row, or of all, best first; `is_first` marks the
+        score of the best label. The ranking does not change, and sums are at most one: the remainder is the probability
+        of labels unseen in training.
         """
         if not self.changes_scores:
             return scores
@@ -71,17 +71,17 @@ class Calibration(NamedTuple):
             given = np.clip(leading[:, 0], 1e-6, 1.0 - 1e-6)
             factor = np.minimum(np.where(best < given, best / given, (1.0 - best) / (1.0 - given)), 1.0)
             return np.where(is_first, best[:, None], scores * factor[:, None]).astype(np.float32)
-        answer = np.empty(scores.shape, dtype=np.float32)
+        out = np.empty(scores.shape, dtype=np.float32)
         dense = np.ascontiguousarray
         kernels.multiclass_probabilities(
-            dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, answer,
+            dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, out,
         )  # fmt: skip
-        return answer
+        return out
 
-    def lowest_behind(self, leading: NDArray[np.float32], probability: float) -> float:
-        """A score that every label behind the leading ones has that has this probability; 2 where none can have it."""
+    def lowest_score_after_leading(self, leading: NDArray[np.float32], probability: float) -> float:
+        """Return a lower bound of the scores of labels after the leading ones with this probability; 2 if none has it."""
         if self.next_share == 0:
-            return probability  # but for the first, no label gains
+            return probability  # only the probability of the first label can exceed its score
         leading = np.ascontiguousarray(leading)
         best = self.probabilities(leading[:, 0])
         gains, highest = kernels.highest_behind(leading, best, FIRST_LABELS, self.next_share, self.sharpness)
@@ -89,12 +89,12 @@ class Calibration(NamedTuple):
         return probability / max(1.0, float(gains.max())) * (1 - 1e-5) if len(gains) else 2.0
 
     def lowest_score(self, probability: float) -> float:
-        """A score below all that this probability, rounded to single precision, may come from."""
+        """Return a lower bound of the scores of this probability, which is rounded to single precision."""
         below = float(np.nextafter(np.float32(probability), np.float32(0.0)))
-        return self.score(min(below, MOST_SCORE)) * (1 - 1e-5) if self.changes_scores else probability
+        return self.score(min(below, MAX_SCORE)) * (1 - 1e-5) if self.changes_scores else probability
 
     def score(self, probability: float) -> float:
-        """The score that a probability comes from."""
+        """Return the score of a probability, the inverse of `probabilities`."""
         if not self.changes_scores or not 0.0 < probability < 1.0:
             return probability
         logit = (np.log(probability / (1.0 - probability)) - self.shift) / self.slope
@@ -102,7 +102,7 @@ class Calibration(NamedTuple):
 
     @classmethod
     def checked(cls, numbers: Any) -> Calibration:
-        """A calibration of a file, once it is sound."""
+        """Validate a calibration from a model file."""
         kinds = [type(number) for number in numbers] if isinstance(numbers, list) else []
         if (
             kinds[3:4] != [bool]
@@ -110,28 +110,29 @@ class Calibration(NamedTuple):
             or any(kind not in (int, float) for kind in kinds[:3] + kinds[4:])
         ):
             raise ValueError(f"the calibration {numbers!r} is not five numbers and a truth value")
-        found = cls._make([*map(float, numbers[:3]), numbers[3], *map(float, numbers[4:])])
-        sound = LEAST_SLOPE <= found.slope <= MOST_SLOPE and abs(found.shift) <= MOST_SHIFT
-        sound = sound and 0 <= found.threshold <= 1
-        if not (sound and 0 <= found.next_share <= 1 and SHARPNESS[0] <= found.sharpness <= SHARPNESS[-1]):
-            raise ValueError(f"the calibration {numbers} is not sound")
-        return found
+        result = cls._make([*map(float, numbers[:3]), numbers[3], *map(float, numbers[4:])])
+        valid = MIN_SLOPE <= result.slope <= MAX_SLOPE and abs(result.shift) <= MAX_SHIFT
+        valid = valid and 0 <= result.threshold <= 1
+        if not (valid and 0 <= result.next_share <= 1 and SHARPNESS[0] <= result.sharpness <= SHARPNESS[-1]):
+            raise ValueError(f"the calibration {numbers} is not valid")
+        return result
 
 
 def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.float32]:
-    """The k largest scores of every row, in falling order."""
+    """Return the k largest scores of every row, in descending order."""
     k = min(k, scores.shape[1])
     return -np.sort(-np.partition(scores, -k, axis=1)[:, -k:], axis=1)
 
 
 def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Calibration:
-    """The map that fits rows held out: the scores of their best labels, best first, and which of them are right.
+    """Fit slope and shift by logistic regression on the logit of the score (Platt, 1999).
 
-    Logistic regression on the logit of the score (Platt, 1999). First answers weigh as much as all others together.
+    `ranked` are the scores of the best labels of held-out rows, best first, and `hits` says which are right. The first
+    labels have the same total weight as all others.
     """
     if len(ranked) == 0:
         return Calibration()
-    scores = np.clip(ranked.astype(np.float64), 1e-6, MOST_SCORE)
+    scores = np.clip(ranked.astype(np.float64), 1e-6, MAX_SCORE)
     logit, right = np.log(scores / (1.0 - scores)), hits.astype(np.float64)
     weight = np.full(ranked.shape, HALF / max(1, ranked.shape[1] - 1))
     weight[:, 0] = HALF if ranked.shape[1] > 1 else 1.0
@@ -139,11 +140,11 @@ def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Cal
     slope, shift, _ = logistic_curve(
         logit.ravel(), (weight * right).ravel(), (weight * (1.0 - right)).ravel(), PRIOR
     )
-    return Calibration(max(slope, LEAST_SLOPE), shift)
+    return Calibration(max(slope, MIN_SLOPE), shift)
 
 
 def fit_next(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> tuple[float, float]:
-    """`next_share` and `sharpness`, from the scores of the best labels of rows held out, best first, and which is right."""
+    """Fit `next_share` and `sharpness` to the scores of the best labels of held-out rows, best first, and their hits."""
     scores, right = ranked[:, 1:].astype(np.float64), hits[:, 1:]
     among_next = (
         right.any(axis=1) & (scores[:, 0] > 0) if scores.shape[1] else np.zeros(len(ranked), dtype=bool)
@@ -152,19 +153,19 @@ def fit_next(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> tuple[floa
     if scores.shape[1] == 0 or n_wrong == 0:
         return 0.0, 1.0
     scores, right = scores[among_next] / scores[among_next, :1], right[among_next]
-    misfit = [
+    losses = [
         PRIOR * np.log(power) ** 2 + np.log((scores**power).sum(axis=1)).sum() - power * np.log(np.maximum(scores[right], 1e-30)).sum()
         for power in SHARPNESS
     ]  # fmt: skip
-    return float((len(scores) + PRIOR) / (n_wrong + 2 * PRIOR)), float(SHARPNESS[np.argmin(misfit)])
+    return float((len(scores) + PRIOR) / (n_wrong + 2 * PRIOR)), float(SHARPNESS[np.argmin(losses)])
 
 
 def logistic_curve(
     x: NDArray[np.float64], right: NDArray[np.float64], wrong: NDArray[np.float64], prior: float
 ) -> tuple[float, float, float]:
-    """Slope and shift of the logistic curve that fits weights of right and wrong answers at x, and its loss.
+    """Fit a logistic curve to weights of right and wrong predictions at x by damped Newton steps.
 
-    By damped Newton steps. `prior` is the weight of a slope of 1 and a shift of 0.
+    Returns slope, shift and loss. `prior` is the strength of the prior on a slope of 1 and a shift of 0.
     """
     start = np.array([1.0, 0.0])
     found = np.array([0.0, np.log((right.sum() + 1e-9) / (wrong.sum() + 1e-9))])
@@ -196,17 +197,18 @@ def logistic_curve(
 def best_threshold(
     ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int
 ) -> tuple[float, bool]:
-    """The threshold of the largest micro-averaged F1 on rows held out, and whether every row gets one label at least.
+    """Choose the threshold that maximises micro-averaged F1 on held-out rows, and whether every row gets a label.
 
-    `ranked` are the probabilities of their best labels of `n_known`, best first, `hits` says which are right, and `n_labels`
-    how many labels each row has. Where rows are few, the threshold leans towards half of the F1, which is the best of
-    exact probabilities (Lipton et al., 2014). It is never so low that most of the labels above it were not ranked.
+    `ranked` are the probabilities of the best of `n_known` labels, best first, `hits` says which are right, and
+    `n_labels` is the number of labels of each row. With few rows, the threshold is shrunk towards half of the F1, the
+    optimum for exact probabilities (Lipton et al., 2014). It has a lower bound, so that most labels above it are among
+    those ranked.
     """
     if len(ranked) == 0 or n_labels.sum() == 0:
         return HALF, bool(n_labels.all())
-    lowest = 0.0 if ranked.shape[1] >= n_known else float(np.quantile(ranked[:, -1], 1 - CUT_ROWS))
+    lowest = 0.0 if ranked.shape[1] >= n_known else float(np.quantile(ranked[:, -1], 1 - MAX_TRUNCATED))
     choices = {one_at_least: _best_f1(ranked, hits, n_labels, one_at_least) for one_at_least in (True, False)}
-    one_at_least = choices[True][0] >= choices[False][0] - F1_OF_AN_ANSWER
+    one_at_least = choices[True][0] >= choices[False][0] - MAX_F1_LOSS
     f1, threshold = choices[one_at_least]
     share = PRIOR_ROWS / (PRIOR_ROWS + len(n_labels))
     return max((1 - share) * threshold + share * f1 / 2, lowest), one_at_least
@@ -215,7 +217,7 @@ def best_threshold(
 def _best_f1(
     ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], one_at_least: bool
 ) -> tuple[float, float]:
-    """The largest F1, and its threshold; the best label of a row counts whatever the threshold if one is always given."""
+    """Return the largest F1 and its threshold; with `one_at_least` the best label of a row is always predicted."""
     first_free = int(one_at_least)
     n_fixed, right_fixed = first_free * len(ranked), int(hits[:, :first_free].sum())
     free, right_free = ranked[:, first_free:].ravel(), hits[:, first_free:].ravel()
@@ -230,7 +232,7 @@ def _best_f1(
 def calibration_from_top_k(
     ids: NDArray[np.int64], scores: NDArray[np.float32], targets: Targets, n_labels: int, multi_label: bool
 ) -> Calibration:
-    """The calibration from held-out rows: ids and scores of their best labels (see `labels_to_rank`), and their labels."""
+    """Fit a calibration to held-out rows: ids and scores of their best labels (see `labels_to_rank`), and their targets."""
     rows = np.arange(len(ids))
     truth = (
         np.repeat(rows, np.diff(targets.indptr)) * n_labels
@@ -243,22 +245,22 @@ def calibration_from_top_k(
 def calibration_from_hits(
     scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int, multi_label: bool
 ) -> Calibration:  # fmt: skip
-    """The same, from scores, which of the labels are right, and how many labels each row has; `n_known` are known."""
-    if n_known < 2:  # there is nothing to be unsure of
+    """Fit a calibration to scores, hits and the number of labels of each row; the model has `n_known` labels."""
+    if n_known < 2:  # every prediction is certain
         return Calibration()
     scores_first, hits_first = scores[:, :FIRST_LABELS], hits[:, :FIRST_LABELS]
     if not multi_label:
         next_share, sharpness = fit_next(scores_first, hits_first)
-        found = fit_calibration(scores[:, :1], hits[:, :1])
-        return found._replace(next_share=next_share, sharpness=sharpness)
-    found = fit_calibration(scores_first, hits_first)
-    threshold, one_at_least = best_threshold(found.probabilities(scores), hits, n_labels, n_known)
-    return found._replace(threshold=threshold, one_at_least=one_at_least)
+        calibration = fit_calibration(scores[:, :1], hits[:, :1])
+        return calibration._replace(next_share=next_share, sharpness=sharpness)
+    calibration = fit_calibration(scores_first, hits_first)
+    threshold, one_at_least = best_threshold(calibration.probabilities(scores), hits, n_labels, n_known)
+    return calibration._replace(threshold=threshold, one_at_least=one_at_least)
 
 
 def labels_to_rank(targets: Targets, n_labels: int, multi_label: bool) -> int:
-    """How many labels of a row have to be found for `calibration_from_top_k`: with several a row, four times as many as rows have."""
+    """Return the k for `calibration_from_top_k`: in multi-label problems about four times the mean labels of a row."""
     if not multi_label:
         return min(n_labels, FIRST_LABELS)
     mean = len(targets.ids) / max(1, len(targets))
-    return int(min(n_labels, max(LEAST_LABELS, np.ceil(4 * mean)), MOST_LABELS))
+    return int(min(n_labels, max(MIN_RANKED, np.ceil(4 * mean)), MAX_RANKED))

@@ -1,4 +1,4 @@
-"""Whether what was learned can be used: neither NaN nor infinity anywhere, and no weight that makes such of a score."""
+"""Check that trained weights are finite, and small enough that scores are finite."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import read_only
 from treemax.kernels.validation import largest_magnitude
 
-LARGEST_WEIGHT = 1e18  # times the largest value of a feature, and added up over many, still a float32
-_SUMS = ("squares", "chunks", "cells")  # arrays with AdaGrad's sums, which may be as large as they like
+LARGEST_WEIGHT = 1e18  # sums of its products with the largest feature values fit in a float32
+_SUMS = ("squares", "chunks", "cells")  # arrays with AdaGrad's sums, which are not limited
 
 
 def check_learned(model: Any, name: str, largest: float = LARGEST_WEIGHT) -> None:
-    """Refuse a model whose weights have overflowed, or soon will, before it takes the place of another."""
+    """Raise ValueError if weights of a model are not finite, or so large that scores may overflow."""
     for part, array in arrays_of(model):
         limit = np.inf if any(word in part for word in _SUMS) else largest
         if not _largest(array) < limit:
             raise ValueError(
-                f"{name} has learned weights that are not finite numbers, or too large, so nothing was kept of this training. "
-                "Lower the learning rate, and bring the features to values of about one."
+                f"{name} diverged: its weights are not finite numbers, or too large, so this training was discarded. "
+                "Lower the learning rate, and scale the features to about one."
             )
 
 
 def _largest(array: NDArray[Any]) -> float:
-    """The largest absolute value of an array of floats, infinite or NaN if one is; of float32, at the speed of the memory."""
+    """Return the largest absolute value of an array of floats; infinity or NaN if it has one."""
     if array.dtype == np.float32 and array.flags.c_contiguous:
         return float(largest_magnitude(read_only(array)))
     return float(np.abs(array).max(initial=0.0)) if array.dtype.kind == "f" else 0.0
 
 
 def arrays_of(thing: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """All arrays of a model, which is made of data classes, tuples and lists, and what they are called."""
+    """Yield the name and value of every array of a model made of data classes, tuples and lists."""
     if isinstance(thing, np.ndarray):
         yield name, thing
     elif isinstance(thing, tuple | list):

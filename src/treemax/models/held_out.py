@@ -1,4 +1,4 @@
-"""Passes over the rows in which some rows are learned late, so that they can judge the model before."""
+"""Training schedules in which some rows are held out for calibration until the last passes."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-LEAST_HELD_OUT, MOST_HELD_OUT = 5, 2000  # rows
-PASSES_WITH_ALL = 0.2  # the share of the passes that include the rows held out before
+MIN_HELD_OUT, MAX_HELD_OUT = 5, 2000  # rows
+PASSES_WITH_ALL = 0.2  # share of the passes that include the held-out rows
 
 
 def held_out_rows(n_rows: int, share: float, random_state: Any) -> NDArray[np.uint32]:
-    """Rows to calibrate with, drawn at random: this share, 2,000 at most; none where they would be fewer than five.
+    """Sample rows for calibration: this share, at most 2,000; none if that would be fewer than five.
 
-    Rows that are the only one of their label are among them: such labels turn up in new data too.
+    The only row of a label may be held out, since new data have unseen labels too.
     """
-    n = min(int(share * n_rows), MOST_HELD_OUT)
-    if n < LEAST_HELD_OUT:
+    n = min(int(share * n_rows), MAX_HELD_OUT)
+    if n < MIN_HELD_OUT:
         return np.zeros(0, np.uint32)
     return np.sort(check_random_state(random_state).permutation(n_rows)[:n]).astype(np.uint32)
 
 
 class Part(NamedTuple):
-    """Some passes: an order of the rows for each; `calibrates` says that held-out rows are judged before them."""
+    """Some passes: an order of the rows for each; with `calibrates`, the model is calibrated before them."""
 
     orders: Iterator[NDArray[np.uint32]]
     calibrates: bool
 
 
 class Schedule(NamedTuple):
-    """Passes over the rows. Those held out are left alone at first, then judged, and learned in the last passes."""
+    """Passes over the rows: first without the held-out rows, then, after calibration on them, with them."""
 
     held: NDArray[np.uint32]
     parts: list[Part]
-    planned: int  # rows in all
+    planned: int  # rows of all passes
 
     @classmethod
     def of(cls, n_rows: int, passes: int, share: float, random_state: Any) -> Schedule:
-        """The schedule of so many passes with this share of the rows held out."""
+        """Return the schedule of this number of passes with a share of the rows held out."""
         random = check_random_state(random_state)
         held = held_out_rows(n_rows, share, random)
         everything = np.arange(n_rows, dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""What estimators share that search a tree over the labels, which may be a hierarchy of the user's own."""
+"""Base class of estimators whose parameter `tree` may be a hierarchy of labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treemax.trees import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy
 
 
 class WithHierarchy(LabelClassifier):
-    """Saves the parameter `tree` as arrays where it is a hierarchy."""
+    """Classifier that saves the parameter `tree` as arrays if it is a hierarchy."""
 
     tree: Any
 
@@ -25,7 +25,7 @@ class WithHierarchy(LabelClassifier):
 
 
 def parameter_parts(estimator: BaseEstimator) -> tuple[dict[str, Any], modelfile.Arrays]:
-    """Parameters as JSON, and as arrays the parameter `tree` where it is a hierarchy."""
+    """Return the parameters as a JSON-able dictionary, and `tree` as arrays if it is a hierarchy."""
     given, arrays = estimator.get_params(deep=False), {}
     if given["tree"] is not None and is_hierarchy(given["tree"]):
         arrays = modelfile.prefixed("tree", hierarchy_arrays(given["tree"]))
@@ -34,6 +34,6 @@ def parameter_parts(estimator: BaseEstimator) -> tuple[dict[str, Any], modelfile
 
 
 def parameters_from_parts(saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
-    """The parameters back from their parts."""
+    """Restore the parameters from their parts."""
     hierarchy = modelfile.part("tree", arrays)
     return {**saved, "tree": hierarchy_from_arrays(hierarchy)} if hierarchy else saved

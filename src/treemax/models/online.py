@@ -1,4 +1,4 @@
-"""What the classifiers share that also learn from a stream."""
+"""Base class of the classifiers with `partial_fit` and `fit_stream`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from treemax.parameters import check_number
 Result = TypeVar("Result")
 Self = TypeVar("Self", bound="OnlineLabelClassifier")
 
-FIRST_ROWS = 16  # of a stream, after which its settings stay
-FEW_ROWS = 256  # which are answered at once in any case
-SECONDS_ALONE = 0.02  # a learner lets others in after so long, at the end of a block
+FIRST_ROWS = 16  # of a stream, after which its settings are fixed
+FEW_ROWS = 256  # predicted in one block in any case
+MAX_WRITE_SECONDS = 0.02  # after which `partial_fit` releases the lock, at the end of a block
 
 
 class WithRate:
-    """A classifier that shows the learning rate and the passes of its settings."""
+    """Mixin: `learning_rate_` and `passes_` from the settings."""
 
     settings_: Any
 
     @property
     def learning_rate_(self) -> float:
-        """AdaGrad's rate in use."""
+        """AdaGrad's learning rate."""
         return float(self.settings_.rate)
 
     @property
@@ -50,13 +50,13 @@ class WithRate:
 
 
 class OnlineLabelClassifier(LabelClassifier):
-    """A classifier that also learns from a stream: labels and features never seen before simply arrive.
+    """Base class of classifiers that learn from a stream, in which new labels and features may appear at any time.
 
-    A subclass adds `_start` (an empty model for a stream), `_resized` (room for what is new) and `_continue`
-    (learn on). All that can be refused is refused before anything is changed.
+    A subclass implements `_start` (an untrained model), `_resized` (capacity for new labels and features) and
+    `_continue` (training on more rows). Input is validated before anything is changed.
 
-    Any threads may learn, ask, save, describe, pickle and copy one model at the same time. Calls that learn take turns.
-    Between two blocks of their rows, a few thousand at most, answers are given and the model is saved.
+    Several threads may train, predict with, save, describe, pickle and copy one model at the same time. Training calls
+    are serialised; predictions and saves run between their blocks of at most a few thousand rows.
     """
 
     n_jobs: int | None
@@ -71,99 +71,102 @@ class OnlineLabelClassifier(LabelClassifier):
     def _check_labels(self, n_labels: int) -> None:
         if self.max_labels is not None and n_labels > self.max_labels:
             raise ValueError(
-                f"{n_labels:,} labels are more than {type(self).__name__} may know (max_labels={self.max_labels}). Raise "
-                "max_labels, or leave out the rare ones."
+                f"{n_labels:,} labels are more than {type(self).__name__} allows (max_labels={self.max_labels}). Raise "
+                "max_labels, or remove rare labels."
             )
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Any:
-        """A model that knows nothing yet, for a stream that begins with these rows."""
+        """Return an untrained model for a stream that begins with these rows."""
         raise NotImplementedError
 
     def _stream_settings(self, rows: Rows, multi_label: bool) -> Any:
-        """Settings for a stream that begins with these rows, where they depend on the rows."""
+        """Return settings for a stream that begins with these rows; None if they do not depend on them."""
         return None
 
     def _resized(self, model: Any, n_features: int, n_labels: int) -> Any:
-        """The model with room for so many features and labels; the one given stays as it is."""
+        """Return the model with capacity for this number of features and labels."""
         raise NotImplementedError
 
     def _continue(self, model: Any, rows: Rows, targets: Targets) -> Iterator[int]:
-        """Learn the rows in the order given, in place, block by block; yields the rows of each block.
+        """Train in place on the rows in order; yield the number of rows after each block.
 
-        Between two blocks nothing runs, and the model is whole: other threads ask and save it then.
+        Between blocks the model is consistent: other threads may predict with it and save it.
         """
         raise NotImplementedError
 
     def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn these rows, in order, on top of what was learned before.
+        """Update the model with these rows, in order.
 
-        `classes` may announce labels (scikit-learn's manner); nothing needs to be announced. When `max_labels` are known,
-        new ones are left out, with one warning: rows that have no other label are not learned, and labels that are known
-        go on learning. Labels are never forgotten.
+        `classes` may list labels in advance, as in scikit-learn; this is optional. Once `max_labels` are known, new labels
+        are ignored with one warning, and rows without other labels are skipped. Labels are never removed.
         """
         self._check_when_used()
         rows, labels = self._read(X, y)
         announced = None if classes is None else read_labels(classes, "classes")
         with self._lock.training:
-            learner = self._snapshot()  # its parameters stay, whatever another thread sets meanwhile
+            learner = self._snapshot()  # keeps its parameters if another thread sets others
             learner._check_when_used()
-            blocks = learner._learned(X, rows, labels, announced)
-            while self._lock.write(self._go_through, learner, blocks):
+            blocks = learner._learn_blocks(X, rows, labels, announced)
+            while self._lock.write(self._advance, learner, blocks):
                 pass
         return self
 
-    def _go_through(self: Self, learner: Self, blocks: Iterator[int]) -> bool:
-        """Let a twin learn a block, and more while they take no time to speak of; whether there may be others."""
-        before, end = dict(learner.__dict__), perf_counter() + SECONDS_ALONE
+    def _advance(self: Self, learner: Self, blocks: Iterator[int]) -> bool:
+        """Train a snapshot on blocks for `MAX_WRITE_SECONDS`, at least one; return whether blocks remain."""
+        before, end = dict(learner.__dict__), perf_counter() + MAX_WRITE_SECONDS
         try:
             more = any(perf_counter() > end for _ in blocks)
         finally:
             super()._update_from(learner, before)
         if not more and self.__sklearn_is_fitted__():
-            self._calibrate_again()
+            self._update_calibration()
         return more
 
     def fit_stream(
         self: Self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
     ) -> Self:
-        """Learn a stream of any length on top of what was learned before, in order, a chunk at a time.
+        """Update the model with a stream of any length, in order, chunk by chunk.
 
-        `source` is a file, a folder of files, a table or data set (whatever `treemax.formats.open_examples`
-        takes, with its options as `reading`), or anything that gives chunks: pairs (X, y), or examples of a
-        reader. Memory holds one chunk and the model, however long the stream. Where rows have one label each,
-        those without one are left out; `multi_label` says that rows may have several although the first have one.
+        `source` is a file, a folder of files, a table or data set (anything that `treemax.formats.open_examples`
+        takes, with its options as `reading`), or an iterable of chunks: pairs (X, y), or `Examples`. Only one chunk is
+        in memory at a time. In multi-class data, rows without a label are dropped; set `multi_label` if rows may
+        have several labels although the first have one.
         """
-        several = bool(getattr(self, "multi_label_", False))
-        for X, y in training_chunks(source, chunk_rows, multi_label or several, **reading):
+        multi_label = multi_label or bool(getattr(self, "multi_label_", False))
+        for X, y in training_chunks(source, chunk_rows, multi_label, **reading):
             self.partial_fit(X, y)
         return self
 
-    def _begin(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
-        """Make a model that has learned nothing yet."""
+    def _initialize(
+        self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
+    ) -> Targets:
+        """Create an untrained model; return the targets of the rows."""
         check_scale(rows)
         if announced is not None:
             missing = set(labels.values.tolist()) - set(announced.values.tolist())
             if missing:
                 raise ValueError(f"y has labels that are not in classes: {sorted(missing)[:5]}.")
         index = LabelIndex()
-        n_labels = self._labels_to_be(index, labels, announced, rows.shape[1])
+        n_labels = self._count_labels(index, labels, announced, rows.shape[1])
         if n_labels == 0:
-            raise ValueError("y has no labels at all: nothing can be learned before the first label.")
+            raise ValueError(
+                "y has no labels at all: the first call of partial_fit needs at least one label."
+            )
         targets = _indexed(index, labels, announced)
         model = self._start(rows, targets, index, labels.multi_label)
         self._set_fitted(X, rows, labels, index, targets, model)
         self.label_counts_[:], self.n_examples_ = 0, 0
         return targets
 
-    def _go_on(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
-        """Make room in the model for what is new in these rows."""
+    def _extend(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
+        """Add the new labels and features of these rows to the model; return the targets of the rows."""
         self._check_width(X, rows)
         self._check_form(labels)
         n_features = max(rows.shape[1], self.n_features_in_)
-        n_labels = self._labels_to_be(self.label_index_, labels, announced, n_features)
+        n_labels = self._count_labels(self.label_index_, labels, announced, n_features)
         model = self._resized(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
-        self._reconsider_settings(rows)
+        self._update_settings(rows)
         self.model_, self.n_features_in_ = model, n_features
         self._feature_numbers = getattr(rows, "numbers", None) or self._feature_numbers
         n_new = n_labels - len(self.label_counts_)
@@ -171,16 +174,16 @@ class OnlineLabelClassifier(LabelClassifier):
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
         return targets
 
-    def _learned(
+    def _learn_blocks(
         self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
     ) -> Iterator[int]:
-        """Learn the rows, and count them; yields after each block."""
+        """Train on the rows and count them; yield after each block."""
         is_fitted = self.__sklearn_is_fitted__()
         if self.max_labels is not None:
-            rows, labels = self._within_bound(rows, labels, announced)
+            rows, labels = self._drop_excess_labels(rows, labels, announced)
             if not len(rows):
                 return
-        start = self._go_on if is_fitted else self._begin
+        start = self._extend if is_fitted else self._initialize
         rows = numbered(rows, *((self._feature_numbers, self.n_features_in_) if is_fitted else ()))
         targets, done = start(X, rows, labels, announced), 0
         for n in self._continue(self.model_, rows, targets):
@@ -191,29 +194,28 @@ class OnlineLabelClassifier(LabelClassifier):
             yield n
         self._check_biases(targets)
 
-    def _within_bound(
+    def _drop_excess_labels(
         self, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
     ) -> tuple[Rows, RaggedLabels]:
-        """The rows and labels without the labels, by arrival, that are more than `max_labels`."""
+        """Drop new labels beyond `max_labels`, and rows that have no others."""
         index = self.label_index_ if self.__sklearn_is_fitted__() else LabelIndex()
-        if announced is not None or labels.is_indicator:  # the caller counts on all of them
-            self._check_labels(self._labels_to_be(index, labels, announced, rows.shape[1]))
+        if announced is not None or labels.is_indicator:  # the caller relies on all of them
+            self._check_labels(self._count_labels(index, labels, announced, rows.shape[1]))
             return rows, labels
         values = labels.values[labels.indptr[0] : labels.indptr[-1]]
         if len(values):
             index.check_kind(labels.dtype)
         new = dict.fromkeys(values[index.ids(values) < 0].tolist())
-        room = max(0, int(self.max_labels or 0) - len(index))
-        if len(new) <= room:
+        remaining = max(0, int(self.max_labels or 0) - len(index))
+        if len(new) <= remaining:
             return rows, labels
         if not self._warned_of_labels:
             warnings.warn(
-                f"This {type(self).__name__} knows as many labels as it may (max_labels={self.max_labels}): new ones are left "
-                "out from now on.",
+                f"{type(self).__name__} has reached max_labels={self.max_labels}: new labels are ignored from now on.",
                 stacklevel=7,
             )
             self._warned_of_labels = True
-        left_out = set(islice(new, room, None))
+        left_out = set(islice(new, remaining, None))
         kept = np.fromiter((label not in left_out for label in values.tolist()), bool, len(values))
         counts = np.bincount(np.repeat(np.arange(len(labels)), labels.counts)[kept], minlength=len(labels))
         learned = np.flatnonzero((counts > 0) | (labels.counts == 0))
@@ -221,35 +223,35 @@ class OnlineLabelClassifier(LabelClassifier):
         return chosen_rows(rows, learned), replace(labels, indptr=indptr, values=values[kept])
 
     def _check_biases(self, targets: Targets) -> None:
-        """Say so if learning went wrong: a weight that is no number soon makes the biases of the labels such."""
+        """Raise if training diverged: weights that are NaN or infinite soon spread to the biases of the labels."""
         ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
         if not np.isfinite(self._biases(self.model_, ids)).all():
             raise ValueError(
-                f"{type(self).__name__} has learned weights that are not finite numbers, and cannot be used any more. "
-                "Go on from the last model that was saved, with a lower learning rate and features of about one."
+                f"{type(self).__name__} diverged: it has weights that are not finite numbers, and cannot be used any more. "
+                "Continue from the last saved model, with a lower learning rate and features scaled to about one."
             )
 
     def _biases(self, model: Any, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
-        """Biases that change with every row of these labels."""
+        """Return the biases that every row of these labels updates."""
         return np.zeros(0, dtype=np.float32)
 
-    def _calibrate_again(self) -> None:
-        """Take over what the model found of its scores while it learned, if it looks."""
-        found = self._calibration_of(self.model_) or self.calibration_
-        threshold = self.threshold_ if self._threshold_was_set else found.threshold
-        self.calibration_ = found._replace(threshold=threshold)
+    def _update_calibration(self) -> None:
+        """Set `calibration_` from the model, if it fits one while training; a threshold set by the user is kept."""
+        calibration = self._calibration_of(self.model_) or self.calibration_
+        threshold = self.threshold_ if self._threshold_was_set else calibration.threshold
+        self.calibration_ = calibration._replace(threshold=threshold)
 
     def _check_form(self, labels: RaggedLabels) -> None:
         if labels.multi_label and not self.multi_label_:
             raise ValueError(
-                "The model began as multi-class, with one label a row; y is now multi-label. "
-                "Begin with label lists (or an indicator matrix) where rows may have several labels."
+                "The model was started as multi-class, with one label per row, but y is multi-label. "
+                "Start with label lists (or an indicator matrix) if rows may have several labels."
             )
         if self._label_form in ("indicator", "dense-indicator") and not labels.is_indicator:
-            raise ValueError("The model began with an indicator matrix as y; keep to that form.")
+            raise ValueError("The model was started with an indicator matrix as y, but y is not one.")
 
-    def _reconsider_settings(self, rows: Rows) -> None:
-        """Take other rates when those of the first rows prove to come from a row far larger than the others."""
+    def _update_settings(self, rows: Rows) -> None:
+        """Recompute the learning rate if the first rows turn out to be outliers, far longer than these."""
         if self.n_examples_ >= FIRST_ROWS or getattr(self.model_, "scaling", None) is not None:
             return
         values = rows.values[rows.indptr[0] : rows.indptr[-1]] if isinstance(rows, SparseRows) else rows
@@ -259,10 +261,10 @@ class OnlineLabelClassifier(LabelClassifier):
         if settings is not None and 0 < FAR_LONGER**2 * settings.initial < self.settings_.initial:
             self.settings_ = settings
 
-    def _labels_to_be(
+    def _count_labels(
         self, index: LabelIndex, labels: RaggedLabels, announced: RaggedLabels | None, n_features: int
     ) -> int:
-        """How many labels there will be, if they are of one kind and fit in memory."""
+        """Return the number of known and new labels; raise if their types are mixed or they do not fit in memory."""
         columns = labels.n_columns if labels.is_indicator else 0
         growing = self.__sklearn_is_fitted__()
         self._check_size(n_features, max(len(index), columns), growing)
@@ -274,11 +276,11 @@ class OnlineLabelClassifier(LabelClassifier):
         self._check_size(n_features, len(index) + len(new), growing)
         return len(index) + len(new)
 
-    # --- one model, many threads --------------------------------------------------------------------------
+    # --- thread safety ------------------------------------------------------------------------------------
 
     @property
     def _lock(self) -> ModelLock:
-        """Made when first needed, for scikit-learn wants nothing but parameters in a new estimator."""
+        """Created on first use, since scikit-learn allows only parameters in a new estimator."""
         lock = self.__dict__.get("_model_lock")
         return self.__dict__.setdefault("_model_lock", ModelLock()) if lock is None else lock
 
@@ -286,9 +288,9 @@ class OnlineLabelClassifier(LabelClassifier):
         return self._lock.read(super()._with_read_access, work, *args, **options)
 
     def _with_read_access_by_rows(self, work: Callable[..., Any], X: Any, *args: Any, **options: Any) -> Any:
-        """Many rows are answered in blocks, so that a learner, and those who wait for it, wait for one only.
+        """Predict many rows in blocks, so that a writer waits for one block only.
 
-        When `fit` replaces the model meanwhile, all of them are answered anew.
+        If `fit` replaces the model in between, all blocks are predicted again.
         """
         n_rows = _n_rows(X)
         size = n_rows if n_rows <= FEW_ROWS else self._rows_at_once()
@@ -296,16 +298,16 @@ class OnlineLabelClassifier(LabelClassifier):
             return self._with_read_access(work, X, *args, **options)
         rows = sliceable(X)
 
-        def answered(twin: Self, start: int) -> tuple[Any, LabelIndex]:
-            return work(twin, rows[start : start + size], *args, **options), twin.label_index_
+        def predict_block(snapshot: Self, start: int) -> tuple[Any, LabelIndex]:
+            return work(snapshot, rows[start : start + size], *args, **options), snapshot.label_index_
 
         while True:
-            parts = [self._with_read_access(answered, start) for start in range(0, n_rows, size)]
+            parts = [self._with_read_access(predict_block, start) for start in range(0, n_rows, size)]
             if all(index is parts[0][1] for _, index in parts):
-                return _joined([answers for answers, _ in parts])
+                return _concatenated([predictions for predictions, _ in parts])
 
     def _rows_at_once(self) -> int:
-        """How many rows are answered while others wait."""
+        """Return the number of rows that are predicted under one read lock."""
         return 2048 * thread_count(self.n_jobs)
 
     def _with_snapshot(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
@@ -315,7 +317,7 @@ class OnlineLabelClassifier(LabelClassifier):
         return self._lock.write(work, self, *args, **options)
 
     def set_params(self: Self, **params: Any) -> Self:
-        """Set parameters, between two calls that learn or ask: each of them uses one set of values."""
+        """Set parameters; calls that are running in other threads keep the old values."""
         with self._lock.training:
             return self._lock.write(super().set_params, **params)
 
@@ -330,14 +332,14 @@ class OnlineLabelClassifier(LabelClassifier):
             self._lock.write(super()._update_from, trained, before)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """This estimator as a JSON-able header and named arrays, which learning does not change."""
+        """Return the estimator as a JSON-able header and named arrays, copied from the model."""
         parts = super().to_parts
-        if self._lock.in_snapshot:  # as while a file is written: no copies are needed
+        if self._lock.in_snapshot:  # such as while a file is written: no copies are needed
             return parts(resume)
         return self._lock.snapshot(lambda: copy.deepcopy(parts(resume)))
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of everything: what reads it comes back to it after others have gone on learning."""
+        """Return a deep copy of the state, since it is pickled after the lock is released."""
         state = super().__getstate__
 
         def copied() -> dict[str, Any]:
@@ -346,21 +348,21 @@ class OnlineLabelClassifier(LabelClassifier):
         return self._lock.snapshot(copied)
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        twin: Self = object.__new__(type(self))
-        memo[id(self)] = twin
-        twin.__setstate__(self.__getstate__())
-        return twin
+        duplicate: Self = object.__new__(type(self))
+        memo[id(self)] = duplicate
+        duplicate.__setstate__(self.__getstate__())
+        return duplicate
 
 
 def _n_rows(X: Any) -> int:
-    """The rows of what can be cut into blocks of rows; 0 of anything else."""
+    """Return the number of rows of X if it can be sliced by row, else 0."""
     if sp.issparse(X) or isinstance(X, np.ndarray | SparseRows) or hasattr(X, "iloc"):
         return X.shape[0] if len(X.shape) == 2 else 0
     return len(X) if isinstance(X, list) else 0
 
 
-def _joined(parts: list[Any]) -> Any:
-    """The answers to several blocks of rows as one. Those to later ones may know more labels."""
+def _concatenated(parts: list[Any]) -> Any:
+    """Concatenate the predictions of blocks of rows. Later blocks may have more labels."""
     if isinstance(parts[0], list):
         return list(chain.from_iterable(parts))
     if isinstance(parts[0], TopK):
@@ -370,7 +372,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _indexed(index: LabelIndex, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
-    """Give every label that needs one its id."""
+    """Add new labels to the index; return the targets of the rows."""
     if announced is not None:
         index.add(announced.values, announced.dtype)
     if labels.is_indicator:

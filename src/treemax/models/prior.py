@@ -1,4 +1,4 @@
-"""What is known of a row without any known feature, such as a text of new words: how frequent the labels are."""
+"""Label frequencies, the prediction for rows without any known feature, such as texts of new words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Number = TypeVar("Number", np.int64, np.float32)
 
 
 def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | None:
-    """The rows that have no feature of the training; None if all have one."""
+    """Return the rows without any feature seen in training; None if there are none."""
     if not isinstance(rows, SparseRows):
         empty = np.flatnonzero(~rows.any(axis=1))
         return empty if len(empty) else None
@@ -29,13 +29,13 @@ def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | N
 
 
 def label_frequencies(label_counts: NDArray[np.int64], n_rows: int, multi_label: bool) -> NDArray[np.float32]:
-    """The share of the training rows that have each label."""
+    """Return the share of the training rows that have each label."""
     total = n_rows if multi_label else int(label_counts.sum())
     return (label_counts / max(1, total)).astype(np.float32)
 
 
 def most_frequent(frequencies: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """The ids of the k most frequent labels; of equals the first."""
+    """Return the ids of the k most frequent labels; ties in order of id."""
     if k < len(frequencies):
         least = -np.partition(-frequencies, k - 1)[k - 1]
         candidates = np.flatnonzero(frequencies >= least)
@@ -50,7 +50,7 @@ def replace_rows(
     ids: NDArray[np.int64],
     probabilities: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Row, id and probability of found labels, where some rows get the same few labels instead."""
+    """Replace the labels of some rows by the same labels `ids`, in arrays of row, id and probability."""
     row_of, found_ids, found_probabilities = found
     kept = ~np.isin(row_of, rows)
     row_of = np.concatenate([row_of[kept], np.repeat(rows, len(ids))])

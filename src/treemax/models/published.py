@@ -1,4 +1,4 @@
-"""The settings of the papers that models come from."""
+"""The published settings of models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Model = TypeVar("Model", bound="PublishedSettings")
 
 
 class PublishedSettings:
-    """Mixin of the models: `as_published` gives a model with the settings of its paper."""
+    """Mixin: `as_published` returns a model with the settings of its paper."""
 
     _PUBLISHED: ClassVar[Mapping[str, Any] | None] = None  # the paper's values of parameters
 

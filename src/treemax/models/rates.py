@@ -1,4 +1,4 @@
-"""What learning rates depend on: the lengths of rows; and the orders in which rows are visited."""
+"""Learning rates from the lengths of rows, and the row orders of passes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.validation import LARGEST, largest_magnitude, squared_lengths
 
-SUMMED_TOGETHER = 1 << 20  # values whose squares are added up in one go
-MOST_RATE = (
-    1e10  # a weight moves by less than this a row: its product with the largest value is a float32 still
-)
-FAR_LONGER = 100.0  # times the length of the median row: such rows say nothing of the others
-FAR_LARGER = 1000.0  # times the root of the mean square of the values of usual rows
+SUMMED_TOGETHER = 1 << 20  # values whose squares are added in one block
+MOST_RATE = 1e10  # the product of such a step with the largest feature value fits in a float32
+FAR_LONGER = 100.0  # rows of more than this times the median length are outliers
+FAR_LARGER = 1000.0  # values of more than this times their root mean square are outliers
 
 
 class Suggestion(NamedTuple):
-    """A rate, an initial sum and the constant feature's value, computed from the data."""
+    """Learning rate, initial sum of squared gradients and value of the constant feature, computed from the data."""
 
     rate: float
     initial: float
@@ -32,14 +30,14 @@ class Suggestion(NamedTuple):
 
 
 def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: int) -> Suggestion:
-    """Settings for passes over known data, which was scaled before where it is dense.
+    """Return settings for passes over given data, dense rows scaled.
 
-    A weight that receives u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach
-    about log(labels) for its label to win against all others: so the rate grows with log(labels) and falls
-    with the length of a row and with the square root of the examples a label has. The fewer examples a label
-    has for each feature, the sooner it is learned by heart: so the rate also falls with the fourth root of features
-    over examples. A hinge's score has to reach one, and its gradient ends there: the length alone counts. The
-    initial sum is worth seven gradients of one. Chosen on validation parts (`benchmarks/experiments/defaults_dense.py`).
+    A weight with u updates moves by about rate * sqrt(u) under AdaGrad, and a score has to reach about log(labels) for
+    its label to exceed all others: so the rate grows with log(labels), and decreases with the length of a row and with
+    the square root of the examples of a label. Labels with few examples per feature overfit sooner: so the rate also
+    decreases with the fourth root of features over examples. The score of a hinge only has to reach one, where its
+    gradient vanishes: it depends on the length only. The initial sum equals seven gradients of one. Chosen on
+    validation data (`benchmarks/experiments/defaults_dense.py`).
     """
     squared_length, width = mean_squared_length(rows)
     rate = 1.0 / (math.sqrt(squared_length) * passes**0.25)
@@ -51,7 +49,7 @@ def suggestion(loss: str, rows: Rows, targets: Targets, n_labels: int, passes: i
 
 
 def suggestion_for_stream(loss: str, rows: Rows) -> Suggestion:
-    """Settings for a stream, of which only the first rows are known."""
+    """Return settings for a stream, from its first rows."""
     squared_length, width = mean_squared_length(rows)
     square = squared_length / width
     rate = 0.5 if loss == "squared_hinge" else 2.0
@@ -59,7 +57,7 @@ def suggestion_for_stream(loss: str, rows: Rows) -> Suggestion:
 
 
 def squared_sum(values: NDArray[np.float32]) -> float:
-    """The sum of the squares, block by block, so that it is the same where the values come in whole blocks."""
+    """Return the sum of squares, by blocks, so that rows on disk give the same bits."""
     total = 0.0
     for start in range(0, len(values), SUMMED_TOGETHER):
         block = values[start : start + SUMMED_TOGETHER]
@@ -68,9 +66,9 @@ def squared_sum(values: NDArray[np.float32]) -> float:
 
 
 def mean_squared_length(rows: Rows) -> tuple[float, float]:
-    """The mean squared length of a row that is not all zero, and the mean number of its non-zeros.
+    """Return the mean squared length of the non-zero rows, and their mean number of non-zeros.
 
-    Rows far longer than the others do not count: one wrong value would make all rates useless.
+    Outliers are ignored: one wrong value would make all rates useless.
     """
     if isinstance(rows, SparseRows):
         values = rows.values[rows.indptr[0] : rows.indptr[-1]]
@@ -87,14 +85,14 @@ def mean_squared_length(rows: Rows) -> tuple[float, float]:
 
 
 def mean_without_outliers(squared: NDArray[np.float64], mean: float) -> float:
-    """The mean of squared lengths, given that of all; without those of rows `FAR_LONGER` than the median row."""
+    """Return the mean of squared lengths without rows `FAR_LONGER` than the median; `mean` is that of all rows."""
     squared = squared[squared > 0]
     limit = FAR_LONGER**2 * float(np.median(squared))
     return mean if squared.max() <= limit else float(squared[squared <= limit].mean())
 
 
 def clip_outliers(rows: Rows, mean_square: float) -> Rows:
-    """The rows with values at most `FAR_LARGER` than usual, for what a single row may spoil; mostly as they are."""
+    """Clip values to `FAR_LARGER` times the root mean square; rows without outliers are returned as they are."""
     most = np.float32(min(FAR_LARGER * math.sqrt(mean_square), float(LARGEST)))
     values = rows.values if isinstance(rows, SparseRows) else rows
     if largest_magnitude(values) <= most:
@@ -104,7 +102,7 @@ def clip_outliers(rows: Rows, mean_square: float) -> Rows:
 
 
 def row_orders(n_rows: int, passes: int, random_state: Any) -> Iterator[NDArray[np.uint32]]:
-    """A new random order of the rows for every pass."""
+    """Yield a random permutation of the rows for each pass."""
     random = check_random_state(random_state)
     for _ in range(passes):
         yield random.permutation(n_rows).astype(np.uint32)

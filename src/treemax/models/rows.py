@@ -1,4 +1,4 @@
-"""Rows as models take them: sparse or dense, in blocks, with the features that a model knows."""
+"""Conversion of rows for models: sparse or dense, in blocks, restricted to known features."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 def blocks(n_rows: int, n_labels: int) -> Iterator[slice]:
-    """Rows in blocks small enough that their scores stay in the cache, or at least in bounds."""
+    """Yield slices of rows, small enough that their scores fit in the cache or at least in bounded memory."""
     size = rows_of_block(n_labels)
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
 
 
 def rows_of_block(n_labels: int) -> int:
-    """How many rows have their scores computed together."""
+    """Return the number of rows whose scores are computed together."""
     return min(ROWS_AT_ONCE, max(1, SCORES_AT_ONCE // max(1, n_labels)))
 
 
 def densified(rows: SparseRows, n_features: int) -> Floats:
-    """Sparse rows written out; columns beyond `n_features` were never seen in training and are left out."""
+    """Convert sparse rows to a dense matrix; columns from `n_features` on, unseen in training, are dropped."""
     out = np.zeros((len(rows), n_features), dtype=np.float32)
     first, last = rows.indptr[0], rows.indptr[-1]
     columns, values = rows.indices[first:last], rows.values[first:last]
@@ -40,7 +40,7 @@ def densified(rows: SparseRows, n_features: int) -> Floats:
 
 
 def sparsified(rows: Rows) -> SparseRows:
-    """Rows as sparse rows, whatever they were."""
+    """Convert rows to `SparseRows`."""
     if isinstance(rows, SparseRows):
         return rows
     csr = sp.csr_matrix(rows)
@@ -48,7 +48,7 @@ def sparsified(rows: Rows) -> SparseRows:
 
 
 def known_features(rows: SparseRows, n_features: int) -> SparseRows:
-    """The same rows without what lies beyond `n_features`: it was never seen in training."""
+    """Drop the columns from `n_features` on, unseen in training."""
     if rows.n_features <= n_features:
         return rows
     first, last = rows.indptr[0], rows.indptr[-1]

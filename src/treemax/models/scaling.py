@@ -1,4 +1,4 @@
-"""Dense features brought to a common scale, found on the training rows."""
+"""Standardisation of dense features."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import SMALLEST, Rows, SparseRows, read_only
 
 ROWS_AT_ONCE = 4096
-LEAST_SPREAD = 1.0 / 3.0  # of a feature beside the median feature; one that is smaller is made as large
-CONSTANT = 1e-6  # a spread below this share of the mean is rounding
+MIN_DEVIATION = 1.0 / 3.0  # of a scaled feature, relative to the median feature
+CONSTANT = 1e-6  # a deviation below this share of the mean is rounding error
 
 
 class Scaling(NamedTuple):
-    """x becomes (x - mean) * factor, feature by feature."""
+    """The map x -> (x - mean) * factor of each feature."""
 
     mean: NDArray[np.float32]
     factor: NDArray[np.float32]
 
     def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The rows on the common scale."""
+        """Scale dense rows."""
         scaled = rows - self.mean
         scaled *= self.factor
         return read_only(scaled)
 
     def checked(self) -> Scaling:
-        """The same, once it is known to be one that `scaling_of` may give; else a ValueError."""
+        """Return the scaling; raise ValueError if `scaling_of` cannot have produced it."""
         with np.errstate(over="ignore"):
-            sound = (self.factor >= 0) & (np.abs(self.mean * self.factor) <= 2 / CONSTANT)
-        if not sound.all():
-            raise ValueError("the scale of the features is not sound")
+            valid = (self.factor >= 0) & (np.abs(self.mean * self.factor) <= 2 / CONSTANT)
+        if not valid.all():
+            raise ValueError("the scale of the features is not valid")
         return self
 
     def widened(self, n_features: int) -> Scaling:
-        """The same with room for features that come later, which stay as they are."""
+        """Return the scaling for more features; new features are not scaled."""
         more = max(0, n_features - len(self.mean))
         return Scaling(np.pad(self.mean, (0, more)), np.pad(self.factor, (0, more), constant_values=1.0))
 
 
 def scaling_of(rows: Rows) -> Scaling | None:
-    """The scaling that suits dense rows: centred, and with standard deviations from a third to one.
+    """Return the scaling that centres dense rows and gives standard deviations from a third to one.
 
-    Features up to three times as small as the median feature stay that small: often it is for a reason, such as
-    pixels at the border of an image. All other differences are taken for units of measurement. A constant feature
-    becomes zero. Sparse rows stay as they are (None): centring would fill them.
+    Features with a deviation down to a third of the median keep their ratio to it, which often has a meaning, as for
+    pixels at the border of an image. Other differences are assumed to be units of measurement. Constant features
+    become zero. None for sparse rows, which centring would make dense.
     """
     if isinstance(rows, SparseRows):
         return None
@@ -55,13 +55,13 @@ def scaling_of(rows: Rows) -> Scaling | None:
         return None
     relative = deviation[varies] / np.median(deviation[varies])
     factor = np.zeros(len(mean))
-    factor[varies] = np.clip(relative, LEAST_SPREAD, 1.0) / deviation[varies]
-    factor[factor > 1.0 / SMALLEST] = 0.0  # too small a spread to be told from rounding
+    factor[varies] = np.clip(relative, MIN_DEVIATION, 1.0) / deviation[varies]
+    factor[factor > 1.0 / SMALLEST] = 0.0  # the deviation may be rounding error
     return Scaling(mean.astype(np.float32), factor.astype(np.float32))
 
 
 def _moments(rows: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of every feature, in blocks so that no copy of all rows is made."""
+    """Return mean and standard deviation of every feature, by blocks to avoid a copy of all rows."""
     blocks = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
     mean = np.sum([rows[block].sum(axis=0, dtype=np.float64) for block in blocks], axis=0) / len(rows)
     squares = np.sum([np.square(rows[block] - mean).sum(axis=0) for block in blocks], axis=0)

@@ -1,4 +1,4 @@
-"""Dense scorers with their weights in half precision, which is what answers are made from."""
+"""Dense linear scorers, with copies of their weights in half precision for prediction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, Spa
 from treemax.parallel.locks import fork_safe
 
 Scorers = DenseScorers | SparseScorers | SparseGroups
-SCORERS_AT_ONCE = 1024  # whose halves are written together: what that takes stays in the cache
+SCORERS_AT_ONCE = 1024  # converted to half precision together, so that they fit in the cache
 _WRITING = fork_safe(Lock())
 
 
@@ -21,7 +21,7 @@ def dense_scorers(
     bias: NDArray[np.float32],
     bias_squares: NDArray[np.float32],
 ) -> DenseScorers:
-    """Scorers whose halves are yet to be written."""
+    """Return scorers whose half-precision weights are marked as stale."""
     n = len(weights)
     halves, scale = np.zeros(weights.shape, np.uint16), np.ones(n, np.float32)
     return DenseScorers(weights, squares, bias, bias_squares, halves, scale, np.ones(n, np.bool_))
@@ -30,14 +30,14 @@ def dense_scorers(
 def frozen_scorers(
     halves: NDArray[np.float16], scale: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> DenseScorers:
-    """Scorers that only answer."""
+    """Return scorers for prediction only."""
     nothing = np.zeros((0, halves.shape[1]), np.float32)
     fresh = np.zeros(len(bias), np.bool_)
     return DenseScorers(nothing, nothing, bias, np.zeros_like(bias), halves.view(np.uint16), scale, fresh)
 
 
 def trainable_scorers(scorers: Scorers) -> Scorers:
-    """Scorers that only answer, with weights and AdaGrad's sums; others as they are."""
+    """Restore the weights of scorers for prediction only, with zero AdaGrad sums; others are returned as they are."""
     if not isinstance(scorers, DenseScorers) or len(scorers.weights) == len(scorers.bias):
         return scorers
     weights = scorers.halves.view(np.float16).astype(np.float32) * scorers.scale[:, None]
@@ -45,10 +45,10 @@ def trainable_scorers(scorers: Scorers) -> Scorers:
 
 
 def prediction_scorers(scorers: Scorers) -> HalfScorers | SparseScorers | SparseGroups:
-    """The scorers as kernels that answer take them; halves that are stale are written anew.
+    """Return the scorers for the prediction kernels, after updating stale half-precision weights.
 
-    A flag is cleared before its halves are written: what a thread learns in between sets it again. Another
-    thread that answers waits until they are written. What cannot be written to, as in shared memory, is copied.
+    A stale flag is cleared before its weights are converted, so that a concurrent update sets it again. Other
+    predicting threads wait for the conversion. Read-only arrays, as in shared memory, are copied.
     """
     if not isinstance(scorers, DenseScorers):
         return scorers

@@ -1,4 +1,4 @@
-"""Estimators that several threads use at once: each call sees one state of the model, whatever others do."""
+"""Thread safety of estimators: each call sees one state of the model."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Own = TypeVar("Own", bound="SharedEstimator")
 class SharedEstimator(CheckedParameters):
     """An estimator whose model is replaced by `fit`, and never changed in place.
 
-    A call works on a copy of the estimator's attributes, and training replaces them all at once: whoever asks
-    during a `fit` sees the old model or the new one. `OnlineLabelClassifier`, which changes its model in place, has a lock.
+    Calls work on a shallow copy of the estimator, and training replaces its attributes atomically, so that calls during
+    `fit` see the old model or the new one. `OnlineLabelClassifier`, which changes its model in place, adds a lock.
     """
 
     def _snapshot(self: Own) -> Own:
-        """An estimator with the same attributes, which stays as it is when the original gets others."""
-        twin: Own = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        """Return a shallow copy of the estimator."""
+        snapshot: Own = object.__new__(type(self))
+        snapshot.__dict__.update(self.__dict__)
+        return snapshot
 
     def _update_from(self, trained: SharedEstimator, before: dict[str, Any]) -> None:
-        """Take over, all at once, what training changed in a twin that had the attributes `before`."""
+        """Set, atomically, the attributes that training changed in a snapshot that had the attributes `before`."""
         after = trained.__dict__
         kept = {name: value for name, value in self.__dict__.items() if name in after or name not in before}
         changed = {name: value for name, value in after.items() if before.get(name, before) is not value}
         self.__dict__ = {**kept, **changed}
 
     def _with_read_access(self: Own, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        """Call `work` with the estimator as it is, and will be until the answer is there."""
+        """Call `work` with a snapshot of the estimator, whose model does not change during the call."""
         if "model_" in self.__dict__:
-            self._check_when_used()  # what the twin notes of it is lost
+            self._check_when_used()  # here, since the result is cached on the instance
         return work(self._snapshot(), *args, **options)
 
     def _with_snapshot(self: Own, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        """The same for `work` that may take long."""
+        """Call `work` in the same way, where it may take long."""
         return work(self._snapshot(), *args, **options)
 
     def _with_write_access(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
@@ -50,41 +50,41 @@ class SharedEstimator(CheckedParameters):
     def _with_read_access_by_rows(
         self: Own, work: Callable[..., Result], X: Any, *args: Any, **options: Any
     ) -> Result:
-        """The same as `_with_read_access`, for `work` that answers each row of X by itself."""
+        """Call `work`, which predicts each row of X independently, with read access."""
         return self._with_read_access(work, X, *args, **options)
 
 
 def read_access(
     method: Callable[Concatenate[Own, Arguments], Result],
 ) -> Callable[Concatenate[Own, Arguments], Result]:
-    """A method that answers questions: any number of threads may call it, while another learns."""
+    """Decorate a method that reads the model; any number of threads may call it while another trains."""
 
     @wraps(method)
-    def answer(self: Own, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def call(self: Own, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self._with_read_access(method, *args, **options)
 
-    return answer
+    return call
 
 
 def read_access_by_rows(
     method: Callable[Concatenate[Own, Any, Arguments], Result],
 ) -> Callable[Concatenate[Own, Any, Arguments], Result]:
-    """The same for a method that answers each row of its X by itself, so that many rows can be answered in turns."""
+    """Decorate a method that predicts each row of X independently, so that rows can be predicted in blocks."""
 
     @wraps(method)
-    def answer(self: Own, X: Any, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def call(self: Own, X: Any, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self._with_read_access_by_rows(method, X, *args, **options)
 
-    return answer  # type: ignore[return-value]  # X may be given by name
+    return call  # type: ignore[return-value]  # X may be given by name
 
 
 def snapshot_access(
     method: Callable[Concatenate[Own, Arguments], Result],
 ) -> Callable[Concatenate[Own, Arguments], Result]:
-    """A method that looks at the whole model: learning waits until it is done, and asking goes on."""
+    """Decorate a method that reads the whole model: training waits until it is done, other readers do not."""
 
     @wraps(method)
-    def look(self: Own, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def call(self: Own, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self._with_snapshot(method, *args, **options)
 
-    return look
+    return call

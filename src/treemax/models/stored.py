@@ -1,4 +1,4 @@
-"""From a file to rows on disk: what `fit_file` does before it trains."""
+"""Storing the examples of a file as rows on disk, for `fit_file`."""
 
 from __future__ import annotations
 
@@ -24,58 +24,58 @@ CHUNK_ROWS = 2048
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """What one look at all examples tells: their labels, whether they have several each, and the columns."""
+    """Statistics from one pass over all examples."""
 
-    n_rows: int  # to learn from
-    n_left_out: int
+    n_rows: int  # for training
+    n_left_out: int  # rows without a label in multi-class data
     index: LabelIndex
-    several: bool
+    multi_label: bool
     n_features: int
     texts: bool
     sparse: bool
 
 
 class Source:
-    """Examples that can be read again and again: a file, a folder, a table or a data set."""
+    """Examples that can be read repeatedly: a file, a folder, a table or a data set."""
 
     def __init__(self, source: Any, verbose: int, reading: dict[str, Any]) -> None:
         if str(source) == "-":
             raise ValueError(
-                "fit_file reads its data more than once, and standard input can be read once: name a file."
+                "fit_file reads its data more than once, but standard input can be read only once: give a file."
             )
         if hasattr(source, "read_next_batch"):
             raise ValueError(
-                "fit_file reads its data more than once: give a table or a file in place of a reader."
+                "fit_file reads its data more than once: give a table or a file instead of a reader."
             )
         self._source, self._verbose, self._reading = source, verbose, reading
         self.name = str(source)
-        self.overview = self._look()
+        self.overview = self._scan()
 
     def chunks(self, title: str, all_rows: bool = False) -> Iterator[Examples]:
-        """All examples to learn from, chunk by chunk."""
+        """Yield the examples for training, or with `all_rows` all examples, in chunks."""
         with open_examples(self._source, chunk_rows=CHUNK_ROWS, **self._reading) as reader:
             self.name, self._format = reader.name, reader.format
             with progress_bar(reader.size or 0, title, "B", self._verbose) as bar:
                 for chunk in reader:
                     bar.update(reader.position - bar.n)
-                    yield chunk if all_rows else drop_unlabelled(chunk, self.overview.several)
+                    yield chunk if all_rows else drop_unlabelled(chunk, self.overview.multi_label)
         if all_rows and reader.bad_lines:
             warnings.warn(
                 f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=5
             )
 
-    def _look(self) -> Overview:
+    def _scan(self) -> Overview:
         names: set[Any] = set()
         n_rows = n_labelled = n_features = 0
-        several = texts = sparse = False
+        multi_label = texts = sparse = False
         dtype = np.dtype(np.int64)
         first_index = math.inf
-        for chunk in self.chunks("looking", all_rows=True):
+        for chunk in self.chunks("scanning", all_rows=True):
             if isinstance(chunk.rows, SparseRows):
                 first_index = min(first_index, int(chunk.rows.indices.min(initial=2**32 - 1)))
             counts = chunk.labels.counts
             n_rows, n_labelled = n_rows + len(chunk), n_labelled + int((counts > 0).sum())
-            several = several or bool((counts > 1).any())
+            multi_label = multi_label or bool((counts > 1).any())
             texts = chunk.texts is not None
             sparse = sparse or texts or isinstance(chunk.rows, SparseRows)
             n_features = max(n_features, 0 if chunk.rows is None else chunk.rows.shape[1])
@@ -89,11 +89,11 @@ class Source:
             and self._reading.get("zero_based", "auto") == "auto"
             and first_index > 0
         ):
-            self._reading = {**self._reading, "zero_based": False}  # as `read_examples` takes such a file
+            self._reading = {**self._reading, "zero_based": False}  # as `read_examples` reads such a file
             n_features -= "n_features" not in self._reading
-        n_used = n_rows if several else n_labelled
+        n_used = n_rows if multi_label else n_labelled
         return Overview(
-            n_used, n_rows - n_used, _sorted_index(names, dtype), several, n_features, texts, sparse
+            n_used, n_rows - n_used, _sorted_index(names, dtype), multi_label, n_features, texts, sparse
         )
 
 
@@ -107,25 +107,27 @@ def _sorted_index(names: set[Any], dtype: np.dtype) -> LabelIndex:
 def stored_rows(
     source: Source, rows_of: Callable[[Any], Rows], n_features: int, folder: str | os.PathLike[str] | None
 ) -> StoredRows:
-    """The examples as rows on disk; `rows_of` makes features of what a chunk has for X."""
+    """Store the examples as rows on disk; `rows_of` converts the X of a chunk to features."""
     overview = source.overview
     writer = RowWriter(folder)
     for chunk in source.chunks("storing"):
         rows = sparsified(rows_of(chunk.features))
-        labels = learned_form(chunk.labels, overview.several)
+        labels = training_labels(chunk.labels, overview.multi_label)
         ids = overview.index.ids(labels.values)
         if (ids < 0).any():
-            raise FormatError(f"{source.name}: a label is there that was not when it was read first")
+            raise FormatError(
+                f"{source.name}: has a new label since it was first read; data must not change while it is read"
+            )
         writer.add(rows, target_ids(labels, ids))
     stored = writer.finish(n_features)
     if len(stored) != overview.n_rows:
         raise FormatError(
-            f"{source.name}: {len(stored):,} examples to learn from, and {overview.n_rows:,} when it was read first; "
-            "data must stay the same while it is read"
+            f"{source.name}: has {len(stored):,} examples for training, but had {overview.n_rows:,} when it was first read; "
+            "data must not change while it is read"
         )
     return stored
 
 
-def learned_form(labels: RaggedLabels, several: bool) -> RaggedLabels:
-    """Labels in the form in which the model learns them."""
-    return replace(labels, form="lists" if several else "vector")
+def training_labels(labels: RaggedLabels, multi_label: bool) -> RaggedLabels:
+    """Return the labels in the form for training: lists if multi-label, else a vector."""
+    return replace(labels, form="lists" if multi_label else "vector")

@@ -1,9 +1,8 @@
-"""Rows and labels that lie on disk, because memory is too small for them.
+"""Out-of-core storage of rows and their label ids.
 
-`RowWriter` takes them chunk by chunk, `StoredRows` gives them back window by window, and `Partitions` deals them out in
-one pass over the disk, so that the rows that belong together can be loaded together. Files have no name: they are
-gone when nobody uses them any more, also when the process is killed. They are read and written by system calls and
-not mapped, so that what is read counts as memory only while it is held.
+`RowWriter` writes rows chunk by chunk, `StoredRows` reads them window by window, and `Partitions` groups them on disk
+in one pass, so that each group can be loaded at once. The temporary files are unlinked: they are deleted when they are
+closed, even if the process is killed. They are not memory-mapped, so that only arrays in use count as memory.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ WINDOW = 2 * SUMMED_TOGETHER  # entries read from the disk at a time
 
 
 class Spool:
-    """A file without a name, to which arrays are written and from which they are read."""
+    """An unlinked temporary file of arrays."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._folder = folder
@@ -37,13 +36,13 @@ class Spool:
         self.size = 0
 
     def append(self, array: NDArray[Any]) -> int:
-        """Write an array at the end; where it begins, in bytes."""
+        """Write an array at the end; return its offset in bytes."""
         start = self.size
         self.write(start, array)
         return start
 
     def write(self, start: int, array: NDArray[Any]) -> None:
-        """Write an array at a place."""
+        """Write an array at an offset in bytes."""
         plain: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         content = memoryview(plain)
         with temporary_files(self._folder):
@@ -53,19 +52,19 @@ class Spool:
         self.size = max(self.size, start)
 
     def read(self, start: int, count: int, dtype: Any) -> NDArray[Any]:
-        """`count` numbers from a place on."""
+        """Read `count` numbers at an offset in bytes."""
         array: Any = np.empty(count, dtype=dtype)
         content = memoryview(array.view(np.uint8))
         while content:
             done = os.preadv(self._file.fileno(), [content], start)
             if done == 0:
-                raise OSError("A temporary file has become shorter than what was written to it.")
+                raise OSError("A temporary file was truncated: it is shorter than what was written to it.")
             content, start = content[done:], start + done
         return array
 
 
 class RowWriter:
-    """Takes rows and the label ids of each, chunk by chunk."""
+    """Write rows and their label ids to disk, chunk by chunk."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         if folder is not None and not Path(folder).is_dir():
@@ -88,7 +87,7 @@ class RowWriter:
         self._n_features = max(self._n_features, rows.n_features)
 
     def finish(self, n_features: int) -> StoredRows:
-        """All that was added; no more can be."""
+        """Return all rows; no more can be added."""
         ids = _joined(self._ids, np.uint32)
         targets = Targets(_starts(_joined(self._counts, np.uint32)), ids)
         return StoredRows(
@@ -115,7 +114,7 @@ def _starts(counts: NDArray[Any]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Rows on disk; where each begins, and the labels of each, in memory."""
+    """Rows on disk, with `indptr` and the label ids in memory."""
 
     indptr: NDArray[np.int64]
     n_features: int
@@ -136,14 +135,14 @@ class StoredRows:
         return np.diff(self.indptr)
 
     def part(self, start: int, stop: int) -> SparseRows:
-        """Rows `start` to `stop`, read from the disk."""
+        """Read rows `start` to `stop`."""
         first, last = int(self.indptr[start]), int(self.indptr[stop])
         indices = self.indices.read(4 * first, last - first, np.uint32)
         values = self.values.read(4 * first, last - first, np.float32)
         return SparseRows(self.indptr[start : stop + 1] - first, indices, values, self.n_features)
 
     def windows(self) -> Iterator[tuple[int, int]]:
-        """First row and end of stretches that are read together."""
+        """Yield start and stop of the blocks of rows that are read together."""
         start = 0
         while start < len(self):
             stop = int(np.searchsorted(self.indptr, self.indptr[start] + WINDOW, side="right")) - 1
@@ -152,7 +151,7 @@ class StoredRows:
             start = stop
 
     def mean_squared_length(self) -> float:
-        """That of `learning.adagrad.mean_squared_length`, to the last bit."""
+        """Return the mean squared length as `rates.mean_squared_length` does, bit for bit."""
         total = sum(
             squared_sum(self.values.read(4 * first, min(SUMMED_TOGETHER, self.nnz - first), np.float32))
             for first in range(0, self.nnz, SUMMED_TOGETHER)
@@ -165,9 +164,9 @@ class StoredRows:
 
 
 class Partitions:
-    """Rows dealt out to partitions, in one pass over the disk; a row may go to several partitions.
+    """Rows grouped into partitions on disk, in one pass; a row may be in several partitions.
 
-    `rows` are numbers of rows in ascending order, and `partition_of` says to which partition each of them goes.
+    `rows` are row numbers in ascending order, and `partition_of` is the partition of each.
     """
 
     def __init__(
@@ -187,12 +186,12 @@ class Partitions:
         for start, stop in stored.windows():
             low, high = np.searchsorted(rows, [start, stop])
             if low < high:
-                self._deal(stored.part(start, stop), rows[low:high] - np.uint32(start), slice(low, high), at)
+                self._write(stored.part(start, stop), rows[low:high] - np.uint32(start), slice(low, high), at)
 
-    def _deal(
+    def _write(
         self, window: SparseRows, rows: NDArray[np.uint32], place: slice, at: NDArray[np.int64]
     ) -> None:
-        """Append rows of a window to their partitions; `at` says where each partition ends so far."""
+        """Append rows of a window to their partitions; `at` is the current end of each partition."""
         partition_of = self.partition_of[place]
         order = np.argsort(partition_of, kind="stable")
         counts = np.bincount(partition_of, weights=self._lengths[place], minlength=len(at)).astype(np.int64)
@@ -207,7 +206,7 @@ class Partitions:
         at += counts
 
     def load(self, partition: int) -> tuple[NDArray[np.int64], SparseRows]:
-        """Which of the rows are in a partition, and those rows, in ascending order."""
+        """Load a partition: the positions in `rows` of its members, and the rows, in ascending order."""
         members = np.flatnonzero(self.partition_of == partition)
         first, last = int(self._starts[partition]), int(self._starts[partition + 1])
         indices = self._indices.read(4 * first, last - first, np.uint32)
@@ -216,7 +215,7 @@ class Partitions:
 
 
 def even_partitions(sizes: NDArray[np.int64], most: int) -> NDArray[np.uint32]:
-    """Things of these sizes put into partitions one after the other, each partition of at most so much (or one thing)."""
+    """Assign consecutive items to partitions of at most `most` in total size, or of one larger item."""
     partition_of = np.empty(len(sizes), dtype=np.uint32)
     ends = np.cumsum(sizes)
     start = partition = 0

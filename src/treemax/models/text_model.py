@@ -1,4 +1,4 @@
-"""A vectoriser and an estimator as one model of raw texts."""
+"""A vectoriser and an estimator as one classifier of raw texts."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _gives_probabilities(model: TextModel) -> bool:
 class TextModel(ClassifierMixin, BaseEstimator):
     """A vectoriser and an estimator as one classifier of raw texts, saved as one model.
 
-    Both may be given without their names, and are fitted in place, as in a scikit-learn pipeline. What an estimator knows after fitting
-    (`classes_`, `label_index_`, ...) is also known to the model.
+    Both may be positional arguments, and are fitted in place, as in a scikit-learn pipeline. The learned attributes of
+    the estimator (`classes_`, `label_index_`, ...) are also attributes of the model.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
     ['fruit']
     """
 
-    _replacing = 0  # odd while `fit` replaces vectoriser and estimator
+    _version = 0  # incremented before and after `fit` replaces vectoriser and estimator, so odd in between
 
     def __init__(self, vectorizer: Any, estimator: Any) -> None:
         self.vectorizer = vectorizer
@@ -80,7 +80,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
         """Fit the vectoriser to the texts and the estimator to the features and `y`.
 
-        `options` (such as `label_features` of `LabelTree`) are handed to the estimator's `fit`.
+        `options` (such as `label_features` of `LabelTree`) are passed to the estimator's `fit`.
         """
         vectorizer = clone(self.vectorizer)
         X = vectorizer.fit_transform(texts)
@@ -88,52 +88,52 @@ class TextModel(ClassifierMixin, BaseEstimator):
         return self
 
     def _train(self, vectorizer: Any, train: Callable[[Any], object]) -> None:
-        """Train a twin of the estimator, and replace estimator and vectoriser together when both are ready.
+        """Train a copy of the estimator, then replace estimator and vectoriser together.
 
-        A `y` that the estimator refuses leaves the model as it was.
+        An error leaves the model unchanged.
         """
         estimator = self.estimator
         trainee = estimator._snapshot() if isinstance(estimator, SharedEstimator) else estimator
         before = dict(vars(trainee))
         try:
             train(trainee)
-        except TrainingInterrupted:  # the estimator keeps what it has learned so far
+        except TrainingInterrupted:  # the partially trained estimator is kept
             self._replace(vectorizer, trainee, before)
             raise
         self._replace(vectorizer, trainee, before)
 
     def _replace(self, vectorizer: Any, trainee: Any, before: dict[str, Any]) -> None:
         with _REPLACING:
-            self._replacing += 1
+            self._version += 1
             try:
                 if trainee is not self.estimator:
                     self.estimator._update_from(trainee, before)
                 vars(self.vectorizer).update(vars(vectorizer))
             finally:
-                self._replacing += 1
+                self._version += 1
 
-    def _of_one_fit(self, work: Callable[..., Result], *args: Any) -> Result:
-        """What `work` gives when vectoriser and estimator belong together: once more if `fit` has replaced them."""
+    def _consistently(self, work: Callable[..., Result], *args: Any) -> Result:
+        """Call `work`, again if `fit` has replaced vectoriser and estimator meanwhile, so that both are of one `fit`."""
         while True:
-            number, error = self._replacing, None
+            version, error = self._version, None
             try:
-                found = work(*args)
+                result = work(*args)
             except Exception as failed:
                 error = failed
-            if number == self._replacing and number % 2 == 0:
+            if version == self._version and version % 2 == 0:
                 if error is not None:
                     raise error
-                return found
+                return result
             time.sleep(0.001)
 
-    def _pair(self) -> TextModel:
-        """Vectoriser and estimator that belong together, and stay so when `fit` replaces them."""
+    def _snapshot(self) -> TextModel:
+        """Return a copy, which does not change when `fit` replaces vectoriser and estimator."""
         vectorizer = copy.copy(self.vectorizer)
         return TextModel(vectorizer, without_changes(self.estimator, lambda estimator: estimator))
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {**state, **vars(self._of_one_fit(self._pair)), "_replacing": 0}
+        return {**state, **vars(self._consistently(self._snapshot)), "_version": 0}
 
     @available_if(_fits_files)
     def fit_file(
@@ -145,9 +145,9 @@ class TextModel(ClassifierMixin, BaseEstimator):
         label_features: Any = None,
         **reading: Any,
     ) -> TextModel:
-        """Train on texts that may be more than memory holds; see `LabelTree.fit_file`.
+        """Train on texts that may be larger than memory; see `LabelTree.fit_file`.
 
-        The vocabulary of `TfidfText` stays in memory.
+        The vocabulary of `TfidfText` is kept in memory.
         """
         limit = self.estimator._check_fit_file(memory)
         data = Source(source, self.estimator.verbose, reading)
@@ -167,16 +167,16 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     @available_if(_learns_online)
     def partial_fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
-        """Learn from more texts; the vectoriser must be stateless, or fitted, and stays as it is.
+        """Update the estimator with more texts; the vectoriser must be stateless or fitted, and does not change.
 
-        `options` are handed to the estimator's `partial_fit`.
+        `options` are passed to the estimator's `partial_fit`.
         """
         try:
             check_is_fitted(self.vectorizer)
         except NotFittedError:
             raise NotFittedError(
                 f"partial_fit cannot begin with an unfitted {type(self.vectorizer).__name__}: its vocabulary must be "
-                "known first. Fit the vectorizer (or the model) before, or use HashingText, which needs no fitting."
+                "known first. Fit the vectorizer (or the model) first, or use HashingText, which needs no fitting."
             ) from None
         self.estimator.partial_fit(self.vectorizer.transform(texts), y, **options)
         return self
@@ -185,59 +185,61 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def fit_stream(
         self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
     ) -> TextModel:
-        """Learn a stream of texts of any length, a chunk at a time; see `OnlineLabelTree.fit_stream`."""
-        several = multi_label or bool(getattr(self.estimator, "multi_label_", False))
-        for texts, y in training_chunks(source, chunk_rows, several, **reading):
+        """Update the estimator with a stream of texts, chunk by chunk; see `OnlineLabelTree.fit_stream`."""
+        multi_label = multi_label or bool(getattr(self.estimator, "multi_label_", False))
+        for texts, y in training_chunks(source, chunk_rows, multi_label, **reading):
             self.partial_fit(texts, y)
         return self
 
     def predict(self, texts: Any) -> Any:
-        """The label of each text, as the estimator predicts it."""
-        return self._of_one_fit(lambda: self.estimator.predict(self._rows(texts)))
+        """Predict the labels of each text; see `predict` of the estimator."""
+        return self._consistently(lambda: self.estimator.predict(self._rows(texts)))
 
     def predict_topk(self, texts: Any, k: int = 5) -> Any:
-        """The k best labels of each text and their scores, best first."""
-        return self._of_one_fit(lambda: self.estimator.predict_topk(self._rows(texts), k))
+        """Predict the k most probable labels of each text, best first, with their probabilities."""
+        return self._consistently(lambda: self.estimator.predict_topk(self._rows(texts), k))
 
     @available_if(_gives_probabilities)
     def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:
-        """All labels of each text whose probability is at least `threshold`, as the estimator gives them."""
-        return self._of_one_fit(lambda: self.estimator.predict_above(self._rows(texts), threshold, scores))
+        """Predict all labels of each text whose probability is at least `threshold`."""
+        return self._consistently(lambda: self.estimator.predict_above(self._rows(texts), threshold, scores))
 
     @available_if(_gives_probabilities)
     def predict_proba_of(self, texts: Any, labels: Any) -> Any:
-        """The probabilities of given labels for each text."""
-        return self._of_one_fit(lambda: self.estimator.predict_proba_of(self._rows(texts), labels))
+        """Predict the probabilities of given labels for each text."""
+        return self._consistently(lambda: self.estimator.predict_proba_of(self._rows(texts), labels))
 
     @available_if(_gives_probabilities)
     def predict_proba(self, texts: Any) -> Any:
-        """The probability of every label for each text."""
-        return self._of_one_fit(lambda: self.estimator.predict_proba(self._rows(texts)))
+        """Predict the probability of every label for each text."""
+        return self._consistently(lambda: self.estimator.predict_proba(self._rows(texts)))
 
     def score(self, texts: Any, y: Any, sample_weight: Any = None) -> float:
-        """The estimator's score on these texts."""
+        """Return the estimator's score on these texts."""
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        return self._of_one_fit(lambda: self.estimator.score(self._rows(texts), y, **weights))
+        return self._consistently(lambda: self.estimator.score(self._rows(texts), y, **weights))
 
     def describe(self) -> dict[str, Any]:
-        """What the estimator says of itself, and the kind of the vectoriser."""
+        """Return the main properties of the estimator, and the class of the vectoriser."""
         return {**self.estimator.describe(), "vectorizer": type(self.vectorizer).__name__}
 
     def save(self, path: AnyPath, **options: Any) -> None:
-        """Save vectoriser and estimator in one file; `treemax.load` gives the model back.
+        """Save vectoriser and estimator in one file; `treemax.load` restores the model.
 
-        `options` (such as `resume=True`) are handed to the estimator.
+        `options` (such as `resume=True`) are passed to the estimator.
         """
         check_is_fitted(self)
         save(self, path, **options)
 
     def _with_snapshot(self, work: Callable[[TextModel], Any]) -> Any:
-        """Call `work` with this model, while the estimator stays as it is."""
-        pair = self._of_one_fit(self._pair)
-        return without_changes(pair.estimator, lambda estimator: work(TextModel(pair.vectorizer, estimator)))
+        """Call `work` with a snapshot of the model, while the estimator does not change."""
+        snapshot = self._consistently(self._snapshot)
+        return without_changes(
+            snapshot.estimator, lambda estimator: work(TextModel(snapshot.vectorizer, estimator))
+        )
 
     def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]:
-        """Both parts, their arrays under `vectorizer/` and `estimator/`."""
+        """Return the model as a JSON-able header and arrays, with the prefixes `vectorizer/` and `estimator/`."""
         vectorizer, vectorizer_arrays = object_parts(self.vectorizer)
         estimator, estimator_arrays = object_parts(self.estimator, **options)
         arrays = {**prefixed("vectorizer", vectorizer_arrays), **prefixed("estimator", estimator_arrays)}
@@ -245,7 +247,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> TextModel:
-        """The model back from its two parts."""
+        """Restore the model from its parts."""
         vectorizer = object_from_parts(header["vectorizer"], part("vectorizer", arrays))
         estimator = object_from_parts(header["estimator"], part("estimator", arrays))
         if not hasattr(vectorizer, "transform") or not hasattr(estimator, "predict"):
@@ -254,7 +256,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     @property
     def threshold_(self) -> float:
-        """The probability from which a multi-label `predict` answers with a label."""
+        """The probability from which a multi-label `predict` returns a label."""
         return self.estimator.threshold_
 
     @threshold_.setter
@@ -262,8 +264,8 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self.estimator.threshold_ = value
 
     def __getattr__(self, name: str) -> Any:
-        fitted = name.endswith("_") and not name.startswith("_")
-        if fitted and "estimator" in vars(self):
+        is_learned = name.endswith("_") and not name.startswith("_")
+        if is_learned and "estimator" in vars(self):
             return getattr(self.estimator, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

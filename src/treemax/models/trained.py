@@ -1,4 +1,4 @@
-"""What every trained model answers, under the same names in all of them."""
+"""The interface of trained models."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Ids: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
 Model = TypeVar("Model")
 
-ROWS_AT_ONCE = 1024  # when the probabilities of all labels are looked through
+ROWS_AT_ONCE = 1024  # whose probabilities of all labels are computed together
 
 
 class TrainedModel(Protocol):
-    """The arrays of a trained model, and the answers that they give.
+    """A trained model: its arrays, and predictions from them.
 
-    `search` is how the estimator's parameters want the labels to be searched: a beam width, for example, or None where
-    the model has one way only. Rows are validated; labels are ids. Probabilities are not yet calibrated.
+    `search` is the search option from the estimator's parameters, such as a beam width; None where the model has none.
+    Rows are validated; labels are ids. Probabilities are not yet calibrated.
     """
 
     def top_k(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
@@ -38,15 +38,15 @@ class TrainedModel(Protocol):
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], Arrays]:
-        """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
+        """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state."""
 
     @classmethod
     def from_parts(cls: type[Model], header: dict[str, Any], arrays: Arrays, n_labels: int) -> Model:
-        """The model back from its parts; a ValueError where they do not fit together."""
+        """Restore the model from its parts; raise ValueError if they are inconsistent."""
 
 
 class FromAllProbabilities:
-    """`above` and `of_labels` of a model that computes the probabilities of all labels in any case."""
+    """Mixin: `above` and `of_labels` for a model that always computes the probabilities of all labels."""
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
         """The probability of every label for each row."""
@@ -63,10 +63,10 @@ class FromAllProbabilities:
 
     def of_labels(self, rows: Rows, ids: Ids, search: Any, threads: int = 1) -> Floats:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
-        answer = np.empty(ids.shape, dtype=np.float32)
+        out = np.empty(ids.shape, dtype=np.float32)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             block = slice(start, start + ROWS_AT_ONCE)
             of_all = self.probabilities(rows[block], search, threads)
-            answer[block] = np.take_along_axis(of_all, np.maximum(ids[block], 0), axis=1)
-        answer[ids < 0] = 0.0
-        return answer
+            out[block] = np.take_along_axis(of_all, np.maximum(ids[block], 0), axis=1)
+        out[ids < 0] = 0.0
+        return out

@@ -28,7 +28,7 @@ from treemax.models.label_tree.packed_tree import MOST_CHILDREN
 from treemax.models.label_tree.training import Plan, train_label_tree
 from treemax.models.rows import sparsified
 from treemax.models.sharing import snapshot_access
-from treemax.models.stored import Source, learned_form, stored_rows
+from treemax.models.stored import Source, stored_rows, training_labels
 from treemax.models.stored_rows import StoredRows
 from treemax.parallel.checkpoints import checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
@@ -237,18 +237,18 @@ class LabelTree(WithHierarchy):
         self, stored: StoredRows, data: Source, memory: int, label_features: Any = None
     ) -> LabelTree:
         """Train on rows that are on disk already, as `fit_file` puts them there."""
-        index, several = data.overview.index, data.overview.several
+        index, multi_label = data.overview.index, data.overview.multi_label
         room = room_for_rows(memory, stored, len(index), thread_count(self.n_jobs))
         source = RowsOnDisk(stored, room)
         stopped = None
         with self._training() as trainee:
             try:
                 vectors = trainee._given_vectors(label_features, index)
-                model = train_label_tree(source, index, several, trainee._plan(), vectors)
+                model = train_label_tree(source, index, multi_label, trainee._plan(), vectors)
             except TrainingInterrupted as interruption:
                 model, stopped = interruption.model, interruption
-            labels = learned_form(
-                RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), several
+            labels = training_labels(
+                RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), multi_label
             )
             trainee._set_fitted(source.rows, source.rows, labels, index, stored.targets, model)
             trainee.sparse_input_ = data.overview.sparse

@@ -300,7 +300,7 @@ def test_memory_that_runs_out_while_growing_leaves_the_stream_as_it_was(monkeypa
         raise MemoryError
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(one_vs_all, "grown", out_of_memory)
+        patch.setattr(one_vs_all, "resized", out_of_memory)
         model.partial_fit(X[:1], ["yak"])
     assert state(model) == before
 

@@ -316,7 +316,7 @@ def test_label_features_group_the_labels():
     assert len(set(parents[::2].tolist())) == len(set(parents[1::2].tolist())) == 1
     assert parents[0] != parents[1]
     for tree_kind in ("random", "complete", "huffman"):
-        with pytest.raises(ValueError, match="label_features are of no use to tree"):
+        with pytest.raises(ValueError, match="label_features are not used with tree"):
             treemax.LabelTree(tree=tree_kind, verbose=0).fit(X, y, label_features=features)
 
 

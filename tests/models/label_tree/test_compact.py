@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 import treemax
 from treemax.inputs.rows import as_rows
 from treemax.models.label_tree.compact import (
-    MOST,
-    _from_bytes,
-    _from_steps,
-    _in_bytes,
-    _steps,
+    MAX_CODE,
+    _decode_varints,
+    _differences,
+    _encode_varints,
+    _from_differences,
     loaded_tree,
     rounded,
     saved_arrays,
@@ -63,7 +63,7 @@ def test_rounding_is_to_the_nearest_multiple(n_labels, n_features, seed, share):
         n = int(tree.n_children[node])
         found, scale = rounded(part)
         before, after = dense(part, n_features, n), dense(found, n_features, n)
-        assert scale == pytest.approx(np.abs(before).max() / MOST)
+        assert scale == pytest.approx(np.abs(before).max() / MAX_CODE)
         assert np.abs(before - after).max() <= 0.5001 * scale
         assert (np.diff(found.features.astype(int)) > 0).all()
         assert (found.weights != 0).all() and np.array_equal(found.biases, part.biases)
@@ -94,9 +94,9 @@ def test_nodes_wider_than_a_byte_and_many_features():
 def test_features_as_steps_in_bytes(nodes):
     features = np.array([feature for node in nodes for feature in sorted(node)], dtype=np.int64)
     counts = np.array([len(node) for node in nodes], dtype=np.int64)
-    written = _in_bytes(_steps(features, counts))
+    written = _encode_varints(_differences(features, counts))
     assert written.dtype == np.uint8
-    assert np.array_equal(_from_steps(_from_bytes(written), counts), features)
+    assert np.array_equal(_from_differences(_decode_varints(written), counts), features)
 
 
 @pytest.mark.parametrize(

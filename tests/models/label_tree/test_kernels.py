@@ -13,7 +13,7 @@ from treemax.inputs.rows import as_rows
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.models.label_tree import kernels
-from treemax.models.label_tree.nodes import LOSSES, SLOPES, LevelScores, node_problems
+from treemax.models.label_tree.nodes import LOSSES, SLOPES, LevelStatistics, node_problems
 from treemax.trees import Tree, complete_tree, huffman_tree, random_tree
 
 N_FEATURES = 12
@@ -321,7 +321,7 @@ def test_rows_held_out_join_in_the_end():
 
 def test_the_calibration_chooses_the_best_slope():
     random = np.random.RandomState(0)
-    calibration = LevelScores(3)
+    calibration = LevelStatistics(3)
     calibration.add(0, -np.square(SLOPES - 5.0), np.zeros((2, kernels.BINS), dtype=np.int64))
     assert abs(calibration.softmax_slopes()[0] - 5.0) <= np.diff(SLOPES).max()
     assert calibration.softmax_slopes()[1] == 4.0

@@ -14,7 +14,7 @@ import treemax
 from treemax.inputs.rows import as_rows
 from treemax.models.label_tree import kernels as siblings
 from treemax.models.label_tree import lasso_kernels as kernels
-from treemax.models.label_tree.lasso import LOSSES, held_out, train_sparsely
+from treemax.models.label_tree.lasso import LOSSES, held_out, train_l1
 from treemax.models.label_tree.nodes import SLOPES
 
 
@@ -177,7 +177,7 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
         scratch = np.zeros(source.n_features, dtype=np.uint32)
         everything = np.ones(source.n_features, dtype=bool)
         if train == "l1":
-            kept = train_sparsely(
+            kept = train_l1(
                 source, rows, rows, indptr, children, 5, 1.0, "squared_hinge", 1.0, 10, 4, 3, 0.1, SLOPES, likelihood,
                 histogram, siblings.HISTOGRAM_REACH, everything, scratch,
             )  # fmt: skip

@@ -26,7 +26,7 @@ from treemax.memory import parse_bytes, used_bytes
 from treemax.models import stored_rows
 from treemax.models.label_tree import estimator as label_tree
 from treemax.models.label_tree.nodes import node_problems
-from treemax.models.label_tree.out_of_core import Below, Room, room_for_rows, stored_label_vectors
+from treemax.models.label_tree.out_of_core import MemoryBudget, NodeRows, memory_budget, stored_label_vectors
 from treemax.models.stored_rows import Partitions, RowWriter, Spool, even_partitions
 from treemax.text.vocabulary import Vocabulary
 from treemax.trees import label_vectors, random_tree
@@ -67,7 +67,7 @@ def little_room(monkeypatch):
     """Rows in memory are few: the root and other nodes are too large for it, and windows on the disk are small."""
 
     def set_room(size: int, threads: int = 1) -> None:
-        monkeypatch.setattr(label_tree, "room_for_rows", lambda *arguments: Room(size, threads))
+        monkeypatch.setattr(label_tree, "memory_budget", lambda *arguments: MemoryBudget(size, threads))
 
     monkeypatch.setattr(stored_rows, "WINDOW", 5000)
     set_room(200_000)
@@ -236,9 +236,9 @@ def test_problems_of_nodes_are_those_in_memory(several):
     for arity, leaf, seed in ((2, 2, 0), (7, 12, 1), (16, 60, 2)):
         tree = random_tree(60, arity, leaf, seed)
         costs = np.linspace(0.5, 2.0, len(tree))
-        below = Below(tree, rows, costs)
+        node_rows = NodeRows(tree, rows, costs)
         for problem in node_problems(tree, rows.targets, costs):
-            found = below.problem(problem.node)
+            found = node_rows.problem(problem.node)
             assert found[:3] == problem[:3]
             for expected, got in zip(problem[3:], found[3:], strict=True):
                 assert expected.dtype == got.dtype
@@ -251,7 +251,7 @@ def test_label_vectors_are_those_in_memory(several, monkeypatch):
     examples = numbers(several)
     rows = stored(examples)
     expected = label_vectors(examples.rows, rows.targets, 60, 100)
-    found = stored_label_vectors(rows, 60, Room(50_000, 1))
+    found = stored_label_vectors(rows, 60, MemoryBudget(50_000, 1))
     for name in ("indptr", "indices", "values"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
@@ -334,14 +334,14 @@ def test_what_cannot_be_done_is_refused_in_words(tmp_path):
     write_examples(tmp_path / "texts.jsonl", texts())
     model = treemax.LabelTree(verbose=0)
     text_model = treemax.TextModel(treemax.HashingText(), treemax.LabelTree(verbose=0))
-    with pytest.raises(ValueError, match=r"texts\.jsonl holds texts: put the estimator into a TextModel"):
+    with pytest.raises(ValueError, match=r"texts\.jsonl holds texts: wrap the estimator in a TextModel"):
         model.fit_file(tmp_path / "texts.jsonl")
     with pytest.raises(ValueError, match=r"numbers\.npz holds features, not texts"):
         text_model.fit_file(tmp_path / "numbers.npz")
-    with pytest.raises(ValueError, match="standard input can be read once"):
+    with pytest.raises(ValueError, match="standard input can be read only once"):
         model.fit_file("-")
     table = pa.table({"text": ["a"], "label": ["b"]})
-    with pytest.raises(ValueError, match="in place of a reader"):
+    with pytest.raises(ValueError, match="instead of a reader"):
         text_model.fit_file(pa.RecordBatchReader.from_batches(table.schema, table.to_batches()))
     with pytest.raises(MemoryError, match=r"memory=10.0 MB is too little for 1,500 rows of 400 features"):
         model.fit_file(tmp_path / "numbers.npz", memory="10MB")
@@ -349,7 +349,10 @@ def test_what_cannot_be_done_is_refused_in_words(tmp_path):
         model.fit_file(tmp_path / "no such file", memory="lots")
     with pytest.raises(ValueError, match="folder for temporary files does not exist"):
         model.fit_file(tmp_path / "numbers.npz", folder=tmp_path / "nowhere")
-    with treemax.checkpoint(tmp_path / "kept"), pytest.raises(ValueError, match="keeps no checkpoints"):
+    with (
+        treemax.checkpoint(tmp_path / "kept"),
+        pytest.raises(ValueError, match="neither clusters nor checkpoints"),
+    ):
         model.fit_file(tmp_path / "numbers.npz")
     assert not hasattr(treemax.TextModel(treemax.HashingText(), treemax.OneVsAll()), "fit_file")
     (tmp_path / "empty.jsonl").write_text('{"text": "a"}\n')
@@ -359,7 +362,7 @@ def test_what_cannot_be_done_is_refused_in_words(tmp_path):
 
 def test_room_is_what_is_left_of_memory():
     rows = stored(numbers())
-    room = room_for_rows(used_bytes() + 500_000_000, rows, 60, 1)
+    room = memory_budget(used_bytes() + 500_000_000, rows, 60, 1)
     assert 300_000_000 < room.bytes < 500_000_000 and room.entries == room.bytes // 16
 
 
@@ -424,8 +427,8 @@ def test_killed_in_the_middle_leaves_no_files(tmp_path):
     scratch.mkdir()
     script = (
         "import sys, treemax, treemax.models.label_tree.large_nodes as large, treemax.models.label_tree.estimator as tree\n"
-        "from treemax.models.label_tree.out_of_core import Room\n"
-        "tree.room_for_rows = lambda *arguments: Room(100_000, 1)\n"
+        "from treemax.models.label_tree.out_of_core import MemoryBudget\n"
+        "tree.memory_budget = lambda *arguments: MemoryBudget(100_000, 1)\n"
         "visited = large.LargeNode._visited\n"
         "def slowly(self, *arguments):\n"
         "    print('training', flush=True)\n"
@@ -448,7 +451,7 @@ SCRIPT = """
 import sys, treemax
 from treemax.models.label_tree import estimator as label_tree
 from treemax.formats import read_examples
-from treemax.models.label_tree.out_of_core import Room
+from treemax.models.label_tree.out_of_core import MemoryBudget
 from treemax.memory import release_free_memory, used_bytes
 
 def trained(path, from_disk):
@@ -459,10 +462,10 @@ def trained(path, from_disk):
     return model.fit(examples.X, examples.y)
 
 from_disk = sys.argv[3] == "disk"
-for room in (Room(50_000, 1), Room(10**9, 1)):  # compiles, and loads what is loaded once, for nodes large and small
-    room_for_rows, label_tree.room_for_rows = label_tree.room_for_rows, lambda *arguments: room
+for room in (MemoryBudget(50_000, 1), MemoryBudget(10**9, 1)):  # compiles, and loads what is loaded once, for nodes large and small
+    memory_budget, label_tree.memory_budget = label_tree.memory_budget, lambda *arguments: room
     trained(sys.argv[1], from_disk)
-    label_tree.room_for_rows = room_for_rows
+    label_tree.memory_budget = memory_budget
 release_free_memory()
 open("/proc/self/clear_refs", "w").write("5")  # the peak is that of what follows
 before = used_bytes()

@@ -19,7 +19,7 @@ from treemax.models.online_label_tree.training import (
     OnlineTreeSettings,
     empty_tree,
     learn,
-    planted_tree,
+    tree_with_structure,
 )
 from treemax.trees import Tree
 
@@ -62,7 +62,7 @@ def streams(draw):
 
 def taught(tree, rows, targets, how, seen=0, threads=1):
     """The tree after one pass."""
-    tree.make_room_for_labels(int(max(targets.ids, default=-1)) + 1)
+    tree.reserve_labels(int(max(targets.ids, default=-1)) + 1)
     order = np.arange(len(rows), dtype=np.uint32)
     tree.stream.rows = seen
     for _ in learn(tree, rows, targets, [order], how, 10, threads):
@@ -82,7 +82,7 @@ def planted_like(tree, how, seed=7):
     compact[label >= 0] = own
     if len(ids) == 0:
         return empty_tree(tree.one_label, how, seed)
-    return planted_tree(Tree.from_parents(parent, compact), tree.one_label, how, seed, ids)
+    return tree_with_structure(Tree.from_parents(parent, compact), tree.one_label, how, seed, ids)
 
 
 def states(tree):
@@ -389,7 +389,7 @@ def planted_first(targets, how, one_label, seed):
             parent, label, at = [*parent, at], [*label, -1], len(parent)
         parent, label = [*parent, at], [*label, number]
     tree = Tree.from_parents(parent, label)
-    return planted_tree(tree, one_label, how, 7, ids)
+    return tree_with_structure(tree, one_label, how, 7, ids)
 
 
 @settings(deadline=None, max_examples=60)
@@ -460,7 +460,7 @@ def test_stopped_and_continued_is_never_stopped(how, stream, cut):
     rows, targets, one_label = stream
     whole = grown(rows, targets, how, one_label)
     tree = taught(empty_tree(one_label, how, 7), rows[:cut], targets[:cut], how)
-    tree.make_room_for_labels(len(whole.leaf_of))
+    tree.reserve_labels(len(whole.leaf_of))
     tree = taught(copied(tree, how), rows[cut:], targets[cut:], how, seen=min(cut, len(rows)))
     assert_sound(tree, how)
     assert_same_classifiers(whole, tree)
@@ -475,7 +475,7 @@ def test_without_the_learning_state_answers_are_the_same(how, stream):
     rows, targets, one_label = stream
     tree = grown(rows, targets, how, one_label)
     light = copied(tree, how, resume=False)
-    assert not light.knows_squares
+    assert not light.has_squares
     np.testing.assert_array_equal(tree.probabilities(rows), light.probabilities(rows))
     assert_sound(taught(light, rows, targets, how), how)
 
@@ -581,13 +581,13 @@ from dataclasses import replace
 import numpy as np
 from tests.models.online_label_tree.reference import as_arrays, random_stream
 from treemax.models.online_label_tree.model import OnlineTree
-from treemax.models.online_label_tree.training import POLICIES, OnlineTreeSettings, empty_tree, learn, adopt_labels
+from treemax.models.online_label_tree.training import POLICIES, OnlineTreeSettings, empty_tree, learn, add_missing_leaves
 
 def use(tree, rows, targets, how):
-    tree.make_room_for_labels(int(targets.ids.max()) + 2)
+    tree.reserve_labels(int(targets.ids.max()) + 2)
     for _ in learn(tree, rows, targets, [np.arange(len(rows), dtype=np.uint32)], how, 10):
         pass
-    adopt_labels(tree, how)
+    add_missing_leaves(tree, how)
     for k in (1, 3, 200):
         for ids, _ in (tree.top_k(rows, k), tree.top_k(rows, k, 3)):
             assert ids.max() < len(tree.leaf_of)
@@ -841,7 +841,7 @@ def test_a_table_that_was_given_up_has_no_feature():
     """Another thread may still be looking there: it must find nothing, feature 0 included."""
     how = PLAIN
     tree = grown(*as_arrays([([(0, 1.0), (7, 1.0)], [0]), ([(9, 1.0)], [1])]), how, False)
-    tree.make_room(slots=10_000, records=1000)
+    tree.reserve(slots=10_000, records=1000)
     old, features = tree.blocks.table.copy(), np.arange(200, dtype=np.uint32)
     found = np.empty(200, np.uint64)
     learner = (np.float32(1.0), *how.constants)

@@ -1,7 +1,7 @@
-"""What a label tree chooses on held-out rows: the cost of errors, and the calibration of the whole tree.
+"""Choice of the cost and calibration of a label tree, on held-out rows.
 
-The cost is tried on a sample of the nodes above labels, on 32 labels of each, before the training. The scores are
-those of the tree as it was before the rows held out joined the training.
+The cost is chosen before training on a sample of the nodes above labels, with 32 labels each. The calibration uses
+the scores of the tree trained without the held-out rows.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from treemax.models.label_tree.nodes import LOSSES, SMALL, Common, platt
 from treemax.parallel.pools import Arrays, Table
 from treemax.trees import Tree
 
-COSTS = {  # the middle one is that of nodes above other nodes
+COSTS = {  # the middle one is the default
     "squared_hinge": np.array([0.25, 0.5, 1.0, 2.0, 4.0], dtype=np.float32),
     "logistic": np.array([1.0, 2.0, 4.0, 8.0, 16.0], dtype=np.float32),
 }
 PASSES = 2  # for each cost
-HELD_SHARE = 5  # one row in so many judges the costs
-LABELS = 32  # of a node on which costs are tried
-SHARE_OF_WORK = 0.012  # of the rows of all nodes times their children, that may be used to try costs
-LEAST_ROWS, MOST_ROWS = 3_000, 400_000  # of all problems on which costs are tried
-PRIOR = 2.0  # nats against each doubling or halving of the middle cost
+HELD_SHARE = 5  # one row in so many is held out to compare costs
+LABELS = 32  # of each sampled node
+SHARE_OF_WORK = 0.012  # of the rows of all nodes times their children, that is spent on comparing costs
+MIN_ROWS, MAX_ROWS = 3_000, 400_000  # of all sampled nodes
+PRIOR = 2.0  # penalty in nats, times the squared number of doublings of the default cost
 CALIBRATION_ROWS = 2_000  # at most,
-CALIBRATION_SHARE = 12  # and one row in so many
+CALIBRATION_SHARE = 12  # and at most one row in so many
 
 RunProblems = Callable[[Callable[..., Arrays], Common, "list[CostProblem]"], "list[Arrays]"]
 
@@ -47,26 +47,26 @@ class CostProblem(NamedTuple):
     children: NDArray[np.uint32]
 
 
-def middle_cost(loss: str) -> float:
-    """The cost where nothing is known."""
+def default_cost(loss: str) -> float:
+    """Return the default cost of a loss."""
     return float(COSTS[loss][len(COSTS[loss]) // 2])
 
 
 def choose_cost(tree: Tree, targets: Targets, common: Common, run: RunProblems) -> float:
-    """The cost for the nodes above labels under which rows held out are most likely."""
+    """Return the cost of the nodes above labels that maximises the likelihood of held-out rows."""
     costs = COSTS[common.settings.loss]
     problems = cost_problems(tree, targets, common.seed)
     histograms = np.zeros((len(costs), 2, kernels.BINS), dtype=np.int64)
-    for (found,) in run(try_costs, common, problems):
-        histograms += found
-    misfit = np.array([platt(wrong, right)[2] for wrong, right in histograms])
+    for (histogram,) in run(try_costs, common, problems):
+        histograms += histogram
+    losses = np.array([platt(wrong, right)[2] for wrong, right in histograms])
     doublings = np.arange(len(costs)) - len(costs) // 2
-    misfit += PRIOR * doublings**2
-    return middle_cost(common.settings.loss) * 2.0 ** lowest_point(doublings, misfit)
+    losses += PRIOR * doublings**2
+    return default_cost(common.settings.loss) * 2.0 ** lowest_point(doublings, losses)
 
 
 def lowest_point(x: NDArray[np.int64], y: NDArray[np.float64]) -> float:
-    """Where the parabola through the lowest of equidistant points and its neighbours has its minimum.
+    """Return the minimum of the parabola through the lowest of equidistant points and its neighbours.
 
     >>> lowest_point(np.array([-1, 0, 1]), np.array([1.0, 0.0, 3.0]))
     -0.25
@@ -80,7 +80,7 @@ def lowest_point(x: NDArray[np.int64], y: NDArray[np.float64]) -> float:
 
 
 def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: CostProblem) -> Arrays:
-    """For each cost, how scores of rows held out are distributed over right and wrong labels."""
+    """Return, for each cost, histograms of the scores of right and wrong labels of held-out rows."""
     source, loss = table.rows, common.settings.loss
     assert isinstance(source, SparseRows)
     with table.scratch() as scratch:
@@ -93,23 +93,23 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
 
 
 def cost_problems(tree: Tree, targets: Targets, seed: int) -> list[CostProblem]:
-    """A random sample of nodes above labels, some labels of each, with few rows in proportion to the whole."""
+    """Sample nodes above labels, some labels of each, with a small share of all rows."""
     node_of = tree.parent[tree.leaf_of]  # of every label
     rows_of_node = np.bincount(node_of[targets.ids], minlength=len(tree))
     rows_of_node[0] = len(targets) if rows_of_node[0] else 0
-    room = int(SHARE_OF_WORK * (rows_of_node * -(-tree.n_children // 16)).sum())
-    room = min(max(room, LEAST_ROWS), MOST_ROWS)
+    budget = int(SHARE_OF_WORK * (rows_of_node * -(-tree.n_children // 16)).sum())  # in rows
+    budget = min(max(budget, MIN_ROWS), MAX_ROWS)
     random = np.random.default_rng(seed)
     nodes = random.permutation(np.flatnonzero(rows_of_node))
-    nodes = nodes[: int(np.searchsorted(np.cumsum(rows_of_node[nodes]), room)) + 1]
+    nodes = nodes[: int(np.searchsorted(np.cumsum(rows_of_node[nodes]), budget)) + 1]
     pairs = _PairsOfNodes(tree, targets, node_of, nodes)
     problems = []
     for node in nodes.tolist():
         row, child = pairs.of(node)
         rows = np.arange(len(targets), dtype=np.uint32) if node == 0 else np.unique(row)
-        if len(rows) > room:
-            rows = np.sort(random.choice(rows, room, replace=False))
-        room = max(room - len(rows), LEAST_ROWS // 4)
+        if len(rows) > budget:
+            rows = np.sort(random.choice(rows, budget, replace=False))
+        budget = max(budget - len(rows), MIN_ROWS // 4)
         n_children = int(tree.n_children[node])
         chosen = random.permutation(n_children)[:LABELS]
         problems.append(_cost_problem(node, rows, row, child, chosen, n_children))
@@ -132,15 +132,15 @@ class _PairsOfNodes:
         self._child = tree.leaf_of[ids] - tree.first_child[self._node]
 
     def of(self, node: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        own = slice(*np.searchsorted(self._node, [node, node + 1]).tolist())
-        return self._row[own], self._child[own]
+        pairs = slice(*np.searchsorted(self._node, [node, node + 1]).tolist())
+        return self._row[pairs], self._child[pairs]
 
 
 def _cost_problem(
     node: int, rows: NDArray[np.uint32], row: NDArray[np.uint32], child: NDArray[np.int64], chosen: NDArray[np.int64],
     n_children: int,
 ) -> CostProblem:  # fmt: skip
-    """The problem of the chosen children on these rows, from the pairs of row and child of the node."""
+    """Return the problem of the chosen children on these rows, from all pairs of row and child of the node."""
     number = np.full(n_children, -1)
     number[chosen] = np.arange(len(chosen))
     at = np.minimum(np.searchsorted(rows, row), len(rows) - 1)
@@ -151,27 +151,27 @@ def _cost_problem(
     return CostProblem(node, len(chosen), rows, starts.astype(np.int64), child[order].astype(np.uint32))
 
 
-def held_share_of(n_rows: int) -> int:
-    """One row in so many calibrates the probabilities before it joins: 2,000 rows, but an eighth to a twentieth of all."""
+def held_out_share(n_rows: int) -> int:
+    """Return n such that one row in n is held out: about 2,000 rows, but an eighth to a twentieth of all."""
     return min(max(n_rows // CALIBRATION_ROWS, 8), 20)
 
 
 def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
-    """The rows on which the scores of the whole tree are judged: some of those held out, in ascending order."""
+    """Return the rows that calibrate the whole tree: a sample of the held-out rows, in ascending order."""
     held = kernels.held_rows(n_rows, held_share)
     most = min(CALIBRATION_ROWS, -(-n_rows // CALIBRATION_SHARE))
     return held[:: max(1, -(-len(held) // most))].astype(np.uint32)
 
 
 def calibrate(
-    early: LabelTreeModel,
+    model: LabelTreeModel,
     rows: SparseRows,
     targets: Targets,
     multi_label: bool,
     beam: int | None,
     threads: int,
 ) -> Calibration:
-    """Calibrate the scores of trees that have not seen these rows; `targets` are their labels."""
-    n_labels = early.n_labels
-    ids, scores = early.top_k(rows, labels_to_rank(targets, n_labels, multi_label), beam, threads)
+    """Fit a calibration to the scores of a model trained without these rows; `targets` are their labels."""
+    n_labels = model.n_labels
+    ids, scores = model.top_k(rows, labels_to_rank(targets, n_labels, multi_label), beam, threads)
     return calibration_from_top_k(ids, scores, targets, n_labels, multi_label)

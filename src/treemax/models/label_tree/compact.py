@@ -1,7 +1,6 @@
-"""Label trees in few bytes: weights of eight bits with a scale for every node, and no hash tables in the file.
+"""Compact files of label trees: 8-bit weights with a scale for every node, and no hash tables.
 
-What is searched is the same `PackedTree` as ever. It is taken apart for the file, each part in the smallest
-integers that hold it, and put together again when it is loaded.
+For the file, a `PackedTree` is decomposed into arrays of the smallest integer types; loading packs it again.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from treemax.kernels import search as kernels
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree, check_slopes
 from treemax.trees import Tree
 
-MOST = 127  # the largest code of a weight
+MAX_CODE = 127  # of a weight
 OF_TREE = ("n_children", "label")
 
 
 def rounded(part: NodeWeights) -> tuple[NodeWeights, np.float32]:
-    """The weights of a node as whole multiples of its scale, up to 127 of them, and the scale.
+    """Quantise the weights of a node to integer multiples of a scale, from -127 to 127; return them and the scale.
 
-    What is nearest to no multiple at all is dropped, and features come in order.
+    Weights that round to zero are dropped, and features are sorted.
     """
-    scale = np.float32(np.abs(part.weights).max(initial=0.0) / MOST)
+    scale = np.float32(np.abs(part.weights).max(initial=0.0) / MAX_CODE)
     codes = np.rint(part.weights / scale) if scale > 0 else np.zeros_like(part.weights)
     kept = codes != 0
     feature = np.repeat(part.features, np.diff(part.starts))[kept]
@@ -36,7 +35,7 @@ def rounded(part: NodeWeights) -> tuple[NodeWeights, np.float32]:
 
 
 def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
-    """The tree for the model file: as it is, or taken apart where its weights have scales."""
+    """Return the arrays of a tree for the model file; compact ones if its weights have scales."""
     if packed.scales is None:
         return packed.arrays()
     node, features, counts, children, weights = _in_order(packed)
@@ -45,7 +44,7 @@ def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
     return {
         **{name: _smallest(array) for name, array in packed.tree.arrays().items()},
         "n_features": _smallest(n_features),
-        "steps": _in_bytes(_steps(features.astype(np.int64), n_features)),
+        "steps": _encode_varints(_differences(features.astype(np.int64), n_features)),
         "counts": _smallest(counts),
         "children": _smallest(children),
         "codes": codes.astype(np.int8),
@@ -57,7 +56,7 @@ def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
 
 
 def _in_order(packed: PackedTree) -> tuple[NDArray[Any], ...]:
-    """Node, feature and number of weights of every run, by node and feature, and the weights in that order."""
+    """Return node, feature and number of entries of each slot, sorted by node and feature, and the entries."""
     tables, n_children = packed.tables, packed.tree.n_children
     node, features, counts, children, weights = kernels.unpacked(
         tables, packed.slots, packed.entries, n_children
@@ -70,7 +69,7 @@ def _in_order(packed: PackedTree) -> tuple[NDArray[Any], ...]:
 
 
 def loaded_tree(arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
-    """The tree from its arrays, once nothing in them can point outside."""
+    """Restore a tree from the arrays of a model file; raise ValueError if they are invalid."""
     if "codes" not in arrays:
         return PackedTree.from_arrays(arrays, link)
     tree = Tree.from_arrays({name: arrays[name].astype(np.int64) for name in OF_TREE})
@@ -82,11 +81,11 @@ def loaded_tree(arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
     ends = np.cumsum(arrays["n_features"], dtype=np.int64)
     weights = {}
     for node, end, count in zip(inner.tolist(), ends.tolist(), arrays["n_features"].tolist()):
-        own = slice(end - count, end)
+        slots = slice(end - count, end)
         entries = slice(starts[end - count], starts[end])
         first = int(tree.first_child[node])
         weights[node] = NodeWeights(
-            features[own],
+            features[slots],
             starts[end - count : end + 1] - starts[end - count],
             arrays["children"][entries].astype(np.uint32),
             arrays["codes"][entries] * scales[node],
@@ -96,7 +95,7 @@ def loaded_tree(arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
 
 
 def _smallest(array: NDArray[Any]) -> NDArray[Any]:
-    """Whole numbers in the smallest integers that hold them."""
+    """Convert integers to the smallest type that holds them."""
     kinds: tuple[Any, ...] = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
     low, high = int(array.min(initial=0)), int(array.max(initial=0))
     for kind in kinds:
@@ -105,24 +104,24 @@ def _smallest(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _steps(features: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The features of each node, which are in order, as differences: mostly small."""
+def _differences(features: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sorted features of each node as differences, which are mostly small."""
     steps = np.diff(features, prepend=0)
     first = (np.cumsum(n_features) - n_features)[n_features > 0]
     steps[first] = features[first]
     return steps
 
 
-def _from_steps(steps: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The way back from `_steps`."""
+def _from_differences(steps: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Invert `_differences`."""
     before = np.concatenate([[0], np.cumsum(steps)])
     return before[1:] - np.repeat(before[np.cumsum(n_features) - n_features], n_features)
 
 
-def _in_bytes(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Numbers one after the other, seven bits a byte, the lowest first; the last byte of each is below 128.
+def _encode_varints(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Encode integers as LEB128: seven bits per byte, the lowest first; the last byte of each is below 128.
 
-    >>> _in_bytes(np.array([5, 300])).tolist()
+    >>> _encode_varints(np.array([5, 300])).tolist()
     [5, 172, 2]
     """
     lengths = 1 + sum((numbers >> shift > 0).astype(np.int64) for shift in range(7, 35, 7))
@@ -131,8 +130,8 @@ def _in_bytes(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
     return (parts | np.where(place < np.repeat(lengths, lengths) - 1, 0x80, 0)).astype(np.uint8)
 
 
-def _from_bytes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The way back from `_in_bytes`; bytes that it never writes are refused."""
+def _decode_varints(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Invert `_encode_varints`; raise ValueError if the bytes are invalid."""
     ends = np.flatnonzero(text < 0x80)
     starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
     lengths = ends - starts + 1
@@ -145,7 +144,7 @@ def _from_bytes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np.uint32]:
-    """The features, once everything that packing and searching rely on is known to hold."""
+    """Return the features; raise ValueError unless everything holds that packing and searching assume."""
     n_inner = int((tree.n_children > 0).sum())
     n_slots, n_entries = len(arrays["counts"]), len(arrays["codes"])
     lengths = {
@@ -162,23 +161,22 @@ def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np
                 f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} numbers"
             )
     counts, n_features = arrays["counts"].astype(np.int64), arrays["n_features"].astype(np.int64)
-    sound = link in ("softmax", "logistic") and tree.depth > 0
-    sound = sound and arrays["codes"].dtype == np.int8 and arrays["steps"].dtype == np.uint8
-    sound = (
-        sound and n_features.min(initial=0) >= 0 and n_features.max(initial=0) <= n_slots
-    )  # so that sums are
-    sound = sound and counts.min(initial=0) >= 0 and counts.max(initial=0) <= n_entries  # what they seem
-    sound = sound and int(n_features.sum()) == n_slots and int(counts.sum()) == n_entries
-    steps = _from_bytes(arrays["steps"]) if sound else np.empty(0, dtype=np.int64)
+    valid = link in ("softmax", "logistic") and tree.depth > 0
+    valid = valid and arrays["codes"].dtype == np.int8 and arrays["steps"].dtype == np.uint8
+    # Bounded, so that the sums below do not overflow.
+    valid = valid and n_features.min(initial=0) >= 0 and n_features.max(initial=0) <= n_slots
+    valid = valid and counts.min(initial=0) >= 0 and counts.max(initial=0) <= n_entries
+    valid = valid and int(n_features.sum()) == n_slots and int(counts.sum()) == n_entries
+    steps = _decode_varints(arrays["steps"]) if valid else np.empty(0, dtype=np.int64)
     check_slopes(arrays["slopes"], arrays["shifts"])
     if (arrays["scales"] < 0).any():
-        raise ValueError("a node has a scale below zero")
-    if not sound or len(steps) != n_slots:
+        raise ValueError("a node has a negative scale")
+    if not valid or len(steps) != n_slots:
         raise ValueError("the compact weights do not fit together")
     node = np.repeat(np.flatnonzero(tree.n_children), n_features)
-    features = _from_steps(steps, n_features)
+    features = _from_differences(steps, n_features)
     if (arrays["children"] >= np.repeat(tree.n_children[node], counts)).any() or features.max(
         initial=0
     ) >= 2**32:
-        raise ValueError("the compact weights name children or features that there cannot be")
+        raise ValueError("the compact weights have children or features out of range")
     return features.astype(np.uint32)

@@ -14,7 +14,7 @@ from treemax.memory import parse_bytes
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.label_tree.choices import (
-    middle_cost,
+    default_cost,
 )
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.nodes import (
@@ -23,7 +23,7 @@ from treemax.models.label_tree.nodes import (
     LabelTreeSettings,
     RowsInMemory,
 )
-from treemax.models.label_tree.out_of_core import RowsOnDisk, room_for_rows
+from treemax.models.label_tree.out_of_core import RowsOnDisk, memory_budget
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN
 from treemax.models.label_tree.training import Plan, train_label_tree
 from treemax.models.rows import sparsified
@@ -39,43 +39,42 @@ from treemax.trees import Tree, check_tree, given_vectors, is_hierarchy
 
 @modelfile.saveable
 class LabelTree(WithHierarchy):
-    """A tree over the labels with a classifier at every node: time grows with the logarithm of the labels.
+    """Probabilistic label tree: time is logarithmic in the number of labels.
 
-    A probabilistic label tree. The probability of a label is the product of the probabilities along its
-    path, each estimated by a linear classifier trained on the rows that reach the node's parent. Children of
-    a node are trained together. Multi-class and multi-label, made for sparse text; dense rows work too. `as_published`
-    gives Parabel with one tree, except that probabilities are always calibrated.
+    The probability of a label is the product of the probabilities along its path, each estimated by a linear
+    classifier trained on the rows that reach the node's parent. Multi-class and multi-label, made for sparse text;
+    dense rows work too. `as_published` gives Parabel with one tree, except that probabilities are always calibrated.
 
     Parameters
     ----------
     tree : "kmeans", "random", "complete", "huffman", or a hierarchy
-        How labels are grouped: by what their examples look like (balanced hierarchical k-means), without
-        looking at them, or as a hierarchy of your own says: pairs (parent, child), a nested dictionary, a
-        dictionary from child to parent, a parent array or a `treemax.trees.Tree`.
+        How labels are grouped: by balanced hierarchical k-means of their examples, independently of the examples, or
+        by a given hierarchy: pairs (parent, child), a nested dictionary, a dictionary from child to parent, a parent
+        array or a `treemax.trees.Tree`.
     max_leaf : int
-        Labels under one last inner node. A node of your own hierarchy with more children is divided further.
+        Maximum number of labels below a lowest inner node. A node of a given hierarchy with more children is divided.
     n_trees : int
-        Trees whose probabilities are averaged: more accurate, and as many times larger and slower.
+        Number of trees whose probabilities are averaged: more accurate, but size and time grow with it.
     loss : "squared_hinge" or "logistic"
-        What the classifiers of the nodes minimise.
+        Loss of the node classifiers.
     penalty : "l2" or "l1"
-        What keeps the weights small: "l1" makes most of them zero, for a much smaller model that takes longer to
-        train.
+        Regularisation of the node classifiers: "l1" makes most weights zero, for a much smaller model that takes
+        longer to train.
     cost : "auto" or float
-        Weight of an error against the size of the weights (C of support vector machines). "auto" chooses it for
-        the nodes above labels, on rows held out; the other nodes, and all with penalty "l1", take 1 for the squared
-        hinge and 4 for the logistic loss.
+        Inverse regularisation strength (C of support vector machines). "auto" chooses it for the nodes above labels,
+        on held-out rows; the other nodes, and all with penalty "l1", have 1 for the squared hinge and 4 for the
+        logistic loss.
     passes : int
-        Passes over the rows of each node, fewer where they settle before.
+        Maximum number of passes over the rows of each node; fewer on convergence.
     threshold : float
         Weights smaller than this are dropped.
     precision : "bfloat16" or "int8"
-        Of the weights. With "int8" the file is mostly about two fifths of the size, and is read when it is opened,
-        not mapped.
+        Precision of the weights. With "int8" the file has mostly about two fifths of the size, and is read into memory
+        instead of memory-mapped.
     beam : int
-        Nodes kept at each level in prediction.
+        Beam width: nodes kept at each level in prediction.
     n_jobs : int or None
-        Threads, -1 for all cores; the model is the same for any number.
+        Threads, -1 for all cores; the model does not depend on it.
     random_state : int, RandomState or None
         Seed of the clustering and of the order of rows.
     verbose : int
@@ -84,23 +83,23 @@ class LabelTree(WithHierarchy):
     For reproducing the paper
     -------------------------
     arity : "auto" or int
-        Children of an inner node; "auto" makes the tree as shallow as 32 children a node allow (Huffman: 2).
+        Children of an inner node; "auto" gives the shallowest tree with at most 32 children per node (Huffman: 2).
     temperature : float
-        Divides the calibrated scores of siblings, for the ranking of the labels: a little above 1, errors near the root weigh
-        less and the best labels are found more often. The probabilities are calibrated after that.
+        Divides the calibrated scores of siblings: above 1, errors near the root have less effect on the ranking of
+        the labels. The probabilities are calibrated after that.
     search : "beam" or "exact"
         "exact" finds the true best labels, by uniform-cost search; slower.
 
     Attributes
     ----------
     calibration_ : Calibration
-        What makes probabilities of scores, found on rows held out (none with one pass).
+        Calibration of scores to probabilities, fitted on held-out rows (none with one pass).
     loss_ : str
-        The loss that the model was trained with.
+        The loss of the node classifiers.
     cost_ : float
-        The cost in use at the nodes above labels.
+        The cost of the nodes above labels.
     threshold_ : float
-        The probability from which a multi-label `predict` answers with a label, chosen on rows held out; it may be set.
+        The probability from which a multi-label `predict` returns a label, chosen on held-out rows; it may be set.
 
     Examples
     --------
@@ -192,11 +191,11 @@ class LabelTree(WithHierarchy):
     # --- learning ---------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, label_features: Any = None) -> LabelTree:
-        """Train from nothing; a model trained before is replaced only when the new one is ready.
+        """Train a new model; an earlier one is replaced only when training succeeds.
 
         X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
-        a list of label lists or an indicator matrix (multi-label). `label_features`, if given, say which labels
-        are alike in place of the labels' examples: a mapping from label to features, or a pair (labels, matrix).
+        a list of label lists or an indicator matrix (multi-label). `label_features`, if given, are clustered instead of
+        the labels' examples: a mapping from label to features, or a pair (labels, matrix).
         """
         return self._fit(X, y, label_features=label_features)
 
@@ -209,37 +208,37 @@ class LabelTree(WithHierarchy):
         label_features: Any = None,
         **reading: Any,
     ) -> LabelTree:
-        """Train from nothing on data that may be larger than memory; the model is that of `fit`, bit for bit.
+        """Train on data that may be larger than memory; the model equals that of `fit`, bit for bit.
 
-        `source` is a file, a folder of files, a table or a data set: whatever `treemax.formats.open_examples` takes
-        and can be read twice, with its options as `reading`. Rows go to temporary files in `folder` (by default
-        where Python has them; on a disk, not in memory), eight bytes an entry and as much again. `memory` is what the process may
-        take while it trains, without the packed model. Where rows have one label each, those without one are
-        left out. Texts need a `TextModel` around this.
+        `source` is a file, a folder of files, a table or a data set: anything that `treemax.formats.open_examples`
+        takes and that can be read twice, with its options as `reading`. Rows are stored in temporary files in `folder`
+        (default: Python's folder for them; it should be on a disk), 16 bytes per entry in all. `memory` limits the
+        memory of the process during training, without the packed model. In multi-class data, rows without a label are
+        dropped. For texts use `TextModel.fit_file`.
         """
         limit = self._check_fit_file(memory)
         data = Source(source, self.verbose, reading)
         if data.overview.texts:
             raise ValueError(
-                f"{data.name} holds texts: put the estimator into a TextModel, and call its fit_file."
+                f"{data.name} holds texts: wrap the estimator in a TextModel, and call its fit_file."
             )
         stored = stored_rows(data, lambda X: X, data.overview.n_features, folder)
         return self._fit_stored(stored, data, limit, label_features)
 
     def _check_fit_file(self, memory: int | str) -> int:
-        """Refuse what `fit_file` cannot do, before hours are spent on reading; gives the memory in bytes."""
+        """Raise if `fit_file` is not possible, before the data are read; return the memory in bytes."""
         self._check_when_used()
         if cluster_in_use() or checkpoints_enabled():
-            raise ValueError("fit_file trains on this machine and keeps no checkpoints; use fit for either.")
+            raise ValueError("fit_file supports neither clusters nor checkpoints; use fit for these.")
         return parse_bytes(memory)
 
     def _fit_stored(
         self, stored: StoredRows, data: Source, memory: int, label_features: Any = None
     ) -> LabelTree:
-        """Train on rows that are on disk already, as `fit_file` puts them there."""
+        """Train on rows stored by `stored_rows`."""
         index, multi_label = data.overview.index, data.overview.multi_label
-        room = room_for_rows(memory, stored, len(index), thread_count(self.n_jobs))
-        source = RowsOnDisk(stored, room)
+        budget = memory_budget(memory, stored, len(index), thread_count(self.n_jobs))
+        source = RowsOnDisk(stored, budget)
         stopped = None
         with self._training() as trainee:
             try:
@@ -264,7 +263,7 @@ class LabelTree(WithHierarchy):
         return train_label_tree(source, index, multi_label, self._plan(), vectors)
 
     def _plan(self) -> Plan:
-        cost = middle_cost(self.loss) if is_auto(self.cost) else float(self.cost)
+        cost = default_cost(self.loss) if is_auto(self.cost) else float(self.cost)
         seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist()
         return Plan(
             tree=self.tree,
@@ -285,34 +284,34 @@ class LabelTree(WithHierarchy):
         if label_features is None:
             return None
         if not is_hierarchy(self.tree) and self.tree != "kmeans":
-            raise ValueError(f"label_features are of no use to tree={self.tree!r}; they are for 'kmeans'.")
+            raise ValueError(f"label_features are not used with tree={self.tree!r}; they need tree='kmeans'.")
         return given_vectors(label_features, index)
 
-    # --- answering --------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------------
 
     def _search(self) -> int | None:
         return None if self.search == "exact" else int(self.beam)
 
     @property
     def loss_(self) -> str:
-        """The loss of the nodes' classifiers."""
+        """The loss of the node classifiers."""
         loss: str = self.model_.loss
         return loss
 
     @property
     def cost_(self) -> float:
-        """The cost of errors in the nodes above labels."""
+        """The cost of the nodes above labels."""
         return float(self.model_.cost)
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """The tree over the labels, of several the first; its leaves are places in `classes_`."""
+        """Return the (first) tree over the labels; its leaves are indices into `classes_`."""
         tree: Tree = self.model_.trees[0].tree
         return tree
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Return the main properties of the model."""
         trees = self.model_.trees
         return {
             **super().describe(),

@@ -1,9 +1,8 @@
-"""The classifiers of a node whose rows do not fit in memory.
+"""Training of a node whose rows do not fit in memory.
 
-The same steps on the same rows in the same order as `kernels.siblings.train_siblings`, to the same bits. There the
-rows lie in memory and a pass jumps from one to the next. Here, for every pass, they are dealt out on the disk into
-partitions by the time of their visit, and each partition is loaded, put in order, and visited from its first row to its last.
-What is kept of every row in memory are its dual variables.
+The same updates in the same order as in `kernels.train_siblings`, with the same bits. For every pass, the rows are
+grouped on disk into partitions by the time of their visit; each partition is loaded, sorted and visited sequentially.
+Only the dual variables of the rows are kept in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import SparseRows, picked_rows
 from treemax.kernels import row_copy
 from treemax.models.label_tree import kernels
-from treemax.models.label_tree.nodes import LOSSES, SLOPES, SMALL, Common, NodeProblem, learned
+from treemax.models.label_tree.nodes import LOSSES, SLOPES, SMALL, Common, NodeProblem, pack_result
 from treemax.models.label_tree.packed_tree import NodeWeights
 from treemax.models.stored_rows import Partitions, StoredRows
 from treemax.parallel.pools import Arrays
@@ -27,7 +26,7 @@ ROW_BYTES = 180  # of memory for each row of such a node, all arrays together
 
 
 class LargeNode:
-    """The training of one node on rows on disk; memory holds at most `most` entries of its rows, twice."""
+    """Training of one node on rows on disk, with at most `most` entries of its rows in memory, twice."""
 
     def __init__(self, stored: StoredRows, common: Common, problem: NodeProblem, most: int) -> None:
         self.stored, self.common, self.problem, self.most = stored, common, problem, most
@@ -37,57 +36,57 @@ class LargeNode:
         self.seed = common.seed + problem.node
         self.loss, self.cost = LOSSES[settings.loss], np.float32(problem.cost)
         self.order = kernels.shuffled(self.n, np.uint64(self.seed))
-        self.place_of = np.empty(self.n, dtype=np.uint32)  # of each row of the problem in that order
+        self.place_of = np.empty(self.n, dtype=np.uint32)  # inverse of `order`
         self.place_of[self.order] = np.arange(self.n, dtype=np.uint32)
         self.held = kernels.held_places(problem.rows, self.order, settings.held_share)
         self.join_at = kernels.join_pass(settings.passes, settings.held_share)
         self.inverse = np.empty(self.n, dtype=np.float32)
-        self.features = self._look_over()
+        self.features = self._scan_features()
         self.local_of = np.zeros(stored.n_features, dtype=np.uint32)
         self.local_of[self.features] = np.arange(len(self.features), dtype=np.uint32)
 
-    def _look_over(self) -> NDArray[np.uint32]:
-        """The features of the node's rows in the order of their first appearance."""
+    def _scan_features(self) -> NDArray[np.uint32]:
+        """Return the features of the node's rows in order of first appearance; set `inverse`, the step lengths."""
         first_at = np.full(self.stored.n_features, self.n, dtype=np.int64)
         rows = self.problem.rows
         for start, stop in self.stored.windows():
             low, high = np.searchsorted(rows, [start, stop])
             if low == high:
                 continue
-            own = picked_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
+            window = picked_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
             kernels.look_over(
-                own.indptr, own.indices, own.values, self.place_of[low:high].astype(np.int64),
+                window.indptr, window.indices, window.values, self.place_of[low:high].astype(np.int64),
                 np.float32(self.common.length), self.loss, self.cost, self.inverse, first_at,
             )  # fmt: skip
         found = np.flatnonzero(first_at < self.n)
         return found[np.argsort(first_at[found], kind="stable")].astype(np.uint32)
 
     def train(self) -> Arrays:
-        """What `nodes.train_node` gives for a node in memory."""
+        """Train the node; return the same as `nodes.train_node`."""
         problem = self.problem
         n_local, blocks = len(self.features), (self.n_children + WIDTH - 1) // WIDTH
         weights = kernels.aligned((n_local + 1) * WIDTH)
         alphas = kernels.aligned(self.n * WIDTH)
         positive = kernels.positive_bits(self.order, problem.child_indptr, problem.children, self.n_children)
         held_scores = np.empty(blocks * len(self.held) * WIDTH, dtype=np.float32)
-        late = _KeptWeights(self, np.ones(n_local, dtype=bool))
-        early = _KeptWeights(self, self.common.early_features[self.features])
+        final = _KeptWeights(self, np.ones(n_local, dtype=bool))
+        holdout = _KeptWeights(self, self.common.calibration_features[self.features])
         for block in range(blocks):
             in_block = min(WIDTH, self.n_children - WIDTH * block)
             valid = np.uint32((1 << in_block) - 1)
-            own = positive[block * self.n : (block + 1) * self.n]
+            positive_of_block = positive[block * self.n : (block + 1) * self.n]
             size = len(self.held) * WIDTH
             scores = held_scores[block * size : (block + 1) * size]
-            for _ in self._train_block(own, valid, weights, alphas, scores):
-                early.take(block, valid, weights)
-            late.take(block, valid, weights)
+            for _ in self._train_block(positive_of_block, valid, weights, alphas, scores):
+                holdout.add(block, valid, weights)
+            final.add(block, valid, weights)
         likelihood = np.zeros(len(SLOPES))
         histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
         kernels.calibrate(
             self.order[self.held], problem.child_indptr, problem.children, self.n_children, held_scores, SLOPES,
             likelihood, histogram,
         )  # fmt: skip
-        return learned(late.merged(), early.merged(), self.common, likelihood, histogram)
+        return pack_result(final.merged(), holdout.merged(), self.common, likelihood, histogram)
 
     def _train_block(
         self,
@@ -97,7 +96,7 @@ class LargeNode:
         alphas: NDArray[np.float32],
         held_scores: NDArray[np.float32],
     ) -> Iterator[None]:
-        """Sixteen siblings, as `kernels.siblings.train_siblings` trains them; yields when the rows held out join."""
+        """Train sixteen siblings as `kernels.train_siblings` does; yield before the held-out rows are added."""
         weights[:], alphas[:] = 0, 0
         resting = np.zeros(self.n, dtype=np.int32)
         resting[self.held] = self.join_at
@@ -114,21 +113,21 @@ class LargeNode:
             if done:
                 continue
             moving = 0
-            awake = resting[self.place_of] <= number
-            for places, rows in self._visited(awake, int(starts[number]), int(steps[number])):
-                own = kernels.aligned(len(places) * WIDTH)
-                own.reshape(-1, WIDTH)[:] = alphas.reshape(-1, WIDTH)[places]
+            active = resting[self.place_of] <= number
+            for places, rows in self._visited(active, int(starts[number]), int(steps[number])):
+                part = kernels.aligned(len(places) * WIDTH)
+                part.reshape(-1, WIDTH)[:] = alphas.reshape(-1, WIDTH)[places]
                 rests = resting[places]
                 moving += kernels.one_pass(
                     number, 0, 1, rests, rows.indptr, rows.indices, rows.values, positive[places], self.inverse[places],
-                    valid, weights, own, self.loss, constant, least,
+                    valid, weights, part, self.loss, constant, least,
                 )  # fmt: skip
-                alphas.reshape(-1, WIDTH)[places] = own.reshape(-1, WIDTH)
+                alphas.reshape(-1, WIDTH)[places] = part.reshape(-1, WIDTH)
                 resting[places] = rests
             done = kernels.is_settled(moving, self.n, SMALL)
 
     def _score_held(self, weights: NDArray[np.float32], held_scores: NDArray[np.float32]) -> None:
-        """The scores of sixteen siblings for the rows held out."""
+        """Compute the scores of sixteen siblings for the held-out rows."""
         if len(self.held) == 0:
             return
         is_held = np.zeros(self.n, dtype=bool)
@@ -144,8 +143,10 @@ class LargeNode:
     def _visited(
         self, chosen: NDArray[np.bool_], start: int, step: int
     ) -> Iterator[tuple[NDArray[np.int64], SparseRows]]:
-        """The chosen rows of the problem in the order in which a pass with this start and step comes to them, partition by
-        partition: their places, and the rows themselves, by local features."""
+        """Yield the chosen rows in the order of a pass with this start and step, by partitions.
+
+        Each item has their places in `order`, and the rows with local features.
+        """
         rows = self.problem.rows[chosen]
         back = pow(step, -1, self.n) if self.n > 1 else 0
         times = (self.place_of[chosen].astype(np.int64) - start) * back % self.n
@@ -155,14 +156,14 @@ class LargeNode:
         partition_of = (times * n_partitions // self.n).astype(np.uint32)
         partitions = Partitions(self.stored, rows, partition_of, n_partitions)
         for partition in range(n_partitions):
-            members, own = partitions.load(partition)
+            members, part = partitions.load(partition)
             if len(members) == 0:
                 continue
             order = np.argsort(times[members])
             places = (start + step * times[members[order]]) % self.n
-            yield places, self._laid_out(own, order)
+            yield places, self._reordered(part, order)
 
-    def _laid_out(self, rows: SparseRows, order: NDArray[np.int64]) -> SparseRows:
+    def _reordered(self, rows: SparseRows, order: NDArray[np.int64]) -> SparseRows:
         indptr = np.empty(len(order) + 1, dtype=np.int64)
         indices = np.empty(rows.nnz, dtype=np.uint32)
         values = np.empty(rows.nnz, dtype=np.float32)
@@ -174,7 +175,7 @@ class LargeNode:
 
 
 class _KeptWeights:
-    """The weights of a node that are large enough and wanted, block by block."""
+    """The weights of a node that are large enough and of wanted features, added block by block."""
 
     def __init__(self, node: LargeNode, wanted: NDArray[np.bool_]) -> None:
         self.features, self.wanted = node.features, wanted
@@ -184,14 +185,14 @@ class _KeptWeights:
         self.masks = np.zeros(self.blocks * len(wanted), dtype=np.uint32)
         self.kept, self.n_kept = np.empty(1024, dtype=np.float32), 0
 
-    def take(self, block: int, valid: np.uint32, weights: NDArray[np.float32]) -> None:
+    def add(self, block: int, valid: np.uint32, weights: NDArray[np.float32]) -> None:
         n_local = len(self.wanted)
         masks = self.masks[block * n_local : (block + 1) * n_local]
         self.kept, self.n_kept = kernels.keep_large(
             weights, self.least, valid, self.wanted, masks, self.kept, self.n_kept
         )
-        own = self.biases[WIDTH * block : WIDTH * (block + 1)]
-        own[:] = weights[n_local * WIDTH :][: len(own)]
+        biases = self.biases[WIDTH * block : WIDTH * (block + 1)]
+        biases[:] = weights[n_local * WIDTH :][: len(biases)]
 
     def merged(self) -> NodeWeights:
         features, starts, children, weights = kernels.merged(

@@ -23,11 +23,11 @@ from treemax.models.searching import SparseProbabilities, empty_top_k
 
 @dataclass(frozen=True, eq=False)
 class LabelTreeModel:
-    """Several trees over the same labels; the score of a label is what the trees say on average."""
+    """Trees over the same labels; the score of a label is the mean of its probabilities."""
 
     trees: tuple[PackedTree, ...]
     loss: str
-    cost: float  # of errors in the nodes above labels
+    cost: float  # of the nodes above labels
     calibration: Calibration = field(default_factory=Calibration)
 
     @property
@@ -37,15 +37,15 @@ class LabelTreeModel:
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k best labels of each row, by a beam of the width `search` in every tree, or exactly with None.
+        """Ids and probabilities of the k best labels, by a beam of width `search` in every tree, or exactly with None.
 
-        What any tree finds is judged by all of them. The best on average could be found by none, so that
-        with several trees "exact" is of each tree, not of the average.
+        The labels that any tree finds are ranked by the mean. With several trees the search is exact for each tree, not
+        for the mean, whose best label may be among the k best of no tree.
         """
-        answers = [tree.top_k(rows, k, search, threads) for tree in self.trees]
+        found = [tree.top_k(rows, k, search, threads) for tree in self.trees]
         if len(self.trees) == 1:
-            return answers[0]
-        candidates = np.concatenate([ids for ids, _ in answers], axis=1)
+            return found[0]
+        candidates = np.concatenate([ids for ids, _ in found], axis=1)
         kernels.mask_duplicates(candidates)
         ids, probabilities = empty_top_k(len(rows), k)
         kernels.rank(candidates, self.of_labels(rows, candidates, threads=threads), ids, probabilities)
@@ -54,7 +54,7 @@ class LabelTreeModel:
     def above(
         self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
     ) -> SparseProbabilities:
-        """All labels with at least this probability: what is so probable on average is so in some tree."""
+        """All labels with at least this probability; if the mean reaches it, that of some tree does."""
         if len(self.trees) == 1:
             return self.trees[0].above(rows, threshold, threads=threads)
         parts = []
@@ -62,7 +62,7 @@ class LabelTreeModel:
             some = rows[block]
             found = [tree.above(some, threshold, threads=threads) for tree in self.trees]
             row, ids = _distinct_pairs(found)
-            place = np.arange(len(row)) - np.searchsorted(row, row)  # among those of its row
+            place = np.arange(len(row)) - np.searchsorted(row, row)  # within its row
             table = np.full((len(some), int(place.max(initial=-1)) + 1), -1)
             table[row, place] = ids
             scores = self.of_labels(some, table, threads=threads)[row, place]
@@ -80,17 +80,17 @@ class LabelTreeModel:
         """The probability of every label."""
         return self._average(tree.probabilities(rows, threads=threads) for tree in self.trees)
 
-    def _average(self, answers: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """In one way and order, so that every question gets the same answer to the last bit."""
+    def _average(self, probabilities: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Return the mean over the trees, always in the same order, so that all methods give the same bits."""
         total: NDArray[np.float32] | None = None
-        for answer in answers:
-            total = answer if total is None else np.add(total, answer, out=total)
+        for of_tree in probabilities:
+            total = of_tree if total is None else np.add(total, of_tree, out=total)
         assert total is not None
         total /= len(self.trees)
         return total
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """The model as a JSON-able header and arrays."""
+        """Return the model as a JSON-able header and arrays."""
         arrays: modelfile.Arrays = {}
         for number, tree in enumerate(self.trees):
             arrays |= modelfile.prefixed(str(number), saved_arrays(tree))
@@ -99,7 +99,7 @@ class LabelTreeModel:
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> LabelTreeModel:
-        """The model back from its parts; what does not fit together is a ValueError."""
+        """Restore the model from its parts; raise ValueError if they are inconsistent."""
         links = enumerate(header["links"])
         trees = tuple(loaded_tree(modelfile.part(str(number), arrays), link) for number, link in links)
         if not trees or any(packed.tree.n_labels != n_labels for packed in trees):
@@ -110,7 +110,7 @@ class LabelTreeModel:
 
 
 def _distinct_pairs(found: list[SparseProbabilities]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and id of all that was found, each pair once, sorted."""
+    """Return the distinct pairs of row and id, sorted."""
     row, ids = (np.concatenate([getattr(part, name) for part in found]) for name in ("rows", "ids"))
     order = np.lexsort((ids, row))
     row, ids = row[order], ids[order]

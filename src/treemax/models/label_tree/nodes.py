@@ -1,4 +1,4 @@
-"""Training the node classifiers of a label tree, every node on the rows that reach it."""
+"""Training of the node classifiers of a label tree, each on the rows that reach its node."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from treemax.models.calibration import logistic_curve
 from treemax.models.finite import check_learned
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.compact import rounded
-from treemax.models.label_tree.lasso import train_sparsely
+from treemax.models.label_tree.lasso import train_l1
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedNode
 from treemax.models.rates import mean_squared_length
 from treemax.parallel.pools import Arrays, Executor, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
-SMALL = np.float32(0.03)  # change of a dual variable that is not worth another visit of the row
+SMALL = np.float32(0.03)  # rows whose dual variables change by less are skipped for some passes
 PENALTIES = ("l2", "l1")
-SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # among which a softmax over siblings is calibrated
+SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # grid for the calibration of a softmax over siblings
 
 
 @dataclass(frozen=True)
 class LabelTreeSettings:
-    """How the classifiers of a node are trained."""
+    """Settings of the node classifiers."""
 
     loss: str
     cost: float  # of the nodes above other inner nodes
     leaf_cost: float  # of the nodes above labels
     passes: int
     threshold: float
-    held_share: int  # one row in so many calibrates the probabilities before it joins the training; 0: none
+    held_share: int  # one row in so many is held out for calibration in the first half of the passes; 0: none
     penalty: str = "l2"
     precision: str = "bfloat16"
 
 
 class NodeProblem(NamedTuple):
-    """The rows that reach a node, which of its children each of them has, and the cost of errors."""
+    """The rows that reach a node, the positive children of each, and the cost."""
 
     node: int
     n_children: int
@@ -54,8 +54,8 @@ class NodeProblem(NamedTuple):
     children: NDArray[np.uint32]
 
 
-class LevelScores:
-    """What the rows held out say about the scores of nodes, level by level."""
+class LevelStatistics:
+    """Calibration statistics from the held-out rows, by level of the tree."""
 
     def __init__(self, depth: int) -> None:
         self.likelihood = np.zeros((depth, len(SLOPES)))
@@ -66,27 +66,30 @@ class LevelScores:
         self.histogram[level] += histogram
 
     def softmax_slopes(self) -> NDArray[np.float32]:
-        """The slope of each level under which the rows held out are most likely; 4 where there were none."""
+        """Return the slope of each level that maximises the likelihood of the held-out rows; 4 without such rows."""
         best = SLOPES[self.likelihood.argmax(axis=1)]
         return np.where(self.likelihood.any(axis=1), best, np.float32(4.0)).astype(np.float32)
 
     def logistic_slopes(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Slope and shift of each level, by Platt's scaling of the scores held out."""
+        """Return slope and shift of each level, by Platt scaling of the held-out scores."""
         pairs = [platt(wrong, right)[:2] for wrong, right in self.histogram]
         slopes, shifts = np.array(pairs, dtype=np.float32).T
         return slopes, shifts
 
 
 def node_costs(tree: Tree, settings: LabelTreeSettings) -> NDArray[np.float64]:
-    """The cost of every inner node: one where most of the children are labels, another where they are nodes."""
+    """Return the cost of every node: `leaf_cost` where most of the children are labels, else `cost`."""
     children = np.arange(1, len(tree))  # of all nodes but the root
     leaves = np.bincount(tree.parent[children], weights=tree.n_children[children] == 0, minlength=len(tree))
     return np.where(2 * leaves > tree.n_children, settings.leaf_cost, settings.cost)
 
 
 def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> list[NodeProblem]:
-    """The problem of every inner node that has rows. The root sees all rows, also those without labels; every
-    other node those with a label below it (positive nodes and their siblings, Algorithm 9)."""
+    """Return the problem of every inner node that has rows.
+
+    The root has all rows, including those without labels; every other node those with a label below it (positive nodes
+    and their siblings, Algorithm 9).
+    """
     labels = (targets.indptr, targets.ids, read_only(tree.leaf_of), read_only(tree.parent))
     n_rows, n_pairs = np.zeros(len(tree), np.int64), np.zeros(len(tree), np.int64)
     grouping.count_reached(*labels, n_rows, n_pairs)
@@ -112,46 +115,48 @@ def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> l
 
 
 class Common(NamedTuple):
-    """What the problems of all nodes have in common."""
+    """Inputs that the problems of all nodes share."""
 
     settings: LabelTreeSettings
     seed: int
-    length: float  # of the rows: what they are divided by, since cost and threshold are meant for rows of length one
-    early_features: NDArray[np.bool_]  # of the rows that calibrate the whole tree
+    length: float  # rows are divided by it, since cost and threshold are meant for rows of length one
+    calibration_features: NDArray[
+        np.bool_
+    ]  # whether a feature occurs in the rows that calibrate the whole tree
 
 
 class TreeTraining:
-    """The training of all nodes of a tree: run it, then take `nodes`, `early_nodes`, `scales` and `scores`."""
+    """Training of all nodes of a tree; `run` sets `nodes`, `holdout_nodes`, `scales` and `statistics`."""
 
     def __init__(self, tree: Tree, executor: Executor, targets: Targets, common: Common) -> None:
         self.tree, self.executor, self.common = tree, executor, common
         problems = node_problems(tree, targets, node_costs(tree, common.settings))
         self.problems = sorted(problems, key=lambda problem: -len(problem.rows))
         self.nodes: dict[int, PackedNode] = {}
-        self.early_nodes: dict[int, PackedNode] = {}
+        self.holdout_nodes: dict[int, PackedNode] = {}
         self.scales = np.zeros(len(tree), dtype=np.float32)
-        self.scores = LevelScores(tree.depth)
+        self.statistics = LevelStatistics(tree.depth)
 
     @property
     def work(self) -> int:
-        """How much there is to do, in rows times nodes."""
+        """The total work: the sum over nodes of their rows."""
         return sum(len(problem.rows) for problem in self.problems)
 
     def run(self) -> Iterator[int]:
-        """Train node after node, the largest first; yields the work done with each."""
-        found: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        """Train the nodes, the largest first; yield the work of each."""
+        statistics: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         for number, arrays in self.executor.run(train_node, self.common, self.problems, keep=True):
             problem, result = self.problems[number], NodeResult.of(arrays)
-            self.nodes[problem.node], self.early_nodes[problem.node] = result.late, result.early
+            self.nodes[problem.node], self.holdout_nodes[problem.node] = result.final, result.holdout
             self.scales[problem.node] = result.scale[0]
-            found[problem.node] = (result.likelihood, result.histogram)
+            statistics[problem.node] = (result.likelihood, result.histogram)
             yield len(problem.rows)
-        for node in sorted(found):  # in one order, whoever was first
-            self.scores.add(int(self.tree.level[node]), *found[node])
+        for node in sorted(statistics):  # in a fixed order, so that the sums are reproducible
+            self.statistics.add(int(self.tree.level[node]), *statistics[node])
 
 
 class RowsInMemory:
-    """The training rows of a label tree, with those who work on them."""
+    """The training rows of a label tree in memory, and the executor that trains on them."""
 
     def __init__(self, rows: SparseRows, targets: Targets, threads: int) -> None:
         self.rows, self.targets = rows, targets
@@ -159,15 +164,15 @@ class RowsInMemory:
         self._executor = pool_for(threads).share(Table(rows))
 
     def label_vectors(self, n_labels: int) -> SparseRows:
-        """What the rows of each label look like."""
+        """Return the feature vectors of the labels for clustering."""
         return label_vectors(self.rows, self.targets, n_labels, executor=self._executor)
 
     def load(self, rows: NDArray[np.uint32]) -> SparseRows:
-        """Some rows, by number in ascending order."""
+        """Return some rows, by number in ascending order."""
         return picked_rows(self.rows, rows)
 
     def run(self, work: Any, common: Common, problems: Sequence[Any]) -> list[Arrays]:
-        """The results of all problems, in their order."""
+        """Return the results of all problems, in their order."""
         return all_results(self._executor, work, common, problems)
 
     def training(self, tree: Tree, common: Common) -> TreeTraining:
@@ -175,18 +180,18 @@ class RowsInMemory:
 
 
 class NodeResult(NamedTuple):
-    """What a node has learned: its weights, those before the rows held out joined, the scale of its weights (0: none),
-    and what the rows held out say of the scores."""
+    """The result of training a node: its weights, those trained without the held-out rows (`holdout`), the scale of its
+    weights (0: none), and calibration statistics from the held-out rows."""
 
-    late: PackedNode
-    early: PackedNode
+    final: PackedNode
+    holdout: PackedNode
     scale: NDArray[np.float32]
     likelihood: NDArray[np.float64]
     histogram: NDArray[np.int64]
 
     def arrays(self) -> Arrays:
-        """As plain arrays, which can travel."""
-        return (*self.late, *self.early, *self[2:])
+        """Return the result as a flat tuple of arrays, for transport and checkpoints."""
+        return (*self.final, *self.holdout, *self[2:])
 
     @classmethod
     def of(cls, arrays: Arrays) -> NodeResult:
@@ -194,7 +199,7 @@ class NodeResult(NamedTuple):
 
 
 def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: NodeProblem) -> Arrays:
-    """The classifiers of a node's children: the arrays of a `NodeResult`."""
+    """Train the classifiers of a node's children; return the arrays of a `NodeResult`."""
     settings, source = common.settings, table.rows
     assert isinstance(source, SparseRows)
     likelihood = np.zeros(len(SLOPES))
@@ -204,44 +209,46 @@ def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: 
     n_children, seed = problem.n_children, common.seed + problem.node
     with table.scratch() as scratch:
         if settings.penalty == "l1":
-            found = train_sparsely(
+            weights = train_l1(
                 source, rows, numbers, child_indptr, children, n_children, common.length, settings.loss, problem.cost, settings.passes,
                 settings.held_share, seed, settings.threshold, SLOPES, likelihood,
-                histogram, kernels.HISTOGRAM_REACH, common.early_features, scratch,
+                histogram, kernels.HISTOGRAM_REACH, common.calibration_features, scratch,
             )  # fmt: skip
         else:
-            found = kernels.train_siblings(
+            weights = kernels.train_siblings(
                 source.indptr, source.indices, source.values, rows, numbers, child_indptr, children, n_children,
                 np.float32(common.length), LOSSES[settings.loss], np.float32(problem.cost), settings.passes, SMALL, settings.held_share, seed,
-                np.float32(settings.threshold), SLOPES, likelihood, histogram, common.early_features, scratch,
+                np.float32(settings.threshold), SLOPES, likelihood, histogram, common.calibration_features, scratch,
             )  # fmt: skip
-    return learned(NodeWeights(*found[:5]), NodeWeights(*found[5:]), common, likelihood, histogram)
+    return pack_result(NodeWeights(*weights[:5]), NodeWeights(*weights[5:]), common, likelihood, histogram)
 
 
-def learned(
-    late: NodeWeights,
-    early: NodeWeights,
+def pack_result(
+    final: NodeWeights,
+    holdout: NodeWeights,
     common: Common,
     likelihood: NDArray[np.float64],
     histogram: NDArray[np.int64],
 ) -> Arrays:
-    """What a node has learned, packed: the arrays of a `NodeResult`."""
-    late, early = _unscaled(late, common.length), _unscaled(early, common.length)
-    check_learned((late, early), "LabelTree")
+    """Pack the weights of a node; return the arrays of a `NodeResult`."""
+    final, holdout = _unscaled(final, common.length), _unscaled(holdout, common.length)
+    check_learned((final, holdout), "LabelTree")
     scale = np.float32(0.0)
     if common.settings.precision == "int8":
-        late, scale = rounded(late)
-    result = NodeResult(PackedNode.of(late), PackedNode.of(early), np.array([scale]), likelihood, histogram)
+        final, scale = rounded(final)
+    result = NodeResult(
+        PackedNode.of(final), PackedNode.of(holdout), np.array([scale]), likelihood, histogram
+    )
     return result.arrays()
 
 
 def _unscaled(part: NodeWeights, length: float) -> NodeWeights:
-    """The weights for rows that are not divided by their length."""
+    """Return the weights for rows that are not divided by `length`."""
     return part._replace(weights=(part.weights / np.float32(length)).astype(np.float32))
 
 
 def platt(wrong: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[float, float, float]:
-    """Slope and shift of the logistic curve that fits counts of wrong and right answers by score, and its loss."""
+    """Fit a logistic curve to histograms of the scores of wrong and right labels; return slope, shift and loss."""
     reach = kernels.HISTOGRAM_REACH
     score = np.linspace(-reach, reach, kernels.BINS, endpoint=False) + reach / kernels.BINS
     if right.sum() == 0 or wrong.sum() == 0:

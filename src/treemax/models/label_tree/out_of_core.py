@@ -1,8 +1,8 @@
-"""The training of a label tree on rows that lie on disk, to the same model as in memory.
+"""Training of a label tree on rows on disk; the model equals that of training in memory.
 
-Nodes whose rows fit in memory are trained as ever, subtree by subtree: the rows of all subtrees that fit together
-are dealt out on the disk in one go and loaded one partition after the other. Nodes with more rows than that, the root at
-least, are `LargeNode`s. What a node has learned goes to the disk until all of it is packed.
+Nodes whose rows fit in memory are trained as usual, in groups of subtrees: the rows are grouped on disk in one pass, and
+the groups are loaded one after the other. Larger nodes, such as the root, are trained by `LargeNode`. The results of
+nodes are stored on disk until the tree is packed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treemax.memory import format_bytes, release_free_memory, used_bytes
 from treemax.models.label_tree.large_nodes import ROW_BYTES, LargeNode
 from treemax.models.label_tree.nodes import (
     Common,
-    LevelScores,
+    LevelStatistics,
     NodeProblem,
     NodeResult,
     node_costs,
@@ -33,52 +33,52 @@ from treemax.parallel.pools import Arrays, Table
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree, label_vectors
 
-ENTRY_BYTES = 16  # of an entry that is in memory, with its copy by local features
-LEAST_ROOM = 16_000_000  # for rows in memory, below which it would take for ever
-OVERHEAD = 64_000_000  # for compiled kernels, windows and the like
+ENTRY_BYTES = 16  # of an entry in memory, with its copy by local features
+MIN_ROW_BYTES = 16_000_000  # for rows in memory; with less, training would be too slow
+OVERHEAD = 64_000_000  # for compiled kernels, read buffers and the like
 
 
-class Room(NamedTuple):
-    """How much memory there is for rows, in bytes, and how many threads share it."""
+class MemoryBudget(NamedTuple):
+    """Memory for rows, in bytes, and the number of threads that share it."""
 
     bytes: int
     threads: int
 
     @property
     def entries(self) -> int:
-        """How many entries may be loaded together, by one thread."""
+        """Number of entries that one thread may load together."""
         return self.bytes // ENTRY_BYTES
 
 
-def room_for_rows(memory: int, stored: StoredRows, n_labels: int, threads: int) -> Room:
-    """What is left of `memory` for rows, once everything is counted that has to be there all the time."""
+def memory_budget(memory: int, stored: StoredRows, n_labels: int, threads: int) -> MemoryBudget:
+    """Return the part of `memory` that is left for rows, after everything that is always in memory."""
     per_row = ROW_BYTES * len(stored) + 16 * len(stored.targets.ids)
     per_feature = (100 + 80 * threads) * stored.n_features
     release_free_memory()
     left = memory - used_bytes() - OVERHEAD - per_row - per_feature - 64 * n_labels
-    if left < LEAST_ROOM:
-        needed = 1.05 * (memory - left + LEAST_ROOM)  # the process may take a little more another time
+    if left < MIN_ROW_BYTES:
+        needed = 1.05 * (memory - left + MIN_ROW_BYTES)  # with a margin, since the use of memory varies
         raise MemoryError(
             f"memory={format_bytes(memory)} is too little for {len(stored):,} rows of {stored.n_features:,} features with "
-            f"{n_labels:,} labels; {format_bytes(needed)} would do."
+            f"{n_labels:,} labels; use at least {format_bytes(needed)}."
         )
-    return Room(left, threads)
+    return MemoryBudget(left, threads)
 
 
-def stored_label_vectors(stored: StoredRows, n_labels: int, room: Room) -> SparseRows:
-    """`trees.label_vectors` of rows on disk: labels whose rows fit in memory together, one partition after the other."""
+def stored_label_vectors(stored: StoredRows, n_labels: int, budget: MemoryBudget) -> SparseRows:
+    """Return `trees.label_vectors` of rows on disk, by partitions of labels whose rows fit in memory together."""
     targets = stored.targets
     rows = _row_of_each(targets)
     widths = np.bincount(targets.ids, weights=stored.lengths()[rows], minlength=n_labels).astype(np.int64)
-    partition_of_label = even_partitions(widths, room.entries)
+    partition_of_label = even_partitions(widths, budget.entries)
     n_partitions = int(partition_of_label.max(initial=0)) + 1
     partitions = Partitions(stored, rows, partition_of_label[targets.ids], n_partitions)
     found = []
     for partition in range(n_partitions):
         first, last = np.searchsorted(partition_of_label, [partition, partition + 1])
-        members, own = partitions.load(partition)
+        members, part = partitions.load(partition)
         each = Targets(np.arange(len(members) + 1), targets.ids[members] - np.uint32(first))
-        found.append(label_vectors(own, each, int(last - first)))
+        found.append(label_vectors(part, each, int(last - first)))
     counts = np.concatenate([np.diff(vectors.indptr) for vectors in found])
     return SparseRows(
         np.concatenate([[0], np.cumsum(counts)]),
@@ -89,12 +89,12 @@ def stored_label_vectors(stored: StoredRows, n_labels: int, room: Room) -> Spars
 
 
 def _row_of_each(targets: Targets) -> NDArray[np.uint32]:
-    """The row of every label of every row."""
+    """Return the row of each entry of `targets.ids`."""
     return np.repeat(np.arange(len(targets), dtype=np.uint32), np.diff(targets.indptr))
 
 
-class Below:
-    """Which rows have a label below a node: rows in the order of the leaves, so that those of a node stand together."""
+class NodeRows:
+    """The rows that have a label below each node; stored in order of the leaves, so that those of a node are contiguous."""
 
     def __init__(self, tree: Tree, stored: StoredRows, costs: NDArray[np.float64]) -> None:
         self.tree, self.n_rows, self.costs = tree, len(stored), costs
@@ -108,19 +108,17 @@ class Below:
         entries = np.concatenate([[0], np.cumsum(stored.lengths()[self._rows])])
         last_leaf = self._first_leaf + n_leaves
         bounds = self._starts[self._first_leaf], self._starts[last_leaf]
-        self.counts = (
-            bounds[1] - bounds[0]
-        )  # rows of each node; with several labels, a row may count several times
+        self.counts = bounds[1] - bounds[0]  # rows of each node; a row counts once for each of its labels
         self.entries = entries[bounds[1]] - entries[bounds[0]]
         self.counts[0], self.entries[0] = self.n_rows, stored.nnz
 
     def rows(self, node: int) -> NDArray[np.uint32]:
-        """The rows with a label below a node, in order of the leaves."""
+        """Return the rows with a label below a node, in order of the leaves."""
         first = self._starts[self._first_leaf[node]]
         return self._rows[first : first + (len(self._rows) if node == 0 else self.counts[node])]
 
     def problem(self, node: int) -> NodeProblem:
-        """The same as in `nodes.node_problems`."""
+        """Return the problem of a node as in `nodes.node_problems`."""
         n_children, first = int(self.tree.n_children[node]), int(self.tree.first_child[node])
         cost = float(self.costs[node])
         rows = self.rows(node).astype(np.int64)
@@ -129,7 +127,7 @@ class Below:
         pairs.sort()
         pairs = pairs[np.diff(pairs, prepend=-1) != 0]
         row, child = pairs // n_children, (pairs % n_children).astype(np.uint32)
-        if node == 0:  # also rows without labels
+        if node == 0:  # including rows without labels
             whole = np.arange(self.n_rows, dtype=np.uint32)
             starts = np.searchsorted(row, np.arange(self.n_rows + 1))
             return NodeProblem(0, n_children, cost, whole, starts, child)
@@ -140,27 +138,27 @@ class Below:
 
 
 def _leaves_below(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many leaves every node has below it (a leaf: itself), and the number of the first, depth first."""
+    """Return the number of leaves below every node (1 for a leaf), and the first of them in depth-first order."""
     n_leaves = (tree.n_children == 0).astype(np.int64)
     first_leaf = np.zeros(len(tree), dtype=np.int64)
     inner = np.flatnonzero(tree.n_children).tolist()
     for node in reversed(inner):  # children come after their parent
-        own = slice(int(tree.first_child[node]), int(tree.first_child[node] + tree.n_children[node]))
-        n_leaves[node] = n_leaves[own].sum()
+        children = slice(int(tree.first_child[node]), int(tree.first_child[node] + tree.n_children[node]))
+        n_leaves[node] = n_leaves[children].sum()
     for node in inner:
-        own = slice(int(tree.first_child[node]), int(tree.first_child[node] + tree.n_children[node]))
-        first_leaf[own] = first_leaf[node] + np.cumsum(n_leaves[own]) - n_leaves[own]
+        children = slice(int(tree.first_child[node]), int(tree.first_child[node] + tree.n_children[node]))
+        first_leaf[children] = first_leaf[node] + np.cumsum(n_leaves[children]) - n_leaves[children]
     return n_leaves, first_leaf
 
 
-class SpooledNodes(Mapping[int, PackedNode]):
-    """What nodes have learned, on disk until they are asked for."""
+class NodesOnDisk(Mapping[int, PackedNode]):
+    """Mapping from node to packed weights, stored on disk."""
 
     def __init__(self, folder: Any) -> None:
         self._spool = Spool(folder)
         self._parts: dict[int, list[tuple[int, int, np.dtype]]] = {}
 
-    def keep(self, node: int, packed: PackedNode) -> None:
+    def store(self, node: int, packed: PackedNode) -> None:
         self._parts[node] = [(self._spool.append(part), len(part), part.dtype) for part in packed]
 
     def __getitem__(self, node: int) -> PackedNode:
@@ -174,67 +172,67 @@ class SpooledNodes(Mapping[int, PackedNode]):
 
 
 class StoredTraining:
-    """The training of all nodes of a tree on rows on disk: run it, then take `nodes`, `early_nodes`, `scales` and `scores`."""
+    """Training of all nodes of a tree on rows on disk; `run` sets `nodes`, `holdout_nodes`, `scales` and `statistics`."""
 
-    def __init__(self, tree: Tree, stored: StoredRows, common: Common, room: Room) -> None:
-        self.tree, self.stored, self.common, self.room = tree, stored, common, room
-        self.below = Below(tree, stored, node_costs(tree, common.settings))
-        self.nodes = SpooledNodes(stored.folder)
-        self.early_nodes = SpooledNodes(stored.folder)
+    def __init__(self, tree: Tree, stored: StoredRows, common: Common, budget: MemoryBudget) -> None:
+        self.tree, self.stored, self.common, self.budget = tree, stored, common, budget
+        self.node_rows = NodeRows(tree, stored, node_costs(tree, common.settings))
+        self.nodes = NodesOnDisk(stored.folder)
+        self.holdout_nodes = NodesOnDisk(stored.folder)
         self.scales = np.zeros(len(tree), dtype=np.float32)
-        self.scores = LevelScores(tree.depth)
-        self.large, self.groups = self._planned()
+        self.statistics = LevelStatistics(tree.depth)
+        self.large, self.groups = self._partition()
         self._likelihood: dict[int, NDArray[np.float64]] = {}
         self._lock = threading.Lock()
         if self.large and common.settings.penalty == "l1":
-            largest = max(self._cost(node) for node in self.large)
+            largest = max(self._bytes(node) for node in self.large)
             raise MemoryError(
-                f"penalty='l1' needs the rows of a node in memory, here {format_bytes(largest * room.threads)} more than the "
-                "rest takes; give more memory, or take penalty='l2'."
+                f"penalty='l1' needs the rows of a node in memory, here {format_bytes(largest * budget.threads)} in addition to "
+                "the rest; increase memory, or use penalty='l2'."
             )
 
     @property
     def work(self) -> int:
-        """How much there is to do, in rows times nodes."""
-        return int(self.below.counts[self.tree.n_children > 0].sum())
+        """The total work: the sum over nodes of their rows."""
+        return int(self.node_rows.counts[self.tree.n_children > 0].sum())
 
-    def _cost(self, node: int) -> int:
-        return int(ENTRY_BYTES * self.below.entries[node] + ROW_BYTES * self.below.counts[node])
+    def _bytes(self, node: int) -> int:
+        return int(ENTRY_BYTES * self.node_rows.entries[node] + ROW_BYTES * self.node_rows.counts[node])
 
-    def _planned(self) -> tuple[list[int], list[list[int]]]:
-        """The nodes that are too large for memory, and the roots of the subtrees that are not, in groups that fit."""
-        large, fitting, waiting = [], [], [0]
-        most = self.room.bytes // self.room.threads
-        while waiting:
-            node = waiting.pop()
-            if self._cost(node) <= most:
+    def _partition(self) -> tuple[list[int], list[list[int]]]:
+        """Return the nodes that are too large for memory, and the roots of the other subtrees in groups that fit."""
+        large, fitting, stack = [], [], [0]
+        most = self.budget.bytes // self.budget.threads
+        while stack:
+            node = stack.pop()
+            if self._bytes(node) <= most:
                 fitting.append(node)
                 continue
             large.append(node)
-            waiting += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
-        group_of = even_partitions(np.array([self._cost(node) for node in fitting], dtype=np.int64), most)
+            stack += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
+        group_of = even_partitions(np.array([self._bytes(node) for node in fitting], dtype=np.int64), most)
         groups: list[list[int]] = [[] for _ in set(group_of.tolist())]
         for node, group in zip(fitting, group_of.tolist()):
             groups[group].append(node)
         return large, groups
 
     def run(self) -> Iterator[int]:
-        """Train node after node; yields the work done with each."""
+        """Train the nodes; yield the work of each."""
         for node in self.large:
-            problem = self.below.problem(node)
+            problem = self.node_rows.problem(node)
             if len(problem.rows):
-                self._keep(node, LargeNode(self.stored, self.common, problem, self.room.entries).train())
-            yield int(self.below.counts[node])
+                self._store(node, LargeNode(self.stored, self.common, problem, self.budget.entries).train())
+            yield int(self.node_rows.counts[node])
         if self.groups:
             yield from self._run_groups()
-        for node in sorted(self._likelihood):  # in one order, as in memory
-            self.scores.likelihood[int(self.tree.level[node])] += self._likelihood[node]
+        for node in sorted(self._likelihood):  # in the same order as in memory
+            self.statistics.likelihood[int(self.tree.level[node])] += self._likelihood[node]
 
     def _run_groups(self) -> Iterator[int]:
         pairs = []
         for number, group in enumerate(self.groups):
             whole = np.arange(len(self.stored), dtype=np.uint32)
-            rows = whole if group == [0] else np.concatenate([self.below.rows(node) for node in group])
+            rows = whole if group == [0] else np.concatenate([self.node_rows.rows(node) for node in group])
             pairs.append(np.unique(rows).astype(np.int64) * len(self.groups) + number)
         ordered = np.sort(np.concatenate(pairs))
         rows, group_of = ordered // len(self.groups), ordered % len(self.groups)
@@ -243,50 +241,50 @@ class StoredTraining:
         )
         del pairs, ordered, rows, group_of
         for number, group in enumerate(self.groups):
-            members, own = partitions.load(number)
-            yield from self._train_group(group, partitions.rows[members], own)
+            members, loaded = partitions.load(number)
+            yield from self._train_group(group, partitions.rows[members], loaded)
 
-    def _train_group(self, group: list[int], rows: NDArray[np.uint32], own: SparseRows) -> Iterator[int]:
-        table = Table(own)
+    def _train_group(self, group: list[int], rows: NDArray[np.uint32], loaded: SparseRows) -> Iterator[int]:
+        table = Table(loaded)
 
         def work(node: int) -> None:
-            problem = self.below.problem(node)
+            problem = self.node_rows.problem(node)
             places = np.searchsorted(rows, problem.rows).astype(np.uint32)
-            self._keep(node, train_node(table, places, self.common, problem))
+            self._store(node, train_node(table, places, self.common, problem))
 
         with one_blas_thread():
-            for node in for_each(self._nodes_below(group), work, self.room.threads):
-                yield int(self.below.counts[node])
+            for node in for_each(self._nodes_below(group), work, self.budget.threads):
+                yield int(self.node_rows.counts[node])
 
     def _nodes_below(self, roots: list[int]) -> Iterator[int]:
-        """The inner nodes of subtrees that have rows."""
-        waiting = list(reversed(roots))
-        while waiting:
-            node = waiting.pop()
-            if self.below.counts[node]:
+        """Yield the inner nodes of subtrees that have rows."""
+        stack = list(reversed(roots))
+        while stack:
+            node = stack.pop()
+            if self.node_rows.counts[node]:
                 yield node
-                waiting += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
+                stack += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
 
-    def _keep(self, node: int, found: Arrays) -> None:
-        result = NodeResult.of(found)
+    def _store(self, node: int, arrays: Arrays) -> None:
+        result = NodeResult.of(arrays)
         with self._lock:
-            self.nodes.keep(node, result.late)
-            self.early_nodes.keep(node, result.early)
+            self.nodes.store(node, result.final)
+            self.holdout_nodes.store(node, result.holdout)
             self.scales[node] = result.scale[0]
             self._likelihood[node] = result.likelihood
-            self.scores.histogram[int(self.tree.level[node])] += result.histogram
+            self.statistics.histogram[int(self.tree.level[node])] += result.histogram
 
 
 class RowsOnDisk:
-    """The training rows of a label tree, on disk; the same answers as `RowsInMemory`, bit for bit."""
+    """The training rows of a label tree on disk; the same results as `RowsInMemory`, bit for bit."""
 
-    def __init__(self, stored: StoredRows, room: Room) -> None:
-        self.stored, self.room, self.targets = stored, room, stored.targets
-        self.rows = without_entries(stored)
+    def __init__(self, stored: StoredRows, budget: MemoryBudget) -> None:
+        self.stored, self.budget, self.targets = stored, budget, stored.targets
+        self.rows = empty_rows_like(stored)
         self.length = math.sqrt(stored.mean_squared_length())
 
     def label_vectors(self, n_labels: int) -> SparseRows:
-        return stored_label_vectors(self.stored, n_labels, self.room)
+        return stored_label_vectors(self.stored, n_labels, self.budget)
 
     def load(self, rows: NDArray[np.uint32]) -> SparseRows:
         return Partitions(self.stored, rows, np.zeros(len(rows), dtype=np.uint32), 1).load(0)[1]
@@ -300,10 +298,10 @@ class RowsOnDisk:
         ]
 
     def training(self, tree: Tree, common: Common) -> StoredTraining:
-        return StoredTraining(tree, self.stored, common, self.room)
+        return StoredTraining(tree, self.stored, common, self.budget)
 
 
-def without_entries(stored: StoredRows) -> SparseRows:
-    """Rows without entries, as many and as wide as those stored."""
+def empty_rows_like(stored: StoredRows) -> SparseRows:
+    """Return rows without entries, of the shape of `stored`."""
     nothing = np.zeros(len(stored) + 1, dtype=np.int64)
     return SparseRows(nothing, np.empty(0, np.uint32), np.empty(0, np.float32), stored.n_features)

@@ -1,4 +1,4 @@
-"""Probabilistic label trees with packed weights: what is saved, and how it is searched."""
+"""A label tree with packed weights, as it is stored and searched."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from treemax.models.searching import SparseProbabilities, empty_top_k, search_ab
 from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
-MOST_CHILDREN = 2**16  # a child is written in sixteen bits
-MOST_SLOPE = 1e6  # of a level, and the largest shift
-FILLED = 0.75  # of a hash table: fuller is smaller, emptier is faster
+MOST_CHILDREN = 2**16  # a child index has sixteen bits
+MAX_SLOPE = 1e6  # of a level; also of the absolute shift
+LOAD_FACTOR = 0.75  # of hash tables: larger is smaller but slower
 
 
 class NodeWeights(NamedTuple):
-    """The weights of the children of one node: for each feature kept, the children that it speaks for."""
+    """The weights of the children of one node, by feature: features[i] has entries starts[i] to starts[i + 1]."""
 
     features: NDArray[np.uint32]
     starts: NDArray[np.int64]
@@ -32,7 +32,7 @@ class NodeWeights(NamedTuple):
 
 
 class PackedNode(NamedTuple):
-    """The same as a hash table: slots and entries as in `PackedTree`, entries counted from the node's first."""
+    """`NodeWeights` as a hash table: slots and entries as in `PackedTree`, entries numbered from 0."""
 
     slots: NDArray[np.uint64]
     entries: NDArray[np.uint32]
@@ -41,7 +41,7 @@ class PackedNode(NamedTuple):
     @classmethod
     def of(cls, part: NodeWeights) -> PackedNode:
         n_children, n_features = len(part.biases), len(part.features)
-        size = int(np.ceil(n_features / FILLED)) + 1 if n_features else 0
+        size = int(np.ceil(n_features / LOAD_FACTOR)) + 1 if n_features else 0
         n_entries = int(np.minimum(np.diff(part.starts), (n_children + 1) // 2).sum())
         packed = cls(np.empty(size, dtype=np.uint64), np.empty(n_entries, dtype=np.uint32), part.biases)
         kernels.fill_table(
@@ -54,10 +54,10 @@ class PackedNode(NamedTuple):
 class PackedTree:
     """A tree and, for every inner node, a hash table from features to the weights of its children.
 
-    Node v has the slots `tables[v]` to `tables[v + 1]`; a slot is a feature (upper half) and the place of
-    its run in `entries` (lower half), which ends where that of the next slot begins; the last slot only says
-    where all of them end. The children of a node at level l are as probable as the softmax of
-    `slopes[l]` times their scores, or, with the logistic link, each as 1 / (1 + exp(-(slope * s + shift))).
+    Node v has the slots `tables[v]` to `tables[v + 1]`; a slot is a feature (upper half) and the start of its entries
+    (lower half), which end where those of the next slot begin; the last slot only marks the end. The probabilities of
+    the children of a node at level l are the softmax of `slopes[l]` times their scores, or, with the logistic link,
+    1 / (1 + exp(-(slope * score + shift))) each.
     """
 
     tree: Tree
@@ -68,7 +68,7 @@ class PackedTree:
     slopes: NDArray[np.float32]
     shifts: NDArray[np.float32]
     link: str
-    scales: NDArray[np.float32] | None = None  # of which the weights of each node are multiples, if they are
+    scales: NDArray[np.float32] | None = None  # of 8-bit weights, for each node
 
     @classmethod
     def join(
@@ -80,13 +80,13 @@ class PackedTree:
         shifts: NDArray[Any],
         scales: NDArray[np.float32] | None = None,
     ) -> PackedTree:
-        """Put all inner nodes into one structure."""
+        """Join the nodes to a tree."""
         n_slots, n_entries = np.zeros(len(tree), dtype=np.int64), np.zeros(len(tree), dtype=np.int64)
         for node, part in nodes.items():
             n_slots[node], n_entries[node] = len(part.slots), len(part.entries)
         tables, ends = np.concatenate([[0], np.cumsum(n_slots)]), np.cumsum(n_entries)
         if max(ends[-1], tables[-1]) >= 2**32 - 1:
-            raise MemoryError(f"{ends[-1]:,} weights are too many for one tree; raise the threshold.")
+            raise MemoryError(f"{ends[-1]:,} weights are too many for one tree; use a larger threshold.")
         slots = np.empty(tables[-1] + 1, dtype=np.uint64)
         entries = np.empty(ends[-1], dtype=np.uint32)
         bias = np.zeros(len(tree), dtype=np.float32)
@@ -101,20 +101,20 @@ class PackedTree:
 
     @classmethod
     def pack(cls, tree: Tree, weights: Mapping[int, NodeWeights], *others: Any) -> PackedTree:
-        """Put the weights of all inner nodes into one structure."""
+        """Pack the weights of all inner nodes."""
         return cls.join(tree, {node: PackedNode.of(part) for node, part in weights.items()}, *others)
 
     @property
     def n_weights(self) -> int:
-        """Weights kept."""
+        """Number of stored weights."""
         return len(kernels.unpacked(self.tables, self.slots, self.entries, self.tree.n_children)[-1])
 
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k best labels that a beam of the width `search` finds (-1 where it finds fewer), with probabilities.
+        """Ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
 
-        None is exact: a beam as wide as the tree misses nothing.
+        None is exact: the beam is as wide as the tree.
         """
         width = len(self.tree) if search is None else min(search, len(self.tree))
         ids, probabilities = empty_top_k(len(rows), k)
@@ -143,10 +143,10 @@ class PackedTree:
         return search_above(kernels.labels_above, self._arguments, rows, threshold, threads)
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
-        return (rows.indptr, rows.indices, rows.values, *self._own_arguments)
+        return (rows.indptr, rows.indices, rows.values, *self._tree_arguments)
 
     @cached_property
-    def _own_arguments(self) -> tuple[Any, ...]:
+    def _tree_arguments(self) -> tuple[Any, ...]:
         tree = self.tree
         arrays: tuple[NDArray[Any], ...] = (
             tree.first_child, tree.n_children, tree.label, tree.level, self.tables, self.slots, self.entries,
@@ -156,13 +156,13 @@ class PackedTree:
         return (*[read_only(array) for array in arrays], most_children, LINKS[self.link], n_inner)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The model as arrays, for the file."""
-        own = ("tables", "slots", "entries", "bias", "slopes", "shifts")
-        return {**self.tree.arrays(), **{name: getattr(self, name) for name in own}}
+        """Return the arrays of the model file."""
+        names = ("tables", "slots", "entries", "bias", "slopes", "shifts")
+        return {**self.tree.arrays(), **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], link: str) -> PackedTree:
-        """The model from its arrays, once nothing in them can point outside."""
+        """Restore the tree from the arrays of a model file; raise ValueError if they are invalid."""
         of_tree = ("n_children", "label")
         tree = Tree.from_arrays({name: arrays[name] for name in of_tree})
         if link not in LINKS:
@@ -175,13 +175,13 @@ class PackedTree:
 
 
 def check_slopes(slopes: NDArray[np.float32], shifts: NDArray[np.float32]) -> None:
-    """Refuse what cannot make probabilities of scores."""
-    if not ((slopes > 0) & (slopes <= MOST_SLOPE) & (np.abs(shifts) <= MOST_SLOPE)).all():
-        raise ValueError("the slopes and shifts of the levels are not sound")
+    """Raise ValueError if slopes or shifts are out of range."""
+    if not ((slopes > 0) & (slopes <= MAX_SLOPE) & (np.abs(shifts) <= MAX_SLOPE)).all():
+        raise ValueError("the slopes and shifts of the levels are not valid")
 
 
 def _check(packed: PackedTree) -> None:
-    """Everything that a search relies on without looking."""
+    """Raise ValueError unless everything holds that searches assume without checking."""
     expected = {
         "tables": (np.int64, len(packed.tree) + 1), "bias": (np.float32, len(packed.tree)),
         "slopes": (np.float32, packed.tree.depth), "shifts": (np.float32, packed.tree.depth),
@@ -195,8 +195,8 @@ def _check(packed: PackedTree) -> None:
             )
     check_slopes(packed.slopes, packed.shifts)
     tables = packed.tables
-    sound = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] + 1 == len(packed.slots)
-    sound = sound and len(packed.slots) < 2**32 and bool((tables[1:] >= tables[:-1]).all())
-    sound = sound and kernels.is_valid(tables, packed.slots, packed.entries, packed.tree.n_children)
-    if not sound:
+    valid = packed.tree.depth > 0 and tables[0] == 0 and tables[-1] + 1 == len(packed.slots)
+    valid = valid and len(packed.slots) < 2**32 and bool((tables[1:] >= tables[:-1]).all())
+    valid = valid and kernels.is_valid(tables, packed.slots, packed.entries, packed.tree.n_children)
+    if not valid:
         raise ValueError("the packed weights do not fit together")

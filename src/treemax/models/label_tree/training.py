@@ -1,4 +1,4 @@
-"""Training a label tree, from rows to the packed model: the story of Algorithm 9 and of what is chosen on held-out rows."""
+"""Training of label trees (Algorithm 9), with cost and calibration chosen on held-out rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from treemax.inputs.labels import LabelIndex, picked_targets
 from treemax.inputs.rows import SparseRows
 from treemax.models.base import TrainingInterrupted
-from treemax.models.label_tree.choices import calibrate, calibration_rows, choose_cost, held_share_of
+from treemax.models.label_tree.choices import calibrate, calibration_rows, choose_cost, held_out_share
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.nodes import Common, LabelTreeSettings, RowsInMemory
 from treemax.models.label_tree.out_of_core import RowsOnDisk
@@ -22,7 +22,7 @@ from treemax.trees import Tree, build_tree, is_hierarchy
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train: the shape of the trees, how their nodes are trained, and how answers will be searched."""
+    """Settings of a training: the structure of the trees, their node classifiers, and the search in prediction."""
 
     tree: Any
     arity: int | str
@@ -43,44 +43,45 @@ def train_label_tree(
     plan: Plan,
     vectors: SparseRows | None = None,
 ) -> LabelTreeModel:
-    """Build, train and calibrate the trees; after Ctrl-C, those that are ready.
+    """Build, train and calibrate the trees; after Ctrl-C, those that are complete.
 
-    `vectors` are features of the labels, in place of what their rows look like.
+    `vectors` are features of the labels for clustering; by default they are computed from the rows of each label.
     """
     if vectors is None and (is_hierarchy(plan.tree) or plan.tree == "kmeans"):
         vectors = source.label_vectors(len(index))
     n_rows = len(source.targets)
-    held_share = held_share_of(n_rows) if plan.settings.passes > 1 else 0
+    held_share = held_out_share(n_rows) if plan.settings.passes > 1 else 0
     settings = replace(plan.settings, held_share=held_share)
-    judging = calibration_rows(n_rows, held_share)
-    held = source.load(judging)
-    early_features = np.zeros(held.n_features, dtype=bool)
-    early_features[held.indices] = True
+    held_out = calibration_rows(n_rows, held_share)
+    held_out_rows = source.load(held_out)
+    calibration_features = np.zeros(held_out_rows.n_features, dtype=bool)
+    calibration_features[held_out_rows.indices] = True
     trees: list[PackedTree] = []
-    early_trees: list[PackedTree] = []  # as they were before the held-out rows joined
-    stopped = False
+    holdout_trees: list[PackedTree] = []  # trained without the held-out rows
+    interrupted = False
     try:
         for seed in plan.seeds:
             tree = build_tree(
                 plan.tree, source.rows, source.targets, index, plan.arity, plan.max_leaf, vectors, seed, plan.threads
             )  # fmt: skip
-            common = Common(settings, seed, source.length, early_features)
+            common = Common(settings, seed, source.length, calibration_features)
             if not trees and plan.chooses_cost:
                 settings = replace(settings, leaf_cost=choose_cost(tree, source.targets, common, source.run))
                 common = common._replace(settings=settings)
-            trained, early = train_nodes(source, tree, common, multi_label, plan)
-            trees.append(trained)
-            early_trees.append(early)
+            final, holdout = train_nodes(source, tree, common, multi_label, plan)
+            trees.append(final)
+            holdout_trees.append(holdout)
     except KeyboardInterrupt:
-        if not early_trees:
+        if not holdout_trees:
             raise
-        stopped = True
+        interrupted = True
     model = LabelTreeModel(tuple(trees), settings.loss, settings.leaf_cost)
-    if len(judging):
-        targets, earlier = picked_targets(source.targets, judging), replace(model, trees=tuple(early_trees))
-        found = calibrate(earlier, held, targets, multi_label, plan.beam, plan.threads)
-        model = replace(model, calibration=found)
-    if stopped:
+    if len(held_out):
+        holdout_model = replace(model, trees=tuple(holdout_trees))
+        targets = picked_targets(source.targets, held_out)
+        calibration = calibrate(holdout_model, held_out_rows, targets, multi_label, plan.beam, plan.threads)
+        model = replace(model, calibration=calibration)
+    if interrupted:
         raise TrainingInterrupted(model, len(trees) / len(plan.seeds)) from None
     return model
 
@@ -88,18 +89,18 @@ def train_label_tree(
 def train_nodes(
     source: RowsInMemory | RowsOnDisk, tree: Tree, common: Common, multi_label: bool, plan: Plan
 ) -> tuple[PackedTree, PackedTree]:
-    """Train the nodes of a tree; gives the tree, and the tree as it was before the held-out rows joined."""
+    """Train the nodes of a tree; return the tree, and the tree trained without the held-out rows."""
     training, settings = source.training(tree, common), common.settings
     title = f"label-tree, {settings.loss}, cost {settings.leaf_cost:.3g}"
     with interruptible(), progress_bar(training.work, title, "rows", plan.verbose) as bar:
         for done in training.run():
             bar.update(done)
     if multi_label:
-        link, (slopes, shifts) = "logistic", training.scores.logistic_slopes()
+        link, (slopes, shifts) = "logistic", training.statistics.logistic_slopes()
     else:
-        link, slopes = "softmax", training.scores.softmax_slopes()
+        link, slopes = "softmax", training.statistics.softmax_slopes()
         shifts = np.zeros_like(slopes)
     slopes, shifts = slopes / plan.temperature, shifts / plan.temperature
     scales = training.scales if settings.precision == "int8" else None
-    late = PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
-    return late, PackedTree.join(tree, training.early_nodes, link, slopes, shifts)
+    final = PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
+    return final, PackedTree.join(tree, training.holdout_nodes, link, slopes, shifts)

@@ -1,4 +1,4 @@
-"""One linear scorer per label: the flat model that every tree is compared with."""
+"""One-vs-all linear classification, the flat baseline of the trees."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from treemax.models.one_vs_all.training import (
     LOSSES,
     MOST_BATCH_ROWS,
     AdaGradSettings,
-    Learnable,
-    bytes_to_learn,
+    TrainableModel,
     empty_model,
-    grown,
     learn,
     prior_bias,
+    resized,
+    training_bytes,
 )
 from treemax.models.online import OnlineLabelClassifier, WithRate
 from treemax.models.parts import real_number, settings_from
@@ -38,62 +38,61 @@ from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 
-PASSES = {"dense": 10, "sparse": 5}  # rare features are learned by heart sooner
+PASSES = {"dense": 10, "sparse": 5}  # rare features overfit sooner
 
 
 @modelfile.saveable
 class OneVsAll(WithRate, OnlineLabelClassifier):
-    """One linear scorer per label, learned together by AdaGrad: accurate, and as slow as the labels are many.
+    """One linear classifier per label, trained together by AdaGrad.
 
-    Training and prediction take time and memory proportional to the number of labels: the reference for
-    accuracy, and the model of choice below about a thousand labels. Dense rows and sparse rows each have a
-    layout of their own.
+    Training and prediction take time and memory linear in the number of labels: the reference for accuracy, and the
+    model of choice below about a thousand labels. Dense and sparse rows have different layouts of the weights.
 
     Parameters
     ----------
     loss : "auto", "softmax", "logistic" or "squared_hinge"
-        "auto" takes softmax for multi-class and logistic for multi-label problems.
+        "auto" is softmax for multi-class and logistic for multi-label problems.
     passes : "auto" or int
         Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows and five for sparse
-        ones. `partial_fit` takes its rows once, in order.
+        ones. `partial_fit` makes one pass, in order.
     learning_rate : "auto" or float
-        AdaGrad's rate; "auto" computes it from the data, see `settings_`.
+        AdaGrad's learning rate; "auto" computes it from the data, see `settings_`.
     scale : bool
-        Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
-        one. Sparse rows and streams are taken as they are.
+        Whether `fit` scales dense features: centred, and with standard deviations from a third to one. Sparse rows and
+        streams are not scaled.
     calibration : float
-        The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
-        probabilities before that. With fewer than five such rows, and in streams, they are not calibrated.
+        The share of the rows of `fit`, at most 2,000, that are held out until the last passes, to calibrate the
+        probabilities. With fewer than five such rows, and in streams, probabilities are not calibrated.
     n_jobs : int or None
-        Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
+        Threads, -1 for all cores. Several threads train without locks: results vary slightly between runs.
     max_memory : float or None
-        Refuse to train beyond this many GB; None is 80% of what is available.
+        Raise an error if training needs more than this many GB; None is 80% of the available memory.
     random_state : int, RandomState or None
-        Seed of the row order. One seed and one thread give the same model, bit for bit.
+        Seed of the row order. With one thread, the same seed gives the same model, bit for bit.
     verbose : int
         0 for no progress bar.
     max_labels : int or None
-        Labels that a stream may bring; None is any number. See `partial_fit`.
+        Maximum number of labels in a stream; None for no limit. See `partial_fit`.
 
     Other Parameters
     ----------------
     final_rate : float
-        The share of the learning rate that is left at the end of `fit`; the rate falls linearly.
+        Final learning rate of `fit` as a share of the initial one; it decreases linearly.
     initial_accumulator : "auto" or float
-        Added to AdaGrad's sums of squared gradients: the larger, the gentler the first steps.
+        Initial value of AdaGrad's sums of squared gradients: a larger value makes the first steps smaller.
     batch_size : int
         Rows whose scores are computed together.
     least_gradient : float
-        Labels whose gradient is smaller are not updated: most of them, once a softmax knows something.
+        Labels with a smaller gradient are not updated: with a softmax soon most of them.
 
     Attributes
     ----------
     settings_ : AdaGradSettings
-        Loss, rate and initial sums in use, also where they were computed from the data.
+        Loss, learning rate and initial sums in use, including those computed from the data.
     learning_rate_, passes_ : float, int
-        The rate and the number of passes of these settings.
+        The learning rate and the number of passes of these settings.
     threshold_ : float
-        The probability from which a multi-label `predict` answers with a label; it may be set.
+        The probability from which a multi-label `predict` returns a label; it may be set.
 
     Examples
     --------
@@ -109,7 +108,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     settings_: AdaGradSettings
     _calibration: Calibration | None
-    STREAM_RARITY = 100  # how rare a label is taken to be when a stream has shown only a few
+    STREAM_RARITY = 100  # minimum number of labels that initial biases in a stream assume
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
                 for part in schedule.parts:
                     if part.calibrates:
                         held = chosen_rows(rows, schedule.held), picked_targets(targets, schedule.held)
-                        self._calibration = self._calibrated(model, *held, multi_label)
+                        self._calibration = self._calibrate(model, *held, multi_label)
                     threads = thread_count(self.n_jobs)
                     for n in learn(
                         model, rows, targets, part.orders, settings, schedule.planned, threads, done
@@ -186,11 +185,13 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
                         done += n
                         bar.update(n)
             except KeyboardInterrupt:
-                raise TrainingInterrupted(self._finished(model, scaling), done / schedule.planned) from None
-        return self._finished(model, scaling)
+                raise TrainingInterrupted(self._packed(model, scaling), done / schedule.planned) from None
+        return self._packed(model, scaling)
 
-    def _calibrated(self, model: Learnable, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
-        """Calibrate on rows that were not learned yet."""
+    def _calibrate(
+        self, model: TrainableModel, rows: Rows, targets: Targets, multi_label: bool
+    ) -> Calibration:
+        """Fit a calibration to held-out rows."""
         k = labels_to_rank(targets, model.n_labels, multi_label)
         link = linear.Link(self.settings_.loss, not multi_label)
         ids, scores = model.top_k(rows, k, link, thread_count(self.n_jobs))
@@ -199,8 +200,8 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     def _calibration_of(self, model: Any) -> Calibration | None:
         return self._calibration
 
-    def _finished(self, model: Learnable, scaling: Scaling | None) -> linear.LinearModel:
-        """The model as it is kept, which scales rows by itself."""
+    def _packed(self, model: TrainableModel, scaling: Scaling | None) -> linear.LinearModel:
+        """Return the trained model, packed and with the scaling of the rows."""
         if scaling is not None and isinstance(model, linear.LabelMajor):
             model.mean, model.factor = scaling
         return linear.packed(model)
@@ -210,26 +211,26 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     ) -> linear.LinearModel:
         self.settings_ = self._stream_settings(rows, multi_label)
         self._calibration = None
-        bias = self._bias_of_new(len(index))
+        bias = self._initial_bias(len(index))
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
 
     def _stream_settings(self, rows: Rows, multi_label: bool) -> AdaGradSettings:
         return self._settings(rows, None, 0, multi_label)
 
-    def _resized(self, model: linear.LinearModel, n_features: int, n_labels: int) -> Learnable:
-        return grown(model, n_features, self._bias_of_new(n_labels))
+    def _resized(self, model: linear.LinearModel, n_features: int, n_labels: int) -> TrainableModel:
+        return resized(model, n_features, self._initial_bias(n_labels))
 
-    def _continue(self, model: Learnable, rows: Rows, targets: Targets) -> Iterator[int]:
+    def _continue(self, model: TrainableModel, rows: Rows, targets: Targets) -> Iterator[int]:
         settings = self.settings_
         order = [np.arange(len(rows), dtype=np.uint32)]
         steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
         return learn(model, rows, targets, order, steady, len(rows), thread_count(self.n_jobs))
 
-    def _biases(self, model: Learnable, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+    def _biases(self, model: TrainableModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.bias[ids]
 
-    def _bias_of_new(self, n_labels: int) -> NDArray[np.float32]:
-        """A label that arrives in a stream starts as one among as many as there are now."""
+    def _initial_bias(self, n_labels: int) -> NDArray[np.float32]:
+        """Initial biases of labels in a stream: the prior of one of so many equally frequent labels."""
         return prior_bias(
             self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY)
         )
@@ -237,7 +238,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     def _settings(
         self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool
     ) -> AdaGradSettings:
-        """AdaGradSettings for passes over these rows, or without targets for a stream that begins with them."""
+        """Return the settings for passes over these rows, or without targets for a stream that begins with them."""
         stream = targets is None
         loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
         passes = _passes(self.passes, rows)
@@ -260,24 +261,26 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
         check_fits(
-            bytes_to_learn(n_features, n_labels, self.model_ if growing else None),
+            training_bytes(n_features, n_labels, self.model_ if growing else None),
             f"OneVsAll for {n_features:,} features x {n_labels:,} labels",
-            "Give it fewer features (hashing with fewer bits, a larger min_df), fewer labels, or more max_memory.",
+            "Use fewer features (hashing with fewer bits, a larger min_df), fewer labels, or a larger max_memory.",
             None if self.max_memory is None else self.max_memory * 1e9,
         )
 
-    # --- answering --------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------------
 
     def _search(self) -> linear.Link:
         return linear.Link(self.settings_.loss, not self.multi_label_)
 
-    def _rows_at_once(self) -> int:  # whole blocks: what is computed together shows in the last bits
+    def _rows_at_once(
+        self,
+    ) -> int:  # whole blocks, since the last bits depend on which rows are computed together
         blocks = 8 * thread_count(self.n_jobs)
         return blocks * rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Return the main properties of the model."""
         weights = self.model_.weights
         return {
             **super().describe(),

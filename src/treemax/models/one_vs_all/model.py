@@ -1,8 +1,7 @@
-"""Flat linear models: one score per label, and how to answer with them.
+"""Flat linear models: one score per label.
 
-Three forms of the same thing. `LabelMajor` reads dense rows best and `FeatureMajor` sparse rows;
-`PackedFeatures` is what a feature-major table becomes when most of it is zero: smaller, faster to predict
-with, not for learning.
+There are three layouts of the weights: `LabelMajor` for dense rows, `FeatureMajor` for sparse rows, and
+`PackedFeatures`, a sparse form of `FeatureMajor`: smaller and faster, but for prediction only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LINKS = {
 
 
 class Link(NamedTuple):
-    """How scores become probabilities: by the loss that was learned, and whether those of a row sum to one."""
+    """The link function: that of the loss; with `one_label`, the probabilities of a row sum to one."""
 
     loss: str
     one_label: bool
@@ -50,7 +49,7 @@ class LinearModel(FromAllProbabilities):
         return len(self.bias)
 
     def scores(self, rows: Rows) -> Floats:
-        """The score of every label for each row."""
+        """Scores of all labels for each row."""
         raise NotImplementedError
 
     def top_k(self, rows: Rows, k: int, search: Link, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
@@ -58,31 +57,31 @@ class LinearModel(FromAllProbabilities):
         k = min(k, self.n_labels)
         ids, best = empty_top_k(len(rows), k)
 
-        def answer(block: slice) -> None:
+        def predict_block(block: slice) -> None:
             scores = self.scores(rows[block])
             kernels.best_of_rows(scores, ids[block], best[block])
             kernels.probabilities_of_best(scores, best[block], LINKS[search.loss], search.one_label)
 
-        run_all(blocks(len(rows), self.n_labels), answer, threads)
+        run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return ids, best
 
     def probabilities(self, rows: Rows, search: Link, threads: int = 1) -> Floats:
         """The probability of every label for each row."""
         out = np.empty((len(rows), self.n_labels), dtype=np.float32)
 
-        def answer(block: slice) -> None:
+        def predict_block(block: slice) -> None:
             scores = self.scores(rows[block])
             kernels.rows_to_probabilities(scores, LINKS[search.loss], search.one_label)
             out[block] = scores
 
-        run_all(blocks(len(rows), self.n_labels), answer, threads)
+        run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return out
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """The model as a JSON-able header and arrays; with `resume` also AdaGrad's sums of squares."""
+        """Return the model as a JSON-able header and arrays; with `resume`, including AdaGrad's sums of squares."""
         model = packed(self)
         arrays = {name: array for name, array in vars(model).items() if array is not None}
-        if isinstance(model, FeatureMajor):  # without the room for labels to come
+        if isinstance(model, FeatureMajor):  # without spare capacity
             for name in arrays.keys() & {"weights", "squares"}:
                 arrays[name] = arrays[name][:, : model.n_labels]
         if not resume:
@@ -93,7 +92,7 @@ class LinearModel(FromAllProbabilities):
     def from_parts(
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> LinearModel:
-        """The model back from its parts; a ValueError where they do not fit together."""
+        """Restore the model from its parts; raise ValueError if they are inconsistent."""
         forms = {form.layout: form for form in (LabelMajor, FeatureMajor, PackedFeatures)}
         layout = header["layout"]
         if layout not in forms:
@@ -114,13 +113,13 @@ class LinearModel(FromAllProbabilities):
 
 @dataclass
 class LabelMajor(LinearModel):
-    """weights[label, feature], for dense rows; `squares` are AdaGrad's sums, where learning may continue."""
+    """weights[label, feature], for dense rows; `squares` are AdaGrad's sums, if training may continue."""
 
     weights: Floats
     bias: Floats
     squares: Floats | None = None
     bias_squares: Floats | None = None
-    mean: Floats | None = None  # of every feature, and what it is multiplied by when the mean is taken off
+    mean: Floats | None = None  # of every feature; see `Scaling`
     factor: Floats | None = None
     layout: ClassVar[str] = "label-major"
 
@@ -133,7 +132,7 @@ class LabelMajor(LinearModel):
         return None if self.mean is None or self.factor is None else Scaling(self.mean, self.factor)
 
     def scaled(self, rows: Floats) -> Floats:
-        """The rows on the scale on which the weights were learned."""
+        """Scale the rows as in training."""
         return rows if self.scaling is None else self.scaling(rows)
 
     def scores(self, rows: Rows) -> Floats:
@@ -150,7 +149,7 @@ class LabelMajor(LinearModel):
 
 @dataclass
 class FeatureMajor(LinearModel):
-    """weights[feature, label], for sparse rows; there may be more columns than labels in use."""
+    """weights[feature, label], for sparse rows; there may be spare columns for new labels."""
 
     weights: Floats
     bias: Floats
@@ -165,14 +164,14 @@ class FeatureMajor(LinearModel):
     def scores(self, rows: Rows) -> Floats:
         rows = sparsified(rows)
         scores = np.empty((len(rows), self.n_labels), dtype=np.float32)
-        own = (read_only(self.weights), read_only(self.bias))
-        kernels.score_sparse_rows(rows.indptr, rows.indices, rows.values, *own, scores)
+        arrays = (read_only(self.weights), read_only(self.bias))
+        kernels.score_sparse_rows(rows.indptr, rows.indices, rows.values, *arrays, scores)
         return scores
 
 
 @dataclass
 class PackedFeatures(LinearModel):
-    """The weights of each feature ever updated: labels[indptr[f]:indptr[f+1]] and the same part of weights."""
+    """The updated weights of each feature f: labels[indptr[f]:indptr[f+1]] and the same slice of weights."""
 
     indptr: NDArray[np.int64]
     labels: NDArray[np.uint32]
@@ -189,13 +188,18 @@ class PackedFeatures(LinearModel):
     def scores(self, rows: Rows) -> Floats:
         rows = sparsified(rows)
         scores = np.empty((len(rows), self.n_labels), dtype=np.float32)
-        own = (read_only(self.indptr), read_only(self.labels), read_only(self.weights), read_only(self.bias))
-        kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *own, scores)
+        arrays = (
+            read_only(self.indptr),
+            read_only(self.labels),
+            read_only(self.weights),
+            read_only(self.bias),
+        )
+        kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *arrays, scores)
         return scores
 
 
 def packed(model: LinearModel) -> LinearModel:
-    """The form to keep and to save: a feature-major table that is mostly untouched becomes packed."""
+    """Return the model for prediction: a feature-major table is packed if most of its weights were never updated."""
     if not isinstance(model, FeatureMajor):
         return model
     n_labels, squares = model.n_labels, model.weights if model.squares is None else model.squares
@@ -214,7 +218,7 @@ def packed(model: LinearModel) -> LinearModel:
 
 
 def unpacked(model: LinearModel) -> LabelMajor | FeatureMajor:
-    """The form to learn in: the whole table."""
+    """Return the model for training, with the whole table."""
     if isinstance(model, LabelMajor | FeatureMajor):
         return model
     assert isinstance(model, PackedFeatures)

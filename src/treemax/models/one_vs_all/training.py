@@ -1,4 +1,4 @@
-"""AdaGrad over all labels at once: what trains a flat linear model.
+"""Training of a flat linear model by AdaGrad over all labels at once.
 
 Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization", 2011.
 """
@@ -26,16 +26,16 @@ MOST_BATCH_ROWS = 65_536
 WORK_AT_ONCE = 200_000_000  # multiply-adds of one kernel call: a few hundredths of a second
 
 
-Learnable: TypeAlias = "LabelMajor | FeatureMajor"
+TrainableModel: TypeAlias = "LabelMajor | FeatureMajor"
 
 
 @dataclass(frozen=True)
 class AdaGradSettings:
-    """How to learn; the rate falls linearly from `rate` to `final_rate * rate` over the planned rows."""
+    """Settings of AdaGrad; the rate decreases linearly from `rate` to `final_rate * rate` over the planned rows."""
 
     loss: str
     rate: float
-    initial: float  # added to the sum of squared gradients: the larger, the gentler the first steps
+    initial: float  # value of the sums of squared gradients: a larger one makes the first steps smaller
     constant: float  # the value of the feature whose weight is the bias
     final_rate: float = 1.0
     batch_rows: int = 16
@@ -43,8 +43,8 @@ class AdaGradSettings:
     passes: int = 1
 
 
-def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> Learnable:
-    """A model that knows nothing but where its biases start, in the layout that suits its rows."""
+def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> TrainableModel:
+    """Return an untrained model with these initial biases, in the layout for sparse or dense rows."""
     n_labels = len(bias)
     shape = (n_features, n_labels) if sparse else (n_labels, n_features)
     form = FeatureMajor if sparse else LabelMajor
@@ -54,32 +54,34 @@ def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> Lea
     )  # fmt: skip
 
 
-def bytes_to_learn(n_features: int, n_labels: int, model: LinearModel | None = None) -> int:
-    """Memory that learning takes: weights and sums of squares, and while a table grows, the old one too."""
+def training_bytes(n_features: int, n_labels: int, model: LinearModel | None = None) -> int:
+    """Return the memory for training: weights and sums of squares, and the old table while it is reallocated."""
     if not isinstance(model, FeatureMajor):
         return 8 * (n_features + 1) * n_labels
-    room = _room(model.weights.shape[1], n_labels)
-    moved = 0 if model.weights.shape == (n_features, room) else 2 * model.weights.nbytes
-    return 8 * (n_features + 1) * room + moved
+    capacity = _capacity(model.weights.shape[1], n_labels)
+    moved = 0 if model.weights.shape == (n_features, capacity) else 2 * model.weights.nbytes
+    return 8 * (n_features + 1) * capacity + moved
 
 
-def grown(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> Learnable:
-    """The model ready to learn, with room for labels and features seen for the first time.
+def resized(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> TrainableModel:
+    """Return the model for training, with capacity for new labels and features.
 
-    `bias` says where the biases of new labels start. Room for labels is doubled, so that a table is moved
-    rarely. What is mapped from a file is copied.
+    `bias` are the initial biases of all labels, used for new ones. The capacity for labels is doubled, so that a table
+    is rarely reallocated. Memory-mapped arrays are copied.
     """
     table = unpacked(model)
     if table.squares is None:
         warnings.warn(
-            "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
-            "Use save(path, resume=True) to continue as if learning had never stopped.",
+            "This model was saved without its learning state: AdaGrad starts again from its weights. "
+            "Use save(path, resume=True) to continue as if training had not been interrupted.",
             stacklevel=9,
         )
     n_labels, n_features = len(bias), max(n_features, table.n_features)
     new_bias = np.concatenate([table.bias, bias[table.n_labels :]])
     by_feature = isinstance(table, FeatureMajor)
-    shape = (n_features, _room(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
+    shape = (
+        (n_features, _capacity(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
+    )
     larger = type(table)(
         _enlarged(table.weights, shape), new_bias,
         _enlarged(table.squares, shape), _enlarged(table.bias_squares, (n_labels,)),
@@ -90,7 +92,7 @@ def grown(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> Lea
 
 
 def learn(
-    model: Learnable,
+    model: TrainableModel,
     rows: Rows,
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
@@ -99,12 +101,10 @@ def learn(
     threads: int,
     done_before: int = 0,
 ) -> Iterator[int]:
-    """Learn the rows in the given orders (one per pass), in place; yields the rows of each block, when all threads
-    are done with it.
+    """Train in place on the rows in the given orders, one per pass; yield the number of rows after each block.
 
-    `done_before` of the planned rows were learned earlier: the rate goes on falling from there.
-
-    With several threads the pieces race for the weights: no locks, results within noise.
+    `done_before` of the planned rows have been used before; the rate continues from there. Several threads update
+    the weights without locks.
     """
     state = (model.weights, model.squares, model.bias, model.bias_squares)
     constants = (
@@ -125,7 +125,9 @@ def learn(
         yield sum(len(order) for _, order in block)
 
 
-def _kernel_and_inputs(model: Learnable, rows: Rows) -> tuple[Callable[..., None], tuple[NDArray[Any], ...]]:
+def _kernel_and_inputs(
+    model: TrainableModel, rows: Rows
+) -> tuple[Callable[..., None], tuple[NDArray[Any], ...]]:
     if isinstance(model, FeatureMajor):
         sparse = sparsified(rows)
         return kernels.learn_sparse, (sparse.indptr, sparse.indices, sparse.values)
@@ -134,20 +136,20 @@ def _kernel_and_inputs(model: Learnable, rows: Rows) -> tuple[Callable[..., None
 
 
 def _rates(settings: AdaGradSettings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:
-    """The rate of each batch of a piece that starts after `done` rows."""
+    """Return the rate of each batch of a piece that starts after `done` rows."""
     starts = done + np.arange(0, n_rows, settings.batch_rows)
     fall = (1.0 - settings.final_rate) * starts / max(1, planned_rows)
     return (settings.rate * (1.0 - fall)).astype(np.float32)
 
 
-def _piece_rows(model: Learnable, rows: Rows) -> int:
-    """The rows that one kernel call learns."""
+def _piece_rows(model: TrainableModel, rows: Rows) -> int:
+    """Return the number of rows of one kernel call."""
     width = rows.nnz / max(1, len(rows)) if isinstance(rows, SparseRows) else rows.shape[1]
     return int(np.clip(WORK_AT_ONCE / (model.n_labels * max(1.0, width)), 1, 8192))
 
 
 def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray[np.float32]:
-    """Where biases start: the best constant scores for labels that occur so often in so many examples."""
+    """Return initial biases: the best constant scores for labels with these counts."""
     share = (counts + 0.5) / (n_examples + 1.0)
     if loss == "softmax":
         return np.log(share).astype(np.float32)
@@ -157,7 +159,7 @@ def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray
 
 
 def _cut(orders: Iterable[NDArray[np.uint32]], size: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-    """Pieces of at most `size` rows, each with the number of rows before it."""
+    """Yield pieces of at most `size` rows, each with the number of rows before it."""
     done = 0
     for order in orders:
         for start in range(0, len(order), size):
@@ -166,7 +168,7 @@ def _cut(orders: Iterable[NDArray[np.uint32]], size: int) -> Iterator[tuple[int,
             done += len(piece)
 
 
-def _room(have: int, need: int) -> int:
+def _capacity(have: int, need: int) -> int:
     return have if need <= have else max(need, 2 * have)
 
 

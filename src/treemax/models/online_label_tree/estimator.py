@@ -1,4 +1,4 @@
-"""Probabilistic label trees that learn from a stream, and grow with the labels that it brings."""
+"""Online probabilistic label trees."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from treemax.models.online_label_tree.training import (
     POLICIES,
     SCHEDULES,
     OnlineTreeSettings,
-    adopt_labels,
+    add_missing_leaves,
     empty_tree,
     learn,
-    planted_tree,
+    tree_with_structure,
 )
 from treemax.models.parts import settings_from
 from treemax.models.rates import row_orders
@@ -39,71 +39,70 @@ from treemax.trees import Tree, build_tree, check_tree, is_hierarchy, named_tree
 
 @modelfile.saveable
 class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
-    """A label tree that learns row after row and grows with every new label: nothing is known beforehand.
+    """Online probabilistic label tree (OPLT): learns from a stream, and adds a leaf for every new label.
 
-    An online probabilistic label tree (OPLT). Labels and features need no declaration; a row can be learned
-    as soon as it arrives, and a prediction asked for in between. After any stream every node's classifier is,
-    bit for bit, what it would be had the tree been there from the beginning. With `tree` given, a first tree
-    is built from the first rows and grows from there (a warm start), or, in `fit`, from all of them (IPLT).
+    Labels and features need not be declared, and training and prediction may alternate row by row. After any stream
+    every node classifier equals, bit for bit, that of a tree that had all labels from the beginning. With `tree`, an
+    initial tree is built from the first rows and extended (a warm start), or, in `fit`, from all rows (IPLT).
     `as_published` gives the settings of the paper, except that probabilities are always calibrated.
 
     Parameters
     ----------
     policy : "best-greedy", "random", "complete", "one-level" or "best-greedy-printed"
-        Where a new label goes: to the child that suits its row, in balance with the size of the children; to
-        a random one; so that the tree is a complete binary one (CPET); or below the root, which gives one
-        classifier a label (one-vs-rest). The last is best-greedy with the formula exactly as the paper prints it.
+        Where a new label is inserted: "best-greedy" follows the most probable child, balanced by the size of the
+        subtrees; "random" a random child; "complete" keeps the tree a complete binary one (CPET); "one-level" inserts
+        all labels below the root (one-vs-rest). "best-greedy-printed" uses the formula exactly as the paper prints it.
     arity : int
         Children of an inner node.
     max_leaf : int
-        Labels under one last inner node. Sixteen classifiers are learned at a time, one of which is kept for
-        labels to come: multiples of 16 less one are good choices.
+        Maximum number of labels below a lowest inner node. Sixteen classifiers are updated at a time, one of which is
+        reserved for new labels: multiples of 16 minus one are good choices.
     tree : None, "kmeans", "random", "complete", "huffman" or a hierarchy
-        None begins with nothing. Otherwise the tree that the first rows are learned with, as in `LabelTree`.
+        The initial tree, as in `LabelTree`; None for an empty one.
     learning_rate : "auto" or float
-        "auto" follows the mean number of labels and features of the rows seen so far: about 2 for short texts with one
-        label, 1 for long texts with several. The paper has 1.
+        "auto" depends on the mean number of labels and features of the rows seen so far: about 2 for short texts with
+        one label, 1 for long texts with several. The paper has 1.
     passes : int
         Passes over the data in `fit`.
     shuffle : bool
-        Whether `fit` takes the rows in a new random order every pass. By default it takes them as they come,
-        like a stream; shuffle where they are sorted by label.
+        Whether `fit` shuffles the rows in every pass. By default it uses the given order, like a stream; shuffle if
+        rows are sorted by label.
     beam, search
         As in `LabelTree`.
     n_jobs : int or None
-        Threads, -1 for all cores. Several threads learn without locks: results vary within noise.
+        Threads, -1 for all cores. Several threads train without locks: results vary slightly between runs.
     random_state : int, RandomState or None
-        Seed of the random policy, of the first tree and of the row order. One seed and one thread give the
+        Seed of the random policy, of the initial tree and of the row order. With one thread, the same seed gives the
         same model, bit for bit.
     verbose : int
         0 for no progress bar.
     max_labels : int or None
-        Labels that a stream may bring; None is any number. See `partial_fit`.
+        Maximum number of labels in a stream; None for no limit. See `partial_fit`.
 
     For reproducing the paper
     -------------------------
     alpha : float
-        Of the best-greedy policies: 0 looks at the row only, 1 at the balance of the tree only.
+        Weight of the balance of the tree in the best-greedy policies: 0 uses the probabilities only, 1 the balance only.
     together : bool
-        Whether all new labels of a row go to one place, as in the paper, however deep the tree becomes there.
-        By default the row selects another place when one is full.
+        Whether all new labels of a row are inserted below the same node, as in the paper, however deep the tree becomes
+        there. By default another node is selected when one is full.
     sample : float or None
-        With `tree`, the share of the rows of `fit` that the first tree is built from; None is all of them.
+        With `tree`, the share of the rows of `fit` from which the initial tree is built; None is all of them.
     schedule : "adagrad", "constant" or "inverse-root"
-        How the rate falls: for each weight by its own gradients, not at all, or with the root of the rows seen.
+        Learning rate schedule: AdaGrad, constant, or inverse to the square root of the number of rows seen.
     epsilon : float
         Added to AdaGrad's sums of squared gradients.
     least_gradient : float
-        Classifiers whose gradient is smaller are not updated; 0 updates all, as in the paper.
+        Classifiers with a smaller gradient are not updated; 0 updates all, as in the paper.
 
     Attributes
     ----------
     learning_rate_ : float
         The learning rate after the rows seen so far.
     threshold_ : float
-        The probability from which a multi-label `predict` answers with a label; it may be set.
+        The probability from which a multi-label `predict` returns a label; it may be set.
     settings_ : OnlineTreeSettings
-        How the tree grows and learns.
+        Settings of tree growth and training.
 
     Examples
     --------
@@ -208,8 +207,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         settings, sparse = self._settings(), sparsified(rows)
         n_first = len(rows) if self.sample is None else max(1, int(self.sample * len(rows)))
-        tree = self._first_tree(sparse[:n_first], targets[:n_first], index, multi_label, settings)
-        tree.make_room_for_labels(len(index))
+        tree = self._initial_tree(sparse[:n_first], targets[:n_first], index, multi_label, settings)
+        tree.reserve_labels(len(index))
         self.settings_ = settings
         done, planned = 0, self.passes * len(rows)
         with progress_bar(planned, "online-label-tree", "rows", self.verbose) as bar:
@@ -226,9 +225,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
                     done += n
                     bar.update(n)
             except KeyboardInterrupt:
-                adopt_labels(tree, settings)
+                add_missing_leaves(tree, settings)
                 raise TrainingInterrupted(tree, done / planned) from None
-        adopt_labels(tree, settings)
+        add_missing_leaves(tree, settings)
         return tree
 
     def _orders(self, n_rows: int) -> Iterable[NDArray[np.uint32]]:
@@ -238,19 +237,19 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         self.settings_ = self._settings()
-        tree = self._first_tree(sparsified(rows), targets, index, multi_label, self.settings_)
-        tree.make_room_for_labels(len(index))
+        tree = self._initial_tree(sparsified(rows), targets, index, multi_label, self.settings_)
+        tree.reserve_labels(len(index))
         return tree
 
     def _resized(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
-        if not model.knows_squares and self.settings_.schedule == "adagrad":
+        if not model.has_squares and self.settings_.schedule == "adagrad":
             warnings.warn(
-                "This model was saved without its learning state: AdaGrad starts afresh on its weights. "
-                "Use save(path, resume=True) to continue as if learning had never stopped.",
+                "This model was saved without its learning state: AdaGrad starts again from its weights. "
+                "Use save(path, resume=True) to continue as if training had not been interrupted.",
                 stacklevel=8,
             )
-            model.knows_squares = True
-        model.make_room_for_labels(n_labels)
+            model.has_squares = True
+        model.reserve_labels(n_labels)
         return model
 
     def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> Iterator[int]:
@@ -258,12 +257,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         yield from learn(
             model, sparsified(rows), targets, [order], self.settings_, self.beam, thread_count(self.n_jobs)
         )
-        adopt_labels(model, self.settings_)
+        add_missing_leaves(model, self.settings_)
 
     def _biases(self, model: OnlineTree, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.blocks.bias[model.nodes.place[model.leaf_of[ids]]]
 
-    def _first_tree(
+    def _initial_tree(
         self,
         rows: SparseRows,
         targets: Targets,
@@ -271,20 +270,20 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         multi_label: bool,
         settings: OnlineTreeSettings,
     ) -> OnlineTree:
-        """Nothing but a root, or the tree asked for over the labels that these rows have."""
+        """Return an empty tree, or the tree that `tree` gives for the labels of these rows."""
         seed = int(check_random_state(self.random_state).randint(2**31))
-        own = targets.ids[targets.indptr[0] : targets.indptr[-1]]
-        targets = Targets(targets.indptr - targets.indptr[0], own)
-        ids = np.unique(own)
+        row_ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
+        targets = Targets(targets.indptr - targets.indptr[0], row_ids)
+        ids = np.unique(row_ids)
         if self.tree is None or len(ids) == 0:
             return empty_tree(not multi_label, settings, seed)
         shape: dict[str, Any] = {"arity": self.arity, "max_leaf": self.max_leaf, "seed": seed}
         if is_hierarchy(self.tree):
             tree = build_tree(self.tree, rows, targets, index, **shape)
-            return planted_tree(tree, not multi_label, settings, seed)
-        compact = Targets(targets.indptr, np.searchsorted(ids, own).astype(np.uint32))
+            return tree_with_structure(tree, not multi_label, settings, seed)
+        compact = Targets(targets.indptr, np.searchsorted(ids, row_ids).astype(np.uint32))
         tree = named_tree(self.tree, rows, compact, len(ids), threads=thread_count(self.n_jobs), **shape)
-        return planted_tree(tree, not multi_label, settings, seed, ids)
+        return tree_with_structure(tree, not multi_label, settings, seed, ids)
 
     def _settings(self) -> OnlineTreeSettings:
         return OnlineTreeSettings(
@@ -299,7 +298,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             least_gradient=self.least_gradient,
         )
 
-    # --- answering --------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------------
 
     def _search(self) -> int | None:
         return None if self.search == "exact" else min(int(self.beam), self.model_.n_nodes)
@@ -313,12 +312,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """The tree over the labels; its leaves are places in `classes_`."""
+        """Return the tree over the labels; its leaves are indices into `classes_`."""
         return Tree.from_parents(*self.model_.shape())
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Return the main properties of the model."""
         return {
             **super().describe(),
             "policy": self.settings_.policy,

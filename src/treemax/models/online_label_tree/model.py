@@ -1,4 +1,4 @@
-"""A label tree that is still growing: its nodes, their classifiers, and how it is searched."""
+"""The model of an online label tree: its nodes, their classifiers, and searches."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from treemax.models.searching import Arguments, SparseProbabilities, empty_top_k
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
 _ALL = (1 << LANES) - 1  # lanes of a block
-ROOM = 64  # nodes and blocks there is room for at first
+INITIAL_CAPACITY = 64  # nodes and blocks
 
 
 class OnlineTree:
-    """A tree over labels whose nodes have classifiers that can go on learning.
+    """A tree over labels with trainable node classifiers.
 
-    The arrays are those of `kernels.online_tree`; records lie in chunks of memory that never move, so that
-    growth copies no weights. `one_label`: rows have exactly one label, so that the children of a node share
-    its probability among them, and the root needs no classifier of its own.
+    `kernels` describes the arrays. Records are in chunks of memory that are never moved, so that growth copies no
+    weights. With `one_label`, rows have exactly one label: the probabilities of the children of a node sum to its own,
+    and the root needs no classifier.
     """
 
     def __init__(self, one_label: bool, seed: int = 0) -> None:
         self.one_label = one_label
-        self.knows_squares = True  # AdaGrad's; not after loading a file without them
+        self.has_squares = True  # AdaGrad's sums; False after loading a file without them
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
         self.store = Store(
             np.zeros(0, dtype=np.uint64), np.full(64, -1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
         )
         self.chunks: list[NDArray[np.float32]] = []
-        self.scratch: list[Scratch] = []  # of threads that learned, for the next
+        self.scratch: list[Scratch] = []  # of earlier calls, for reuse
         self.leaf_of = np.zeros(0, dtype=np.int64)
         self.counts = np.zeros(kernels.N_COUNTS, dtype=np.int64)
         self.counts[kernels.SELECTED] = -1
         self.counts[kernels.RANDOM_STATE] = seed
         self.stream = StreamSummary()
-        self.make_room(nodes=ROOM, blocks=ROOM, records=1, slots=1024)
+        self.reserve(nodes=INITIAL_CAPACITY, blocks=INITIAL_CAPACITY, records=1, slots=1024)
 
     def __getstate__(self) -> dict[str, Any]:
-        elsewhere = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
-        return {**self.__dict__, "store": elsewhere, "scratch": []}
+        without_addresses = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
+        return {**self.__dict__, "store": without_addresses, "scratch": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy has chunks of its own, at other addresses; and what was mapped from a file can be written to."""
+        """Copy the chunks, whose addresses change, and memory-mapped arrays, so that they are writeable."""
         self.__dict__.update(state)
         self.chunks = [_aligned_copy(chunk) for chunk in self.chunks]
         self.leaf_of, self.counts = _enlarged(self.leaf_of, 0), _enlarged(self.counts, 0)
         self.store = self.store._replace(free=_enlarged(self.store.free, 0))
-        self.make_room()
+        self.reserve()
 
-    # --- room -------------------------------------------------------------------------------------------
+    # --- capacity ---------------------------------------------------------------------------------------
 
-    def make_room(self, nodes: int = 0, blocks: int = 0, records: int = 0, slots: int = 0) -> None:
-        """See to it that so many more fit in."""
+    def reserve(self, nodes: int = 0, blocks: int = 0, records: int = 0, slots: int = 0) -> None:
+        """Reserve capacity for so many more nodes, blocks, records and slots."""
         self.nodes = Nodes(*[_enlarged(array, self.n_nodes + nodes) for array in self.nodes])
         need, lanes = self.n_blocks + blocks, ("child", "bias", "bias_squares")
         self.blocks = Blocks(
@@ -73,15 +73,15 @@ class OnlineTree:
         )
         while len(self.chunks) * CHUNK_RECORDS < self.n_records + records:
             if len(self.chunks) * CHUNK_RECORDS >= 2**32:
-                raise MemoryError(f"the tree has {self.n_records:,} records of weights and cannot have more")
+                raise MemoryError(f"the tree has {self.n_records:,} records of weights, the maximum")
             self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_FLOATS))
         addresses = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uint64)
         self.store = Store(
             _enlarged(self.store.slots, self.n_slots + slots, growth=1.25), self.store.free, addresses
         )
 
-    def make_room_for_labels(self, n_labels: int) -> None:
-        """Labels up to this id may come; those without a leaf have -1."""
+    def reserve_labels(self, n_labels: int) -> None:
+        """Extend `leaf_of` to this number of labels; labels without a leaf have -1."""
         new = max(0, n_labels - len(self.leaf_of))
         self.leaf_of = np.concatenate([self.leaf_of, np.full(new, -1, dtype=np.int64)])
 
@@ -103,12 +103,12 @@ class OnlineTree:
 
     @property
     def random_state(self) -> int:
-        """Where the random policy is in its sequence."""
+        """State of the random number generator of the random policy."""
         return int(self.counts[kernels.RANDOM_STATE])
 
     @property
     def nbytes(self) -> int:
-        """Memory that the model takes, room for growth included."""
+        """Memory of the model, including spare capacity."""
         arrays = [*self.nodes, *self.blocks, *self.store, self.leaf_of, *self.chunks]
         return sum(array.nbytes for array in arrays)
 
@@ -123,11 +123,11 @@ class OnlineTree:
         return depth
 
     def shape(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The parent (-1 for the root) and the label (-1 for inner nodes) of every node."""
+        """Return the parent (-1 for the root) and the label (-1 for inner nodes) of every node."""
         return self.nodes.parent[: self.n_nodes].copy(), self.nodes.label[: self.n_nodes].copy()
 
     def classifier(self, node: int) -> tuple[dict[int, float], float]:
-        """The weights of a node's classifier by feature, and its bias; to look at, not to compute with."""
+        """Return the weights of a node's classifier by feature, and its bias; slow, for inspection."""
         block, lane = divmod(int(self.nodes.place[node]), LANES)
         packed = self._packed_records(with_squares=False)
         filled, widths = self.blocks.filled[: self.n_blocks], self._stored_lanes()
@@ -138,19 +138,19 @@ class OnlineTree:
         named = {int(f): float(w) for f, w in zip(features, weights, strict=True) if w != 0.0}
         return named, float(self.blocks.bias[block * LANES + lane])
 
-    # --- to a file and back -----------------------------------------------------------------------------
+    # --- model file -------------------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """The model as a JSON-able header and arrays; with `resume`, all that learning needs to continue."""
+        """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state."""
         header = {"random_state": self.random_state, "stream": self.stream.counts(resume)}
         summary = modelfile.prefixed("stream", self.stream.arrays()) if resume else {}
         return header, {**modelfile.prefixed("tree", self._arrays(resume)), **summary}
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> OnlineTree:
-        """The model back from its parts, and from the form of its answers and how it grows.
+        """Restore the model from its parts, with `one_label` and `growth` added to the header.
 
-        A ValueError where they do not fit together.
+        Raise ValueError if they are inconsistent.
         """
         seed = whole_number("random_state", header["random_state"], -(2**63), 2**63 - 1)
         one_label = header["one_label"]
@@ -159,9 +159,9 @@ class OnlineTree:
         return tree
 
     def _arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
-        """The tree for a file; with `resume` also AdaGrad's sums of squares.
+        """Return the arrays of the model file; with `resume`, including AdaGrad's sums of squares.
 
-        Free lanes of a block are all alike, so that one of them stands for all.
+        Free lanes of a block are identical, so that only one of them is stored.
         """
         n_blocks, n_nodes = self.n_blocks, self.n_nodes
         used = self.blocks.used[:n_blocks]
@@ -172,7 +172,7 @@ class OnlineTree:
         owner[with_children] = self.nodes.parent[child[with_children, 0]]
         for node in np.flatnonzero(self.nodes.first_block[:n_nodes] >= 0):
             owner[self.nodes.last_block[node]] = node  # it may have no child yet
-        own = {
+        arrays = {
             "label": self.nodes.label[:n_nodes],
             "owner": owner,
             "used": used,
@@ -182,12 +182,12 @@ class OnlineTree:
             "bias": self.blocks.bias[: n_blocks * LANES],
         }
         if resume:
-            own["bias_squares"] = self.blocks.bias_squares[: n_blocks * LANES]
-        return {**own, **self._packed_records(resume)}
+            arrays["bias_squares"] = self.blocks.bias_squares[: n_blocks * LANES]
+        return {**arrays, **self._packed_records(resume)}
 
     @property
     def calibration(self) -> Calibration | None:
-        """What the scores are worth, by answers that were given before their rows were learned."""
+        """The calibration fitted to predictions for rows before they were learned."""
         return self.stream.calibration(len(self.leaf_of), not self.one_label)
 
     def _stored_lanes(self) -> NDArray[np.int64]:
@@ -203,7 +203,7 @@ class OnlineTree:
         file_kernels.pack_records(self.n_blocks, self.blocks, self.store, features, weights, squares)
         if not with_squares:
             return {"features": features, "weights": weights}
-        # In order of the features: that of the tables depends on when they grew.
+        # Sorted by feature, since the order in the tables depends on when they grew.
         block = np.repeat(np.arange(self.n_blocks), filled)
         order = np.lexsort((features, block))
         lanes = self._stored_lanes()[block]
@@ -220,8 +220,10 @@ class OnlineTree:
         seed: int,
         growth: tuple[int, int, int, float, bool],
     ) -> OnlineTree:
-        """The model back from its arrays; what does not fit together, or cannot grow further as `growth`
-        says, is a ValueError."""
+        """Restore the model from its arrays.
+
+        Raise ValueError if they are inconsistent, or if the tree cannot be extended with the settings `growth`.
+        """
         _check_types(arrays)
         label, owner, used, child = (arrays[name] for name in ("label", "owner", "used", "child"))
         n_nodes, n_blocks = len(label), len(owner)
@@ -232,12 +234,12 @@ class OnlineTree:
         if filled.min() < 0 or filled.max() > n_features or filled.sum() != n_features:
             raise ValueError("the features do not fit the tree")
         if ((lanes != _ALL).any() and (lanes != (1 << used) - 1)[lanes != _ALL].any()) or (lanes == 0).any():
-            raise ValueError("the tree is damaged: a block has lanes that belong to nobody")
-        self.make_room(n_nodes, n_blocks)
+            raise ValueError("the tree is damaged: a block has lanes without a child")
+        self.reserve(n_nodes, n_blocks)
         self.counts[kernels.NODES], self.counts[kernels.BLOCKS] = n_nodes, n_blocks
         _fill_nodes(self.nodes, self.blocks, label, owner, used, child)
         self.counts[kernels.WIDEST] = int(self.nodes.n_children[:n_nodes].max())
-        self.make_room_for_labels(n_labels)
+        self.reserve_labels(n_labels)
         self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
         self.blocks.lanes[:n_blocks] = lanes
         followed = self.blocks.following[:n_blocks] >= 0
@@ -246,15 +248,15 @@ class OnlineTree:
         ):
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
-        self.knows_squares = "squares" in arrays
+        self.has_squares = "squares" in arrays
         squares = arrays.get("squares", np.empty(0, dtype=np.float32))
-        if self.knows_squares:
+        if self.has_squares:
             self.blocks.bias_squares[: n_blocks * LANES] = arrays["bias_squares"]
         n_values = int((filled * self._stored_lanes()).sum())
-        if len(arrays["weights"]) != n_values or len(squares) != n_values * self.knows_squares:
+        if len(arrays["weights"]) != n_values or len(squares) != n_values * self.has_squares:
             raise ValueError("the weights do not fit the tree")
         slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
-        self.make_room(records=int(filled.sum()), slots=int(slots))
+        self.reserve(records=int(filled.sum()), slots=int(slots))
         if not file_kernels.unpack_records(
             n_blocks,
             filled,
@@ -265,15 +267,15 @@ class OnlineTree:
             self.store,
             self.counts,
         ):
-            raise ValueError("a feature comes twice in one block of weights")
+            raise ValueError("a feature occurs twice in one block of weights")
         return self
 
-    # --- answers ----------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------------
 
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k best labels that a beam of the width `search` finds (-1 where it finds fewer), with probabilities.
+        """Ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
 
         None is exact, by uniform-cost search.
         """
@@ -308,7 +310,7 @@ class OnlineTree:
         return search_above(search_kernels.labels_above, self._arguments(), rows, threshold, threads)
 
     def _arguments(self) -> Arguments:
-        """What a search takes."""
+        """Return the function that builds the first arguments of a search kernel."""
         state = (
             self.one_label,
             self.n_nodes,
@@ -326,11 +328,11 @@ def _empty_blocks() -> Blocks:
 
 
 def _enlarged(array: NDArray[Any], need: int, growth: float = 2.0) -> NDArray[Any]:
-    """The array itself, or one with room to spare; a search that still reads the old one is not disturbed."""
+    """Return the array, or a larger copy if it is too small or read-only; searches may still read the old one."""
     if need <= len(array) and array.flags.writeable:
         return array
-    room = len(array) if need <= len(array) else max(need, int(growth * len(array)))
-    larger = np.zeros(room, dtype=array.dtype)
+    capacity = len(array) if need <= len(array) else max(need, int(growth * len(array)))
+    larger = np.zeros(capacity, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
 
@@ -342,10 +344,10 @@ def _aligned_copy(array: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _aligned(n: int) -> NDArray[np.float32]:
-    """Zeros that begin at a cache line."""
-    room = np.zeros(n + 16, dtype=np.float32)
-    skip = -room.ctypes.data % 64 // 4
-    return room[skip : skip + n]
+    """Return zeros aligned to a cache line."""
+    buffer = np.zeros(n + 16, dtype=np.float32)
+    skip = -buffer.ctypes.data % 64 // 4
+    return buffer[skip : skip + n]
 
 
 _TYPES = {
@@ -380,15 +382,15 @@ def _check_shape(
     child: NDArray[np.int64],
     n_labels: int,
 ) -> None:
-    """Everything that learning and searching rely on without looking."""
+    """Raise ValueError unless everything holds that training and searches assume without checking."""
     n_nodes = len(label)
-    sound = n_nodes > 0 and len(owner) > 0 and owner[0] == -1 and used[0] == 1
-    sound = sound and bool(((used >= 0) & (used <= LANES)).all())
-    sound = sound and len(child) == used.sum() and np.array_equal(np.sort(child), np.arange(n_nodes))
-    sound = sound and child[0] == 0 and bool(((owner[1:] >= 0) & (owner[1:] < n_nodes)).all())
+    valid = n_nodes > 0 and len(owner) > 0 and owner[0] == -1 and used[0] == 1
+    valid = valid and bool(((used >= 0) & (used <= LANES)).all())
+    valid = valid and len(child) == used.sum() and np.array_equal(np.sort(child), np.arange(n_nodes))
+    valid = valid and child[0] == 0 and bool(((owner[1:] >= 0) & (owner[1:] < n_nodes)).all())
     leaves = label[label >= 0]
-    sound = sound and len(np.unique(leaves)) == len(leaves) and label.max(initial=-1) < n_labels
-    if not sound:
+    valid = valid and len(np.unique(leaves)) == len(leaves) and label.max(initial=-1) < n_labels
+    if not valid:
         raise ValueError("the tree is damaged: its nodes and blocks do not fit together")
 
 
@@ -400,7 +402,7 @@ def _fill_nodes(
     used: NDArray[np.int64],
     child: NDArray[np.int64],
 ) -> None:
-    """The tree from what is stored of it: which block belongs to which node, and has which children."""
+    """Fill the arrays of the tree from the stored owner and children of each block."""
     n_nodes, n_blocks = len(label), len(owner)
     lane = np.arange(len(child)) - np.repeat(np.cumsum(used) - used, used)
     place = np.repeat(np.arange(n_blocks) * LANES, used) + lane
@@ -411,20 +413,18 @@ def _fill_nodes(
     nodes.parent[child] = np.repeat(owner, used)
     nodes.label[:n_nodes] = label
     nodes.first_block[:n_nodes] = nodes.last_block[:n_nodes] = -1
-    own = np.arange(n_blocks)
-    nodes.last_block[owner[1:]] = own[1:]
-    nodes.first_block[owner[:0:-1]] = own[:0:-1]
+    block = np.arange(n_blocks)
+    nodes.last_block[owner[1:]] = block[1:]
+    nodes.first_block[owner[:0:-1]] = block[:0:-1]
     blocks.following[:n_blocks] = -1
-    by_owner = np.argsort(
-        owner, kind="stable"
-    )  # a node's blocks follow each other in the order of their numbers
+    by_owner = np.argsort(owner, kind="stable")  # the blocks of a node are chained in ascending order
     same = owner[by_owner[1:]] == owner[by_owner[:-1]]
     blocks.following[by_owner[:-1][same]] = by_owner[1:][same]
     _fill_counts(nodes, n_nodes)
 
 
 def _fill_counts(nodes: Nodes, n_nodes: int) -> None:
-    """Children, inner children and leaves of every node, level by level from the leaves up."""
+    """Set the number of children, inner children and leaves of every node, bottom-up."""
     parent, label = nodes.parent[:n_nodes], nodes.label[:n_nodes]
     below = parent >= 0
     nodes.n_children[:n_nodes] = np.bincount(parent[below], minlength=n_nodes)
@@ -439,4 +439,4 @@ def _fill_counts(nodes: Nodes, n_nodes: int) -> None:
         at, steps = parent[at], steps + 1
         at = at[at >= 0]
         if steps > n_nodes:
-            raise ValueError("the tree is damaged: its nodes form a circle")
+            raise ValueError("the tree is damaged: its nodes form a cycle")

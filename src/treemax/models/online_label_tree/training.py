@@ -1,4 +1,4 @@
-"""Learning with a tree that grows: what the policies, the rates and the threads of `OnlineTree` are."""
+"""Training of online label trees: tree growth, learning rates and threads."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
 
 
 def automatic_rate(labels: NDArray[np.float64], entries: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rate for rows with so many labels and entries on average, found by `benchmarks.experiments.defaults`.
+    """Return the rate for rows with these mean numbers of labels and entries (`benchmarks.experiments.defaults`).
 
-    Longer rows have smaller entries, which AdaGrad takes longer steps on; labels of a row are noise to one another.
+    Longer rows have smaller entries, for which AdaGrad makes larger steps; the labels of a row are noise to each other.
     """
     return RATE * np.maximum(labels, 1.0) ** LABEL_POWER * np.maximum(entries, 1.0) ** ENTRY_POWER
 
 
 @dataclass(frozen=True)
 class OnlineTreeSettings:
-    """How the tree grows and its classifiers learn."""
+    """Settings of tree growth and training; see `OnlineLabelTree`."""
 
     policy: str
     arity: int  # children of an inner node
-    max_leaf: int  # leaves under one node
-    alpha: float  # of the best-greedy policy: 1 looks at balance only
-    together: bool  # all new labels of a row go to one place, however deep the tree becomes there
+    max_leaf: int  # leaves below one node
+    alpha: float  # of the best-greedy policy: 1 uses the balance only
+    together: bool  # insert all new labels of a row below the same node
     schedule: str
-    rate: float | None  # None: it follows the rows seen so far
+    rate: float | None  # None: computed from the rows seen so far
     epsilon: float
     least_gradient: float
 
     def rates(
         self, stream: StreamSummary, labels: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """The learning rate for each of the rows that come next, which have so many labels and entries."""
+        """Return the learning rate of each of the next rows, given their numbers of labels and entries."""
         rows = stream.rows + np.arange(1, len(labels) + 1)
         if self.rate is None:
             mean_labels = (stream.labels + np.cumsum(labels)) / rows
@@ -69,7 +69,7 @@ class OnlineTreeSettings:
         return rates.astype(np.float32)
 
     def rate_after(self, stream: StreamSummary) -> float:
-        """The rate, before the schedule, after the rows seen so far."""
+        """Return the current rate, before the schedule is applied."""
         if self.rate is not None:
             return self.rate
         rows = max(1, stream.rows)
@@ -82,28 +82,28 @@ class OnlineTreeSettings:
 
     @property
     def growth(self) -> tuple[int, int, int, float, bool]:
-        """For the kernels, which would be compiled once more for NumPy's kinds of numbers."""
+        """The settings for the kernels, as Python numbers; NumPy scalars would compile another version."""
         arity, max_leaf = int(self.arity), int(self.max_leaf)
         return POLICIES[self.policy], arity, max_leaf, float(self.alpha), bool(self.together)
 
 
 def empty_tree(one_label: bool, settings: OnlineTreeSettings, seed: int = 0) -> OnlineTree:
-    """Algorithm 2, OPLT.Init: a root that has no label yet, with both its classifiers."""
-    return _planted(np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, -1), one_label, settings, seed)
+    """Algorithm 2, OPLT.Init: return a root without a label, with both its classifiers."""
+    return _new_tree(np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, -1), one_label, settings, seed)
 
 
-def planted_tree(
+def tree_with_structure(
     tree: Tree, one_label: bool, settings: OnlineTreeSettings, seed: int = 0, ids: NDArray[Any] | None = None
 ) -> OnlineTree:
-    """A given tree, to learn with it (Algorithm 1, IPLT) and to go on from it (OPLT with a warm start).
+    """Return an untrained model with the structure of a given tree (Algorithm 1, IPLT; warm start of OPLT).
 
-    `ids` are the labels that the tree's own stand for, where it has some of the labels only.
+    `ids` maps the labels of the tree to label ids, if it has only some of the labels.
     """
     label = tree.label if ids is None else np.where(tree.label < 0, -1, ids[tree.label].astype(np.int64))
-    return _planted(tree.first_child, tree.n_children, label, one_label, settings, seed)
+    return _new_tree(tree.first_child, tree.n_children, label, one_label, settings, seed)
 
 
-def _planted(
+def _new_tree(
     first_child: NDArray[np.int64],
     n_children: NDArray[np.int64],
     label: NDArray[np.int64],
@@ -113,8 +113,8 @@ def _planted(
 ) -> OnlineTree:
     online = OnlineTree(one_label, seed)
     n_blocks = 2 + len(label) + int((n_children // LANES).sum())
-    online.make_room(nodes=len(label), blocks=n_blocks, slots=n_blocks << kernels.SMALLEST_TABLE_BITS)
-    online.make_room_for_labels(int(label.max()) + 1)
+    online.reserve(nodes=len(label), blocks=n_blocks, slots=n_blocks << kernels.SMALLEST_TABLE_BITS)
+    online.reserve_labels(int(label.max()) + 1)
     growth_kernels.plant(
         first_child, n_children, label, settings.growth, online.nodes, online.blocks, online.store, online.leaf_of,
         online.counts,
@@ -122,18 +122,18 @@ def _planted(
     return online
 
 
-def adopt_labels(tree: OnlineTree, settings: OnlineTreeSettings) -> None:
-    """Give a leaf to labels that are known but came with no row yet."""
+def add_missing_leaves(tree: OnlineTree, settings: OnlineTreeSettings) -> None:
+    """Add leaves for known labels that had no row yet."""
     if tree.nodes.n_leaves[0] == len(tree.leaf_of):
         return
-    waiting = np.flatnonzero(tree.leaf_of < 0)
-    if len(waiting):
-        nothing = SparseRows(
-            np.zeros(len(waiting) + 1, np.int64), np.empty(0, np.uint32), np.empty(0, np.float32), 0
+    missing = np.flatnonzero(tree.leaf_of < 0)
+    if len(missing):
+        empty_rows = SparseRows(
+            np.zeros(len(missing) + 1, np.int64), np.empty(0, np.uint32), np.empty(0, np.float32), 0
         )
-        order = np.arange(len(waiting), dtype=np.uint32)
-        targets = Targets(np.arange(len(waiting) + 1), waiting.astype(np.uint32))
-        _grow(tree, nothing, targets, order, settings)
+        order = np.arange(len(missing), dtype=np.uint32)
+        targets = Targets(np.arange(len(missing) + 1), missing.astype(np.uint32))
+        _grow(tree, empty_rows, targets, order, settings)
 
 
 def learn(
@@ -145,11 +145,11 @@ def learn(
     width: int,
     threads: int = 1,
 ) -> Iterator[int]:
-    """Algorithm 3, OPLT.Train: learn the rows in the given orders, in place; yields the rows done after each piece.
+    """Algorithm 3, OPLT.Train: train in place on the rows in the given orders; yield the number of rows of each piece.
 
-    Some rows of the first order are answered first, by a beam of this `width`, to calibrate the probabilities. With
-    several threads, labels that are new in a piece get their leaves first, then the threads race for the weights
-    without locks: results within noise.
+    Some rows of the first order are predicted before they are learned, by a beam of this `width`, to calibrate the
+    probabilities. With several threads, the new labels of a piece get their leaves first; then the threads update the
+    weights without locks.
     """
     n_entries, n_labels = np.diff(rows.indptr), np.diff(targets.indptr)
     for number, order in enumerate(orders):
@@ -157,7 +157,7 @@ def learn(
         while start < len(order):
             stop = start + ROWS_AT_ONCE
             if number == 0:
-                stop = min(stop, start + _answered_first(tree, rows, targets, order[start:], width))
+                stop = min(stop, start + _predict_first(tree, rows, targets, order[start:], width))
             piece = order[start:stop]
             rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
             if threads > 1:
@@ -170,19 +170,19 @@ def learn(
             yield len(piece)
 
 
-def _answered_first(
+def _predict_first(
     tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int
 ) -> int:
-    """Answer the first of the rows to come, if it is its turn; gives the number of rows until the next turn."""
+    """Predict the first of the next rows if it is a validation row; return the number of rows until the next one."""
     seen = tree.stream.rows
-    if tree.stream.next_question(seen) == seen and tree.nodes.n_leaves[0] > 0:
+    if tree.stream.next_validation_row(seen) == seen and tree.nodes.n_leaves[0] > 0:
         row = int(order[0])
         ids, scores = tree.top_k(
             rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes)
         )
         truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
-        tree.stream.add_answer(seen, scores[0], ids[0], truth)
-    return tree.stream.next_question(seen + 1) - seen
+        tree.stream.add_prediction(seen, scores[0], ids[0], truth)
+    return tree.stream.next_validation_row(seen + 1) - seen
 
 
 def _grow(
@@ -199,7 +199,7 @@ def _grow(
             tree.blocks, tree.store, tree.leaf_of, tree.counts, found,
         )  # fmt: skip
         if done < len(order):
-            _make_room_wanted(tree)
+            _reserve_wanted(tree)
 
 
 def _learn_piece(
@@ -226,26 +226,25 @@ def _learn_piece(
     while (done < cuts[1:]).any():
         run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
         if (done < cuts[1:]).any():
-            _make_room_wanted(tree)
+            _reserve_wanted(tree)
 
 
-def _make_room_wanted(tree: OnlineTree) -> None:
-    """What the kernel found missing, with some to spare; what is learned stays when there is no memory left."""
+def _reserve_wanted(tree: OnlineTree) -> None:
+    """Reserve the capacity that a kernel found missing, and some more; raise MemoryError if it does not fit in memory."""
     records = int(tree.counts[kernels.RECORDS_WANTED]) + CHUNK_RECORDS // 2
     slots = int(tree.counts[kernels.SLOTS_WANTED])
     needed, available = records * kernels.RECORD_BYTES + 8 * slots, available_bytes()
     if needed > 0.9 * available:
         raise MemoryError(
-            f"The tree has grown to {format_bytes(tree.nbytes)}, and the next row may need {format_bytes(needed)} more; "
-            f"{format_bytes(available)} is available. A larger least_gradient, fewer features (hashing with fewer "
-            "bits) or a policy other than 'one-level' need less."
+            f"The tree has grown to {format_bytes(tree.nbytes)}, and the next row may need {format_bytes(needed)} more, but "
+            f"{format_bytes(available)} is available. Use a larger least_gradient, fewer features (hashing with fewer "
+            "bits) or a policy other than 'one-level'."
         )
-    tree.make_room(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, records, slots)
+    tree.reserve(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, records, slots)
 
 
 def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
-    """That of an earlier piece, which leaves it clean, where it is large enough: a row should not cost what
-    the tree is large."""
+    """Return scratch memory, that of an earlier piece if it is large enough, since zeroing it is linear in the tree."""
     n_nodes, n_blocks, longest = len(tree.nodes.parent), len(tree.blocks.following), _longest(rows)
     with suppress(IndexError):  # threads take from the list at the same time
         scratch = tree.scratch.pop()

@@ -1,11 +1,10 @@
-"""All children of one node trained together: they share their rows, and one pass serves sixteen at a time.
+"""Joint training of the children of one node, which share their rows, sixteen at a time.
 
-Weights stand feature by feature, sixteen siblings of a feature side by side, over the features that occur in
-the node's rows only: the local matrix is small enough for a cache, and a row's scores for sixteen siblings
-are one vector. Dual coordinate descent (Hsieh et al., "A dual coordinate descent method for large-scale
-linear SVM", 2008) for the squared hinge and, in the same shape, for the logistic loss. The rows are visited
-in a new order every pass: in one and the same order it does not converge. A row whose dual variables hardly
-moved rests for a while, and where hardly a row moves any more the sixteen are done.
+Weights are stored by feature, sixteen siblings side by side, only for the features that occur in the node's rows: the
+local matrix fits in a cache, and a row's scores for sixteen siblings are one vector. Dual coordinate descent (Hsieh et
+al., "A dual coordinate descent method for large-scale linear SVM", 2008) for the squared hinge and, in the same form,
+for the logistic loss. The order of the rows changes with every pass: in a fixed order it does not converge. A row whose
+dual variables hardly changed is skipped for some passes, and training ends when hardly any row changes.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ from treemax.kernels.arithmetic import exp32, next_random, stride
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 
 SQUARED_HINGE, LOGISTIC = 0, 1
-BINS, HISTOGRAM_REACH = 512, 8  # of the scores of rows held out
-LEAST_GAP = np.float32(1e-3)  # between a logistic dual variable and where it should be, in units of the cost
+BINS, HISTOGRAM_REACH = 512, 8  # of histograms of held-out scores, from -HISTOGRAM_REACH to HISTOGRAM_REACH
+LEAST_GAP = np.float32(1e-3)  # between a logistic dual variable and its target, in units of the cost
 _ONE = np.float32(1.0)
 _WIDTH = np.uint64(vector.WIDTH)
-_RESTS = 3  # passes until a row that hardly moved is visited again
-_DONE = np.float32(0.02)  # of the rows still moving: no need for another pass
-_AHEAD = np.uint64(4)  # rows from the visit of one to that of which the numbers are asked for
-_FITS = 1 << 17  # weights that the nearest caches hold: asking for these in advance would only cost
+_RESTS = 3  # passes until a row that hardly changed is visited again
+_DONE = np.float32(0.02)  # training ends when at most this share of the rows still changes
+_AHEAD = np.uint64(4)  # prefetch distance in rows
+_FITS = 1 << 17  # weights that fit in the nearest caches, where prefetching does not pay
 
 
 @kernel
 def _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features):
-    """Number the features of these rows 0, 1, 2, ... by first appearance; `local_of` is left as it was. The rows
-    are taken in another order than that of the data, which may be that of time."""
+    """Number the features of these rows 0, 1, 2, ... by first appearance in `order`; `local_of` is zero before and after."""
     n_local = np.uint32(0)
     at = 0
     for i in range(rows.size):
@@ -51,7 +49,7 @@ def _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indi
 
 @kernel
 def aligned(n):
-    """n zeros that begin at a cache line: loads that straddle two lines cost a quarter of the time."""
+    """Return n zeros aligned to a cache line: loads across two lines would cost a quarter of the time."""
     room = np.zeros(n + 16, np.float32)
     skip = (64 - room.ctypes.data % 64) % 64 // 4
     return room[skip : skip + n]
@@ -67,8 +65,8 @@ def _hinge_step(alpha, sign, score, inverse, diagonal):
 
 @fast_inline_kernel
 def _logistic_step(alpha, sign, score, inverse, cost):
-    """A step of the dual variable towards cost * P(wrong), short enough never to do harm (Shalev-Shwartz and
-    Zhang, "Stochastic dual coordinate ascent", 2013); where the way is too short to matter it stays."""
+    """Return the dual variable after a step towards cost * P(wrong) that cannot decrease the dual objective
+    (Shalev-Shwartz and Zhang, "Stochastic dual coordinate ascent", 2013); unchanged if the gap is below LEAST_GAP."""
     one = vector.splat(_ONE)
     wrong = vector.divide(one, vector.add(one, vector.exponential(vector.multiply(sign, score))))
     gap = vector.subtract(vector.multiply(wrong, cost), alpha)
@@ -79,7 +77,7 @@ def _logistic_step(alpha, sign, score, inverse, cost):
 
 @fast_inline_kernel
 def _scores(indices, values, first, last, weights, bias):
-    """The scores of sixteen siblings for a row, in two sums, since each addition waits for the one before."""
+    """Return the scores of sixteen siblings for a row; two sums hide the latency of the additions."""
     even, odd = vector.load(weights, bias), vector.splat(np.float32(0.0))
     p = first
     while p + np.uint64(1) < last:
@@ -95,7 +93,7 @@ def _scores(indices, values, first, last, weights, bias):
 
 @fast_inline_kernel
 def _prefetch(near, far, indptr, indices, values, weights, alphas):
-    """Have the weights of the row to come in the cache, and the numbers of one further on."""
+    """Prefetch the weights of the next row, and the entries of a later one."""
     for p in range(np.uint64(indptr[near]), np.uint64(indptr[near + np.uint64(1)])):
         vector.prefetch(weights, np.uint64(indices[p]) * _WIDTH)
     first = np.uint64(indptr[far])
@@ -110,8 +108,8 @@ def one_pass(
     number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss, constant,
     small,
 ):  # fmt: skip
-    """One pass of dual coordinate descent over the rows that do not rest, for sixteen siblings; returns how
-    many of the rows moved by more than `small`."""
+    """One pass of dual coordinate descent over the rows that are not skipped, for sixteen siblings; returns the number
+    of rows that changed by more than `small`."""
     n, step = np.uint64(inverse.size), np.uint64(step)
     bias = np.uint64(weights.size) - _WIDTH
     one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
@@ -155,7 +153,7 @@ def _following(i, step, n):
 
 @fast_kernel
 def score_held(held, indptr, indices, values, weights, scores):
-    """The scores of sixteen siblings for the rows held out."""
+    """Write the scores of sixteen siblings for the held-out rows."""
     bias = np.uint64(weights.size) - _WIDTH
     for h in range(held.size):
         first, last = np.uint64(indptr[held[h]]), np.uint64(indptr[held[h] + 1])
@@ -164,8 +162,8 @@ def score_held(held, indptr, indices, values, weights, scores):
 
 @fast_kernel
 def calibrate(held, child_indptr, children, n_children, held_scores, slopes, likelihood, histogram):
-    """What the rows held out say of the scores: the log-likelihood of a softmax over the siblings at each of
-    the slopes, and how often a child with a given score is right (row 1) or wrong (row 0)."""
+    """Add the calibration statistics of the held-out rows: the log-likelihood of a softmax over the siblings at each
+    slope, and histograms of the scores of wrong (row 0) and right (row 1) children."""
     n_held = held.size
     scores = np.empty(n_children, np.float32)
     for h in range(n_held):
@@ -244,8 +242,8 @@ def _step_length(squares, loss, cost):
 
 @kernel
 def look_over(indptr, indices, values, places, length, loss, cost, inverse, first_at):
-    """For rows that come piece by piece, with their places in the local order: what `_local_values` finds of each,
-    and for every feature the first place where it occurs."""
+    """For a part of the rows, with their places in the local order: write the step length of each row as `_local_values`
+    does, and the first place of every feature."""
     for i in range(places.size):
         squares = np.float32(1.0)
         for p in range(indptr[i], indptr[i + 1]):
@@ -257,7 +255,7 @@ def look_over(indptr, indices, values, places, length, loss, cost, inverse, firs
 
 @kernel
 def positive_bits(order, child_indptr, children, n_children):
-    """Which of the children each row has, sixteen bits a row, one block of sixteen after the other."""
+    """Return the positive children of each row as bits, sixteen per row, for each block of sixteen children."""
     n = order.size
     positive = np.zeros((n_children + 15) // 16 * n, np.uint32)
     for i in range(n):
@@ -269,7 +267,7 @@ def positive_bits(order, child_indptr, children, n_children):
 
 @kernel
 def held_places(numbers, order, held_share):
-    """The places of the rows held out: about one row in `held_share`, the same rows in every node."""
+    """Return the places of the held-out rows: about one row in `held_share`, the same rows in every node."""
     held, n_held = np.empty(numbers.size, np.int64), 0
     for i in range(numbers.size if held_share > 0 else 0):
         if (next_random(np.uint64(numbers[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
@@ -280,7 +278,7 @@ def held_places(numbers, order, held_share):
 
 @kernel
 def visits(n, passes, seed):
-    """Where each pass over n rows begins, and its steps."""
+    """Return the start and the stride of each pass over n rows."""
     starts, steps = np.empty(passes, np.int64), np.empty(passes, np.int64)
     random = next_random(np.uint64(seed))
     for number in range(passes):
@@ -293,25 +291,25 @@ def visits(n, passes, seed):
 
 @kernel
 def step_constant(loss, cost):
-    """What the steps of a loss need of the cost."""
+    """Return the constant of the update of a loss, which depends on the cost."""
     return cost if loss == LOGISTIC else np.float32(0.5) / cost
 
 
 @kernel
 def least_move(small, cost):
-    """The change of a dual variable that counts: less where the cost is far from one."""
+    """Return the change of a dual variable that counts as one: smaller if the cost is far from one."""
     return small * min(cost, _ONE / cost)
 
 
 @kernel
 def is_settled(moving, n, small):
-    """Whether so few of n rows moved that another pass is not worth it."""
+    """Whether so few of n rows changed that training has converged."""
     return moving <= _DONE * n if small > 0 else moving == 0
 
 
 @kernel
 def held_rows(n_rows, held_share):
-    """The numbers of the rows held out, of all rows."""
+    """Return the numbers of the held-out rows."""
     everything = np.arange(n_rows)
     return held_places(everything, everything, held_share)
 
@@ -320,7 +318,7 @@ def held_rows(n_rows, held_share):
 def _passes(
     first, last, starts, steps, indptr, indices, values, positive, inverse, valid, loss, cost, small, weights, alphas, resting
 ):  # fmt: skip
-    """The passes from the first to the one before the last, fewer when hardly a row moves any more."""
+    """Run passes `first` to `last`, exclusive; fewer on convergence."""
     n = inverse.size
     constant, least = step_constant(loss, cost), least_move(small, cost)
     for number in range(first, last):
@@ -337,16 +335,15 @@ def train_siblings(
     indptr, indices, values, rows, numbers, child_indptr, children, n_children, length,
     loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, early_features, local_of,
 ):  # fmt: skip
-    """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
-    `rows` says where they are, `numbers` what they are called in all nodes. Their values are
-    divided by `length`; the weights are for rows that are.
+    """Train the siblings of one node on its rows; child_indptr and children are the positive siblings of each row.
 
-    A change of a dual variable below `small` (less where the cost is far from one) counts as none; 0 goes on to
-    the exact solution. About one row in `held_share` (none if 0) takes no part until the scores of those rows
-    have been entered into `likelihood` and `histogram`, then joins for the last passes. `local_of` is a zeroed
-    scratch over the features. Returns the features kept, where the weights of each begin, the child and weight
-    of every entry kept (at least `least` in absolute value), and the biases; then the same as it was before the rows
-    held out joined, for the features marked in `early_features` only.
+    `rows` are indices into the matrix, `numbers` the numbers of these rows in the whole data. Values are divided by
+    `length`; the weights are for such rows. Changes of a dual variable below `small` (less if the cost is far from one)
+    are ignored; 0 gives the exact solution. About one row in `held_share` (none if 0) is held out in the first passes:
+    its scores are added to `likelihood` and `histogram`, and it is used in the last passes. `local_of` is a zeroed
+    scratch array over the features. Returns the features, the start of the entries of each, the child and weight of
+    every entry (at least `least` in absolute value), and the biases; then the same as trained without the held-out
+    rows, only for the features marked in `early_features`.
     """
     order, local_indptr, local_indices, features = _local_problem(indptr, indices, rows, seed, local_of)
     n, n_local = rows.size, features.size
@@ -398,7 +395,7 @@ def train_siblings(
 
 @kernel
 def join_pass(passes, held_share):
-    """The pass before which the rows held out join: half of the way."""
+    """Return the first pass that uses the held-out rows: half of the passes."""
     return max(1, passes // 2) if held_share > 0 else 0
 
 
@@ -407,10 +404,10 @@ def try_costs(
     indptr, indices, values, rows, numbers, child_indptr, children, n_children, length, loss, costs, passes, small,
     held_share, seed, local_of,
 ):  # fmt: skip
-    """What rows held out say of each cost, in ascending order, each going on from the one before.
+    """Train with each cost, in ascending order, each starting from the previous solution.
 
-    Otherwise as `train_siblings`; the first cost gets twice the passes. Returns a histogram of the scores for every
-    cost: how many are of wrong labels (row 0) and of right ones (row 1).
+    Otherwise as `train_siblings`; the first cost gets twice the passes. Returns for each cost histograms of the
+    held-out scores of wrong (row 0) and right (row 1) labels.
     """
     order, local_indptr, local_indices, features = _local_problem(indptr, indices, rows, seed, local_of)
     n, n_local = rows.size, features.size
@@ -449,7 +446,7 @@ def try_costs(
 
 @kernel
 def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
-    """Append the weights of a block that are large enough, of wanted features; the masks say whose they are."""
+    """Append the weights of a block that are large enough, of wanted features; the masks are their siblings."""
     bound = vector.splat(least)
     zero = vector.splat(np.float32(0.0))
     for j in range(masks.size):
@@ -474,7 +471,7 @@ def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
 
 @kernel
 def merged(features, masks, kept, blocks):
-    """The entries of all blocks, feature by feature."""
+    """Return the entries of all blocks, by feature."""
     n_local = features.size
     place = np.zeros(blocks, np.int64)
     n_features = 0

@@ -1,12 +1,10 @@
-"""All children of one node trained together with an L1 penalty, which leaves few weights other than zero.
+"""Joint training of the children of one node with an L1 penalty, sixteen at a time.
 
-Primal coordinate descent: one feature after the other, sixteen siblings at a time, each with Newton's step
-towards the minimum of C times its loss plus the absolute values of its weights. This is the problem of
-LIBLINEAR (Yuan et al., "A comparison of optimization methods and software for large-scale L1-regularized
-linear classification", 2010); as there, the bias is the weight of a feature that is always one, and is
-penalised as the others are. Scores of all rows are kept up to date, so that a step looks at one column of
-the node's own matrix only. A feature without weight whose gradient is far from mattering rests for a few
-passes.
+Primal coordinate descent with Newton steps, feature by feature, on C times the loss plus the absolute values of the
+weights. This is the problem of LIBLINEAR (Yuan et al., "A comparison of optimization methods and software for
+large-scale L1-regularized linear classification", 2010); as there, the bias is the penalised weight of a feature that
+is always one. The scores of all rows are updated, so that a step reads only one column of the node's matrix. A feature
+with zero weight and a small gradient is skipped for a few passes.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from treemax.kernels.columns import local_columns
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 SQUARED_HINGE, LOGISTIC = 0, 1
-SETTLED = 1e-2  # violations of the optimum of a sibling, all features together; the slope of the penalty is 1
-SUFFICIENT = np.float32(0.01)  # of the decrease that the slope promises, for a step to be taken
+SETTLED = 1e-2  # sum of the violations of the optimality conditions of a sibling at which training ends
+SUFFICIENT = np.float32(0.01)  # share of the predicted decrease that a step must reach (Armijo's rule)
 HALVINGS = 12
-WAKING = 5  # passes after which features that rest are looked at again
+WAKING = 5  # passes after which skipped features are checked again
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _WIDTH = np.uint64(vector.WIDTH)
 
@@ -86,7 +84,7 @@ def _newton(weight, slope, curvature):
 
 @fast_inline_kernel
 def _damped(weight, slope, curvature, largest):
-    """A step that cannot fail to decrease a logistic loss plus the penalty.
+    """Return a step that is guaranteed to decrease a logistic loss plus the penalty.
 
     The third derivative is at most `largest`, the largest value of the feature, times the second, so that
     g / (h + largest |g| / 2) is never beyond the minimum. It stops at zero.
@@ -125,8 +123,8 @@ def _hinge_change(first, last, rows, values, costs, positive, scores, step):
 
 @fast_inline_kernel
 def _searched(first, last, rows, values, costs, positive, scores, weight, slope, bound, step):
-    """The step, halved until the objective decreases by enough (Armijo's rule); where a quadratic bound of
-    the loss shows that it does, the loss is not looked at."""
+    """Return the step, halved until the objective decreases sufficiently (Armijo's rule); the loss is not computed where
+    a quadratic bound shows the decrease."""
     zero = vector.splat(_ZERO)
     promised = vector.subtract(_absolute(vector.add(weight, step)), _absolute(weight))
     promised = vector.multiply_add(slope, step, promised)  # not above zero
@@ -163,7 +161,7 @@ def _one_pass(
     start, jump, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting, weights,
     scores, violations, derivatives,
 ):  # fmt: skip
-    """One pass over the features; enters the sum and the largest of the violations into `violations`."""
+    """One pass over the features; writes the sum and the maximum of the violations into `violations`."""
     n = np.uint64(starts.size - 1)
     zero = vector.splat(_ZERO)
     total, most = zero, zero
@@ -204,7 +202,7 @@ def _one_pass(
 
 @kernel
 def _bounds(starts, rows, values, costs, loss, bounds, largest):
-    """For each column, the most that the second derivative can be, and its largest value."""
+    """Write for each column an upper bound of the second derivative, and its largest value."""
     factor = np.float32(0.25 if loss == LOGISTIC else 2.0)
     for j in range(starts.size - 1):
         squares, top = _ZERO, _ZERO
@@ -219,7 +217,7 @@ def _bounds(starts, rows, values, costs, loss, bounds, largest):
 def _descend(
     starts, rows, values, costs, positive, valid, loss, passes, random, bounds, largest, weights, scores
 ):
-    """Passes over the features until they settle, from the weights given."""
+    """Run passes over the features until convergence, from the given weights."""
     n = starts.size - 1
     _bounds(starts, rows, values, costs, loss, bounds, largest)
     resting = np.zeros(n, np.bool_)
@@ -263,11 +261,11 @@ def train_sparsely(
     seed,
     local_of,
 ):
-    """Train the siblings of one node on its rows; child_indptr and children say which of them each row has.
+    """Train the siblings of one node on its rows; child_indptr and children are the positive siblings of each row.
 
-    Values are divided by `length`. The rows that are `held` take no part in the first half of the passes. Returns the features, the weights
-    (features by children, the biases below them) at the end and after that half, and the scores of the rows held out
-    after it.
+    Values are divided by `length`. Rows marked in `held` are held out in the first half of the passes. Returns the
+    features, the weights (features by children, the biases in the last row) at the end and after the first half, and
+    the scores of the held-out rows after the first half.
     """
     features, starts, column_rows, column_values = local_columns(indptr, indices, values, rows, local_of)
     n, n_columns = rows.size, starts.size - 1

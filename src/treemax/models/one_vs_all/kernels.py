@@ -41,7 +41,7 @@ def _gradient(loss, scores, truth, held):
         share = _ONE / np.float32(max(1, truth.size))
         for j in range(truth.size):
             scores[truth[j]] -= share
-        if truth.size == 0:  # a row without labels says nothing to a softmax
+        if truth.size == 0:  # a row without labels has no softmax loss
             scores[:] = np.float32(0.0)
     elif loss == LOGISTIC:
         for c in range(scores.size):
@@ -144,7 +144,7 @@ def learn_sparse(
     weights, squares, bias, bias_squares,
     rates, initial, constant, loss, least, batch_rows, most_labels,
 ):  # fmt: skip
-    """Learn sparse rows with feature-major weights [features, room for labels]; bias.size labels are in use."""
+    """Learn sparse rows with feature-major weights [features, capacity for labels]; bias.size labels are in use."""
     n_labels = bias.size
     scores = np.empty((batch_rows, n_labels), np.float32)
     labels = np.empty(n_labels + 1, np.uint32)
@@ -308,7 +308,7 @@ def best_of_rows(scores, ids, best):
 
 @fast_kernel
 def probabilities_of_best(scores, best, link, normalise):
-    """Turn the best scores of each row into probabilities, given all scores of the row (they are used up)."""
+    """Convert the best scores of each row to probabilities, given all scores of the row, which are overwritten."""
     for i in range(best.shape[0]):
         line, top = scores[i], best[i]
         if link == SOFTMAX_LINK:

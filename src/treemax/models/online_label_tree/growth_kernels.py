@@ -1,4 +1,4 @@
-"""How the tree of an online label tree grows: the policies of Algorithms 5 to 9 of the paper."""
+"""Growth of the tree of an online label tree (Algorithms 4 to 6 and 8 of the paper)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _new_node(parent, label, nodes, counts):
 
 @kernel
 def _new_block(bits, blocks, store, counts):
-    """A block whose classifiers know nothing, all of them learning."""
+    """Allocate a block of untrained classifiers, all of them active."""
     block = counts[BLOCKS]
     counts[BLOCKS] += 1
     blocks.following[block], blocks.used[block], blocks.filled[block] = -1, 0, 0
@@ -64,7 +64,7 @@ def _new_block(bits, blocks, store, counts):
 
 @kernel
 def _copy_of_lane(source, lane, blocks, store, counts):
-    """A new block, all of whose classifiers are copies of one."""
+    """Allocate a block whose classifiers are all copies of one."""
     table = blocks.table[source]
     start, bits = table >> 6, table & 63
     block = _new_block(bits, blocks, store, counts)
@@ -86,7 +86,7 @@ def _copy_of_lane(source, lane, blocks, store, counts):
 
 @kernel
 def _invert_first_lane(block, blocks, store):
-    """The classifier of lane 0 becomes its inverse: every update it had counts the other way round."""
+    """Invert the classifier of lane 0, as if the sign of all its updates were reversed."""
     blocks.bias[block * LANES] = ZERO - blocks.bias[block * LANES]  # not -0 for one that learned nothing
     table = blocks.table[block]
     zero = vector.splat(ZERO)
@@ -99,7 +99,7 @@ def _invert_first_lane(block, blocks, store):
 
 @kernel
 def _put_child(child, parent, block, nodes, blocks, counts):
-    """The child takes the next free lane of a block."""
+    """Assign the next free lane of a block to a child."""
     lane = blocks.used[block]
     blocks.used[block] = lane + 1
     blocks.child[block * LANES + lane] = child
@@ -113,8 +113,7 @@ def _put_child(child, parent, block, nodes, blocks, counts):
 
 @inline_kernel
 def may_grow(node, policy, arity, nodes):
-    """Whether a node may get more children, or a node inserted below it: then it keeps its auxiliary
-    classifier."""
+    """Whether a node may get more children, or a node inserted below it, so that it needs its auxiliary classifier."""
     if policy == COMPLETE:
         return nodes.n_children[node] == 0
     if policy == ONE_LEVEL:
@@ -184,7 +183,7 @@ def _add_leaf(label, parent, policy, arity, nodes, blocks, store, leaf_of, count
 
 @kernel
 def plant(first_child, n_children, label, growth, nodes, blocks, store, leaf_of, counts):
-    """A tree with these nodes, whose classifiers know nothing; one node without a label is an empty tree."""
+    """Write a tree with these nodes and untrained classifiers; one node without a label is an empty tree."""
     policy, arity = growth[0], growth[1]
     _put_root_above(_new_block(SMALLEST_TABLE_BITS, blocks, store, counts), blocks)
     n = label.size
@@ -240,14 +239,14 @@ def _nth_child(node, number, nodes, blocks):
 
 @inline_kernel
 def _emptiness(n_leaves, mean_leaves, printed):
-    """How much a child would do for the balance of the tree: the logarithm of how many leaves it would have
-    on average over how many it has. The paper prints the latter outside of the logarithm."""
+    """Return the balance term of a child: the logarithm of the mean number of leaves per child over its own. The paper
+    prints the latter outside of the logarithm."""
     return np.log(mean_leaves) / n_leaves if printed else np.log(mean_leaves / n_leaves)
 
 
 @kernel
 def _best_child(node, indices, values, alpha, printed, nodes, blocks, store, found, room):
-    """The child that suits the row and keeps the tree balanced (Algorithm 8, line 6)."""
+    """Return the child with the best score and balance (Algorithm 8, line 6)."""
     mean_leaves = nodes.n_leaves[node] / nodes.n_children[node]
     best, best_score = -1, -np.inf
     block = nodes.first_block[node]
@@ -267,7 +266,7 @@ def _best_child(node, indices, values, alpha, printed, nodes, blocks, store, fou
 
 @kernel
 def _only_leaf(node, nodes, blocks):
-    """The one leaf among the children of a node, or -1 where there is none, or more than one."""
+    """Return the only leaf among the children of a node, or -1 if there is none or more than one."""
     if nodes.n_children[node] - nodes.n_inner[node] != 1:
         return -1
     block = nodes.first_block[node]
@@ -333,7 +332,7 @@ def _room_to_extend(node, nodes, blocks, store, counts):
 
 @kernel
 def update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of, counts, found, room):
-    """Algorithm 4, UpdateTree, for the labels of one row; False where there was no room for all of them."""
+    """Algorithm 4, UpdateTree, for the labels of one row; False if the capacity is exhausted."""
     policy, arity, most_children = growth[0], growth[1], growth[2]
     for j in range(labels.size):
         label = labels[j]
@@ -359,8 +358,8 @@ def grow_tree(
     indptr, indices, values, target_indptr, target_ids, order, start, growth, nodes, blocks, store, leaf_of, counts,
     found,
 ):  # fmt: skip
-    """Give every new label of the rows order[start:] a leaf, without learning anything else; returns how far
-    it came."""
+    """Add a leaf for every new label of the rows order[start:], without training; returns the position of the first row
+    that is not complete."""
     room = np.empty(LANES, np.float32)
     for i in range(start, order.size):
         row = order[i]

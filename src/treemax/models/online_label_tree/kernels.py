@@ -1,17 +1,16 @@
-"""A label tree that grows while it learns: Algorithms 1 to 10 of online probabilistic label trees
-(Jasinska-Kobus et al., 2021).
+"""Data structures and updates of online probabilistic label trees (Jasinska-Kobus et al., 2021).
 
 The classifiers of up to sixteen siblings make a *block*, a classifier in each lane. A block has a hash table
 from a feature to a *record*: sixteen weights and AdaGrad's sixteen sums of squared gradients, two cache lines
 that are read and written as two vectors. A node has a chain of blocks.
 
-The auxiliary classifier of a node, which sees the node's positive examples only, is kept inverted: as one
-more child that is always negative. All lanes of a block that no child has taken yet are that classifier, bit
-for bit. So a new leaf takes the next free lane and is, without copying anything, what it would be had it been
-there from the beginning; a node that is inserted takes over all blocks of the one above.
+The auxiliary classifier of a node, which is trained on the node's positive examples only, is stored inverted: as one
+more child that is always negative. All free lanes of a block hold this classifier, bit for bit. So a new leaf takes
+the next free lane and has, without copying, the weights that it would have had from the beginning; an inserted node
+takes over all blocks of its parent.
 
-Threads may learn at once: weights are updated without locks. A table is extended under a lock of its block,
-and only the thread that knows it is alone adds nodes.
+Several threads may train: weights are updated without locks, a table is extended under a lock of its block, and nodes
+are added only while a single thread runs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SMALLEST_TABLE_BITS = 3
 
 BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL = 0, 1, 2, 3, 4  # policies
 
-# What `counts` holds.
+# Indices into `counts`.
 NODES, BLOCKS, RECORDS, SLOTS, RECORDS_PLANNED, SLOTS_PLANNED = 0, 1, 2, 3, 4, 5
 SELECTED, RANDOM_STATE, UPDATES, AUXILIARY_UPDATES, TABLE_LOCK = 6, 7, 8, 9, 10
 RECORDS_WANTED, SLOTS_WANTED, WIDEST, N_COUNTS = 11, 12, 13, 14  # WIDEST: the most children of a node
@@ -81,7 +80,7 @@ class Store(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What one thread needs for itself."""
+    """Scratch memory of one thread."""
 
     positive: np.ndarray  # the positive nodes of a row
     is_positive: np.ndarray
@@ -111,8 +110,7 @@ def squares_at(address):
 
 @kernel
 def find_all(block, indices, blocks, store, found):
-    """The addresses of the records of a row's features. The slots are far apart, and so are the records:
-    each is asked for before the first is read."""
+    """Write the addresses of the records of a row's features; slots and records are prefetched."""
     table = np.uint64(blocks.table[block])
     start, bits = table >> np.uint64(6), table & np.uint64(63)
     slots, last = store.slots, (np.uint64(1) << bits) - np.uint64(1)
@@ -146,7 +144,7 @@ def table_bits(n_records):
 
 @kernel
 def new_table(bits, store, counts):
-    """Room for a table, all slots empty: one that is no longer used, or new; -1 where there is no room."""
+    """Allocate a table with empty slots, reusing a free one if possible; -1 if the capacity is exhausted."""
     while not atomic.acquire(counts, TABLE_LOCK):
         pass
     start = store.free[bits]
@@ -164,14 +162,14 @@ def new_table(bits, store, counts):
 
 @inline_kernel
 def _link(start):
-    """A slot that leads to a table no longer used. A thread may still look for a feature in the table that
-    it is written into: it has the one feature that no row has."""
+    """Return a slot that links to a free table. Its feature is one that no row has, since another thread may still
+    search the table it is written into."""
     return UPPER_HALF | np.uint64(start >> SMALLEST_TABLE_BITS)
 
 
 @inline_kernel
 def _next_unused(link):
-    """The way back from `_link`."""
+    """Invert `_link`."""
     start = link & LOWER_HALF
     return np.int64(-1) if start == LOWER_HALF else np.int64(start) << SMALLEST_TABLE_BITS
 
@@ -187,7 +185,7 @@ def _put(slots, start, bits, slot):
 
 @kernel
 def _extend_table(block, bits, blocks, store, counts):
-    """Move a block's slots to a table of the given size; False, and nothing changed, where there is no room."""
+    """Move a block's slots to a table of the given size; False, with nothing changed, if the capacity is exhausted."""
     old = blocks.table[block]
     old_start, old_bits = old >> 6, old & 63
     start = new_table(bits, store, counts)
@@ -207,10 +205,10 @@ def _extend_table(block, bits, blocks, store, counts):
 
 @kernel
 def insert(block, feature, blocks, store, counts):
-    """The address of the record of a feature that had none; zeros, unless another thread was faster.
+    """Insert a record for a feature and return its address; zeros, unless another thread inserted it first.
 
-    Missing where the table is full and there is no room for a larger one: other threads have added features
-    to this block since this one planned its row. Alone, a thread has planned enough."""
+    `_MISSING` if the table is full and the capacity is exhausted, since other threads have added features to this block
+    since this thread reserved capacity for its row. This cannot happen with a single thread."""
     while not atomic.acquire(blocks.lock, block):
         pass
     table = np.uint64(blocks.table[block])

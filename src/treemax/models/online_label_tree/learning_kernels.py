@@ -43,14 +43,14 @@ def _assign_to_nodes(labels, nodes, leaf_of, scratch):
 
 @inline_kernel
 def _slots_needed(block, n_features, blocks):
-    """Slots that a table may take on its way to room for so many more features."""
+    """Return an upper bound of the slots that a table needs while it grows by so many features."""
     n_records = blocks.filled[block] + n_features
     return 2 << table_bits(n_records) if 4 * n_records > 3 << (blocks.table[block] & 63) else 0
 
 
 @kernel
 def _plan(count, n_features, nodes, blocks, store, counts, scratch):
-    """Reserve what the update of a row may take; the records and slots planned, or (-1, 0) without room."""
+    """Reserve capacity for the update of a row; return the records and slots reserved, or (-1, 0) if it is exhausted."""
     records, slots = n_features, _slots_needed(0, n_features, blocks)
     for i in range(count):
         block = nodes.first_block[scratch.positive[i]]
@@ -75,7 +75,7 @@ def _plan(count, n_features, nodes, blocks, store, counts, scratch):
 def _update_classifiers(
     labels, indices, values, crowned, nodes, blocks, store, leaf_of, counts, scratch, learner
 ):
-    """Algorithm 7, UpdateClassifiers, for one row; False, and nothing changed, where there was no room."""
+    """Algorithm 7, UpdateClassifiers, for one row; False, with nothing changed, if the capacity is exhausted."""
     count = _assign_to_nodes(labels, nodes, leaf_of, scratch)
     records, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
     if records >= 0 and crowned:

@@ -18,8 +18,8 @@ def logistic(score):
 
 @kernel
 def _expand(node, above, indices, values, one_label, nodes, blocks, store, found, scores):
-    """The probabilities of a node's children: `above`, that of the node, times what their classifiers say.
-    Where a row has one label, exactly one child is right and they are scaled to sum to one."""
+    """Write the probabilities of a node's children: `above`, that of the node, times those of their classifiers,
+    normalised if a row has exactly one label."""
     block, start = nodes.first_block[node], 0
     while block >= 0:
         find_all(block, indices, blocks, store, found)

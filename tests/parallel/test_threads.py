@@ -167,6 +167,15 @@ def test_blas_is_put_back_by_the_last_of_many_threads():
     assert set(seen) <= {1} and blas_threads() == before
 
 
+@pytest.fixture
+def interruptible_process():
+    """Ctrl-C raises KeyboardInterrupt, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible_process")
 def test_control_c_is_answered_after_what_must_not_be_left_half_done():
     reached = []
     with pytest.raises(KeyboardInterrupt), delayed_interrupt():
@@ -176,6 +185,7 @@ def test_control_c_is_answered_after_what_must_not_be_left_half_done():
     assert reached == ["the end"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("interruptible_process")
 def test_control_c_does_not_reach_the_queues_of_threads():
     """It comes from another thread while this one waits in Python's own locks, and again while threads are awaited."""
 

@@ -379,14 +379,14 @@ def test_damaged_parts_are_refused():
         with pytest.raises(ValueError):
             type(model).from_parts(header, {**arrays, name: array[:-1]}, 40)
     for name, value, message in (
-        ("nodes/inner", True, "no tree"),
-        ("nodes/inner", False, "no tree"),
+        ("nodes/inner", True, "do not form a tree"),
+        ("nodes/inner", False, "do not form a tree"),
         ("nodes/best", 3, "most frequent"),
         ("nodes/smallest", -1, "not from 0"),
         ("nodes/sums", np.nan, "counts do not fit"),
         ("tallies/labels", 40, "fit the labels"),
         ("tallies/labels", 1, "twice"),
-        ("tallies/counts", 0, "cannot be"),
+        ("tallies/counts", 0, "not possible"),
         ("tallies/starts", 7, "fit the nodes"),
     ):
         with pytest.raises(ValueError, match=message):

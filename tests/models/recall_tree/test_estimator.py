@@ -16,10 +16,10 @@ from treemax.models.recall_tree.model import Beam, _restored_candidates
 from treemax.models.recall_tree.training import (
     RecallTreeSettings,
     candidates_for,
-    deepened,
     depth_for,
     empty_model,
     learn,
+    with_one_more_level,
 )
 
 
@@ -206,7 +206,7 @@ def test_a_tree_is_no_deeper_than_its_rows_can_teach():
 def test_a_deeper_tree_gives_the_same_to_every_label():
     X, y = problem(500, 40)
     model = treemax.RecallTree(arity=4, depth=1, n_candidates=40, verbose=0).fit(X, y).model_
-    deeper = deepened(model, 40)
+    deeper = with_one_more_level(model, 40)
     assert deeper.depth == 2
     beam = Beam(64, 40, 0.0, 0.3)
     before, after = model.probabilities(X, beam), deeper.probabilities(X, beam)
@@ -309,7 +309,7 @@ def test_damaged_parts_are_refused():
     outside = {**arrays, "labels": np.full_like(arrays["labels"], 30)}
     with pytest.raises(ValueError, match="candidates"):
         type(model.model_).from_parts(header, outside, 30)
-    with pytest.raises(ValueError, match="cannot be"):
+    with pytest.raises(ValueError, match="is not possible"):
         type(model.model_).from_parts({**header, "depth": 60}, arrays, 30)
 
 
@@ -337,7 +337,9 @@ def test_a_model_of_dense_rows_refuses_more_features(algorithm):
     X, y = random.normal(size=(90, 13)).astype(np.float32), random.randint(3, size=90)
     model = treemax.RecallTree(algorithm=algorithm, verbose=0).fit(X, y)
     before = model.predict_proba(X)
-    with pytest.raises(ValueError, match="X has 26 features, but RecallTree began with dense rows of 13"):
+    with pytest.raises(
+        ValueError, match="X has 26 features, but RecallTree was started with 13 dense features"
+    ):
         model.partial_fit(sp.csr_matrix(np.hstack([X, X])), y)
     np.testing.assert_array_equal(model.predict_proba(X), before)
 

@@ -420,7 +420,7 @@ def test_damaged_parts_are_refused():
         with pytest.raises(ValueError):
             type(model).from_parts(header, {**arrays, name: array[:-1]}, 40)
     for name, value, message in (
-        ("nodes/children", 10**6, "no tree"),
+        ("nodes/children", 10**6, "do not form a tree"),
         ("nodes/candidates", 10**6, "candidates"),
         ("nodes/covered", 10**6, "counts"),
         ("nodes/routers", 1, "routers"),

@@ -1,9 +1,9 @@
-"""A step of a log-bilinear language model on a batch of words (Jernite, Choromanska and Sontag, 2017, section 6).
+"""Gradient steps of a log-bilinear language model on a batch (Jernite, Choromanska and Sontag, 2017, section 6).
 
-Contexts are represented by products of matrices, outside. Here are the softmaxes along the paths of the batch's words,
-all rows that reach a node at once; the softmax over all words; and the steps of embeddings and of other rows of
-numbers. Vectors are `width` numbers long, a multiple of sixteen, as in `learned_tree`. A step is that of AdaGrad with
-one sum of squares for each vector, or a plain one.
+The softmaxes along the paths of the target words, computed for all rows that reach a node together; the softmax over
+all words; and the updates of embeddings and matrices. The representations of the contexts are computed by NumPy.
+Vectors have length `width`, a multiple of sixteen, as in `learned_tree`. The optimizer is AdaGrad with one sum of
+squares per vector, or plain SGD.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LANES = np.uint64(vector.WIDTH)
 
 @inline_kernel
 def _n_vectors(n_children):
-    """How many vectors a node with so many children has."""
+    """Number of weight vectors of a node with `n_children` children."""
     return n_children if n_children > 2 else n_children - 1
 
 
 @kernel
 def _rows_by_node(targets, path_starts, path_firsts, path_children, path_slots, n_vectors):
-    """Which rows reach which node, as chains: of every node its first step, the last of its entries; of every entry
-    the row, which child is right, and the entry before it (-1 for none)."""
+    """The rows that reach each node as linked lists: the last entry of each node; and of each entry its row, its target
+    child and the previous entry (-1 for none)."""
     n_entries = 0
     for r in range(targets.size):
         n_entries += path_starts[targets[r] + 1] - path_starts[targets[r]]
@@ -110,7 +110,7 @@ def _score_rows(hidden, rows, n_rows, weights, biases, first, count, width, scor
 
 @fast_inline_kernel
 def _softmax_errors(scores, at, count, target):
-    """Scores of a softmax become 1 or 0, as they should be, less what they are; returns log p(target)."""
+    """Replace the scores of a softmax by one-hot target minus probability; returns log p(target)."""
     top = scores[at]
     for v in range(_NEXT, count):
         top = max(top, scores[at + v])
@@ -144,7 +144,7 @@ def _errors(scores, at, count, target):
 
 @fast_inline_kernel
 def _add_to_rows(rows, n_rows, errors, weights, first, count, width, gradient):
-    """Where the rows should go, as far as this node is concerned: added to `gradient`, four rows at a time."""
+    """Add the node's part of the gradient by the rows to `gradient`, four rows at a time."""
     r = _FIRST
     while r + _FOUR <= n_rows:
         a, b = np.uint64(rows[r]) * width, np.uint64(rows[r + _NEXT]) * width
@@ -211,8 +211,9 @@ def _sum_over_rows(hidden, rows, n_rows, errors, count, width, sums):
 
 @fast_inline_kernel
 def _move(gradient, at, width, more, rate, optimizer, numbers, to, squares, number):
-    """One step of the vector that begins at `to`, along the gradient that begins at `at`; `more` is the square of what
-    else belongs to the vector. Returns how far each unit of gradient goes."""
+    """Update the vector at offset `to` by the gradient at offset `at`; returns the step size.
+
+    `more` is added to the squared norm of the gradient, for a bias that shares the sum of squares."""
     size = rate
     if optimizer == ADAGRAD:
         lengths = vector.splat(_ZERO)
@@ -234,7 +235,7 @@ def learn_paths(
     hidden, targets, path_starts, path_firsts, path_children, path_slots, weights, biases, squares, width, rate, optimizer,
     gradient,
 ):  # fmt: skip
-    """One step on the sum of log p of the targets, which it returns. `gradient` gets where the rows should go."""
+    """One step on the sum of log p of the targets, which it returns; writes its gradient by the rows."""
     width, rate = np.uint64(width), np.float32(rate)
     steps, last_of, entry_rows, entry_slots, before = _rows_by_node(
         targets, path_starts, path_firsts, path_children, path_slots, biases.size
@@ -277,7 +278,7 @@ def learn_paths(
 
 @fast_kernel
 def flat_errors(scores, biases, targets, out):
-    """Scores of all words, without their biases, become errors; `out` gets log p of the targets."""
+    """Replace the scores of all words, without biases, by errors; writes log p of the targets to `out`."""
     n_words = np.uint64(biases.size)
     flat = scores.ravel()
     for r in range(np.uint64(targets.size)):
@@ -289,7 +290,7 @@ def flat_errors(scores, biases, targets, out):
 
 @fast_kernel
 def move_all(gradient, bias_gradient, rate, optimizer, numbers, biases, squares, width):
-    """One step of every vector and its bias."""
+    """Update every vector and its bias."""
     width, rate = np.uint64(width), np.float32(rate)
     for number in range(np.uint64(squares.size)):
         error = bias_gradient[number]
@@ -298,12 +299,12 @@ def move_all(gradient, bias_gradient, rate, optimizer, numbers, biases, squares,
         biases[number] += size * error
 
 
-# --- what contexts are made of ---------------------------------------------------------------------------
+# --- embeddings and transitions --------------------------------------------------------------------------
 
 
 @fast_kernel
 def move_rows(gradient, rate, optimizer, numbers, squares, width):
-    """One step of every row of numbers."""
+    """Update every row of a matrix."""
     width, rate = np.uint64(width), np.float32(rate)
     for number in range(np.uint64(squares.size)):
         at = number * width
@@ -312,7 +313,7 @@ def move_rows(gradient, rate, optimizer, numbers, squares, width):
 
 @fast_kernel
 def move_embeddings(words, gradient, rate, optimizer, embeddings, squares, width):
-    """One step of the embedding of every word that occurs: `gradient` has a row for each of `words`."""
+    """Update the embedding of every word in `words`; `gradient` has a row for each of them."""
     width, rate = np.uint64(width), np.float32(rate)
     place_of = np.full(squares.size, -1, np.int32)
     used = np.empty(words.size, np.uint32)
@@ -334,7 +335,7 @@ def move_embeddings(words, gradient, rate, optimizer, embeddings, squares, width
 
 @fast_kernel
 def drop(numbers, share, random, mask):
-    """Set this share of numbers to zero, at random, and scale the others up; `mask` keeps what was done."""
+    """Inverted dropout with probability `share`, in place; writes the factors to `mask`."""
     kept = np.float32(1.0 / (1.0 - share))
     least = np.uint64(share * 4294967296.0)
     for i in range(numbers.size):

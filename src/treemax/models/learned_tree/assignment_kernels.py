@@ -1,4 +1,4 @@
-"""Which labels go to which child of a learned tree."""
+"""Assignment of labels to the children of the nodes of a learned tree: Algorithm 2 from the root down."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def _mean_shares(labels, hidden, row_starts, weights, biases, first, n_children,
 
 @kernel
 def _summed_shares(labels, node, n_labels, keys, sums, seen, means, counts):
-    """The same from what was summed up while it was learned. A label that was never learned at this node has a
-    count of zero."""
+    """p_j|i from the running sums of Algorithm 1. A label never seen at this node has a count of zero."""
     for i in range(labels.size):
         key = node * n_labels + labels[i]
         place = np.searchsorted(keys, key)
@@ -44,7 +43,7 @@ def _summed_shares(labels, node, n_labels, keys, sums, seen, means, counts):
 
 @kernel
 def _gradients(counts, means):
-    """p_j|i become what more of log p_j|i adds to the objective of the node, equation 12."""
+    """Replace p_j|i by scores with the sign of equation 12, weighted by the distance from p_j instead of p_j|i."""
     total = max(1.0, counts.sum())
     of_children = np.zeros(means.shape[1])
     for i in range(counts.size):
@@ -58,7 +57,7 @@ def _gradients(counts, means):
 
 @kernel
 def _prefer_in_turn(scores):
-    """Scores of labels about which nothing is known: the first prefers the first child, the next the second..."""
+    """Round-robin scores of labels without statistics: the first prefers the first child, the next the second..."""
     n_children = scores.shape[1]
     for i in range(scores.shape[0]):
         for j in range(n_children):
@@ -67,7 +66,7 @@ def _prefer_in_turn(scores):
 
 @kernel
 def _sort_by_child(labels, child_of_label, held, moved):
-    """Labels of the first child first, then those of the second, in the order in which they stand."""
+    """Sort labels by child, stably."""
     starts = np.zeros(held.size, np.int64)
     for j in range(1, held.size):
         starts[j] = starts[j - 1] + held[j - 1]
@@ -80,7 +79,7 @@ def _sort_by_child(labels, child_of_label, held, moved):
 
 @kernel
 def _room_below(n_labels, arity, levels):
-    """How many labels fit under a node with so many levels below it, or all of them."""
+    """Capacity of a node with `levels` levels below it, if less than `n_labels`."""
     room = 1
     for _ in range(levels):
         room *= arity
@@ -91,7 +90,7 @@ def _room_below(n_labels, arity, levels):
 
 @kernel
 def _divide(labels, arity, levels, scores, moved):
-    """Algorithm 2 at one node: labels in the order of its children, and how many each child has."""
+    """Algorithm 2 at one node: sorts the labels by child, and returns the number of labels of each child."""
     n_labels, n_children = scores.shape
     padded = max(n_labels, n_children)
     padded += (n_children - padded) % (n_children - 1)
@@ -108,8 +107,8 @@ def reassign(
     labels, counts, hidden, row_starts, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares,
     width,
 ):  # fmt: skip
-    """AssignLabels of Algorithm 2 by the probabilities of children for rows of each label as they are now: those of
-    label i are `hidden[row_starts[i]:row_starts[i + 1]]`."""
+    """AssignLabels of Algorithm 2 from the current probabilities: the rows of label i are
+    `hidden[row_starts[i]:row_starts[i + 1]]`."""
     nothing = (np.empty(0, np.int64), np.empty((0, 0), np.float32), np.empty(0, np.float32))
     _reassign(
         labels, counts, hidden.ravel(), row_starts, nothing, arity, most_depth, children, n_children, vectors_a_node,
@@ -121,8 +120,8 @@ def reassign(
 def reassign_by_sums(
     labels, statistics, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares, width, renewed,
 ):  # fmt: skip
-    """AssignLabels of Algorithm 2 by what was summed up while it was learned: sorted keys node * labels + label, and
-    for each the sums of probabilities and of how many examples. `renewed` says which nodes have started anew."""
+    """AssignLabels of Algorithm 2 from running sums: sorted keys node * labels + label, and for each the sums of
+    probabilities and the number of examples. `renewed` marks the nodes that were reset."""
     none, no_rows = np.empty(0, np.float64), np.empty(0, np.float32)
     _reassign(
         labels, none, no_rows, np.empty(0, np.int64), statistics, arity, most_depth, children, n_children,
@@ -135,17 +134,16 @@ def _reassign(
     labels, counts, hidden, row_starts, statistics, arity, most_depth, children, n_children, vectors_a_node, weights,
     biases, squares, width, renewed,
 ):  # fmt: skip
-    """From the root down: which labels go to which child of which node.
+    """Assign labels to children from the root down.
 
-    A node keeps its number and its vectors as long as it has as many children; a child that was a leaf and now has
-    labels below it takes a number that is free, and starts with vectors of zeros. `labels` is put in the order of
-    the leaves.
+    A node keeps its number and its vectors while its number of children stays the same. A leaf that becomes an inner
+    node gets a free number and zero vectors. `labels` is sorted by leaf.
     """
     keys, sums, seen = statistics
     n_labels = labels.size
     moved = np.empty(n_labels, np.int64)
     used = np.zeros(n_children.size, np.bool_)
-    # Nodes to do: their number (-1: not known yet), labels, depth, and where their number is to be written.
+    # Queue of nodes: number (-1: not known yet), labels, depth, and where to write the number.
     nodes, starts, stops, depths, places = [np.zeros(n_children.size + 1, np.int64) for _ in range(5)]
     late = np.zeros(n_children.size + 1, np.int64)
     n_late = 0
@@ -166,7 +164,7 @@ def _reassign(
                 continue
             node = nodes[entry]
             fresh = False
-        else:  # whatever is not in use now is free
+        else:  # numbers not in use by now are free
             entry = late[late_at]
             late_at += 1
             while used[free]:

@@ -1,9 +1,9 @@
-"""Embeddings and the softmaxes along a path, learned together (Jernite, Choromanska and Sontag, 2017).
+"""Joint training of embeddings and the softmaxes along a path (Jernite, Choromanska and Sontag, 2017).
 
-A row is the sum of its features' embeddings, each times the feature's value. A node with c children has c
-vectors and answers with the softmax of their products with the row; one with two children needs one vector,
-and one with a single child none. All vectors are `width` numbers long, a multiple of sixteen, of which the
-last may be padding that stays zero. A step is that of AdaGrad with one sum of squares for each vector.
+A row is represented by the sum of its features' embeddings, each times the feature's value. A node with c children
+has c vectors and computes the softmax of their products with the row; a node with two children needs one vector,
+and one with a single child none. All vectors have length `width`, a multiple of sixteen, padded with zeros. The
+optimizer is AdaGrad with one sum of squares per vector, or plain SGD.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, 
 
 ALL_LABELS, ONE_LABEL = 0, 1  # of a row, in one step
 PLAIN, ADAGRAD = 0, 1
-LOG_LIKELIHOOD, PROBABILITY = 0, 1  # what a step increases at a node: log p of the right child, or p
+LOG_LIKELIHOOD, PROBABILITY = 0, 1  # objective of a step at a node: log p of the target child, or p
 ONE, ZERO = np.float32(1.0), np.float32(0.0)
 _NEXT = np.uint64(1)
-_AHEAD = np.uint64(2)  # rows
-_MOST_LINES = np.uint64(32)  # to ask for in advance; more of them would hold up the work at hand
+_AHEAD = np.uint64(2)  # rows to prefetch
+_MOST_LINES = np.uint64(32)  # cache lines to prefetch; more would delay the current row
 _LANES = np.uint64(vector.WIDTH)
 _SMALLEST = np.float32(1e-30)
 _TINY = np.float32(1e-18)  # whose square is not zero
@@ -37,7 +37,7 @@ def _clear(array, width):
 
 @fast_inline_kernel
 def sum_embeddings(indices, values, first, last, scale, embeddings, width, out):
-    """The sum of the embeddings of a row's features, sixteen dimensions after the other."""
+    """The sum of the embeddings of a row's features, sixteen dimensions at a time."""
     for i in range(np.uint64(0), width, _LANES):
         even, odd = vector.splat(ZERO), vector.splat(ZERO)
         p = first
@@ -64,13 +64,13 @@ def _product(hidden, row, weights, start, width):
 
 @inline_kernel
 def n_vectors(n_children):
-    """How many vectors a node with so many children has."""
+    """Number of weight vectors of a node with `n_children` children."""
     return n_children if n_children > 2 else n_children - 1
 
 
 @fast_inline_kernel
 def score_all(hidden, row, weights, biases, first, n, width, out, at):
-    """Products of the row that begins at `row` with n vectors that stand side by side."""
+    """Products of the row at offset `row` with n consecutive vectors, plus biases."""
     for v in range(np.uint64(0), n):
         number = first + v
         out[at + v] = _product(hidden, row, weights, number * width, width) + biases[number]
@@ -78,9 +78,9 @@ def score_all(hidden, row, weights, biases, first, n, width, out, at):
 
 @fast_inline_kernel
 def softmax_of_children(scores, at, n_children):
-    """The scores of a node's vectors become the probabilities of its children.
+    """Replace the scores of a node's vectors by the probabilities of its children.
 
-    In place: with two arrays, LLVM chooses the loop by their addresses, and the last bit with it.
+    In place: with two arrays, LLVM selects a loop by their addresses, which can change the last bit.
     """
     if n_children == np.uint64(1):
         scores[at] = ONE
@@ -105,7 +105,7 @@ def softmax_of_children(scores, at, n_children):
 
 @fast_inline_kernel
 def _errors(scores, at, n_children, target):
-    """Scores of a node's vectors become 1 or 0, as they should be, less what they are; returns p(target)."""
+    """Replace the scores of a node's vectors by one-hot target minus probability; returns p(target)."""
     if n_children == np.uint64(2):
         second = ONE / (ONE + exp32(-scores[at]))
         chosen = second if target == _NEXT else ONE - second
@@ -121,7 +121,7 @@ def _errors(scores, at, n_children, target):
 
 @fast_inline_kernel
 def _note_shares(errors, at, n_children, target, sums, to):
-    """Add the probabilities of a node's children to sums of them, from the errors."""
+    """Add the probabilities of a node's children, recovered from the errors, to `sums`."""
     if n_children == np.uint64(2):
         second = np.float32(target) - errors[at]
         sums[to] += ONE - second
@@ -143,7 +143,7 @@ def _squared(array, width):
 
 @fast_inline_kernel
 def _step_sizes(n, numbers, errors, squared, weight, rate, least, optimizer, squares, kept, sizes):
-    """What is left to do of n vectors: which, how wrong, and how far each goes; `kept` are their numbers."""
+    """Select the vectors whose error is not negligible; writes their numbers to `kept`, and their step sizes."""
     left = np.uint64(0)
     for v in range(np.uint64(0), n):
         error = errors[v] * weight
@@ -164,7 +164,7 @@ def _step_sizes(n, numbers, errors, squared, weight, rate, least, optimizer, squ
 
 @fast_inline_kernel
 def _move(left, kept, errors, sizes, hidden, gradient, weights, biases, width):
-    """The vectors go towards the row, and `gradient` gets where the row should go."""
+    """Update the vectors, and add the gradient by the row to `gradient`."""
     for i in range(np.uint64(0), width, _LANES):
         row, wanted = vector.load(hidden, i), vector.load(gradient, i)
         for v in range(np.uint64(0), left):
@@ -184,8 +184,8 @@ def _learn_path(
 ):  # fmt: skip
     """One step on log p of a label, or on the p of each node of its path; returns log p.
 
-    `statistics` has the place of each node of a path among sums of probabilities, those sums and how many examples
-    they are of: SumProbas and Counts of Algorithm 1. Without places nothing is summed up.
+    `statistics` has the index of each node of a path into sums of probabilities, these sums and their numbers of
+    examples: SumProbas and Counts of Algorithm 1. Without indices nothing is summed.
     """
     places, sums, seen = statistics
     begin, end = np.uint64(path_starts[label]), np.uint64(path_starts[label + _NEXT])
@@ -225,7 +225,7 @@ def _learn_path(
 def _move_embeddings(
     indices, values, first, last, scale, rate, optimizer, gradient, embeddings, squares, width
 ):
-    """Every feature of the row goes where the row should go."""
+    """Update the embeddings of the row's features."""
     length = _squared(gradient, width)
     for p in range(first, last):
         feature = np.uint64(indices[p])
@@ -247,7 +247,7 @@ def _move_embeddings(
 
 @fast_inline_kernel
 def _prefetch_path(label, path_starts, path_firsts, path_children, weights, width):
-    """Have the vectors of the last nodes of a path in the cache; those near the root are there anyway."""
+    """Prefetch the vectors of the last nodes of a path; those near the root are in the cache anyway."""
     s, asked = np.uint64(path_starts[label + _NEXT]), np.uint64(0)
     while s > np.uint64(path_starts[label]) and asked < _MOST_LINES:
         s -= _NEXT
@@ -259,7 +259,7 @@ def _prefetch_path(label, path_starts, path_firsts, path_children, weights, widt
 
 @fast_inline_kernel
 def _prefetch(indices, first, last, embeddings, width):
-    """Have the embeddings of the row to come in the cache."""
+    """Prefetch the embeddings of a later row."""
     for p in range(first, last):
         at = np.uint64(indices[p]) * width
         for i in range(np.uint64(0), width, _LANES):
@@ -268,8 +268,9 @@ def _prefetch(indices, first, last, embeddings, width):
 
 @inline_kernel
 def _drop(indices, values, first, last, most, random, kept_indices, kept_values):
-    """Copy the features of a row whose random number is below `most` (of 2**32); returns their number, and what
-    the random numbers have become. One is always kept."""
+    """Dropout: copy the features of a row whose random number is below `most` (of 2**32), at least one.
+
+    Returns their number and the new state of the random number generator."""
     n = np.uint64(0)
     for p in range(first, last):
         random = next_random(random)
@@ -285,7 +286,7 @@ def learn(
     indptr, indices, values, order, label_starts, labels, paths, scale, embeddings, feature_squares, weights, biases,
     squares, width, rate, least, optimizer, objective, which, dropout, statistics, random, scratch,
 ):  # fmt: skip
-    """Learn the rows of `order`; returns the sum of log p of what was learned, and of how many labels."""
+    """Learn the rows of `order`; returns the sum of log p and the number of labels in it."""
     path_starts, path_firsts, path_children, path_slots = paths
     hidden, gradient, numbers, kept, scores, sizes, kept_indices, kept_values = scratch
     width = np.uint64(width)
@@ -334,10 +335,10 @@ def learn(
 def parents_and_depths(
     children, child_starts, n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting
 ):
-    """The parent of every inner node and leaf, which of its children it is, and how deep inner nodes are.
+    """The parent and the position among its children of every inner node and leaf, and the depth of inner nodes.
 
-    A child is the number of an inner node, or -1 less the label of a leaf. `waiting` has room for all nodes;
-    afterwards it has those in use, parents first. Returns how many they are.
+    A child is the number of an inner node, or -1 - label for a leaf. `waiting` is a buffer for all nodes and returns
+    those in use, parents first. Returns their number.
     """
     waiting[0], depths[0], parents[0] = 0, 0, 0
     n = 1
@@ -363,7 +364,7 @@ def parents_and_depths(
 def write_paths(
     path_starts, n_children, first_vectors, parents, slots, leaf_parents, leaf_slots, firsts, counts, targets
 ):
-    """For every label the nodes from the root to it: the first vector, the number of children, and which of them."""
+    """For every label the nodes of its path: the first vector, the number of children, and the target child."""
     for label in range(leaf_parents.size):
         node, slot = leaf_parents[label], leaf_slots[label]
         for s in range(path_starts[label + 1] - 1, path_starts[label] - 1, -1):

@@ -14,12 +14,12 @@ from treemax.models.learned_tree.kernels import (
     sum_embeddings,
 )
 
-# `widest` is the largest number of children: to look for it would take longer than the answer for one row.
+# `widest` is the largest number of children; finding it would take longer than the prediction of one row.
 
 
 @inline_kernel
 def _offer(label, probability, ids, probabilities, filled):
-    """Put a label where it belongs among the best; among equals the lower id first. Returns how many there are."""
+    """Insert a label into the sorted top k, ties by lower id; returns the new length."""
     at = filled
     if filled == ids.size:
         worse = probability < probabilities[filled - 1]
@@ -50,7 +50,7 @@ def _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, 
 
 @inline_kernel
 def _insert(nodes, probabilities, begin, n, node, probability):
-    """Put a node among those from `begin` on, the best of which stands last."""
+    """Insert a node into the stack from `begin` on, sorted with the most probable last."""
     at = n
     while at > begin and probabilities[at - 1] > probability:
         nodes[at] = nodes[at - 1]
@@ -65,8 +65,7 @@ def best_exact(
     indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, depth,
     ids, probabilities,
 ):  # fmt: skip
-    """The k most probable labels of each row: depth first, the best child first, and nothing below what is
-    already less probable than the k-th best."""
+    """The k most probable labels of each row by depth-first branch and bound, the most probable child first."""
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
     shares = np.empty(widest, np.float32)
@@ -139,7 +138,7 @@ def all_above(
     indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, depth,
     threshold, starts,
 ):  # fmt: skip
-    """Ids and probabilities of all labels with at least this probability, row after row; `starts` says where."""
+    """Ids and probabilities of all labels with at least this probability; `starts` delimits the rows."""
     width = np.uint64(width)
     hidden = np.empty(width, np.float32)
     shares = np.empty(widest, np.float32)

@@ -1,9 +1,8 @@
-"""LOMTree: a binary tree that grows online, with the most frequent label of a leaf as the answer."""
+"""LOMTree: a binary tree grown online that predicts the most frequent label of a leaf."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -16,59 +15,58 @@ from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.lom_tree.kernels import Way
 from treemax.models.lom_tree.model import LOMTreeModel
-from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, learn, make_room, nodes_for
-from treemax.models.online import OnlineLabelClassifier
+from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, ensure_capacity, learn, nodes_for
 from treemax.models.parts import settings_from
 from treemax.models.rates import MOST_RATE, clip_outliers, mean_squared_length, row_orders
+from treemax.models.recall_tree.estimator import OnlineTreeClassifier
 from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parameters import check_number, is_auto
-from treemax.trees import NodeLabels
 
-RATE = 5.0  # over the length of a row and the root of its features; chosen on glyphs1k and wordnet
+RATE = 5.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k and wordnet
 
 
 @modelfile.saveable
-class LOMTree(OnlineLabelClassifier):
-    """A binary tree of regressors that grows online; a leaf answers with its most frequent labels.
+class LOMTree(OnlineTreeClassifier):
+    """Online multi-class binary tree of linear regressors that predicts the most frequent labels of a leaf.
 
-    One label a row. A baseline: training and prediction take a few linear scores a row, and there is nothing
-    in a leaf that would look at the row once more. `RecallTree` is more accurate. `as_published` weights all rows alike, as
-    in the paper; `max_nodes`, there one less than the labels, must be given as a number.
+    A baseline: training and prediction compute a few linear scores per row, and leaves have no classifier. `RecallTree`
+    is more accurate. `as_published` weights all rows equally, as in the paper; set `max_nodes`, which is one less than
+    the number of labels there, yourself.
 
     Parameters
     ----------
     max_nodes : "auto" or int
-        Inner nodes of the tree, each with a regressor; "auto" is four for every label seen so far. (The paper and
-        Vowpal Wabbit take one less than the labels.)
+        Maximum number of inner nodes, each with a regressor; "auto" is four times the number of labels seen so far.
+        (The paper and Vowpal Wabbit use one less than the number of labels.)
     swap_resistance : float
-        When there are `max_nodes`, a leaf still splits if its rows that are not of its most frequent label are
-        more than so many times those of the smallest leaf, which is then taken out of the tree.
+        Once there are `max_nodes`, a leaf is split only if the number of its rows without its most frequent label is
+        more than this many times the size of the smallest leaf, which is then removed.
     passes : int
-        Passes over the data in `fit`, each in a new random order. `partial_fit` takes its rows once, in order.
+        Epochs of `fit`, each in a new random order. `partial_fit` makes one pass, in order.
     learning_rate : "auto" or float
-        AdaGrad's rate; "auto" computes it from the data, see `settings_`.
+        AdaGrad learning rate; "auto" computes it from the data, see `settings_`.
     n_jobs : int or None
-        Threads that answer, -1 for all cores. Learning takes one.
+        Threads for prediction, -1 for all cores. Training uses one.
     random_state : int, RandomState or None
         Seed of the row order. One seed gives the same model, bit for bit.
     verbose : int
         0 for no progress bar.
     max_labels : int or None
-        Labels that a stream may bring; None is any number. See `partial_fit`.
+        Maximum number of labels in a stream; None for no limit. See `partial_fit`.
 
     For reproducing the paper
     -------------------------
     least_weight : float
-        A row weighs as much to a regressor as the mean score of its label differs from that of all rows, which is
-        how sure its side is: at least this, and at most 1. With 1 all rows weigh the same, as in the paper.
+        Minimum weight of a row. A row is weighted by the difference between the mean score of its label and the mean
+        score of all rows, at most 1. With 1 all rows have the same weight, as in the paper.
 
     Attributes
     ----------
     settings_ : LOMTreeSettings
-        The rate in use, also where it was computed from the data.
+        The learning rate in use, given or computed from the data.
     progressive_loss_ : float
-        The share of rows whose label was not the first answer when they came to be learned.
+        Progressive validation error: share of rows predicted wrongly just before they were learned.
 
     Examples
     --------
@@ -148,14 +146,8 @@ class LOMTree(OnlineLabelClassifier):
         )
 
     def _resized(self, model: LOMTreeModel, n_features: int, n_labels: int) -> LOMTreeModel:
-        if not model.knows_squares:
-            warnings.warn(
-                "This model was saved without its learning state, which starts afresh. "
-                "Use save(path, resume=True) to continue as if learning had never stopped.",
-                stacklevel=8,
-            )
-            model.start_afresh()
-        make_room(model, n_labels, n_features)
+        self._restart_if_frozen(model)
+        ensure_capacity(model, n_labels, n_features)
         return model
 
     def _continue(self, model: LOMTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
@@ -164,7 +156,7 @@ class LOMTree(OnlineLabelClassifier):
         return learn(model, clipped, targets, order, self.settings_, self._way(model.n_labels))
 
     def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
-        return model.regressors.bias[:1]  # that of the root, which sees every row
+        return model.regressors.bias[:1]  # of the root, which sees every row
 
     def _way(self, n_labels: int) -> Way:
         max_nodes = nodes_for(n_labels) if is_auto(self.max_nodes) else int(self.max_nodes)
@@ -172,20 +164,9 @@ class LOMTree(OnlineLabelClassifier):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    @property
-    def progressive_loss_(self) -> float:
-        """The share of rows whose label was not the first answer when they came to be learned."""
-        right, asked = self.model_.found
-        return float(1.0 - right / max(1, asked))
-
-    @snapshot_access
-    def node_labels(self) -> NodeLabels:
-        """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
-        return self.model_.node_labels()
-
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Summary of the model as a dictionary."""
         return {
             **super().describe(),
             "nodes": self.model_.n_inner,

@@ -1,11 +1,11 @@
-"""LOMTree of Choromanska and Langford (2015): their algorithm 1, under its names.
+"""LOMTree of Choromanska and Langford (2015): algorithm 1, with the names of the paper.
 
-The tree is binary. An inner node has a regressor; a row goes left where its score is below zero, else right. A
-*tally* is a label at a node: how often it came there, and the sum of the scores that the node gave it. Tallies
-are in one hash table, and those of a node also in a list.
+The tree is binary. An inner node has a regressor; a row goes left if its score is negative, else right. A *tally* is
+the record of a label at a node: its count, and the sum of its scores. The tallies are in one hash table, and those of
+a node also form a linked list.
 
-What a swap takes out of the tree keeps its number, its regressor and its tallies until everything is swept;
-nodes that replace it get new ones. So nothing is ever to be deleted from a table.
+Nodes removed by a swap keep their number, regressor and tallies until the model is compacted; nodes that replace them
+get new ones. So the hash table needs no deletion.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ _LOWER_HALF = np.uint64(0xFFFFFFFF)
 
 
 class Nodes(NamedTuple):
-    """The tree; in brackets what the paper calls it."""
+    """The tree, with the paper's symbols in brackets."""
 
     used: np.ndarray  # numbers given to nodes, and to regressors; the root; inner nodes of the tree (t)
     parents: np.ndarray  # the root's is itself
     children: np.ndarray  # nodes x (left, right)
-    regressors: np.ndarray  # the number of the node's regressor, from 1; 0 at a leaf, which has none
-    totals: np.ndarray  # rows that came to the node
+    regressors: np.ndarray  # index of the node's regressor plus 1; 0 at a leaf
+    totals: np.ndarray  # rows that reached the node
     largest: np.ndarray  # the count of its most frequent label
-    best: np.ndarray  # the most frequent label, of equals the first to be so; NONE where nothing came
+    best: np.ndarray  # the most frequent label, the first to reach the count among ties; NONE without rows
     smallest: np.ndarray  # rows of the smallest leaf below (C)
-    trained: np.ndarray  # rows that the regressor learned
+    trained: np.ndarray  # rows that the regressor was trained on
     sums: np.ndarray  # of their scores; divided by `trained` it is the mean score (E)
-    first: np.ndarray  # the slot of the first of its tallies, NONE where nothing came
+    first: np.ndarray  # the slot of the first of its tallies, NONE without rows
 
 
 class Tallies(NamedTuple):
-    """The labels that came to nodes: a hash table, whose arrays are the fields of one record."""
+    """The labels that reached each node: a hash table, whose arrays are the fields of one record."""
 
-    used: np.ndarray  # slots that are taken
+    used: np.ndarray  # occupied slots
     keys: np.ndarray  # node in the upper half, label in the lower
     sums: np.ndarray  # of the scores (m)
-    counts: np.ndarray  # rows of the label that came to the node (l)
-    trained: np.ndarray  # rows of the label that its regressor learned (n)
+    counts: np.ndarray  # rows of the label that reached the node (l)
+    trained: np.ndarray  # rows of the label that the regressor was trained on (n)
     following: np.ndarray  # the slot of the next tally of the node, or NONE
 
 
 class Way(NamedTuple):
-    """What can be chosen."""
+    """Options of the algorithm."""
 
-    max_nodes: int  # inner ones (T)
+    max_nodes: int  # inner nodes (T)
     swap_resistance: float  # (R_S)
-    least_weight: float  # of a row to a regressor; 1 is the paper's rule
+    least_weight: float  # minimum weight of a row; 1 is the rule of the paper
 
 
 # --- nodes -----------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Way(NamedTuple):
 
 @bare_inline_kernel
 def update_smallest(node, nodes):
-    """UpdateC: the smallest leaf above a node, after that of the node has changed."""
+    """UpdateC: propagate the size of the smallest leaf from a node to its ancestors."""
     root = nodes.used[ROOT]
     while node != root and nodes.smallest[nodes.parents[node]] != nodes.smallest[node]:
         node = nodes.parents[node]
@@ -97,7 +97,7 @@ def _smallest_leaf(nodes):
 
 @bare_inline_kernel
 def _take_out_smallest_leaf(nodes):
-    """The first half of Swap: the smallest leaf and its parent leave the tree, its sibling takes the parent's place."""
+    """First half of Swap: remove the smallest leaf and its parent, which is replaced by the leaf's sibling."""
     leaf = _smallest_leaf(nodes)
     parent = nodes.parents[leaf]
     above = nodes.parents[parent]
@@ -114,7 +114,7 @@ def _take_out_smallest_leaf(nodes):
 
 @bare_inline_kernel
 def _wants_to_split(leaf, depth, nodes, way):
-    """Whether labels differ at a leaf, and there is a node for it or enough would be gained by a swap."""
+    """Return whether a leaf has several labels, and there is a free node or the swap criterion holds."""
     if nodes.largest[leaf] == nodes.totals[leaf] or depth == DEEPEST:
         return False
     gain = nodes.smallest[leaf] - nodes.largest[leaf]
@@ -126,7 +126,7 @@ def _wants_to_split(leaf, depth, nodes, way):
 
 @bare_inline_kernel
 def _split(leaf, nodes, way):
-    """Two new leaves below a leaf, each with half of its rows as far as sizes are compared."""
+    """Split a leaf into two new ones, each with half of its size."""
     if nodes.used[INNER] >= way.max_nodes:
         _take_out_smallest_leaf(nodes)
     left = nodes.used[NODES]
@@ -145,7 +145,7 @@ def _split(leaf, nodes, way):
 
 @bare_inline_kernel
 def _tally(node, label, nodes, tallies):
-    """The slot of a label at a node, a new one if need be."""
+    """The slot of a label at a node, created if missing."""
     key = pair(node, label)
     at = slot(tallies.keys, key)
     if tallies.keys[at] != key:
@@ -184,7 +184,7 @@ def _child(node, score, nodes):
 
 @bare_inline_kernel
 def _descend(x, node, nodes, regressors, one):
-    """The leaf of a row below a node; its parent where no row has come to that leaf yet."""
+    """The leaf of a row below a node; its parent if the leaf has no rows yet."""
     while nodes.regressors[node]:
         node = _child(node, _score(x, node, nodes, regressors, one), nodes)
     return node if nodes.totals[node] else np.int64(nodes.parents[node])
@@ -192,10 +192,10 @@ def _descend(x, node, nodes, regressors, one):
 
 @bare_inline_kernel
 def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, initial, one):
-    """A step of the regressor towards the side of its label; returns the row's score after it.
+    """Update the regressor towards the side of the label; returns the new score of the row.
 
-    The side is right where the mean score of the label (e) is not below that of all rows (E); the nearer the two
-    are, the less the row weighs. The loss is the hinge: beyond a margin of one there is nothing to learn.
+    The side is right if the mean score of the label (e) is at least that of all rows (E); the row is weighted by
+    their difference. The loss is the hinge loss.
     """
     own = tallies.sums[tally] / tallies.trained[tally] if tallies.trained[tally] else 0.0
     mean = nodes.sums[node] / nodes.trained[node] if nodes.trained[node] else 0.0
@@ -214,10 +214,10 @@ def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, in
 
 @bare_inline_kernel
 def _train(x, label, nodes, tallies, regressors, way, rate, initial, one):
-    """Algorithm 1 for one row; returns the answer before it was learned.
+    """Algorithm 1 for one row; returns the prediction before it was learned.
 
-    The answer is that of the leaf which the row would come to if no regressor changed on its way: the same path,
-    until a step changes the side. `above` is the answer of an empty leaf: its parent's, before the row counts there.
+    The prediction is that of the leaf which the row reaches if no regressor is updated on the way: the same path, until
+    an update changes the side. `above` is the prediction of an empty leaf: its parent's, before the row is counted.
     """
     node, depth = nodes.used[ROOT], 0
     asking, answer, above = True, np.int64(NONE), np.int64(NONE)
@@ -246,7 +246,7 @@ def _train(x, label, nodes, tallies, regressors, way, rate, initial, one):
 
 @bare_inline_kernel
 def _has_room(nodes, tallies, regressors):
-    """Whether nothing can run full with the next row, which splits one leaf at most."""
+    """Return whether nothing can overflow with the next row, which splits at most one leaf."""
     return (
         nodes.totals.size - nodes.used[NODES] >= 2
         and regressors.bias.size > nodes.used[REGRESSORS]
@@ -256,9 +256,9 @@ def _has_room(nodes, tallies, regressors):
 
 @kernel
 def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors, way, found):
-    """Learn the rows order[start:]; returns how many are done, fewer where tables need room first.
+    """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
-    `found` counts the rows whose label was the answer before they were learned.
+    `found` counts the rows whose label was predicted before they were learned.
     """
     one = np.zeros(1, np.float32)
     for i in range(start, order.size):
@@ -273,13 +273,13 @@ def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors,
 
 @kernel
 def room_for(rows, i, regressors):
-    """How many buckets the regressors may need for a row."""
+    """Maximum number of hash buckets that the regressors need for a row."""
     return buckets_needed(regressors, row_of(rows, i), DEEPEST)
 
 
 @kernel
 def predict(rows, n_rows, nodes, tallies, regressors, ids, probabilities):
-    """The most frequent labels of each row's leaf, and their share of it."""
+    """The most frequent labels of each row's leaf, and their relative frequencies."""
     one, k = np.zeros(1, np.float32), ids.shape[1]
     for i in range(n_rows):
         node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
@@ -301,7 +301,7 @@ def predict(rows, n_rows, nodes, tallies, regressors, ids, probabilities):
 
 @kernel
 def probabilities_of_all(rows, n_rows, nodes, tallies, regressors, out):
-    """The share of every label in each row's leaf; `out` is all zero before."""
+    """The relative frequency of every label in each row's leaf; `out` must be zero."""
     one = np.zeros(1, np.float32)
     for i in range(n_rows):
         node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
@@ -317,7 +317,7 @@ def probabilities_of_all(rows, n_rows, nodes, tallies, regressors, out):
 
 @bare_kernel
 def gather(order, first, tallies, starts, labels, counts, trained, sums):
-    """Write out the tallies of nodes in the given order, those of a node in the order of its list."""
+    """Write the tallies of nodes in the given order, those of a node in the order of its list."""
     n = 0
     for i in range(order.size):
         starts[i] = n
@@ -332,7 +332,7 @@ def gather(order, first, tallies, starts, labels, counts, trained, sums):
 
 @bare_kernel
 def scatter(starts, labels, counts, trained, sums, first, tallies):
-    """Put what `gather` wrote out into an empty table; returns whether no label is twice at a node."""
+    """Insert the output of `gather` into an empty table; returns False if a node has a duplicate label."""
     for node in range(starts.size - 1):
         before = np.int64(NONE)
         for n in range(starts[node], starts[node + 1]):

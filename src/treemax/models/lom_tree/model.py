@@ -1,4 +1,4 @@
-"""A LOMTree at rest: nodes, regressors and tallies."""
+"""A trained LOMTree: nodes, regressors and tallies."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
 from treemax.models.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, restored, stored
+from treemax.models.recall_tree.model import (
+    SMALLEST_TABLE,
+    CandidateModel,
+    scorer_arrays,
+    scorers_from_arrays,
+)
 from treemax.models.rows import ROWS_AT_ONCE, blocks
 from treemax.models.scorers import Scorers, prediction_scorers, trainable_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
-# One record a slot, so that a look-up touches one place in memory.
+# One record per slot, so that a lookup touches one cache line.
 _TALLY = np.dtype([("keys", "u8"), ("sums", "f8"), ("counts", "i4"), ("trained", "i4"), ("following", "i8")])
 
 
-class Lists(NamedTuple):
-    """The tallies of all nodes, one node after the other."""
+class TallyLists(NamedTuple):
+    """The tallies of all nodes, concatenated."""
 
     starts: NDArray[np.int64]
     labels: NDArray[np.int32]
@@ -38,7 +43,7 @@ class Lists(NamedTuple):
 
 @dataclass
 class LOMTreeModel(CandidateModel):
-    """A binary tree that grows row by row; `n_labels` labels are known so far."""
+    """A binary tree grown online; `n_labels` labels are known so far."""
 
     n_labels: int
     n_features: int
@@ -48,8 +53,7 @@ class LOMTreeModel(CandidateModel):
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
     knows_squares: bool = True
 
-    def start_afresh(self) -> None:
-        """Make a model that was kept for answering only one that learns; AdaGrad begins anew."""
+    def restart_learning(self) -> None:
         self.regressors, self.knows_squares = trainable_scorers(self.regressors), True
 
     @property
@@ -58,7 +62,7 @@ class LOMTreeModel(CandidateModel):
 
     @property
     def depth(self) -> int:
-        """Of the deepest leaf."""
+        """Depth of the deepest leaf."""
         return len(self.levels()) - 1
 
     @property
@@ -75,7 +79,7 @@ class LOMTreeModel(CandidateModel):
         return levels
 
     def node_labels(self) -> NodeLabels:
-        """The labels that came to every node. Examples count as often as they came."""
+        """The labels at each node. An example counts once for each pass."""
         order = np.concatenate(self.levels())
         place = np.zeros(order.max() + 1, dtype=np.int64)
         place[order] = np.arange(len(order))
@@ -91,7 +95,7 @@ class LOMTreeModel(CandidateModel):
     def top_k(
         self, rows: Rows, k: int, search: None = None, threads: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k most frequent labels of each row's leaf (-1 where there are fewer), with their share of it."""
+        """Ids of the k most frequent labels of each row's leaf (-1 if there are fewer), and their relative frequencies."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         predict: Callable[..., None] = kernels.predict
         regressors = prediction_scorers(self.regressors)
@@ -106,7 +110,7 @@ class LOMTreeModel(CandidateModel):
         return ids, probabilities
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label: zero for those that are not in the row's leaf."""
+        """The probability of every label; zero if it is not in the row's leaf."""
         out, regressors = (
             np.zeros((len(rows), self.n_labels), np.float32),
             prediction_scorers(self.regressors),
@@ -121,7 +125,7 @@ class LOMTreeModel(CandidateModel):
         run_all(blocks(len(rows), self.n_labels), answer, threads)
         return out
 
-    def lists(self, order: NDArray[np.int64]) -> Lists:
+    def lists(self, order: NDArray[np.int64]) -> TallyLists:
         """The tallies of the given nodes."""
         n = int(self.tallies.used[0])
         starts = np.zeros(len(order) + 1, np.int64)
@@ -129,12 +133,12 @@ class LOMTreeModel(CandidateModel):
         sums = np.zeros(n)
         kernels.gather(order, self.nodes.first, self.tallies, starts, labels, counts, trained, sums)
         n = int(starts[-1])
-        return Lists(starts, labels[:n], counts[:n], trained[:n], sums[:n])
+        return TallyLists(starts, labels[:n], counts[:n], trained[:n], sums[:n])
 
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """The model as a JSON-able header and arrays; with `resume` also what AdaGrad needs.
+        """A JSON-serialisable header and arrays; with `resume` including AdaGrad's squares.
 
         Nodes are numbered level by level, so that the children of the q-th inner node are 2q + 1 and 2q + 2.
         """
@@ -149,7 +153,8 @@ class LOMTreeModel(CandidateModel):
         arrays |= {f"tallies/{name}": array for name, array in self.lists(order)._asdict().items()}
         regressors = chosen_scorers(self.regressors, own[own > 0] - 1)
         arrays |= {
-            f"regressors/{key}": array for key, array in stored(regressors, self.n_inner, resume).items()
+            f"regressors/{key}": array
+            for key, array in scorer_arrays(regressors, self.n_inner, resume).items()
         }
         return header, arrays
 
@@ -157,14 +162,14 @@ class LOMTreeModel(CandidateModel):
     def from_parts(
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> LOMTreeModel:
-        """The model back from its parts; what does not fit together is a ValueError."""
+        """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
         n_features = whole_number("n_features", header["n_features"])
         if not sparse:
             check_memory("a block of rows", 4 * ROWS_AT_ONCE * n_features)
         nodes, tallies = _restored_tree(arrays, n_labels)
         n_inner = int(nodes.used[kernels.INNER])
-        regressors = restored(arrays, "regressors", n_inner, 1, n_features, sparse, resume)
+        regressors = scorers_from_arrays(arrays, "regressors", n_inner, 1, n_features, sparse, resume)
         found = whole_numbers("found", header["found"], 2)
         model = cls(n_labels, n_features, regressors, nodes, tallies, found, resume)
         if model.depth > DEEPEST:
@@ -173,7 +178,7 @@ class LOMTreeModel(CandidateModel):
 
 
 def empty_nodes(n: int) -> Nodes:
-    """Room for n nodes; a root that nothing came to."""
+    """A root without rows, and capacity for n nodes."""
     first, best = np.full(n, NONE, np.int64), np.full(n, NONE, np.int32)
     counts = [np.zeros(n, np.int64) for _ in range(4)]
     totals, largest, smallest, trained = counts
@@ -184,7 +189,7 @@ def empty_nodes(n: int) -> Nodes:
 
 
 def empty_tallies(n: int) -> Tallies:
-    """A table with room for n tallies."""
+    """An empty hash table with capacity for n tallies."""
     size = SMALLEST_TABLE
     while size * 3 // 4 < n:
         size *= 2
@@ -193,18 +198,18 @@ def empty_tallies(n: int) -> Tallies:
     return Tallies(np.zeros(1, np.int64), *(table[name] for name in Tallies._fields[1:]))
 
 
-def tallies_from(lists: Lists, nodes: Nodes, n: int) -> Tallies:
-    """The tallies in a table with room for n, and in the lists of the nodes."""
+def tallies_from(lists: TallyLists, nodes: Nodes, n: int) -> Tallies:
+    """The tallies in a hash table with capacity for n, linked into the lists of the nodes."""
     tallies = empty_tallies(n)
     if not kernels.scatter(*lists, nodes.first, tallies):
-        raise ValueError("a label is twice at a node")
+        raise ValueError("a node has a duplicate label")
     return tallies
 
 
 def chosen_scorers(scorers: Scorers, chosen: NDArray[Any]) -> Scorers:
-    """The given scorers only, numbered in that order."""
+    """The chosen scorers, renumbered in that order."""
     n = len(scorers.bias)
-    if not isinstance(scorers, SparseScorers):  # those that only answer have halves, and no weights
+    if not isinstance(scorers, SparseScorers):  # in a model for prediction only, `weights` is empty
         return type(scorers)(*(array[chosen] if len(array) == n else array for array in scorers))
     numbers = np.full(n, NONE, np.int64)
     numbers[chosen] = np.arange(len(chosen))
@@ -218,8 +223,8 @@ def chosen_scorers(scorers: Scorers, chosen: NDArray[Any]) -> Scorers:
     )  # fmt: skip
 
 
-def tree_from(inner: NDArray[np.bool_], lists: Lists) -> tuple[Nodes, Tallies]:
-    """A tree whose nodes are numbered level by level; `smallest`, `best` and `sums` are left to the caller."""
+def tree_from(inner: NDArray[np.bool_], lists: TallyLists) -> tuple[Nodes, Tallies]:
+    """A tree with nodes numbered level by level; the caller sets `smallest`, `best` and `sums`."""
     n, n_inner = len(inner), int(inner.sum())
     nodes, own = empty_nodes(n), np.flatnonzero(inner)
     nodes.used[:] = n, n_inner, 0, n_inner
@@ -238,7 +243,7 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], n_labels: int) -> tuple[Node
     inner = expect(arrays, "nodes/inner", np.bool_, (n,))
     own = np.flatnonzero(inner)
     if n != 2 * len(own) + 1 or (own >= np.arange(1, n, 2)).any():
-        raise ValueError("the nodes are no tree")
+        raise ValueError("the nodes do not form a tree")
     lists = _checked_lists(arrays, n, n_tallies, n_labels)
     nodes, tallies = tree_from(inner, lists)
     nodes.smallest[:] = expect_counts(arrays, "nodes/smallest", np.int64, (n,))
@@ -256,10 +261,10 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], n_labels: int) -> tuple[Node
     return nodes, tallies
 
 
-def _checked_lists(arrays: dict[str, NDArray[Any]], n: int, n_tallies: int, n_labels: int) -> Lists:
+def _checked_lists(arrays: dict[str, NDArray[Any]], n: int, n_tallies: int, n_labels: int) -> TallyLists:
     kinds = {"labels": np.int32, "counts": np.int32, "trained": np.int32, "sums": np.float64}
     starts = expect(arrays, "tallies/starts", np.int64, (n + 1,))
-    lists = Lists(
+    lists = TallyLists(
         starts, *(expect(arrays, f"tallies/{key}", kind, (n_tallies,)) for key, kind in kinds.items())
     )
     if starts[0] != 0 or starts[-1] != n_tallies or not ascends(starts):
@@ -267,5 +272,5 @@ def _checked_lists(arrays: dict[str, NDArray[Any]], n: int, n_tallies: int, n_la
     if (lists.labels < 0).any() or (lists.labels >= n_labels).any():
         raise ValueError("the tallies do not fit the labels")
     if (lists.counts < 1).any() or (lists.trained < 0).any() or not (np.abs(lists.sums) <= LARGEST).all():
-        raise ValueError("the tallies have counts that cannot be")
+        raise ValueError("the tallies have counts that are not possible")
     return lists

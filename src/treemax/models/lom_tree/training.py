@@ -1,4 +1,4 @@
-"""Learning a LOMTree row by row, and making room for what is new."""
+"""Online training of a LOMTree."""
 
 from __future__ import annotations
 
@@ -22,53 +22,55 @@ from treemax.models.lom_tree.model import (
     tallies_from,
     tree_from,
 )
-from treemax.models.recall_tree.training import empty_scorers, longer, more_scorers
+from treemax.models.recall_tree.training import empty_scorers, enlarged_array, enlarged_scorers
 from treemax.models.sparse_scorers import with_buckets, with_features
 
 ROWS_AT_ONCE = 2048
-NODES_A_LABEL = 4  # inner ones; chosen on glyphs1k
-_FEW_NODES = 64
+NODES_PER_LABEL = 4  # inner nodes; chosen on glyphs1k
+INITIAL_CAPACITY = 64
 
 
 @dataclass(frozen=True)
 class LOMTreeSettings:
-    """How to learn: AdaGrad's rate, and what is added to its sums of squared gradients."""
+    """AdaGrad's learning rate, and the initial value of its sums of squared gradients."""
 
     rate: float
     initial: float
 
 
 def nodes_for(n_labels: int) -> int:
-    """How many inner nodes a tree may have: in proportion to the labels."""
-    return NODES_A_LABEL * n_labels
+    """Default maximum number of inner nodes."""
+    return NODES_PER_LABEL * n_labels
 
 
 def empty_model(sparse: bool, n_features: int, n_labels: int) -> LOMTreeModel:
-    """A root that nothing came to."""
-    regressors = empty_scorers(sparse, _FEW_NODES, 1, n_features)
-    return LOMTreeModel(n_labels, n_features, regressors, empty_nodes(2 * _FEW_NODES + 1), empty_tallies(0))
+    """An untrained model: a root without rows."""
+    regressors = empty_scorers(sparse, INITIAL_CAPACITY, 1, n_features)
+    return LOMTreeModel(
+        n_labels, n_features, regressors, empty_nodes(2 * INITIAL_CAPACITY + 1), empty_tallies(0)
+    )
 
 
-# --- room ------------------------------------------------------------------------------------------------
+# --- capacity --------------------------------------------------------------------------------------------
 
 
-def make_room(model: LOMTreeModel, n_labels: int, n_features: int) -> None:
-    """See to it that rows may have labels and features up to these numbers."""
+def ensure_capacity(model: LOMTreeModel, n_labels: int, n_features: int) -> None:
+    """Enlarge the model to `n_labels` labels and `n_features` features."""
     model.n_labels, model.n_features = max(model.n_labels, n_labels), max(model.n_features, n_features)
     if isinstance(model.regressors, SparseScorers):
         model.regressors = with_features(model.regressors, n_features)
 
 
-def _make_row_room(model: LOMTreeModel, form: Any, row: int) -> None:
-    """See to it that a row finds room everywhere: sweep where that gains much, and double what is full."""
+def _ensure_capacity_for_row(model: LOMTreeModel, form: Any, row: int) -> None:
+    """Ensure capacity for a row: compact if that frees much, and double what is full."""
     n_inner, n_regressors = (int(model.nodes.used[i]) for i in (kernels.INNER, kernels.REGRESSORS))
     if n_regressors - n_inner > n_inner // 2:
-        _sweep(model)
+        _compact(model)
     nodes, regressors = model.nodes, model.regressors
     if int(nodes.used[kernels.NODES]) + 2 > len(nodes.totals):
-        model.nodes = Nodes(nodes.used, *(longer(array, 2 * len(array) + 2) for array in nodes[1:]))
+        model.nodes = Nodes(nodes.used, *(enlarged_array(array, 2 * len(array) + 2) for array in nodes[1:]))
     if int(nodes.used[kernels.REGRESSORS]) == len(regressors.bias):
-        regressors = more_scorers(regressors, 2 * len(regressors.bias) + 1)
+        regressors = enlarged_scorers(regressors, 2 * len(regressors.bias) + 1)
     if isinstance(regressors, SparseScorers):
         regressors = with_buckets(regressors, kernels.room_for(form, row, regressors))
     model.regressors = regressors
@@ -78,8 +80,8 @@ def _make_row_room(model: LOMTreeModel, form: Any, row: int) -> None:
         model.tallies = tallies_from(lists, model.nodes, 2 * n_tallies + DEEPEST + 1)
 
 
-def _sweep(model: LOMTreeModel) -> None:
-    """Leave out what swaps have taken out of the tree, and number what is left level by level."""
+def _compact(model: LOMTreeModel) -> None:
+    """Delete the nodes that swaps removed from the tree, and renumber the others level by level."""
     order = np.concatenate(model.levels())
     old, own = model.nodes, model.nodes.regressors[order]
     model.nodes, model.tallies = tree_from(own > 0, model.lists(order))
@@ -99,9 +101,9 @@ def learn(
     settings: LOMTreeSettings,
     way: Way,
 ) -> Iterator[int]:
-    """Learn the rows in the given orders, in place; yields the rows done after each piece.
+    """Learn the rows in the given orders, in place; yields the size of each batch.
 
-    One thread: where a row goes depends on what the row before it changed.
+    Single-threaded: the path of a row depends on the update by the row before it.
     """
     found = np.zeros(1, dtype=np.int64)
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
@@ -115,7 +117,7 @@ def learn(
                 )  # fmt: skip
                 if learned == len(piece):
                     break
-                _make_row_room(model, form, piece[learned])
+                _ensure_capacity_for_row(model, form, piece[learned])
             model.found += [found[0], len(piece)]
             found[:] = 0
             yield len(piece)

@@ -1,4 +1,4 @@
-"""Recall trees: a tree finds candidates in logarithmic time, regressors choose among them."""
+"""RecallTree: a tree selects candidate labels in logarithmic time, and regressors rank them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from treemax.models.recall_tree.training import (
     RecallTreeSettings,
     calibrate,
     candidates_for,
-    deepened,
     depth_for,
     empty_model,
+    ensure_capacity,
     learn,
-    make_room,
+    with_one_more_level,
 )
 from treemax.models.scaling import scaling_of
 from treemax.models.sharing import snapshot_access
@@ -39,92 +39,123 @@ from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.trees import NodeLabels
 
-LEAST_SHARE_OF_BEAM = 0.01  # of a row that a node must get to be opened: below, it only costs time
-STREAM_RATE = 0.75  # of what suits a softmax over all labels, in a stream; chosen on glyphs1k
-DEEPEST = 1000  # levels of a tree: each may take room for nodes beforehand
-ROUTER_RATE = 28.0  # over the length of a row and the root of its features; chosen on glyphs1k
-PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # what is printed falls as rows arrive
+MIN_BEAM_PROBABILITY = 0.01  # nodes with less are not expanded: they change no answer
+STREAM_RATE = 0.75  # times the rate of a softmax over all labels; chosen on glyphs1k
+MAX_DEPTH = 1000  # bounds the memory: each level may preallocate nodes
+ROUTER_RATE = 28.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k
+PAPER_ROUTER_RATES = {
+    "increase": 5.0,
+    "unit": 5.0,
+    "printed": 2000.0,
+}  # "printed" weights shrink as rows arrive
 PASSES = {"dense": 10, "sparse": 5, "paper": 3}
 
 Model = RecallTreeModel | PaperTreeModel
 
 
-@modelfile.saveable
-class RecallTree(WithRate, OnlineLabelClassifier):
-    """A tree finds a few candidates, and linear regressors choose among them; one label a row, online.
+class OnlineTreeClassifier(OnlineLabelClassifier):
+    """Base class of the online trees `RecallTree` and `LOMTree`."""
 
-    Training and prediction take time in the logarithm of the number of labels. Labels and features need no
-    declaration. Made for dense vectors; sparse rows work too. `as_published` gives the algorithm as the paper prints it,
-    except for the sign of a router's label and the counts of the root; the paper does not state passes and rates.
+    model_: Any
+
+    def _restart_if_frozen(self, model: Any) -> None:
+        """Make a model that was saved without its learning state trainable again, with a warning."""
+        if not model.knows_squares:
+            warnings.warn(
+                "This model was saved without its learning state, which starts afresh. "
+                "Use save(path, resume=True) to continue as if learning had never stopped.",
+                stacklevel=9,
+            )
+            model.restart_learning()
+
+    @property
+    def progressive_loss_(self) -> float:
+        """Progressive validation error: share of rows predicted wrongly just before they were learned."""
+        return float(1.0 - self.model_.found[0] / max(1, self.model_.found[-1]))
+
+    @snapshot_access
+    def node_labels(self) -> NodeLabels:
+        """The labels at each node of the tree; for `show_tree` and `plot_tree`."""
+        return self.model_.node_labels()
+
+
+@modelfile.saveable
+class RecallTree(WithRate, OnlineTreeClassifier):
+    """Online multi-class tree that selects a few candidate labels, ranked by linear regressors.
+
+    Training and prediction are logarithmic in the number of labels. New labels and features may appear at any time.
+    Designed for dense vectors; sparse rows work too. `as_published` gives the algorithm of the paper, except for the
+    sign of a router's label and the counts of the root; the paper does not state passes and rates.
 
     Parameters
     ----------
     algorithm : "beam" or "paper"
-        "paper" is the algorithm of the paper: a binary tree, one path that may end early, and logistic regressors.
-        "beam" is more accurate: wide routers, a beam, and a softmax.
+        "paper" is the algorithm of the paper: a binary tree, a single path that may end early, and logistic regressors.
+        "beam" is more accurate: M-ary routers, beam search, and a softmax over the candidates.
     n_candidates : "auto" or int
-        Labels that are scored; "auto" is ten times the logarithm of the labels seen so far (four times, for the
-        paper's). With no more labels than that, all of them are candidates.
+        Labels scored for each row; "auto" is ten times the logarithm of the labels seen so far (four times for
+        "paper"). With fewer labels, all of them are candidates.
     beam : int
-        Nodes kept at each level of the tree. Of "beam" only, as are `arity`, `prior` and `least_share`.
+        Nodes kept at each level of the tree. Only for "beam", as are `arity`, `prior` and `least_share`.
     arity : int
         Children of a node.
     depth : "auto" or int
-        Levels of routers; "auto" is the logarithm of the labels seen so far, while there are rows enough. The paper's tree has at most so many.
+        Levels of routers, for "paper" at most; "auto" is the logarithm of the labels seen so far, if there are enough
+        rows.
     passes : "auto" or int
-        Passes over the data in `fit`, each in a new random order; "auto" is ten for dense rows, five for sparse ones
-        and three for the paper's. `partial_fit` takes its rows once, in order.
+        Epochs of `fit`, each in a new random order; "auto" is ten for dense rows, five for sparse rows and three for
+        "paper". `partial_fit` makes one pass, in order.
     learning_rate : "auto" or float
-        AdaGrad's rate of the regressors; "auto" computes it from the data, see `settings_`.
+        AdaGrad learning rate of the regressors; "auto" computes it from the data, see `settings_`.
     calibration : float
-        The share of the rows of `fit`, 2,000 at most, that only the last passes learn, and that calibrate the
-        probabilities of "beam" before that. With fewer than five such rows, and in streams, they are not calibrated.
+        Fraction of the rows of `fit`, 2,000 at most, held out until the last passes to calibrate the probabilities of
+        "beam". With fewer than five such rows, and in streams, there is no calibration.
     scale : bool
-        Whether `fit` brings dense features to a common scale: centred, and with standard deviations from a third to
-        one. Sparse rows, streams and the paper's algorithm take rows as they are.
+        Whether `fit` centres dense features and scales their standard deviations to between a third and one. Sparse
+        rows, streams and "paper" are not scaled.
     n_jobs : int or None
-        Threads, -1 for all cores. Several threads learn without locks on the weights: results vary within noise.
+        Threads, -1 for all cores. Several threads update the weights without locks, so results vary slightly.
     random_state : int, RandomState or None
         Seed of the row order. One seed and one thread give the same model, bit for bit.
     verbose : int
         0 for no progress bar.
     max_labels : int or None
-        Labels that a stream may bring; None is any number. See `partial_fit`.
+        Maximum number of labels in a stream; None for no limit. See `partial_fit`.
 
     Other Parameters
     ----------------
     prior : float
-        Weight of the logarithm of what the tree gives to a label in the label's score.
+        Weight of the logarithm of the tree's probability of a label in the label's score.
     router_rate : "auto" or float
-        AdaGrad's rate of the routers; "auto" computes it from the data.
+        AdaGrad learning rate of the routers; "auto" computes it from the data.
     final_rate : float
-        The share of the rates that is left at the end of `fit`; they fall linearly.
+        Learning rates at the end of `fit` as a fraction of the initial ones; the decay is linear.
     least_gradient : "auto" or float
-        Scorers whose gradient is smaller are not updated; "auto" is 0.001, and 0.01 for the paper's.
+        Linear models with a smaller gradient are not updated; "auto" is 0.001, and 0.01 for "paper".
     least_share : float
-        Nodes that get less of a row do not learn from it.
+        Nodes that a row reaches with a smaller probability do not learn from it.
 
     For reproducing the paper
     -------------------------
     bound : float or None
-        Lambda of the bound on a node's recall that ends the descent of the paper's tree early; 0 compares the
-        recall counted so far, None goes down to a leaf. Of "paper" only, as are the next two.
+        Lambda of the recall bound (equation 1) that ends the descent early; 0 uses the empirical recall, None always
+        descends to a leaf. Only for "paper", as are the next two.
     path_features : bool
-        Whether regressors see the nodes that the row came through.
+        Whether the nodes on a row's path are features of the regressors.
     router_weight : "increase", "printed" or "unit"
-        How much a row matters to a router: the difference that the side makes to the entropy times the number of
-        rows, or to the mean entropy as the paper prints it, or always the same.
+        Importance weight of a row for a router: the difference in total entropy between the two sides, the difference
+        in mean entropy as printed in the paper, or one.
 
     Attributes
     ----------
     settings_ : RecallTreeSettings
-        The rates in use, also where they were computed from the data.
+        The learning rates in use, given or computed from the data.
     learning_rate_, passes_ : float, int
-        The rate of the regressors and the number of passes of these settings.
+        Learning rate of the regressors, and number of passes.
     progressive_loss_ : float
-        The share of rows whose label was not the first answer when they came to be learned.
+        Progressive validation error: share of rows predicted wrongly just before they were learned.
     candidate_recall_ : float
-        The share of rows whose label was among the candidates then.
+        Share of rows whose label was among the candidates just before they were learned.
 
     Examples
     --------
@@ -210,7 +241,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
             check_number("bound", self.bound, least=0)
         check_number("arity", self.arity, whole=True, least=2, most=256)
         check_number("beam", self.beam, whole=True, least=1)
-        check_number("depth", self.depth, whole=True, least=1, most=DEEPEST, auto=True)
+        check_number("depth", self.depth, whole=True, least=1, most=MAX_DEPTH, auto=True)
         for name in ("n_candidates", "passes"):
             check_number(name, getattr(self, name), whole=True, least=1, auto=True)
         for name in ("learning_rate", "router_rate"):
@@ -227,15 +258,15 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Model:
         n_labels = len(index)
-        as_printed, passes = self.algorithm == "paper", self._passes(rows)
-        scaling = scaling_of(rows) if self.scale and not as_printed else None
+        is_paper, passes = self.algorithm == "paper", self._passes(rows)
+        scaling = scaling_of(rows) if self.scale and not is_paper else None
         if scaling is not None and not isinstance(rows, SparseRows):
             rows = scaling(rows)
         suggested = suggestion("softmax", rows, targets, n_labels, passes)
-        rate = paper.suggested_rate(rows, targets, n_labels, passes) if as_printed else suggested.rate
+        rate = paper.suggested_rate(rows, targets, n_labels, passes) if is_paper else suggested.rate
         self.settings_ = self._settings(rows, rate, suggested.initial, self.final_rate, passes)
         model, done = self._empty(rows, n_labels), 0
-        held_share = 0.0 if as_printed else self.calibration
+        held_share = 0.0 if is_paper else self.calibration
         schedule = Schedule.of(len(rows), passes, held_share, self.random_state)
         with progress_bar(schedule.planned, "recall-tree", "rows", self.verbose) as bar:
             try:
@@ -275,25 +306,19 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return self._settings(rows, STREAM_RATE * suggested.rate, suggested.initial, 1.0, 1)
 
     def _resized(self, model: Model, n_features: int, n_labels: int) -> Model:
-        if not model.knows_squares:
-            warnings.warn(
-                "This model was saved without its learning state, which starts afresh. "
-                "Use save(path, resume=True) to continue as if learning had never stopped.",
-                stacklevel=8,
-            )
-            model.start_afresh()
+        self._restart_if_frozen(model)
         if n_features > model.n_features and not model.is_sparse:
             raise ValueError(
-                f"X has {n_features} features, but RecallTree began with dense rows of {model.n_features}, and their number "
-                "is fixed; begin with sparse rows where features keep arriving."
+                f"X has {n_features} features, but RecallTree was started with {model.n_features} dense features, and "
+                "their number is fixed. Use sparse rows if new features may appear."
             )
         n_candidates = self._search_of(model, n_labels).n_candidates
         if isinstance(model, PaperTreeModel):
-            paper.make_room(model, n_labels, n_features, n_candidates)
+            paper.ensure_capacity(model, n_labels, n_features, n_candidates)
             return model
-        make_room(model, n_labels, n_features, n_candidates)
+        ensure_capacity(model, n_labels, n_features, n_candidates)
         while is_auto(self.depth) and model.depth < depth_for(n_labels, model.arity, int(model.found[2])):
-            model = deepened(model, n_candidates)
+            model = with_one_more_level(model, n_candidates)
         return model
 
     def _continue(self, model: Model, rows: Rows, targets: Targets) -> Iterator[int]:
@@ -330,7 +355,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return self._descent(n_labels) if isinstance(model, PaperTreeModel) else self._beam(n_labels)
 
     def _beam(self, n_labels: int) -> Beam:
-        return Beam(self.beam, self._n_candidates(n_labels, candidates_for), LEAST_SHARE_OF_BEAM, self.prior)
+        return Beam(self.beam, self._n_candidates(n_labels, candidates_for), MIN_BEAM_PROBABILITY, self.prior)
 
     def _descent(self, n_labels: int) -> Descent:
         n_candidates = self._n_candidates(n_labels, paper.candidates_for)
@@ -338,7 +363,7 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         return Descent(n_candidates, depth, self.bound, self.path_features, self.router_weight)
 
     def _n_candidates(self, n_labels: int, suggested: Callable[[int], int]) -> int:
-        """How many labels are scored; nodes have no room for far more than there are."""
+        """Number of candidates, bounded by the number of labels because nodes preallocate them."""
         if is_auto(self.n_candidates):
             return suggested(n_labels)
         return min(int(self.n_candidates), 1 << max(10, n_labels.bit_length()))
@@ -347,11 +372,11 @@ class RecallTree(WithRate, OnlineLabelClassifier):
         self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int
     ) -> RecallTreeSettings:
         squared_length, width = mean_squared_length(rows)
-        as_printed = self.algorithm == "paper"
-        router_rate = (PAPER_ROUTER_RATES[self.router_weight] if as_printed else ROUTER_RATE) / math.sqrt(
+        is_paper = self.algorithm == "paper"
+        router_rate = (PAPER_ROUTER_RATES[self.router_weight] if is_paper else ROUTER_RATE) / math.sqrt(
             squared_length * width
         )
-        least = 1e-2 if as_printed else 1e-3
+        least = 1e-2 if is_paper else 1e-3
         return RecallTreeSettings(
             rate=rate if is_auto(self.learning_rate) else float(self.learning_rate),
             router_rate=router_rate if is_auto(self.router_rate) else float(self.router_rate),
@@ -364,29 +389,18 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _rows_at_once(self) -> int:  # the paper's: rows that end at the same node share what they read
+    def _rows_at_once(self) -> int:  # "paper": rows that end at the same node share memory reads
         return max(super()._rows_at_once(), ROWS_AT_ONCE if self.algorithm == "paper" else 0)
 
     @property
-    def progressive_loss_(self) -> float:
-        """The share of rows whose label was not the first answer when they came to be learned."""
-        right, _, asked = self.model_.found
-        return float(1.0 - right / max(1, asked))
-
-    @property
     def candidate_recall_(self) -> float:
-        """The share of rows whose label was among the candidates when they came to be learned."""
-        _, among, asked = self.model_.found
-        return float(among / max(1, asked))
-
-    @snapshot_access
-    def node_labels(self) -> NodeLabels:
-        """Which labels stand where in the tree; for `show_tree` and `plot_tree`."""
-        return self.model_.node_labels()
+        """Share of rows whose label was among the candidates just before they were learned."""
+        _, n_recalled, n_rows = self.model_.found
+        return float(n_recalled / max(1, n_rows))
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Summary of the model as a dictionary."""
         return {
             **super().describe(),
             "depth": self.model_.depth,
@@ -402,8 +416,8 @@ class RecallTree(WithRate, OnlineLabelClassifier):
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         header, arrays = self.model_.to_parts(resume)
-        as_printed = isinstance(self.model_, PaperTreeModel)
-        return {**header, "paper": as_printed, "settings": vars(self.settings_)}, arrays
+        is_paper = isinstance(self.model_, PaperTreeModel)
+        return {**header, "paper": is_paper, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> Model:
         self.settings_ = settings_from(RecallTreeSettings, header["settings"])

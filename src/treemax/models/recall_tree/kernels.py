@@ -1,8 +1,8 @@
-"""A tree that finds a few candidates, and regressors that choose among them (Daumé et al., 2017).
+"""Recall tree: a tree selects a few candidates, and regressors rank them (Daumé et al., 2017).
 
 Nodes are numbered so that the children of node n are n * arity + 1 to n * arity + arity. A router is a softmax
-over the children of its node: one scorer for each. A node's histogram says how often a label came to each of
-its children; the last nodes keep the most frequent labels, their candidates.
+over the children of its node, with one scorer per child. A node's histogram counts the labels that reached each
+child; the leaves keep their most frequent labels as candidates.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from treemax.kernels.scorers import (
     width_of,
 )
 
-LEAST_MASS = np.float32(3e-4)  # what the tree gives to a label that it did not think of
-FIRST_COUNT = np.float32(0.1)  # of a label in the child drawn for it, so that siblings begin to differ
-RARE_COUNT, RARE_TOTAL = np.float32(0.01), np.float32(0.5)  # added to counts: no label is impossible anywhere
+LEAST_MASS = np.float32(3e-4)  # the tree's probability of a label that is not a candidate
+FIRST_COUNT = np.float32(0.1)  # initial count of a new label in one random child, to break the symmetry
+RARE_COUNT, RARE_TOTAL = np.float32(0.01), np.float32(0.5)  # additive smoothing of the counts
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 
 
 class Histograms(NamedTuple):
-    """How often labels came to the children of nodes, and the candidates of the last nodes."""
+    """Counts of labels at the children of each node, and the candidates of the leaves."""
 
     keys: np.ndarray  # node in the upper half, label in the lower
     counts: np.ndarray  # slots x arity
-    used: np.ndarray  # slots that are taken; a lock
+    used: np.ndarray  # occupied slots; a lock
     total: np.ndarray  # of each node
     labels: np.ndarray  # nodes x candidates, the most frequent first
     label_counts: np.ndarray
@@ -53,28 +53,26 @@ class Histograms(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the search looks like."""
+    """Shape of the tree and settings of the search."""
 
     arity: int
     depth: int
     beam: int
     n_candidates: int
-    n_labels: int  # where all labels are candidates, else 0
-    least_share: np.float32  # of a row that a node must get for the beam to go on from it
-    prior: np.float32  # weight of what the tree thinks of a label in its score
-    sharpness: (
-        np.float32
-    )  # of answers: the scores of the candidates times this are the logarithms of probabilities
+    n_labels: int  # if all labels are candidates, else 0
+    least_share: np.float32  # nodes with a smaller probability are not expanded
+    prior: np.float32  # weight of the tree's log-probability of a label in its score
+    sharpness: np.float32  # inverse temperature of the softmax over the candidates
 
 
 class Rates(NamedTuple):
-    """How learning goes."""
+    """Learning rates and thresholds."""
 
     regressors: np.float32
     routers: np.float32
     initial: np.float32  # added to AdaGrad's sums
     least_gradient: np.float32
-    least_share: np.float32  # of a row: below it a node does not learn from the row
+    least_share: np.float32  # nodes with a smaller probability do not learn from the row
 
 
 # --- histograms ------------------------------------------------------------------------------------------
@@ -82,7 +80,7 @@ class Rates(NamedTuple):
 
 @bare_kernel
 def _count(node, label, weight, arity, histograms):
-    """A label came to a node, with this weight."""
+    """Count a label at a node, with a weight."""
     parent, child = (node - 1) // arity, (node - 1) % arity
     at = slot_for(histograms.keys, pair(parent, label), histograms.used)
     histograms.counts[at, child] += weight
@@ -92,7 +90,7 @@ def _count(node, label, weight, arity, histograms):
 
 @bare_kernel
 def _enter(node, label, count, histograms):
-    """See to it that the candidates of a node are its most frequent labels."""
+    """Update the candidates of a node, its most frequent labels, with a new count."""
     while not atomic.acquire(histograms.lock, node):
         pass
     labels, counts = histograms.labels[node], histograms.label_counts[node]
@@ -115,7 +113,7 @@ def _enter(node, label, count, histograms):
 
 @bare_kernel
 def divide_counts(leaves, arity, labels, label_counts, n_labels, histograms):
-    """The labels of nodes that were the last are counted for their children, evenly."""
+    """Divide the label counts of former leaves evenly among their children."""
     for leaf in leaves:
         for q in range(n_labels[leaf]):
             at = slot_for(histograms.keys, pair(leaf, labels[leaf, q]), histograms.used)
@@ -127,16 +125,16 @@ def divide_counts(leaves, arity, labels, label_counts, n_labels, histograms):
 
 
 class Workspace(NamedTuple):
-    """What one thread needs for itself."""
+    """Buffers of one thread."""
 
-    nodes: np.ndarray  # opened, in the order in which they were
-    shares: np.ndarray  # how much of the row comes to each of them
-    children: np.ndarray  # how much of that goes to each child
+    nodes: np.ndarray  # expanded nodes, in order
+    shares: np.ndarray  # the probability of each of them
+    children: np.ndarray  # the conditional probability of each child
     beam: np.ndarray
     beam_shares: np.ndarray
     following: np.ndarray
     following_shares: np.ndarray
-    mass: np.ndarray  # what the tree gives to a label; zero between rows
+    mass: np.ndarray  # the tree's probability of each label; zero between rows
     candidates: np.ndarray
     masses: np.ndarray
     scores: np.ndarray
@@ -145,7 +143,7 @@ class Workspace(NamedTuple):
 
 @bare_kernel
 def _descend(x, routers, shape, search):
-    """A beam from the root to the last nodes; returns how many nodes were opened, and the size of the beam."""
+    """Beam search from the root to the leaves; returns the number of expanded nodes and the size of the beam."""
     n_open, size = 0, 1
     search.beam[0], search.beam_shares[0] = 0, _ONE
     beam, shares = search.beam, search.beam_shares
@@ -200,11 +198,11 @@ def _keep_largest(items, values, n, kept):
 
 @bare_kernel
 def _gather(size, shape, histograms, search):
-    """The candidates of all nodes of the beam, those that the tree gives most to; returns how many."""
+    """Collect the most probable candidates of all leaves in the beam; returns their number."""
     n = 0
     mass, found = search.mass, search.candidates
     width, line = np.uint64(histograms.labels.shape[1]), np.uint64(16)
-    for j in range(size):  # the nodes are far apart: ask for all of them before the first is read
+    for j in range(size):  # the nodes are far apart in memory: prefetch all before reading the first
         first = np.uint64(search.beam[j]) * width
         for q in range(np.uint64(0), min(width, np.uint64(48)), line):
             vector.prefetch(histograms.labels, first + q)
@@ -252,7 +250,7 @@ def _sum_of_exponentials(scores, top, sharpness):
 
 @bare_kernel
 def _score(n, x, regressors, shape, search):
-    """The scores of the first n candidates: what their regressors say, and what the tree thinks of them."""
+    """The scores of the first n candidates: regressor plus weighted log-probability of the tree."""
     scores_of(regressors, search.candidates, n, x, search.scores)
     _add_prior(search.scores[:n], search.masses[:n], shape.prior)
 
@@ -262,7 +260,7 @@ def _score(n, x, regressors, shape, search):
 
 @bare_kernel
 def _learn_regressors(n, label, x, regressors, shape, rates, search):
-    """One against some: a softmax over the candidates, and over the true label where the tree missed it."""
+    """Update a softmax over the candidates, and the true label if it is not among them (one-against-some)."""
     place = -1
     for q in range(n):
         if search.candidates[q] == label:
@@ -289,14 +287,13 @@ def _learn_regressors(n, label, x, regressors, shape, rates, search):
 
 @bare_kernel
 def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
-    """Every node that enough of the row came to sends more of it to where its label is frequent.
+    """Update the routers of the expanded nodes towards the children in which the label is frequent.
 
-    The children of a node explain a label as a mixture: child c with the share that the router gives it, and
-    the label with its frequency there. The gradient of the logarithm of that is the difference between the
-    share of c before and after the label is known.
+    The probability of a label at a node is a mixture over the children c: the router's probability of c times the
+    frequency of the label in c. The gradient of its logarithm is the posterior of c given the label minus its prior.
     """
     arity = shape.arity
-    best = 0  # the path of the largest shares always learns
+    best = 0  # the most probable path always learns
     for e in range(n_open):
         node, share, children = search.nodes[e], search.shares[e], search.children[e]
         on_path = node == best
@@ -334,7 +331,7 @@ def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
 
 @bare_kernel
 def _has_room(width, n_threads, routers, histograms, search):
-    """Whether no table can run full with the next row of every thread: a histogram has an entry for a label."""
+    """Return whether no table can overflow with the next row of every thread."""
     n_open = n_threads * search.nodes.size
     return (
         room_left(routers) >= width * n_open and histograms.keys.size * 3 // 4 - histograms.used[0] >= n_open
@@ -345,10 +342,10 @@ def _has_room(width, n_threads, routers, histograms, search):
 def learn(
     rows, labels, order, start, fall, n_threads, routers, regressors, histograms, shape, rates, search, found
 ):
-    """Learn the rows order[start:]; returns how many are done, fewer where tables need room first.
+    """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
-    The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was first (0), and among
-    the candidates (1), before they were learned.
+    The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was predicted (0) and among the
+    candidates (1) before they were learned.
     """
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
@@ -371,13 +368,13 @@ def learn(
 
 @kernel
 def room_for(rows, i, n_threads, regressors, shape):
-    """How many buckets the regressors may need for a row."""
+    """Maximum number of hash buckets that the regressors need for a row."""
     return buckets_needed(regressors, row_of(rows, i), n_threads * (shape.n_candidates + 1))
 
 
 @kernel
 def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, probabilities):
-    """The best candidates of each row, with probabilities among the candidates."""
+    """The best candidates of each row, and their probabilities."""
     k = ids.shape[1]
     for i in range(n_rows):
         x = row_of(rows, i)

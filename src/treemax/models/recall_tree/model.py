@@ -1,4 +1,4 @@
-"""A recall tree: routers that find candidates, and regressors that choose among them."""
+"""A trained recall tree: routers select candidates, and regressors rank them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
 SMALLEST_TABLE = 1024
-SHARPNESS = (math.exp(-2.0), math.exp(2.0))  # from the least to the most
+SHARPNESS = (math.exp(-2.0), math.exp(2.0))  # range of the inverse temperature
 
 
 class Beam(NamedTuple):
-    """How candidates are looked for."""
+    """Settings of the beam search for candidates."""
 
     width: int
     n_candidates: int
@@ -53,7 +53,7 @@ class Beam(NamedTuple):
 
 
 class CandidateModel(FromAllProbabilities):
-    """What models that score a few candidates have in common."""
+    """Base class of models that score a few candidates."""
 
     n_labels: int
     n_features: int
@@ -62,8 +62,8 @@ class CandidateModel(FromAllProbabilities):
     knows_squares: bool
     scaling: Scaling | None = None
 
-    def start_afresh(self) -> None:
-        """Make a model that was kept for answering only one that learns; AdaGrad begins anew."""
+    def restart_learning(self) -> None:
+        """Make a model that was saved for prediction trainable again; AdaGrad starts anew."""
         self.routers, self.regressors = trainable_scorers(self.routers), trainable_scorers(self.regressors)
         self.knows_squares = True
 
@@ -72,7 +72,7 @@ class CandidateModel(FromAllProbabilities):
         return isinstance(self.regressors, SparseScorers)
 
     def rows(self, rows: Rows) -> Any:
-        """The rows as kernels take them, in the form and on the scale in which the model learned."""
+        """Convert rows to the format and scale of the training rows."""
         if not self.is_sparse:
             dense = densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
             return dense if self.scaling is None else self.scaling(dense)
@@ -80,11 +80,11 @@ class CandidateModel(FromAllProbabilities):
         return sparse.indptr, sparse.indices, sparse.values
 
     def top_k(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
+        """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         raise NotImplementedError
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label: zero for those that are no candidates."""
+        """The probability of every label; zero if it is not a candidate."""
         ids, scores = self.top_k(rows, min(self.n_labels, search.n_candidates), search, threads)
         out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
         row, place = np.nonzero(ids >= 0)
@@ -105,8 +105,8 @@ class RecallTreeModel(CandidateModel):
     histograms: Histograms
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
-    sharpness: float = 1.0  # of probabilities, found on rows that were not learned yet
-    calibration: Calibration | None = None  # found likewise
+    sharpness: float = 1.0  # inverse temperature of the softmax, from the held-out rows
+    calibration: Calibration | None = None  # from the held-out rows
     scaling: Scaling | None = None  # of dense rows
 
     @property
@@ -115,12 +115,12 @@ class RecallTreeModel(CandidateModel):
             array.nbytes for part in (self.routers, self.regressors, self.histograms) for array in part
         )
 
-    def fitting(self, beam: Beam) -> Beam:
-        """The same search, with a beam no wider than the tree."""
+    def clipped_beam(self, beam: Beam) -> Beam:
+        """The beam, at most as wide as the tree."""
         return beam._replace(width=min(beam.width, self.arity**self.depth))
 
-    def most_open(self, beam: Beam) -> int:
-        """How many nodes the search opens for a row, at most."""
+    def max_opened_nodes(self, beam: Beam) -> int:
+        """Maximum number of nodes that the search expands for a row."""
         return sum(min(beam.width, self.arity**level) for level in range(self.depth))
 
     def shape(self, beam: Beam) -> Shape:
@@ -132,8 +132,8 @@ class RecallTreeModel(CandidateModel):
         )  # fmt: skip
 
     def workspace(self, beam: Beam) -> Workspace:
-        """Room for one thread."""
-        n_open = self.most_open(beam)
+        """Buffers of one thread."""
+        n_open = self.max_opened_nodes(beam)
         most = beam.width * self.histograms.labels.shape[1] + min(beam.n_candidates, self.n_labels) + 1
         real, whole = np.float32, np.int64
         return Workspace(
@@ -144,9 +144,9 @@ class RecallTreeModel(CandidateModel):
         )  # fmt: skip
 
     def top_k(self, rows: Rows, k: int, search: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
+        """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-        beam = self.fitting(search)
+        beam = self.clipped_beam(search)
         shape, routers, regressors = (
             self.shape(beam),
             prediction_scorers(self.routers),
@@ -165,7 +165,7 @@ class RecallTreeModel(CandidateModel):
         return ids, probabilities
 
     def node_labels(self) -> NodeLabels:
-        """The candidates of the last nodes, summed up from there. Examples count as often as they came."""
+        """The candidates at each node, summed from the leaves. An example counts once for each pass."""
         own, n_inner = self.histograms, len(self.histograms.total) // self.arity
         children: list[list[int]] = [
             [child for child in range(node * self.arity + 1, (node + 1) * self.arity + 1) if own.total[child] > 0]
@@ -179,7 +179,7 @@ class RecallTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """The model as a JSON-able header and arrays; with `resume` also what learning needs."""
+        """A JSON-serialisable header and arrays; with `resume` including the learning state."""
         header = {
             "arity": self.arity, "depth": self.depth, "n_features": self.n_features, "sparse": self.is_sparse,
             "found": self.found.tolist(), "resume": resume, "sharpness": self.sharpness,
@@ -187,7 +187,7 @@ class RecallTreeModel(CandidateModel):
         arrays: dict[str, NDArray[Any]] = {}
         for name, n in (("routers", len(self.routers.bias)), ("regressors", self.n_labels)):
             scorers = getattr(self, name)
-            arrays |= {f"{name}/{key}": array for key, array in stored(scorers, n, resume).items()}
+            arrays |= {f"{name}/{key}": array for key, array in scorer_arrays(scorers, n, resume).items()}
         own = self.histograms
         taken = own.keys != EMPTY
         filled = np.arange(own.labels.shape[1]) < own.n_labels[:, None]
@@ -205,7 +205,7 @@ class RecallTreeModel(CandidateModel):
     def from_parts(
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> RecallTreeModel:
-        """The model back from its parts; what does not fit together is a ValueError."""
+        """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         arity, depth, n_features = (
             whole_number(name, header[name]) for name in ("arity", "depth", "n_features")
         )
@@ -219,22 +219,21 @@ class RecallTreeModel(CandidateModel):
             keys, counts, np.array([(keys != EMPTY).sum(), 0]), np.array(arrays["total"]), labels, label_counts, n_own,
             np.zeros(n_nodes, np.int64),
         )  # fmt: skip
-        routers = restored(arrays, "routers", n_inner, arity, n_features, sparse, resume)
-        regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
+        routers = scorers_from_arrays(arrays, "routers", n_inner, arity, n_features, sparse, resume)
+        regressors = scorers_from_arrays(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = whole_numbers("found", header["found"], 3)
         return cls(
-            arity,
-            depth,
-            n_labels,
-            n_features,
-            routers,
-            regressors,
-            histograms,
-            found,
-            resume,
-            real_number("sharpness", header["sharpness"], *SHARPNESS),
-            None,
-            _restored_scaling(arrays, n_features),
+            arity=arity,
+            depth=depth,
+            n_labels=n_labels,
+            n_features=n_features,
+            routers=routers,
+            regressors=regressors,
+            histograms=histograms,
+            found=found,
+            knows_squares=resume,
+            sharpness=real_number("sharpness", header["sharpness"], *SHARPNESS),
+            scaling=_restored_scaling(arrays, n_features),
         )
 
 
@@ -248,14 +247,14 @@ def _restored_scaling(arrays: dict[str, NDArray[Any]], n_features: int) -> Scali
 
 def _checked_size(arity: int, depth: int) -> int:
     if not (2 <= arity <= 256 and 1 <= depth <= 64 and arity**depth < 2**31):
-        raise ValueError(f"a tree of arity {arity} and depth {depth} cannot be")
+        raise ValueError(f"a tree of arity {arity} and depth {depth} is not possible")
     return (arity**depth - 1) // (arity - 1)
 
 
 def _restored_candidates(
     arrays: dict[str, NDArray[Any]], n_nodes: int, n_labels: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    """The candidates of the nodes: a row for each again, as wide as the longest."""
+    """The candidates of the nodes as a padded matrix."""
     n_own = expect_counts(arrays, "n_labels", np.int32, (n_nodes,), most=n_labels).astype(np.int64)
     check_memory("the table of candidates", 9 * n_nodes * int(n_own.max()))
     filled = np.arange(n_own.max()) < n_own[:, None]
@@ -268,7 +267,8 @@ def _restored_candidates(
     return labels, counts, n_own
 
 
-def stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
+def scorer_arrays(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
+    """The first n scorers as arrays to save; with `resume` including AdaGrad's squares."""
     out = {"bias": scorers.bias[:n]}
     if isinstance(scorers, DenseScorers):
         prediction_scorers(scorers)
@@ -286,9 +286,10 @@ def stored(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
     return {**out, "keys": scorers.keys[taken], "cells": cells if resume else cells[:, : cells.shape[1] // 2]}
 
 
-def restored(
+def scorers_from_arrays(
     arrays: dict[str, NDArray[Any]], name: str, n_groups: int, width: int, n_features: int, sparse: bool, resume: bool
 ) -> Scorers:  # fmt: skip
+    """Restore the scorers saved by `scorer_arrays`."""
     n = n_groups * width
     bias = np.array(expect(arrays, f"{name}/bias", np.float32, (n,)))
     squares = np.zeros(n, np.float32)
@@ -318,7 +319,7 @@ def restored(
 def _table(
     arrays: dict[str, NDArray[Any]], prefix: str, width: int, present: bool, stored: int | None = None
 ) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-    """A hash table from the entries that it had."""
+    """Restore a hash table from its entries."""
     name = f"{prefix}cells" if prefix else "counts"
     if not present:
         return np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, width), np.float32)
@@ -326,14 +327,14 @@ def _table(
     expect(arrays, f"{prefix}keys", np.uint64, (n,))
     cells = expect(arrays, name, np.float32, (n, stored or width))
     if (keys == EMPTY).any() or len(np.unique(keys)) != n:
-        raise ValueError("a table has an entry twice")
+        raise ValueError("a hash table has duplicate entries")
     size = SMALLEST_TABLE
     while size * 3 // 4 < n:
         size *= 2
     new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, width), dtype=np.float32)
     whole = np.zeros((n, width), dtype=np.float32)
     whole[:, : cells.shape[1]] = cells
-    if (whole[:, width // 2 if prefix else 0 :] < 0).any():  # the squares behind the weights, or the counts
-        raise ValueError(f"{name} has numbers below zero")
+    if (whole[:, width // 2 if prefix else 0 :] < 0).any():  # the squares after the weights, or the counts
+        raise ValueError(f"{name} has negative numbers")
     moved(np.array(keys), whole, new_keys, new_cells)
     return new_keys, new_cells

@@ -1,11 +1,11 @@
-"""The recall tree as Daumé et al. (2017) print it: their algorithms 1 to 4, under their names.
+"""Recall tree of Daumé et al. (2017): algorithms 1 to 4, with the names of the paper.
 
-The tree is binary, and a row takes one path. Node 0 is the root; nodes are numbered as they are first needed. A
-*tally* is a label at a node: how often it came there, and the weight of the node as a path feature of the label.
-Tallies know those of the same label one node up and down: counting a row is a walk from the root, and the path
-features of a candidate are a walk to the root.
+The tree is binary, and a row takes one path. Node 0 is the root; nodes are numbered in the order of creation. A
+*tally* is the record of a label at a node: its count, and the weight of the node as a path feature of the label.
+Tallies are linked to those of the same label at the parent and the children: counting a row follows the links from
+the root, and the path features of a candidate are summed on the way to the root.
 
-Several threads may learn at once. What a node counts changes under the node's lock; weights have none.
+Several threads may learn at once. The counts of a node are protected by its lock; weights are not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from treemax.kernels.scorers import (
     update_of,
 )
 
-INCREASE, PRINTED, UNIT = 0, 1, 2  # what a router's importance weight is
+INCREASE, PRINTED, UNIT = 0, 1, 2  # importance weights of the routers
 LEFT, RIGHT = 0, 1
 NONE = -1  # no tally
 TALLY = np.dtype(
@@ -40,7 +40,7 @@ TALLY = np.dtype(
         ("weight", np.float32), ("square", np.float32),  # of the path feature
     ]
 )  # fmt: skip
-FEW = 4096  # rows: up to so many, what one more adds to n log n is looked up
+FEW = 4096  # up to this count, the increment of n log n is tabulated
 _COUNTS = np.arange(1.0, FEW + 1)
 MORE = np.diff(np.concatenate([[0.0], _COUNTS * np.log(_COUNTS)]))  # (n + 1) log(n + 1) - n log n
 _ONE = np.float32(1.0)
@@ -50,10 +50,10 @@ _ZERO = np.float32(0.0)
 class Nodes(NamedTuple):
     """The tree."""
 
-    used: np.ndarray  # how many nodes there are, and how many routers
-    routers: np.ndarray  # the number of the node's router, from 1; 0 at a leaf, which has none
+    used: np.ndarray  # number of nodes, number of routers
+    routers: np.ndarray  # index of the node's router plus 1; 0 at a leaf
     children: np.ndarray  # nodes x (left, right); 0 where there is none yet
-    total: np.ndarray  # rows that came to or through the node
+    total: np.ndarray  # rows that reached the node
     sums: np.ndarray  # of k log k over the counts k of the node's labels
     covered: np.ndarray  # rows whose label is a candidate now
     candidates: np.ndarray  # nodes x F, tallies, the most frequent first
@@ -63,26 +63,26 @@ class Nodes(NamedTuple):
 
 
 class Tallies(NamedTuple):
-    """The labels that came to nodes."""
+    """The labels that reached each node."""
 
-    used: np.ndarray  # how many tallies there are
-    first: np.ndarray  # of each label: its tally at the root, plus 1
+    used: np.ndarray  # number of tallies
+    first: np.ndarray  # of each label: index of its tally at the root plus 1
     records: np.ndarray
 
 
 class Way(NamedTuple):
-    """What can be chosen."""
+    """Options of the algorithm."""
 
     depth: int
-    stops: bool  # where the bound on the recall says so
+    stops: bool  # whether the recall bound may end the descent
     bound: float  # lambda of equation 1
     path_features: bool
     router_weight: int
-    alone: bool  # one thread learns: it needs no locks, which wait for all that was written before
+    alone: bool  # a single thread: no locks, whose memory fences are slow
 
 
 class Rates(NamedTuple):
-    """How learning goes."""
+    """Learning rates and thresholds."""
 
     regressors: np.float32
     routers: np.float32
@@ -91,11 +91,11 @@ class Rates(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """What one thread needs for itself."""
+    """Buffers of one thread."""
 
-    path: np.ndarray  # the nodes that a question came through
-    sides: np.ndarray  # what their routers said
-    labels: np.ndarray  # the candidates at its end
+    path: np.ndarray  # the nodes on the path of a prediction
+    sides: np.ndarray  # the scores of their routers
+    labels: np.ndarray  # the candidates at the end of the path
     scores: np.ndarray
     gradients: np.ndarray
     one: np.ndarray
@@ -114,7 +114,7 @@ def _new_tally(node, label, above, tallies):
 
 @bare_inline_kernel
 def _root_tally(label, tallies):
-    """The tally of a label at the root, a new one if need be. The root's lock is held."""
+    """The tally of a label at the root, created if missing. The caller holds the root's lock."""
     if tallies.first[label] == 0:
         tallies.first[label] = _new_tally(0, label, NONE, tallies) + 1
     return np.int64(tallies.first[label]) - 1
@@ -122,7 +122,7 @@ def _root_tally(label, tallies):
 
 @bare_inline_kernel
 def _child_tally(tally, side, child, tallies):
-    """The tally of the same label at a child, a new one if need be. The child's lock is held."""
+    """The tally of the same label at a child, created if missing. The caller holds the child's lock."""
     record = tallies.records[tally]
     if (record.left if side == LEFT else record.right) == 0:
         new = _new_tally(child, record.label, tally, tallies)
@@ -135,13 +135,13 @@ def _child_tally(tally, side, child, tallies):
 
 @bare_inline_kernel
 def _count(tally, tallies):
-    """How often a label came to a node; tally 0, the first of all, is at no child."""
+    """The count of a tally. Tally 0 is at the root, so as a link to a child 0 means none."""
     return np.int64(tallies.records[tally].count) if tally else np.int64(0)
 
 
 @bare_inline_kernel
 def one_more(n):
-    """What one more row adds to n log n."""
+    """(n + 1) log(n + 1) - n log n."""
     if n < FEW:
         return MORE[n]
     part = 1.0 / n
@@ -150,7 +150,7 @@ def one_more(n):
 
 @bare_inline_kernel
 def recall(node, way, nodes):
-    """The lower bound of equation 1 on the recall of a node's candidates; always 0 where it is not to stop a row."""
+    """The lower bound of equation 1 on the recall of a node's candidates; 0 if the bound is not used."""
     if not way.stops:
         return 0.0
     m = np.float64(nodes.total[node])
@@ -160,7 +160,7 @@ def recall(node, way, nodes):
 
 @bare_inline_kernel
 def update_candidates(node, tally, nodes, tallies):
-    """Count the label, and see to it that the candidates are the most frequent labels. The node's lock is held."""
+    """Count a label and update the candidates, the most frequent labels. The caller holds the node's lock."""
     records = tallies.records
     count = min(np.int64(records[tally].count) + np.int64(1), np.int64(MOST_COUNT))
     records[tally].count = count
@@ -221,13 +221,13 @@ def _sigmoid(score):
 
 @bare_inline_kernel
 def _increase(n, k):
-    """By how much the total times the entropy of a child with n rows grows with a label that it has k of."""
+    """Increase of rows times entropy of a child with n rows by one more of a label with count k."""
     return one_more(n) - one_more(k)
 
 
 @bare_inline_kernel
 def _entropies(n, total, k):
-    """The entropy of the labels at a child with n rows, without and with one more of a label that it has k of."""
+    """The entropy of the labels at a child with n rows, before and after one more of a label with count k."""
     if not n:
         return 0.0, 0.0
     return np.log(n) - total / n, np.log(n + 1) - (total + one_more(k)) / (n + 1)
@@ -235,7 +235,7 @@ def _entropies(n, total, k):
 
 @bare_inline_kernel
 def _entropy_difference(node, in_left, in_right, nodes):
-    """Algorithm 3: the entropy that is expected if the row goes right, less that if it goes left."""
+    """Algorithm 3: expected entropy if the row goes right, minus that if it goes left."""
     left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
     left_total, right_total = nodes.total[left] if left else 0, nodes.total[right] if right else 0
     left_now, left_then = _entropies(left_total, nodes.sums[left], in_left)
@@ -248,7 +248,7 @@ def _entropy_difference(node, in_left, in_right, nodes):
 
 @bare_inline_kernel
 def _advantage(node, tally, nodes, tallies, way):
-    """How much better left is than right for the entropy."""
+    """Importance weight of a row, positive if the left side has the lower entropy."""
     in_left = _count(tallies.records[tally].left, tallies)
     in_right = _count(tallies.records[tally].right, tallies)
     if way.router_weight == PRINTED:
@@ -260,9 +260,9 @@ def _advantage(node, tally, nodes, tallies, way):
 
 @bare_inline_kernel
 def update_router(x, router, score, advantage, routers, way, rates, one):
-    """Algorithm 3: the router learns the side that keeps the entropy lower, by how much it does.
+    """Algorithm 3: train the router towards the side with the lower entropy, weighted by the difference.
 
-    Returns its new score of the row.
+    Returns the router's new score of the row.
     """
     if advantage == 0.0:
         return score
@@ -286,7 +286,7 @@ def _router_score(x, router, routers, one):
 
 @bare_inline_kernel
 def _path_score(tally, tallies):
-    """The sum of the path features of a candidate: its nodes but the root."""
+    """The sum of the path features of a candidate, over its nodes except the root."""
     total, at = _ZERO, np.uint64(tally)
     while tallies.records[at].above != NONE:
         total += tallies.records[at].weight
@@ -300,16 +300,16 @@ def _score(x, node, nodes, tallies, regressors, way, out):
     n = nodes.n_candidates[node]
     scores_of(regressors, nodes.labels[node], n, x, out)
     if way.path_features:
-        for q in range(n):  # a loop of their own, so that the walks overlap: what they read is far apart
+        for q in range(n):  # a separate loop lets the memory reads of the walks overlap
             out[q] += _path_score(nodes.candidates[node, q], tallies)
     return n
 
 
 @bare_inline_kernel
 def _score_again(x, node, nodes, tallies, regressors, way, own):
-    """The scores of the candidates, where the question came to the same node: only of those that moved.
+    """The scores of the candidates if the prediction ended at the same node: recomputed only for those that moved.
 
-    A label that became one since cannot have taken a place: the question is scored for one that is there already.
+    No label can have become a candidate since: the prediction is scored only if the label already is one.
     """
     n, labels = nodes.n_candidates[node], nodes.labels[node]
     for q in range(n):
@@ -331,9 +331,9 @@ def _is_candidate(label, node, nodes):
 
 @bare_inline_kernel
 def update_regressors(x, label, node, asked, nodes, tallies, regressors, way, rates, own):
-    """Algorithm 4: one against some, if the label is among the candidates at all.
+    """Algorithm 4: one-against-some update, if the label is among the candidates.
 
-    `asked` is the node where the question ended if its candidates have their scores already, else NONE.
+    `asked` is the node where the prediction ended if the scores of its candidates are computed, else NONE.
     """
     if not _is_candidate(label, node, nodes):
         return
@@ -360,7 +360,7 @@ def _find_gradients(scores, labels, label, least, out):
 
 @bare_fast_kernel
 def _add_and_total(scores, of_path):
-    """Add what the path says to the scores; returns the sum of their logistic functions."""
+    """Add the path scores to the scores; returns the sum of their logistic functions."""
     total = _ZERO
     for q in range(scores.size):
         scores[q] += of_path[q]
@@ -383,11 +383,11 @@ def _update_path(tally, gradient, tallies, rates):
 
 @bare_inline_kernel
 def _descend(x, nodes, routers, way, own):
-    """Algorithm 1: the node whose candidates are to be scored. The path there is kept; returns its length too."""
+    """Algorithm 1: the node whose candidates are scored, and the length of the path, which is stored."""
     node, bound, length = 0, recall(0, way, nodes), 0
     while nodes.routers[node]:
         side = _router_score(x, nodes.routers[node] - 1, routers, own.one)
-        if length < own.path.size:  # a tree may be deeper than what is learned from now on
+        if length < own.path.size:  # a loaded tree may be deeper than the maximum depth of further training
             own.path[length], own.sides[length] = node, side
             length += 1
         child = nodes.children[node, LEFT if side > _ZERO else RIGHT]
@@ -402,7 +402,7 @@ def _descend(x, nodes, routers, way, own):
 
 @bare_inline_kernel
 def _router(node, nodes, way):
-    """The router of a node, a new one if need be."""
+    """The router of a node, created if missing."""
     if nodes.routers[node] == 0:
         _take_lock(node, nodes, way)
         if nodes.routers[node] == 0:
@@ -413,7 +413,7 @@ def _router(node, nodes, way):
 
 @bare_inline_kernel
 def _child(node, side, nodes, way):
-    """A child of a node, a new one if need be."""
+    """A child of a node, created if missing."""
     if nodes.children[node, side] == 0:
         _take_lock(node, nodes, way)
         if nodes.children[node, side] == 0:
@@ -424,9 +424,9 @@ def _child(node, side, nodes, way):
 
 @bare_inline_kernel
 def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, rates, own):
-    """Algorithm 2. The root counts the row too: every row comes to it.
+    """Algorithm 2. Unlike in the paper, the root counts the row too.
 
-    The question before went down `length` routers to the node `asked`: what they said need not be computed again.
+    The prediction before passed `length` routers to the node `asked`; their scores are reused.
     """
     node = 0
     tally = _count_at_root(label, nodes, tallies, way)
@@ -451,9 +451,9 @@ def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, ra
 
 @bare_inline_kernel
 def _ask(x, label, nodes, tallies, routers, regressors, way, own, found):
-    """Count whether the label is the first answer, and whether it is among the candidates, before it is learned.
+    """Predict before learning, and count whether the label is predicted and whether it is among the candidates.
 
-    Where it is not among them nothing need be scored. Returns the node, or NONE then, and the length of the path.
+    Returns the node, NONE if the label is not among its candidates (they are not scored then), and the path length.
     """
     node, length = _descend(x, nodes, routers, way, own)
     if not _is_candidate(label, node, nodes):
@@ -470,7 +470,7 @@ def _ask(x, label, nodes, tallies, routers, regressors, way, own, found):
 
 @bare_inline_kernel
 def _has_room(n_threads, nodes, tallies, routers, way):
-    """Whether no array can run full with the next row of every thread."""
+    """Return whether no array can overflow with the next row of every thread."""
     return (
         nodes.total.size - nodes.used[0] >= n_threads * way.depth
         and routers.bias.size - nodes.used[1] >= n_threads * way.depth
@@ -482,10 +482,10 @@ def _has_room(n_threads, nodes, tallies, routers, way):
 def learn(
     rows, labels, order, start, fall, n_threads, nodes, tallies, routers, regressors, way, rates, own, found
 ):
-    """Learn the rows order[start:]; returns how many are done, fewer where tables need room first.
+    """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
-    The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was first (0), and among
-    the candidates (1), before they were learned.
+    The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was predicted (0) and among the
+    candidates (1) before they were learned.
     """
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
@@ -506,7 +506,7 @@ def learn(
 
 @kernel
 def room_for(rows, i, n_threads, routers, regressors, way, n_candidates):
-    """How many buckets the routers and the regressors may need for a row."""
+    """Maximum number of hash buckets that the routers and the regressors need for a row."""
     x = row_of(rows, i)
     return buckets_needed(routers, x, n_threads * way.depth), buckets_needed(
         regressors, x, n_threads * n_candidates
@@ -515,7 +515,7 @@ def room_for(rows, i, n_threads, routers, regressors, way, n_candidates):
 
 @bare_kernel
 def path_scores(nodes, tallies, out):
-    """What the path adds to the score of each candidate: the same for all rows that end at the node."""
+    """The sum of the path features of each candidate, which is the same for all rows that end at the node."""
     for node in range(nodes.used[0]):
         for q in range(nodes.n_candidates[node]):
             out[node, q] = _path_score(nodes.candidates[node, q], tallies)
@@ -530,9 +530,9 @@ def find_nodes(rows, n_rows, nodes, routers, way, own, ends):
 
 @kernel
 def predict(rows, order, ends, nodes, of_paths, regressors, own, ids, probabilities):
-    """The best candidates of each row; probabilities are the logistic ones, made to sum to one.
+    """The best candidates of each row, and their logistic probabilities normalised to sum to one.
 
-    Rows are taken in an order in which those that end at the same node follow each other: they need the same weights.
+    `order` groups the rows by the node where they end, because they read the same weights.
     """
     k, out = ids.shape[1], own.scores
     for i in order:

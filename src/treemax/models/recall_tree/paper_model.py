@@ -1,4 +1,4 @@
-"""The recall tree as its paper prints it, at rest: nodes, tallies, routers and regressors."""
+"""A trained recall tree of the paper's algorithm: nodes, tallies, routers and regressors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from treemax.models.parts import (
     whole_numbers,
 )
 from treemax.models.recall_tree import paper_kernels as kernels
-from treemax.models.recall_tree.model import CandidateModel, restored, stored
+from treemax.models.recall_tree.model import CandidateModel, scorer_arrays, scorers_from_arrays
 from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Tallies, Way, Workspace
 from treemax.models.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
-ROWS_AT_ONCE = 8192  # of an answer: those that end at the same node share what they read
+ROWS_AT_ONCE = 8192  # in prediction: rows that end at the same node share memory reads
 ROUTER_WEIGHTS = {"increase": kernels.INCREASE, "printed": kernels.PRINTED, "unit": kernels.UNIT}
 
 
 class Descent(NamedTuple):
-    """How candidates are looked for. `bound` is the paper's lambda; with None only a leaf ends the descent."""
+    """Settings of the descent to candidates. `bound` is lambda of equation 1; None always descends to a leaf."""
 
     n_candidates: int
     depth: int
@@ -43,7 +43,7 @@ class Descent(NamedTuple):
 
     @property
     def way(self) -> Way:
-        """The same as kernels take it."""
+        """The settings in the form that the kernels take."""
         stops = self.bound is not None
         weight = ROUTER_WEIGHTS[self.router_weight]
         return Way(self.depth, stops, float(self.bound or 0.0), bool(self.path_features), weight, True)
@@ -51,7 +51,7 @@ class Descent(NamedTuple):
 
 @dataclass
 class PaperTreeModel(CandidateModel):
-    """A binary tree that was grown row by row; `n_labels` labels are known so far."""
+    """A binary tree grown online; `n_labels` labels are known so far."""
 
     n_labels: int
     n_features: int
@@ -61,17 +61,20 @@ class PaperTreeModel(CandidateModel):
     tallies: Tallies
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
-    path_scores: NDArray[np.float32] | None = None  # of candidates, computed when first asked after learning
-    candidate_counts: NDArray[np.int32] | None = (
-        None  # of all nodes; only while a model that was saved without
+    path_scores: NDArray[np.float32] | None = (
+        None  # of candidates; computed at the first prediction after learning
     )
-    # its learning state has no tallies
+    candidate_counts: NDArray[np.int32] | None = (
+        None  # of all nodes; replaces the tallies in a model saved without them
+    )
 
-    def start_afresh(self) -> None:
-        super().start_afresh()
+    def restart_learning(self) -> None:
+        super().restart_learning()
         if self.candidate_counts is not None and self.path_scores is not None:
-            counts = _ragged(self.candidate_counts, self.nodes.n_candidates, self.nodes.labels.shape[1])
-            self.nodes, self.tallies = _learning_again(self.nodes, counts, self.path_scores, self.n_labels)
+            counts = _padded_rows(self.candidate_counts, self.nodes.n_candidates, self.nodes.labels.shape[1])
+            self.nodes, self.tallies = _nodes_and_tallies_from_candidates(
+                self.nodes, counts, self.path_scores, self.n_labels
+            )
             self.candidate_counts = self.path_scores = None
 
     @property
@@ -79,7 +82,7 @@ class PaperTreeModel(CandidateModel):
         return int(self.nodes.used[0])
 
     def node_labels(self) -> NodeLabels:
-        """The candidates of every node."""
+        """The candidates at each node."""
         n, nodes, counts = self.n_nodes, self.nodes, self.candidate_counts
         own = nodes.n_candidates[:n]
         if counts is None:
@@ -91,7 +94,7 @@ class PaperTreeModel(CandidateModel):
 
     @property
     def depth(self) -> int:
-        """Of the deepest node."""
+        """Depth of the deepest node."""
         depths = np.zeros(self.n_nodes, dtype=np.int64)
         for node, children in enumerate(self.nodes.children[: self.n_nodes]):
             depths[children[children > 0]] = depths[node] + 1
@@ -100,11 +103,11 @@ class PaperTreeModel(CandidateModel):
     @property
     def nbytes(self) -> int:
         parts = (self.routers, self.regressors, self.nodes, self.tallies)
-        of_paths = 0 if self.path_scores is None else self.path_scores.nbytes
-        return of_paths + sum(array.nbytes for part in parts for array in part)
+        path_bytes = 0 if self.path_scores is None else self.path_scores.nbytes
+        return path_bytes + sum(array.nbytes for part in parts for array in part)
 
     def workspace(self, search: Descent) -> Workspace:
-        """Room for one thread."""
+        """Buffers of one thread."""
         width, longest = self.nodes.labels.shape[1], min(search.depth, len(self.nodes.total))
         return Workspace(
             np.zeros(longest, np.int64), np.zeros(longest, np.float32), np.zeros(width, np.int32),
@@ -114,12 +117,12 @@ class PaperTreeModel(CandidateModel):
     def top_k(
         self, rows: Rows, k: int, search: Descent, threads: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k best candidates of each row (-1 where there are fewer), with probabilities among the candidates."""
+        """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         routers, regressors = prediction_scorers(self.routers), prediction_scorers(self.regressors)
         find: Callable[..., None] = kernels.find_nodes
         predict: Callable[..., None] = kernels.predict
-        of_paths = self._path_scores(search)
+        path_scores = self._path_scores(search)
 
         def answer(block: slice) -> None:
             part = rows[block]
@@ -127,7 +130,7 @@ class PaperTreeModel(CandidateModel):
             find(form, len(part), self.nodes, routers, search.way, own, ends)
             order = np.argsort(ends, kind="stable")
             predict(
-                form, order, ends, self.nodes, of_paths, regressors, own, ids[block], probabilities[block]
+                form, order, ends, self.nodes, path_scores, regressors, own, ids[block], probabilities[block]
             )
 
         starts = range(0, len(rows), ROWS_AT_ONCE)
@@ -141,17 +144,17 @@ class PaperTreeModel(CandidateModel):
 
     def _all_path_scores(self) -> NDArray[np.float32]:
         if self.path_scores is None:
-            of_paths = np.zeros(self.nodes.labels.shape, np.float32)
-            kernels.path_scores(self.nodes, self.tallies, of_paths)
-            self.path_scores = of_paths
+            path_scores = np.zeros(self.nodes.labels.shape, np.float32)
+            kernels.path_scores(self.nodes, self.tallies, path_scores)
+            self.path_scores = path_scores
         return self.path_scores
 
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """The model as a JSON-able header and arrays; with `resume` also what learning needs.
+        """A JSON-serialisable header and arrays; with `resume` including the learning state.
 
-        Without, of all that was counted only the candidates are kept, and what the path adds to their scores.
+        Without `resume`, the tallies are reduced to the counts and path scores of the candidates.
         """
         resume = resume and self.candidate_counts is None
         header = {
@@ -164,7 +167,7 @@ class PaperTreeModel(CandidateModel):
             ("routers", self.routers, int(self.nodes.used[1])),
             ("regressors", self.regressors, self.n_labels),
         ):
-            arrays |= {f"{name}/{key}": array for key, array in stored(scorers, n_own, resume).items()}
+            arrays |= {f"{name}/{key}": array for key, array in scorer_arrays(scorers, n_own, resume).items()}
         for name in NODE_PARTS:
             arrays[f"nodes/{name}"] = getattr(self.nodes, name)[:n]
         records = self.tallies.records[: self.tallies.used[0]]
@@ -186,19 +189,19 @@ class PaperTreeModel(CandidateModel):
     def from_parts(
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> PaperTreeModel:
-        """The model back from its parts; what does not fit together is a ValueError."""
+        """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
         n_features, width = (whole_number(name, header[name]) for name in ("n_features", "width"))
         own, paths, counts = _restored_tree(arrays, width), None, None
         if resume:
             tallies = _restored_tallies(arrays, n_labels)
-            nodes = _with_tallies(own, arrays, width, tallies)
-            _connect(tallies, nodes)
+            nodes = _nodes_for_learning(own, arrays, width, tallies)
+            _link_tallies(tallies, nodes)
         else:
-            nodes, paths, counts = _only_answering(own, arrays, n_labels)
+            nodes, paths, counts = _nodes_for_prediction(own, arrays, n_labels)
             tallies = Tallies(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, TALLY))
-        routers = restored(arrays, "routers", int(nodes.used[1]), 1, n_features, sparse, resume)
-        regressors = restored(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
+        routers = scorers_from_arrays(arrays, "routers", int(nodes.used[1]), 1, n_features, sparse, resume)
+        regressors = scorers_from_arrays(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = whole_numbers("found", header["found"], 3)
         return cls(
             n_labels, n_features, routers, regressors, nodes, tallies, found, resume, paths, counts
@@ -209,8 +212,8 @@ NODE_PARTS = ("routers", "children", "total", "covered", "n_candidates")
 TALLY_PARTS = ("label", "node", "count", "above", "weight", "square")
 
 
-def _ragged(values: NDArray[Any], lengths: NDArray[np.int64], width: int) -> NDArray[Any]:
-    """Rows of different lengths, one after the other, as a matrix with zeros behind them."""
+def _padded_rows(values: NDArray[Any], lengths: NDArray[np.int64], width: int) -> NDArray[Any]:
+    """Concatenated rows of different lengths as a zero-padded matrix."""
     out = np.zeros((len(lengths), width), values.dtype)
     out[np.arange(width) < lengths[:, None]] = values
     return out
@@ -233,8 +236,8 @@ def _restored_tallies(arrays: dict[str, NDArray[Any]], n_labels: int) -> Tallies
     return Tallies(np.array([n]), first, records)
 
 
-def _connect(tallies: Tallies, nodes: Nodes) -> None:
-    """Tell every tally where its label is at the children of its node."""
+def _link_tallies(tallies: Tallies, nodes: Nodes) -> None:
+    """Set the `left` and `right` links of the tallies."""
     records = tallies.records
     below = np.flatnonzero(records["above"] != NONE)
     parents = records["above"][below]
@@ -260,7 +263,7 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], width: int) -> dict[str, NDA
     children, numbers = own["children"], np.arange(n)[:, None]
     after = (children == 0) | ((children > numbers) & (children < n))
     if n < 1 or not after.all() or len(np.unique(children[children > 0])) != n - 1:
-        raise ValueError("the nodes are no tree")
+        raise ValueError("the nodes do not form a tree")
     routers = np.sort(own["routers"][own["routers"] != 0])
     if (routers != np.arange(1, len(routers) + 1)).any() or children[own["routers"] == 0].any():
         raise ValueError("the routers do not fit the nodes")
@@ -273,10 +276,10 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], width: int) -> dict[str, NDA
     return own
 
 
-def _with_tallies(
+def _nodes_for_learning(
     own: dict[str, NDArray[Any]], arrays: dict[str, NDArray[Any]], width: int, tallies: Tallies
 ) -> Nodes:
-    """The nodes of a model that goes on learning."""
+    """The nodes of a model saved with its learning state."""
     n, n_tallies, n_own = len(own["total"]), int(tallies.used[0]), own["n_candidates"]
     candidates = np.array(expect(arrays, "nodes/candidates", np.int32, (n, width)))
     filled = np.arange(width) < n_own[:, None]
@@ -291,12 +294,12 @@ def _with_tallies(
     return Nodes(**own, sums=sums, candidates=candidates, labels=labels, lock=np.zeros(n, np.int64))
 
 
-def _only_answering(
+def _nodes_for_prediction(
     own: dict[str, NDArray[Any]], arrays: dict[str, NDArray[Any]], n_labels: int
 ) -> tuple[Nodes, NDArray[np.float32], NDArray[np.int32]]:
-    """The nodes of a model that was saved to answer, what the path adds to their candidates, and the counts of these.
+    """Nodes, path scores and candidate counts of a model saved without its learning state.
 
-    They get room for the candidates that they have; learning makes more.
+    The candidate table is as wide as the candidates saved; learning widens it.
     """
     n_own = own["n_candidates"]
     width = int(n_own.max())
@@ -313,15 +316,15 @@ def _only_answering(
         raise ValueError("the candidates do not fit the labels")
     nothing = np.zeros((0, width), np.int32)
     nodes = Nodes(
-        **own, sums=np.zeros(0), candidates=nothing, labels=_ragged(labels, n_own, width), lock=np.zeros(0, np.int64)
+        **own, sums=np.zeros(0), candidates=nothing, labels=_padded_rows(labels, n_own, width), lock=np.zeros(0, np.int64)
     )  # fmt: skip
-    return nodes, _ragged(expect(arrays, "nodes/paths", np.float32, shape), n_own, width), counts
+    return nodes, _padded_rows(expect(arrays, "nodes/paths", np.float32, shape), n_own, width), counts
 
 
-def _learning_again(
+def _nodes_and_tallies_from_candidates(
     nodes: Nodes, counts: NDArray[np.int32], paths: NDArray[np.float32], n_labels: int
 ) -> tuple[Nodes, Tallies]:
-    """Nodes and tallies from candidates alone: what is no candidate anywhere below a node is forgotten there."""
+    """Reconstruct nodes and tallies from the candidates; a label that is no candidate below a node is lost there."""
     n, width = nodes.labels.shape
     known: list[dict[int, int]] = [
         dict(zip(nodes.labels[node, :k].tolist(), counts[node, :k].tolist()))
@@ -338,7 +341,7 @@ def _learning_again(
             known[node][label] = max(count, known[node].get(label, 0))
     places = {(node, label): i for i, (node, label) in enumerate((a, b) for a in range(n) for b in known[a])}
     records = np.zeros(len(places), TALLY)
-    of_paths = np.zeros(len(places))  # down to and with the node
+    path_scores = np.zeros(len(places))  # of the path from the root to the node, inclusive
     candidates, totals, sums = np.zeros((n, width), np.int32), nodes.total.copy(), np.zeros(n)
     covered, labels, n_candidates = (
         np.zeros(n, np.int64),
@@ -351,9 +354,9 @@ def _learning_again(
         for label, count in own.items():
             at = places[node, label]
             above = places[int(parents[node]), label] if node else NONE
-            before = of_paths[above] if node else 0.0
-            of_paths[at] = path.get(label, before) if node else 0.0
-            records[at] = (label, node, min(count, MOST_COUNT), above, 0, 0, of_paths[at] - before, 0.0)
+            before = path_scores[above] if node else 0.0
+            path_scores[at] = path.get(label, before) if node else 0.0
+            records[at] = (label, node, min(count, MOST_COUNT), above, 0, 0, path_scores[at] - before, 0.0)
             if node == 0:
                 first[label] = at + 1
         best = sorted(own, key=lambda label: -own[label])[:width]
@@ -367,5 +370,5 @@ def _learning_again(
         total=totals, sums=sums, covered=covered, candidates=candidates, labels=labels, n_candidates=n_candidates,
         lock=np.zeros(n, np.int64),
     )  # fmt: skip
-    _connect(tallies, again)
+    _link_tallies(tallies, again)
     return again, tallies

@@ -1,4 +1,4 @@
-"""Learning a recall tree as its paper prints it, row by row, and making room for what is new."""
+"""Online training of a recall tree by the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -16,30 +16,35 @@ from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
-from treemax.models.recall_tree.training import RecallTreeSettings, empty_scorers, longer, more_scorers
+from treemax.models.recall_tree.training import (
+    RecallTreeSettings,
+    empty_scorers,
+    enlarged_array,
+    enlarged_scorers,
+)
 from treemax.models.sparse_scorers import with_buckets, with_features
 from treemax.parallel.threads import run_all
 
-ROWS_AT_ONCE = 512  # other threads that ask may have to wait for so many
+ROWS_AT_ONCE = 512  # per kernel call: predictions in other threads wait for it
 
 
 def depth_for(n_labels: int) -> int:
-    """The depth at which a binary tree has a leaf for every label."""
+    """Depth of a binary tree with a leaf for every label."""
     return max(1, math.ceil(math.log2(max(2, n_labels))))
 
 
 def candidates_for(n_labels: int) -> int:
-    """How many labels are scored: in proportion to the logarithm of their number."""
+    """Default number of candidates, proportional to the logarithm of the number of labels."""
     return 4 * depth_for(n_labels)
 
 
-def first_bias(n_candidates: int) -> float:
-    """Where the score of a label begins: one candidate is right, the others are not."""
+def initial_bias(n_candidates: int) -> float:
+    """Initial score of a label, for one correct label among the candidates."""
     return -math.log(n_candidates)
 
 
 def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int) -> PaperTreeModel:
-    """A root that nothing came to."""
+    """An untrained model: a root without rows."""
     width = min(n_candidates, n_labels)
     nodes = Nodes(
         np.array([1, 0], np.int64), np.zeros(1, np.int32), np.zeros((1, 2), np.int32), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64),
@@ -47,15 +52,15 @@ def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int)
     )  # fmt: skip
     tallies = Tallies(np.zeros(1, np.int64), np.zeros(n_labels, np.int32), np.zeros(0, TALLY))
     routers, regressors = (empty_scorers(sparse, n, 1, n_features) for n in (1, n_labels))
-    regressors.bias[:] = first_bias(n_candidates)
+    regressors.bias[:] = initial_bias(n_candidates)
     return PaperTreeModel(n_labels, n_features, routers, regressors, nodes, tallies)
 
 
-# --- room ------------------------------------------------------------------------------------------------
+# --- capacity --------------------------------------------------------------------------------------------
 
 
-def make_room(model: PaperTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
-    """See to it that labels up to this number have a regressor, and nodes room for so many candidates."""
+def ensure_capacity(model: PaperTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
+    """Enlarge the model to `n_labels` regressors, `n_features` features and `n_candidates` per node."""
     missing = min(n_candidates, n_labels) - model.nodes.candidates.shape[1]
     if missing > 0:
         own, wider = model.nodes, ((0, 0), (0, missing))
@@ -67,25 +72,27 @@ def make_room(model: PaperTreeModel, n_labels: int, n_features: int, n_candidate
             setattr(model, name, with_features(scorers, n_features))
     if n_labels > len(model.regressors.bias):
         room = max(n_labels, 2 * len(model.regressors.bias))
-        model.regressors = more_scorers(model.regressors, room)
-        model.tallies = model.tallies._replace(first=longer(model.tallies.first, room))
-    if n_labels > model.n_labels:  # not in all of the room, of which a model that was loaded has less
-        model.regressors.bias[model.n_labels : n_labels] = first_bias(n_candidates)
+        model.regressors = enlarged_scorers(model.regressors, room)
+        model.tallies = model.tallies._replace(first=enlarged_array(model.tallies.first, room))
+    if n_labels > model.n_labels:  # not all of the capacity, which differs in a loaded model
+        model.regressors.bias[model.n_labels : n_labels] = initial_bias(n_candidates)
         model.n_labels = n_labels
 
 
-def _make_row_room(model: PaperTreeModel, form: Any, row: int, search: Descent, threads: int) -> None:
-    """Arrays and tables that could run full while every thread learns a row like this one are doubled."""
+def _ensure_capacity_for_row(
+    model: PaperTreeModel, form: Any, row: int, search: Descent, threads: int
+) -> None:
+    """Double the arrays and tables that could overflow while every thread learns a row like this one."""
     nodes, tallies, depth = model.nodes, model.tallies, search.depth * threads
-    n_nodes = _doubled(nodes.total, nodes.used, depth)
+    n_nodes = _new_length(nodes.total, nodes.used, depth)
     if n_nodes > len(nodes.total):
-        model.nodes = Nodes(nodes.used, *(longer(array, n_nodes) for array in nodes[1:]))
-    n_routers = _doubled(model.routers.bias, nodes.used[1:], depth)
+        model.nodes = Nodes(nodes.used, *(enlarged_array(array, n_nodes) for array in nodes[1:]))
+    n_routers = _new_length(model.routers.bias, nodes.used[1:], depth)
     if n_routers > len(model.routers.bias):
-        model.routers = more_scorers(model.routers, n_routers)
-    n_tallies = _doubled(tallies.records, tallies.used, depth + threads + 1)
+        model.routers = enlarged_scorers(model.routers, n_routers)
+    n_tallies = _new_length(tallies.records, tallies.used, depth + threads + 1)
     if n_tallies > len(tallies.records):
-        model.tallies = tallies._replace(records=longer(tallies.records, n_tallies))
+        model.tallies = tallies._replace(records=enlarged_array(tallies.records, n_tallies))
     needed = kernels.room_for(
         form, row, threads, model.routers, model.regressors, search.way, nodes.candidates.shape[1]
     )
@@ -95,8 +102,8 @@ def _make_row_room(model: PaperTreeModel, form: Any, row: int, search: Descent, 
             setattr(model, name, with_buckets(scorers, n_buckets * threads))
 
 
-def _doubled(array: NDArray[Any], used: NDArray[np.int64], needed: int) -> int:
-    """The length of an array that has room for so many more."""
+def _new_length(array: NDArray[Any], used: NDArray[np.int64], needed: int) -> int:
+    """Length of the array after reserving `needed` more entries."""
     n = int(used[0]) + needed
     return len(array) if n <= len(array) else max(n, 2 * len(array))
 
@@ -105,7 +112,7 @@ def _doubled(array: NDArray[Any], used: NDArray[np.int64], needed: int) -> int:
 
 
 def suggested_rate(rows: Rows, targets: Targets, n_labels: int, passes: int) -> float:
-    """A rate for the logistic regressors: they see one row at a time, unscaled, and few others to push against."""
+    """Heuristic learning rate of the logistic regressors, which see unscaled rows one at a time."""
     examples_per_label = max(1.0, len(targets.ids) / n_labels)
     length = math.sqrt(mean_squared_length(rows)[0])
     return 1.5 * (math.log(n_labels) + 3.0) / (length * math.sqrt(examples_per_label) * passes**0.25)
@@ -125,17 +132,17 @@ def learn(
     threads: int = 1,
     done: int = 0,
 ) -> Iterator[int]:
-    """Learn the rows in the given orders, in place, after `done` of the planned rows; yields the rows of each piece.
+    """Learn the rows in the given orders, in place, after `done` of the planned rows; yields the size of each batch.
 
-    With several threads the pieces race for the weights: no locks there, results within noise.
+    Several threads update the weights without locks (Hogwild), so results vary slightly.
     """
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
-            fall = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
+            decay = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
             _learn_piece(
-                model, form, labels, piece, (1.0 - fall).astype(np.float32), settings, search, threads
+                model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, search, threads
             )
             done += len(piece)
             yield len(piece)
@@ -146,13 +153,13 @@ def _learn_piece(
     form: Any,
     labels: NDArray[np.int64],
     order: NDArray[np.uint32],
-    fall: NDArray[np.float32],
+    decay: NDArray[np.float32],
     settings: RecallTreeSettings,
     search: Descent,
     threads: int,
 ) -> None:
     cuts = np.linspace(0, len(order), threads + 1).astype(int)
-    done = cuts[:-1].copy()  # how far each thread has come
+    done = cuts[:-1].copy()  # the next row of each thread
     found = np.zeros((threads, 2), dtype=np.int64)
     rates = Rates(
         *map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient))
@@ -166,13 +173,13 @@ def _learn_piece(
 
     def work(thread: int) -> None:
         done[thread] = kernels.learn(
-            form, labels, order[: cuts[thread + 1]], done[thread], fall, threads, model.nodes, model.tallies,
+            form, labels, order[: cuts[thread + 1]], done[thread], decay, threads, model.nodes, model.tallies,
             model.routers, model.regressors, way, rates, model.workspace(search), found[thread],
         )  # fmt: skip
 
     while waiting := np.flatnonzero(done < cuts[1:]).tolist():
         run_all(waiting, work, threads)
         for thread in np.flatnonzero(done < cuts[1:]):
-            _make_row_room(model, form, order[done[thread]], search, threads)
+            _ensure_capacity_for_row(model, form, order[done[thread]], search, threads)
     model.found[:2] += found.sum(axis=0)
     model.found[2] += len(order)

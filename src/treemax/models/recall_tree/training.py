@@ -1,4 +1,4 @@
-"""Learning a recall tree row by row, and making room for what is new."""
+"""Online training of a recall tree."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from treemax.models.scorers import Scorers, dense_scorers
 from treemax.models.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
 from treemax.parallel.threads import run_all
 
-ROWS_AT_ONCE = 512  # other threads that ask may have to wait for so many
-LEAST_PROBABILITY = 1e-6
-OF_EACH_SCORER = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
-LABELS_A_LEAF = 8  # the tree is deep enough when it has a last node for so many labels
-ROWS_A_LEAF = 16  # and no deeper than that so many rows come to a last node
+ROWS_AT_ONCE = 512  # per kernel call: predictions in other threads wait for it
+MIN_PROBABILITY = 1e-6
+SCORER_ARRAYS = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
+LABELS_PER_LEAF = 8  # a tree with fewer labels per leaf is deep enough
+ROWS_PER_LEAF = 16  # a tree with fewer rows per leaf is too deep
 
 
 @dataclass(frozen=True)
 class RecallTreeSettings:
-    """How to learn; both rates fall linearly to `final_rate` of themselves over the planned rows."""
+    """Training settings; both rates decay linearly to the fraction `final_rate` over the planned rows."""
 
     rate: float
     router_rate: float
@@ -51,21 +51,21 @@ class RecallTreeSettings:
 
 
 def depth_for(n_labels: int, arity: int, n_rows: int) -> int:
-    """The depth of a tree with enough last nodes for so many labels, but no more than rows can teach."""
-    wanted = math.ceil(math.log(max(1.0, n_labels / LABELS_A_LEAF), arity) - 1e-9)
-    possible = math.floor(math.log(max(1.0, n_rows / ROWS_A_LEAF), arity) + 1e-9)
+    """Depth of a tree with enough leaves for the labels, and enough rows for the leaves."""
+    wanted = math.ceil(math.log(max(1.0, n_labels / LABELS_PER_LEAF), arity) - 1e-9)
+    possible = math.floor(math.log(max(1.0, n_rows / ROWS_PER_LEAF), arity) + 1e-9)
     return max(1, min(wanted, possible))
 
 
 def candidates_for(n_labels: int) -> int:
-    """How many labels are scored: in proportion to the logarithm of their number."""
+    """Default number of candidates, proportional to the logarithm of the number of labels."""
     return 10 * max(1, math.ceil(math.log2(max(2, n_labels))))
 
 
 def empty_model(
     sparse: bool, n_features: int, n_labels: int, arity: int, depth: int, n_candidates: int
 ) -> RecallTreeModel:
-    """A model that knows nothing."""
+    """An untrained model."""
     n_inner = (arity**depth - 1) // (arity - 1)
     n_nodes, n_candidates = n_inner * arity + 1, min(n_candidates, n_labels)
     histograms = Histograms(
@@ -91,11 +91,11 @@ def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> S
     return SparseGroups(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
 
 
-# --- room ------------------------------------------------------------------------------------------------
+# --- capacity --------------------------------------------------------------------------------------------
 
 
-def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
-    """See to it that labels up to this number have a regressor, and nodes room for so many candidates."""
+def ensure_capacity(model: RecallTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
+    """Enlarge the model to `n_labels` regressors, `n_features` features and `n_candidates` per node."""
     own, n_candidates = model.histograms, min(n_candidates, n_labels)
     if own.labels.shape[1] < n_candidates:
         wider = ((0, 0), (0, n_candidates - own.labels.shape[1]))
@@ -107,27 +107,29 @@ def make_room(model: RecallTreeModel, n_labels: int, n_features: int, n_candidat
     if isinstance(model.regressors, SparseScorers):
         model.regressors = with_features(model.regressors, n_features)
     if n_labels > len(model.regressors.bias):
-        model.regressors = more_scorers(model.regressors, max(n_labels, 2 * len(model.regressors.bias)))
+        model.regressors = enlarged_scorers(model.regressors, max(n_labels, 2 * len(model.regressors.bias)))
     model.n_labels = max(model.n_labels, n_labels)
 
 
-def more_scorers(scorers: Scorers, n: int) -> Scorers:
-    """The same scorers, with room for n."""
+def enlarged_scorers(scorers: Scorers, n: int) -> Scorers:
+    """The scorers with capacity for n."""
     changed: dict[str, Any] = {
-        name: longer(getattr(scorers, name), n) for name in OF_EACH_SCORER if hasattr(scorers, name)
+        name: enlarged_array(getattr(scorers, name), n) for name in SCORER_ARRAYS if hasattr(scorers, name)
     }
     return scorers._replace(**changed)
 
 
-def longer(array: NDArray[Any], n: int) -> NDArray[Any]:
+def enlarged_array(array: NDArray[Any], n: int) -> NDArray[Any]:
     enlarged = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
     enlarged[: len(array)] = array
     return enlarged
 
 
-def _make_table_room(model: RecallTreeModel, n_buckets: int, beam: Beam, longest: int, threads: int) -> None:
-    """Tables that could run full with the next row of every thread are doubled."""
-    n_open = threads * model.most_open(beam)
+def _ensure_table_capacity(
+    model: RecallTreeModel, n_buckets: int, beam: Beam, longest: int, threads: int
+) -> None:
+    """Double the hash tables that could overflow with the next row of every thread."""
+    n_open = threads * model.max_opened_nodes(beam)
     if isinstance(model.regressors, SparseScorers):
         model.regressors = with_buckets(model.regressors, n_buckets * threads)
     if isinstance(model.routers, SparseGroups):
@@ -153,8 +155,8 @@ def larger_table(
     return new_keys, new_cells
 
 
-def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
-    """The tree with one more level: what came to a last node so far is divided evenly among its children."""
+def with_one_more_level(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
+    """The tree with one more level; the counts of the old leaves are divided evenly among their children."""
     arity, old = model.arity, model.histograms
     deeper = empty_model(
         model.is_sparse, model.n_features, model.n_labels, arity, model.depth + 1, n_candidates
@@ -173,16 +175,16 @@ def deepened(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
     keys, counts = larger_table(old.keys, old.counts, needed)
     deeper.histograms = new._replace(keys=keys.copy(), counts=counts.copy(), used=old.used.copy())
     kernels.divide_counts(leaves, arity, old.labels, old.label_counts, old.n_labels, deeper.histograms)
-    deeper.routers = _with_old(deeper.routers, model.routers)
+    deeper.routers = _with_old_scorers(deeper.routers, model.routers)
     deeper.regressors, deeper.found, deeper.knows_squares = model.regressors, model.found, model.knows_squares
     deeper.sharpness, deeper.calibration, deeper.scaling = model.sharpness, model.calibration, model.scaling
     return deeper
 
 
-def _with_old(new: Scorers, old: Scorers) -> Scorers:
-    """The scorers of a larger tree, with those that it had before."""
+def _with_old_scorers(new: Scorers, old: Scorers) -> Scorers:
+    """The scorers of a larger tree, with the old ones copied into it."""
     n = len(old.bias)
-    for name in OF_EACH_SCORER:
+    for name in SCORER_ARRAYS:
         if hasattr(new, name):
             getattr(new, name)[:n] = getattr(old, name)
     if isinstance(new, SparseGroups) and isinstance(old, SparseGroups):
@@ -190,14 +192,14 @@ def _with_old(new: Scorers, old: Scorers) -> Scorers:
     return new
 
 
-# --- probabilities ---------------------------------------------------------------------------------------
+# --- calibration -----------------------------------------------------------------------------------------
 
 
 def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, threads: int = 1) -> None:
-    """Make first answers as probable as they are right on these rows, which the model must not have learned.
+    """Calibrate the probabilities of the top prediction on held-out rows.
 
-    The sharpness of the softmax over the candidates first; then the map from what it says to probabilities, for a row
-    whose label the tree missed has scores that say nothing of that.
+    First the temperature of the softmax over the candidates; then a map from its output to probabilities, because the
+    scores do not show whether the true label is among the candidates.
     """
     model.sharpness, labels = 1.0, targets.ids[targets.indptr[:-1]]
     ids, probabilities = model.top_k(rows, min(model.n_labels, beam.n_candidates), beam, threads)
@@ -212,19 +214,18 @@ def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, 
 def _sharpness(
     ids: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.uint32]
 ) -> float:
-    """The inverse temperature at which the first of the candidates is right as often as it says."""
+    """The inverse temperature that minimises the log loss of whether the top candidate is correct."""
     logarithms = np.log(np.maximum(probabilities, 1e-30, dtype=np.float64))
     logarithms[ids < 0] = -np.inf
     right = ids[:, 0] == labels
 
-    def surprise(logarithm: float) -> float:
-        """The mean loss of saying how probable the first answer is."""
+    def log_loss(logarithm: float) -> float:
         sharpened = np.exp(math.exp(logarithm) * (logarithms - logarithms[:, :1]))
-        first = np.clip(1.0 / sharpened.sum(axis=1), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY)
+        first = np.clip(1.0 / sharpened.sum(axis=1), MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
         return float(-np.log(np.where(right, first, 1.0 - first)).mean())
 
     bounds = tuple(map(math.log, SHARPNESS))
-    return math.exp(float(minimize_scalar(surprise, bounds=bounds, method="bounded").x))
+    return math.exp(float(minimize_scalar(log_loss, bounds=bounds, method="bounded").x))
 
 
 # --- learning --------------------------------------------------------------------------------------------
@@ -241,19 +242,19 @@ def learn(
     threads: int = 1,
     done: int = 0,
 ) -> Iterator[int]:
-    """Learn the rows in the given orders, in place, after `done` of the planned rows; yields the rows of each piece.
+    """Learn the rows in the given orders, in place, after `done` of the planned rows; yields the size of each batch.
 
-    With several threads the pieces race for the weights: no locks there, results within noise.
+    Several threads update the weights without locks (Hogwild), so results vary slightly.
     """
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
     longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
-    beam = model.fitting(beam)
+    beam = model.clipped_beam(beam)
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
-            fall = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
+            decay = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
             _learn_piece(
-                model, form, labels, piece, (1.0 - fall).astype(np.float32), settings, beam, longest, threads
+                model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, beam, longest, threads
             )
             done += len(piece)
             yield len(piece)
@@ -264,19 +265,19 @@ def _learn_piece(
     form: Any,
     labels: NDArray[np.int64],
     order: NDArray[np.uint32],
-    fall: NDArray[np.float32],
+    decay: NDArray[np.float32],
     settings: RecallTreeSettings,
     beam: Beam,
     longest: int,
     threads: int,
 ) -> None:
     cuts = np.linspace(0, len(order), threads + 1).astype(int)
-    done = cuts[:-1].copy()  # how far each thread has come
+    done = cuts[:-1].copy()  # the next row of each thread
     found = np.zeros((threads, 2), dtype=np.int64)
 
     def work(thread: int) -> None:
         done[thread] = kernels.learn(
-            form, labels, order[: cuts[thread + 1]], done[thread], fall, threads, model.routers, model.regressors,
+            form, labels, order[: cuts[thread + 1]], done[thread], decay, threads, model.routers, model.regressors,
             model.histograms, model.shape(beam), settings.rates, model.workspace(beam), found[thread],
         )  # fmt: skip
 
@@ -286,6 +287,6 @@ def _learn_piece(
             n_buckets = kernels.room_for(
                 form, order[done[thread]], threads, model.regressors, model.shape(beam)
             )
-            _make_table_room(model, n_buckets, beam, longest, threads)
+            _ensure_table_capacity(model, n_buckets, beam, longest, threads)
     model.found[:2] += found.sum(axis=0)
     model.found[2] += len(order)

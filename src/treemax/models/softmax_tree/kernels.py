@@ -1,12 +1,12 @@
-"""Answers of softmax trees for dense rows: one path in each tree, and the softmax of the leaf at its end.
+"""Prediction of softmax trees for dense rows: one path in each tree, and the softmax of its leaf.
 
 Nodes of all trees are numbered together. `children[node]` are the left and the right child of a decision node;
 a number below zero is a leaf, -1 the first. The classes of leaf l are those from starts[l] to starts[l + 1].
 
-Nearly all of the time is that of reading and multiplying the weights of leaves. They lie in panels of sixteen
-classes, so that one vector has the same feature of all of them, and a leaf is read from its beginning to its end.
-Rows that come to the same leaf share what is read, four at a time. A score is added up in the same order
-whether a row comes alone or with others, so that its answer is the same to the bit.
+Nearly all of the time is spent on the weights of leaves. They are stored in panels of sixteen classes, so that one
+vector register has the same feature of all of them, and a leaf is read sequentially. Rows at the same leaf are scored
+four at a time, to share memory reads. A score is summed in the same order whether a row is alone or with others, so
+that predictions are bit-identical.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 
 PANEL = vector.WIDTH  # classes whose weights lie together, feature by feature
 FEW = 8  # classes at the end of a leaf for which a panel would be a waste
-TOGETHER = 8  # rows that go down side by side: their features stay in the first cache
+TOGETHER = 8  # rows that descend together: their features stay in the L1 cache
 _ZERO, _ONE, _LEAST = np.float32(0.0), np.float32(1.0), np.float32(1e-30)
 _LOWEST = np.float32(-3e38)
 _NEXT, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
@@ -44,10 +44,10 @@ class Planes(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """The softmaxes of leaves. Those of leaf l begin at starts[l] times the features: float16 weights, which count
-    as many times as the scale of their class says. A panel has the weights of sixteen classes for a feature, then
-    for the next. What is left of a leaf's classes makes a narrower panel, which is read in whole vectors too and
-    for whose sake all arrays have sixteen to spare at their end; or, where they are few, one class after the other.
+    """The softmaxes of leaves: float16 weights, multiplied by the scale of their class; those of leaf l start at
+    starts[l] times the features. A panel has the weights of sixteen classes for one feature, then for the next. The
+    remaining classes of a leaf are a narrower panel, which is also read in whole vectors, so that all arrays are padded
+    by sixteen; or, if they are few, stored class by class.
     """
 
     halves: np.ndarray
@@ -56,7 +56,7 @@ class Leaves(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What the labels of several trees need to come together."""
+    """Buffers for averaging the labels of several trees."""
 
     mass: np.ndarray  # of every label; zero between rows
     labels: np.ndarray  # of a row in all trees
@@ -85,7 +85,7 @@ def _plane_score(weights, bias, x):
 
 @bare_inline_kernel
 def _descend(rows, first, last, structure, planes, found):
-    """Take rows down all trees, one step at a time each: so their scores need not wait for one another."""
+    """Descend all trees with several rows in lockstep, so that their dot products overlap."""
     n_trees = structure.roots.size
     for visit in range(first * n_trees, last * n_trees):
         found[visit] = structure.roots[visit % n_trees]
@@ -104,7 +104,7 @@ def _descend(rows, first, last, structure, planes, found):
 
 @bare_kernel
 def paths(rows, structure, planes, found):
-    """The leaf that each row comes to in each tree, those of a row one after the other."""
+    """The leaf of each row in each tree, row by row."""
     n_rows = rows.shape[0]
     for first in range(0, n_rows, TOGETHER):
         _descend(rows, first, min(first + TOGETHER, n_rows), structure, planes, found)
@@ -114,7 +114,7 @@ def paths(rows, structure, planes, found):
 
 @bare_kernel
 def _sort_by_leaf(found, counts, order):
-    """Visits by leaf, by counting; `counts` are zeros, one more than leaves."""
+    """Counting sort of visits (pairs of row and tree) by leaf; `counts` are zeros, one more than leaves."""
     for leaf in found:
         counts[leaf + 1] += 1
     for leaf in range(1, counts.size):
@@ -262,7 +262,7 @@ def _lanes(n):
 
 @bare_inline_kernel
 def _softmax(scores, n, mass):
-    """n scores become probabilities that add up to `mass`, in place; zeros fill the last panel.
+    """Replace n scores by probabilities that sum to `mass`; the last panel is padded with zeros.
 
     Scores of huge features may be infinite or NaN: then probabilities mean little, but they are finite.
     """
@@ -295,7 +295,7 @@ def _insert(label, value, best, own):
 
 @bare_inline_kernel
 def _floor(values, n, k):
-    """A value that k of n values reach, where there are as many: the k-th largest of the largest in each lane."""
+    """A lower bound of the k-th largest of n values: the k-th largest of the maxima of the lanes."""
     if k > PANEL:
         return -_ONE
     tops = vector.splat(_ZERO)
@@ -339,11 +339,11 @@ def _answer_tree(found, structure, scores, stride, ids, probabilities):
 
 @bare_inline_kernel
 def _add_labels(classes, probabilities, room, n):
-    """Add the labels of a leaf to those of a row, of which there are n; returns how many there are then."""
+    """Add the labels of a leaf to the n labels of a row; returns their new number."""
     for q in range(np.uint64(classes.size)):
         label = np.uint64(classes[q])
         before = room.mass[label]
-        room.labels[n] = label  # where it stays if it is new: a branch could not be foreseen
+        room.labels[n] = label  # overwritten unless the label is new: avoids an unpredictable branch
         n += np.uint64(before == _ZERO)
         room.mass[label] = before + max(probabilities[q], _LEAST)
     return n
@@ -361,9 +361,7 @@ def _answer_forest(found, structure, scores, stride, room, ids, probabilities):
             own = scores[visit * stride : (visit + _NEXT) * stride]
             _softmax(own, np.uint64(end - first), share)
             n = _add_labels(structure.classes[first:end], own, room, n)
-        sums = scores[
-            i * n_trees * stride : (i + _NEXT) * n_trees * stride
-        ]  # in place of what they are made of
+        sums = scores[i * n_trees * stride : (i + _NEXT) * n_trees * stride]  # overwrites its own input
         for q in range(n):
             label = np.uint64(room.labels[q])
             sums[q] = room.mass[label]
@@ -379,7 +377,7 @@ def predict(
 ):  # fmt: skip
     """The best classes of each row. `widest` is the number of classes of the leaf that has most.
 
-    It takes the arrays one by one, for tuples of them take as long to hand over as a row to answer.
+    Takes arrays instead of named tuples, because unboxing these takes as long as the prediction of a row.
     """
     structure, planes = Structure(roots, children, starts, classes), Planes(plane_weights, plane_bias)
     n_visits, stride = ids.shape[0] * roots.size, (widest + PANEL - 1) // PANEL * PANEL

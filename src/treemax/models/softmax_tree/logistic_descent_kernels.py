@@ -1,8 +1,7 @@
 """Logistic regression with an L1 and an L2 penalty over sparse rows: coordinate descent.
 
-What `kernels.softmax_descent` does for one output and a reference class, with what a step needs ready in
-each row: the exponential of its score, and the first and second derivative of its loss. A weight at zero that
-stays there costs a look at one number a row.
+The algorithm of `softmax_descent_kernels` for one output and a reference class. Each row caches the exponential of
+its score and the first and second derivative of its loss, so that a weight that stays zero costs one read per row.
 
 Targets are 0 where the sign is 1, and 1 where it is -1. Columns are those of `kernels.columns.local_columns`,
 without the last.
@@ -17,8 +16,8 @@ import numpy as np
 from treemax.kernels.arithmetic import exp32
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
-ENOUGH = 0.05  # of the tolerance: a sweep that takes off less ends the round
-TINY = 0.01  # of the tolerance: what steps that are not worth making may leave, all features together
+ENOUGH = 0.05  # of the tolerance: a sweep with a smaller decrease ends the round
+TINY = 0.01  # of the tolerance: total decrease that skipped steps may forgo, over all features
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LEAST, _MOST = np.float32(1e-30), np.float32(1e30)  # of an exponential
@@ -77,9 +76,9 @@ def _update(
     first, last, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weight, exponentials,
     derivatives,
 ):  # fmt: skip
-    """One step of one weight; returns its new value and about how much the objective falls.
+    """One step of one weight; returns its new value and the approximate decrease of the objective.
 
-    A step that takes off less than `least` is not made, unless it ends at zero.
+    A step with a decrease below `least` is skipped, unless it ends at zero.
     """
     slope, curvature = 0.0, 0.0
     for p in range(first, last):
@@ -106,7 +105,7 @@ def _update(
 
 @fast_kernel
 def _update_bias(targets, costs, alpha, bias, exponentials, derivatives):
-    """One step of the bias; returns about how much the objective fell."""
+    """One step of the bias; returns the approximate decrease of the objective."""
     slope, curvature = 0.0, 0.0
     for i in range(np.uint64(costs.size)):
         slope += derivatives[i, _FIRST]
@@ -129,9 +128,9 @@ def one_round(
     starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, ridge, tolerance,
     sweeps_over_used, weights, used, bias, exponentials, derivatives,
 ):  # fmt: skip
-    """All rows afresh, a sweep over all features, and some over the weights that are not zero.
+    """Recompute the rows, sweep once over all features, and then over the nonzero weights.
 
-    Returns the objective at its start, about how much it took off, and the sweeps made.
+    Returns the objective at the start, its approximate decrease, and the number of sweeps.
     """
     before = _refresh(
         starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives

@@ -2,9 +2,9 @@
 
 Friedman, Hastie and Tibshirani, "Regularization paths for generalized linear models via coordinate descent",
 2010, and Yuan, Ho and Lin, "An improved GLMNET for L1-regularized logistic regression", 2012: the loss
-becomes a quadratic around the point reached, coordinate descent minimises it together with the penalty, and
-a line search makes sure that the objective falls. The Hessian of the weights that are not zero, or want to
-leave it, is one product of matrices; after that a sweep over the weights looks at no row.
+is approximated by a quadratic, coordinate descent minimises it together with the penalty, and a line search ensures
+that the objective decreases. The Hessian of the active weights (nonzero, or with a nonzero subgradient) is one matrix
+product; after that a sweep over the weights reads no rows.
 
 The L2 penalty, half of `ridge` times the squared weights, is a quadratic already: its slopes are part of the
 gradient, and `ridge` is added to the Hessian's diagonal.
@@ -22,7 +22,7 @@ from treemax.kernels.arithmetic import exp32, next_random, stride
 from treemax.kernels.jit import fast_kernel, kernel
 
 SWEEPS = 200  # at most, over the weights of a quadratic
-SETTLED = 0.01  # of what the sweeps took off so far: a sweep that takes off less ends them
+SETTLED = 0.01  # of the decrease by the sweeps so far: a sweep with less ends them
 HALVINGS = 20
 SUFFICIENT = 0.01  # of the decrease that the slope promises, for a step to be taken
 DAMPING = 1e-7  # of the mean of the Hessian's diagonal, added to it: where rows are fewer than features
@@ -170,8 +170,8 @@ def evaluate(X, rows, targets, weights, alpha, bias_alpha, ridge, parameters, gr
 def newton_step(
     X, rows, targets, weights, alpha, bias_alpha, ridge, parameters, gradient, curvatures, objective, iteration,
 ):  # fmt: skip
-    """One iteration; returns the new objective, and the decrease that its slope promised: twice what is left
-    to gain, if the quadratic is true. Where no step decreases the objective, all stays as it was."""
+    """One iteration; returns the new objective, and the decrease predicted by the slope, which is twice the distance
+    to the minimum of the quadratic. Leaves the parameters unchanged if no step decreases the objective."""
     active = _find_active(parameters, gradient, alpha, bias_alpha)
     if active.size == 0:
         return objective, 0.0

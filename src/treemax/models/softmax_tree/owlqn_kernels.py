@@ -6,8 +6,8 @@ scores and gradient, and little else; rows are gathered a block at a time, so th
 cache and the data is not copied. The L2 penalty, half of `ridge` times the squared weights, is smooth: its
 slopes are part of the gradient.
 
-Rows are taken around a centre, their mean: the steps are a fraction of those with features far from zero, and
-where the bias is not penalised it is the same problem, whose biases are `centre` times the weights larger.
+Rows are centred by their mean, which takes a fraction of the iterations if features are far from zero. Without a
+penalty on the bias the problem is equivalent: the biases differ by `centre` times the weights.
 
 Parameters are one vector: weights [features, outputs], then the biases. With `reference` there is one class
 more, number `outputs`, whose score is always zero: one output and a reference is logistic regression.
@@ -23,11 +23,11 @@ from treemax.kernels.arithmetic import exp32
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 MEMORY = 10  # pairs of steps and changes of the gradient that are kept
-WINDOW = 5  # iterations whose progress is judged together
+WINDOW = 5  # iterations of the convergence test
 HALVINGS = 30
-SUFFICIENT = 1e-4  # of the decrease that the slope promises, for a step to be taken
+SUFFICIENT = 1e-4  # of the decrease predicted by the slope, for a step to be accepted
 BLOCK = 512  # rows scored at a time
-LEAST = np.float32(1e-15)  # probabilities below are none: products with denormal numbers are slow
+LEAST = np.float32(1e-15)  # smaller probabilities are set to zero: denormal numbers are slow
 
 RUNNING, CONVERGED = 0, 1
 STORED, NEXT, DONE = 0, 1, 2  # counters: pairs stored, where the next goes, iterations done
@@ -211,8 +211,8 @@ def evaluate(X, rows, centre, targets, weights, reference, alpha, bias_alpha, ri
 
 @fast_kernel
 def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free):
-    """The steepest subgradients of loss plus penalty, and which parameters are not to rest at zero (1, else 0);
-    returns the squared length of the slopes."""
+    """The pseudo-gradient of loss plus penalty, and whether each parameter is free, not held at zero (1, else 0);
+    returns the squared norm of the pseudo-gradient."""
     square = 0.0
     for p in range(parameters.size):
         a = alpha if p < n_weights else bias_alpha
@@ -243,10 +243,9 @@ def _add(target, factor, source, free):
 
 @fast_kernel
 def _direction(slopes, square, steps, changes, counters, free, direction):
-    """Minus the inverse Hessian of L-BFGS times the slopes, where that goes downhill.
+    """The L-BFGS descent direction, minus inverse Hessian times slopes, projected to descent coordinates.
 
-    All products are over the free parameters: what others did says nothing of the way ahead. Pairs that
-    show no curvature there are passed over.
+    All products are over the free parameters only. Pairs without curvature there are skipped.
     """
     stored, last = counters[STORED], counters[NEXT]
     share, product = np.zeros(MEMORY), np.zeros(MEMORY)
@@ -277,7 +276,7 @@ def _direction(slopes, square, steps, changes, counters, free, direction):
 
 @fast_kernel
 def _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial):
-    """Write the point a step away, kept in the orthant; returns the decrease that the slopes promise."""
+    """Write the point after a step, projected to the orthant; returns the decrease predicted by the slopes."""
     t = np.float32(step)
     promised = 0.0
     for p in range(parameters.size):
@@ -309,10 +308,10 @@ def advance(
     X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, tolerance, least, iterations,
     parameters, gradient, steps, changes, counters, past, objective,
 ):  # fmt: skip
-    """Up to `iterations` more; `past` holds the objectives before the last ones. The objective never rises.
+    """Run up to `iterations` iterations; `past` has the objectives of the last WINDOW. The objective never rises.
 
-    Returns the objective and whether the end is reached: the last WINDOW iterations together took off less
-    than half of `tolerance` of it, it is below `least`, or no step decreases it any more.
+    Returns the objective and whether it has converged: the decrease over WINDOW iterations is less than
+    tolerance / 2 times the objective, it is below `least`, or no step decreases it.
     """
     size = parameters.size
     n_weights = size // (X.shape[1] + 1) * X.shape[1]
@@ -339,7 +338,7 @@ def advance(
         if not found:
             if counters[STORED] == 0:
                 return objective, CONVERGED
-            counters[STORED] = 0  # the memory misleads: once more, straight downhill
+            counters[STORED] = 0  # drop the L-BFGS memory and retry with steepest descent
             continue
         _remember(parameters, trial, gradient, trial_gradient, steps, changes, counters)
         parameters[:] = trial

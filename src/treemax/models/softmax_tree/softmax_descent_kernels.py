@@ -3,12 +3,11 @@
 Each row keeps the exponentials of its scores and their sum. A new weight of class c for feature j multiplies
 the exponential of class c in the rows that have j, and touches nothing else; the biases of all classes
 multiply all of them at once. The third derivative along a weight is at most the largest value of its feature
-times the second, so that the step g / (h + largest |g| / 2) cannot pass the minimum: no loss is looked at,
-and none can rise. The L2 penalty, half of `ridge` times the squared weights, adds to g and h, and has no third
-derivative.
+times the second, so that the step g / (h + largest |g| / 2) cannot overshoot the minimum: no line search is needed.
+The L2 penalty, half of `ridge` times the squared weights, adds to g and h, and has no third derivative.
 
-A round: exponentials afresh from the weights, one sweep over all features, which finds the weights that
-want to leave zero, and a few sweeps over the weights that are not zero.
+A round recomputes the exponentials from the weights, sweeps once over all features, which finds the weights that
+leave zero, and then a few times over the nonzero weights.
 
 Columns are those of `kernels.columns.local_columns`, without the last.
 """
@@ -22,9 +21,9 @@ import numpy as np
 from treemax.kernels.arithmetic import exp32
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
-SWEEPS = 10  # at most, over the weights that are not zero, before all features are looked at again
-ENOUGH = 0.05  # of the tolerance: a sweep that takes off less ends the round
-TINY = 0.01  # of the tolerance: what steps that are not worth making may leave, all weights together
+SWEEPS = 10  # at most, over the nonzero weights, before all features are visited again
+ENOUGH = 0.05  # of the tolerance: a sweep with a smaller decrease ends the round
+TINY = 0.01  # of the tolerance: total decrease that skipped steps may forgo, over all weights
 BIAS_HALVINGS = 8
 LARGEST = 1e25  # sums of exponentials beyond this are scaled down
 LEAST = np.float32(1e-30)  # of an exponential: products with denormal numbers are slow
@@ -114,9 +113,9 @@ def _update(
     first, last, c, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weight,
     exponentials, totals, shares,
 ):  # fmt: skip
-    """One step of one weight; returns its new value and about how much the objective falls.
+    """One step of one weight; returns its new value and the approximate decrease of the objective.
 
-    A step that takes off less than `least` is not made, unless it ends at zero.
+    A step with a decrease below `least` is skipped, unless it ends at zero.
     """
     slope, curvature = 0.0, 0.0
     for p in range(first, last):
@@ -166,7 +165,7 @@ def _sweep_all(
     starts, column_rows, column_values, targets, costs, largest, mass, alpha, ridge, least, weights, used, exponentials,
     totals, shares,
 ):  # fmt: skip
-    """A step for every weight that is not zero or wants to leave zero; returns about how much it took off."""
+    """A step for every weight that is or becomes nonzero; returns the approximate decrease of the objective."""
     k = weights.shape[1]
     slopes = np.empty(k, np.float32)
     taken = 0.0
@@ -227,10 +226,10 @@ def _list_used(weights, used):
 
 @fast_kernel
 def _bias_steps(targets, costs, alpha, bias, exponentials, totals, shares, factors):
-    """A step for all biases together; returns how much it took off.
+    """A joint step of all biases; returns the decrease of the objective.
 
-    The Hessian of a softmax is at most twice its diagonal. Whether the objective falls is looked at: that
-    needs the sums of the exponentials only.
+    The Hessian of a softmax is at most twice its diagonal. The objective is checked, which needs only the sums of the
+    exponentials.
     """
     k, n = bias.size, costs.size
     slopes, curvatures, steps = np.zeros(k), np.zeros(k), np.empty(k)
@@ -341,7 +340,7 @@ def one_round(
     starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, ridge, tolerance,
     sweeps_over_used, weights, used, bias, exponentials, totals, shares,
 ):  # fmt: skip
-    """One round; returns the objective at its start, about how much it took off, and the sweeps made."""
+    """One round; returns the objective at its start, its approximate decrease, and the number of sweeps."""
     before = _refresh(
         starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, totals,
         shares,

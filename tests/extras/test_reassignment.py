@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treemax.models.learned_tree.assignment import assign_labels, node_gradient
+from tests.models.learned_tree.reference import node_gradient
+from treemax.models.learned_tree.assignment import assign_labels
 from treemax.torch import TreeSoftmax
 from treemax.torch.reassignment import (
     NOWHERE,

@@ -18,7 +18,7 @@ from treemax.models.language_model.training import (
     START_SQUARES,
     FlatOutput,
     LanguageModelSettings,
-    Stream,
+    TokenStream,
     Training,
     TreeOutput,
 )
@@ -53,7 +53,7 @@ def small_training(
         output = FlatOutput(n_words, width, number)
     else:
         output = TreeOutput(Structure.of_tree(random_tree(n_words, arity, arity, random)), width, number)
-    training = Training(Stream.of_texts(texts, n_words, 3), n_words, setting, output, random)
+    training = Training(TokenStream.of_texts(texts, n_words, 3), n_words, setting, output, random)
     for array in (output.weights, training.transitions.reshape(-1, width)):
         array[:, :dimension] = random.normal(size=(len(array), dimension))
     if full:
@@ -193,7 +193,7 @@ def test_many_rows_at_a_node_are_the_sum_of_single_rows():
     st.integers(1, 4),
 )
 def test_contexts_are_the_words_before_in_the_same_text(texts, length):
-    stream = Stream.of_texts([np.array(text, dtype=np.int64) for text in texts], 9, length)
+    stream = TokenStream.of_texts([np.array(text, dtype=np.int64) for text in texts], 9, length)
     expected = [
         ([*reversed(text[max(0, at - length) : at])] + [9] * length)[:length]
         for text in texts
@@ -204,7 +204,7 @@ def test_contexts_are_the_words_before_in_the_same_text(texts, length):
 
 
 def test_words_by_frequency():
-    vocabulary, ids = WordVocabulary.learned(["b b a", ["a", "c"], ""], 1, None)
+    vocabulary, ids = WordVocabulary.from_texts(["b b a", ["a", "c"], ""], 1, None)
     assert vocabulary.index.classes.tolist() == [END, "a", "b", "c", UNKNOWN]
     assert vocabulary.counts.tolist() == [3, 2, 2, 1, 0]
     assert [text.tolist() for text in ids] == [[2, 2, 1, 0], [1, 3, 0], [0]]
@@ -213,7 +213,7 @@ def test_words_by_frequency():
 
 def test_rare_words_are_unknown():
     for options, kept in (({"min_count": 2}, {"b", "a"}), ({"max_words": 4}, {"b", "a"})):
-        vocabulary, _ = WordVocabulary.learned(
+        vocabulary, _ = WordVocabulary.from_texts(
             ["b b a a c d <unk>"], options.get("min_count", 1), options.get("max_words")
         )
         assert set(vocabulary.index.classes) == kept | {END, UNKNOWN}
@@ -334,9 +334,9 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, da
     direct = data.draw(st.integers(0, arity - 1))
     texts = [random.randint(n_words, size=30) for _ in range(3)]
     start = frequent_at_root_tree(np.arange(n_words), direct, arity)
-    output = TreeOutput(Structure.with_room(start, arity), 16, kernels.ADAGRAD)
+    output = TreeOutput(Structure.with_capacity(start, arity), 16, kernels.ADAGRAD)
     setting = LanguageModelSettings(4, 2, True, rate=0.5, passes=3, batch=8)
-    training = Training(Stream.of_texts(texts, n_words, 2), n_words, setting, output, random)
+    training = Training(TokenStream.of_texts(texts, n_words, 2), n_words, setting, output, random)
     plain, assigned = training.assign, []
 
     def assign(arity):
@@ -356,7 +356,7 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, da
 
 def test_words_go_where_their_contexts_are_sent():
     output = TreeOutput(
-        Structure.with_room(frequent_at_root_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD
+        Structure.with_capacity(frequent_at_root_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD
     )
     output.weights[:4] = 10 * np.eye(4, 16)
     groups = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # the child of the root that each word's contexts are sent to
@@ -371,14 +371,16 @@ def test_vectors_move_with_words(seed, arity):
     random = np.random.RandomState(seed)
     n_words = arity * arity
     output = TreeOutput(
-        Structure.with_room(frequent_at_root_tree(np.arange(n_words), 0, arity), arity), 16, kernels.ADAGRAD
+        Structure.with_capacity(frequent_at_root_tree(np.arange(n_words), 0, arity), arity),
+        16,
+        kernels.ADAGRAD,
     )
     output.weights[:] = random.normal(size=output.weights.shape)
-    places, own = output._own_places()
+    places, own = output._word_vectors()
     assert own.all()
     vectors = output.weights[places].copy()
     output.assign(random.randint(1, 9, n_words), random.normal(size=(n_words, 16)).astype(np.float32), arity)
-    after, own = output._own_places()
+    after, own = output._word_vectors()
     np.testing.assert_array_equal(output.weights[after[own]], vectors[own])
 
 

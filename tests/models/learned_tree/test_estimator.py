@@ -23,7 +23,7 @@ from treemax.models.learned_tree.training import (
     LearnedTreeSettings,
     Structure,
     Training,
-    deepest,
+    max_depth,
     suggested_passes,
 )
 from treemax.trees import Tree, huffman_tree, random_tree
@@ -46,7 +46,7 @@ def small_training(
         np.array([label for row in lists for label in row], dtype=np.uint32),
     )
     tree = random_tree(n_labels, arity, arity, random)
-    structure = Structure.with_room(tree, arity) if room else Structure.of_tree(tree)
+    structure = Structure.with_capacity(tree, arity) if room else Structure.of_tree(tree)
     training = Training(
         rows,
         targets,
@@ -211,7 +211,7 @@ def test_trees_stay_well_formed(seed, n_labels, arity, uneven):
     y = random.randint(n_labels, size=n_rows) ** (2 if uneven else 1) % n_labels
     training = small_training(2, n_labels, seed=seed, n_rows=n_rows, lists=[[int(i)] for i in y])
     start = random_tree(n_labels, arity, arity, random)
-    training.structure, training.arity = Structure.with_room(start, arity), arity
+    training.structure, training.arity = Structure.with_capacity(start, arity), arity
     training.weights = aligned((training.structure.n_vectors, 16))
     training.weights[:, :5] = random.normal(size=(len(training.weights), 5)) * 3
     training.biases, training.squares = (np.zeros(len(training.weights), dtype=np.float32) for _ in range(2))
@@ -219,7 +219,7 @@ def test_trees_stay_well_formed(seed, n_labels, arity, uneven):
     for _ in range(3):
         training.assign()
         tree = check_well_formed(training.structure, arity, n_labels)
-        assert tree.depth <= deepest(n_labels, arity)
+        assert tree.depth <= max_depth(n_labels, arity)
         assert (tree.n_children > 0).sum() <= -(-(n_labels - 1) // (arity - 1))  # as few as there can be
         training.weights[:, :5] += random.normal(size=(len(training.weights), 5))
 
@@ -260,7 +260,7 @@ def test_bounded_labels_are_those_of_algorithm_2_where_no_bound_matters(seed, n_
 @settings(max_examples=100, deadline=None)
 @given(seeds, st.integers(2, 5), st.integers(2, 60), st.booleans())
 def test_bounded_labels_are_those_of_all_pairs_in_order(seed, n_children, n_labels, ties):
-    most = n_children ** (deepest(n_labels, n_children) - 1)
+    most = n_children ** (max_depth(n_labels, n_children) - 1)
     random = np.random.default_rng(seed)
     scores = random.normal(size=(n_labels, n_children))
     if ties:
@@ -307,7 +307,7 @@ def test_labels_go_where_their_examples_go(arity, statistics):
     shares = counts[:, None] / counts.sum()
     scores = shares * (1 - shares) * (means - (shares * means).sum(axis=0))
     training.assign()
-    most = arity ** (deepest(20, arity) - 1)
+    most = arity ** (max_depth(20, arity) - 1)
     children = pairs_one_by_one(scores, padded_to_well_formed(20, arity), most)
     wanted = [set(np.flatnonzero(children == child).tolist()) for child in range(scores.shape[1])]
     assert labels_below(training.structure) == wanted
@@ -600,7 +600,7 @@ def test_probabilities_are_calibrated_on_rows_learned_later(several, tmp_path):
 def test_suggestions():
     assert suggested_passes(1, False) == suggested_passes(1, True) == 50
     assert suggested_passes(10**7, False) == 12 and suggested_passes(10**7, True) == 6
-    assert deepest(1000, 10) >= 3 and deepest(2, 2) >= 1
+    assert max_depth(1000, 10) >= 3 and max_depth(2, 2) >= 1
 
 
 @pytest.mark.parametrize("X", [sp.csr_matrix((30, 200), dtype=np.float32), np.zeros((30, 4))])

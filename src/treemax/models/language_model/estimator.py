@@ -1,4 +1,4 @@
-"""TreeLanguageModel: a log-bilinear language model whose words are leaves of a tree."""
+"""TreeLanguageModel: a log-bilinear language model with a hierarchical softmax."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from treemax.models.language_model.training import (
     OPTIMIZERS,
     FlatOutput,
     LanguageModelSettings,
-    Stream,
+    TokenStream,
     Training,
     TreeOutput,
 )
@@ -50,80 +50,80 @@ from treemax.trees import (
 )
 
 FIXED_TREES = ("clusters", "huffman", "random")
-SCHEDULES = {"linear": 0.0, "hold": 0.5}  # the share of the training in which the rate stays
+SCHEDULES = {"linear": 0.0, "hold": 0.5}  # fraction of the training with a constant rate, before the decay
 RATES = {"adagrad": 1.0, "sgd": 10.0}  # chosen on the validation texts of the Penn Treebank
-WORDS_AT_ONCE = 2**18  # whose contexts are held
+WORDS_AT_ONCE = 2**18  # bounds the memory of the contexts
 
 
 @modelfile.saveable
 class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
-    """A language model: how likely each word is to come next, by softmaxes along the path to it in a tree.
+    """Log-bilinear language model with a hierarchical softmax, whose tree can be learned.
 
-    The words before are represented by a short vector, the sum of a matrix times the embedding of each of them; each
-    of the `context` places has its own matrix (the log-bilinear model). At every node of the tree a softmax over its
-    children says where to go, and the probability of a word is the product along its path. A step of training and
-    the probability of a word take the nodes of a path, not all words. `as_published` gives the settings that the paper
-    states; to assign words before every batch, as it does, set `assign_every` by the number of words.
+    The context is represented by the sum of a matrix times the embedding of each of the `context` previous words; each
+    position has its own matrix. The probability of a word is the product of the softmaxes along its path in the tree, so
+    that a training step and the probability of a word take the nodes of a path, not all words. `as_published` gives the
+    settings stated in the paper; it assigns words before every batch, for which `assign_every` depends on the number of
+    words.
 
     Parameters
     ----------
     tree : "learned", "clusters", "huffman", "random", "flat", or a hierarchy
-        "learned" begins at random, but for the most frequent words, which hang from the root (`direct`), and assigns the
-        others to the children of nodes anew while it learns. The others stay as they are: balanced k-means over embeddings that are learned first, frequent words near the
-        root, words in random order, no tree but one softmax over all words, or your own: pairs (parent, child), a
-        nested dictionary, a dictionary from child to parent or a `treemax.trees.Tree`. Words that your own does not
-        know hang from the root; the words of the texts are called by themselves, and two more "</s>" and "<unk>".
+        "learned" starts with a random tree, except that the most frequent words are children of the root (`direct`),
+        and reassigns the other words to the children of nodes during training. The others are fixed: balanced k-means
+        over embeddings learned first, a Huffman tree, words in random order, one softmax over all words ("flat"), or your
+        own hierarchy: pairs (parent, child), a nested dictionary, a dictionary from child to parent or a
+        `treemax.trees.Tree`. Words missing in it become children of the root; "</s>" and "<unk>" are words too.
     arity : int
-        Children of a node, at most. Wider trees are more accurate and slower to train.
+        Maximum number of children of a node. Wider trees are more accurate and slower to train.
     dimension : int
-        Of embeddings and representations.
+        Dimension of embeddings and representations.
     context : int
-        How many words before are looked at.
+        Number of previous words that predict the next one.
     passes : int
-        Passes over the words, each in a new random order.
+        Epochs, each in a new random order.
     learning_rate : "auto" or float
-        At the beginning; "auto" is 1 for AdaGrad, which divides it by the square root of one and what a vector has seen,
-        and 10 for "sgd", where a step is on the mean over a batch.
+        Initial learning rate; "auto" is 1 for AdaGrad, whose sums of squares start at one, and 10 for "sgd", where the
+        gradient is the mean over a batch.
     dropout : float
-        Share of the numbers of a context's representation that are left out of a step, other ones every time.
+        Dropout probability of the components of a context's representation.
     min_count : int
-        How often a word must occur in the training texts; all others are "<unk>".
+        Minimum frequency of a word in the training texts; rarer words are "<unk>".
     max_words : int or None
-        Words in all, at most, the most frequent ones; "</s>" and "<unk>" count among them.
+        Maximum size of the vocabulary, including "</s>" and "<unk>"; the most frequent words are kept.
     n_jobs : int or None
-        Threads, -1 for all cores. Those that learn take no locks, so that the model differs from run to run.
+        Threads, -1 for all cores. Several threads update the weights without locks, so results vary slightly.
     random_state : int, RandomState or None
-        Seed of the embeddings, of the tree and of the order of words. One seed and one thread give the same model,
-        bit for bit.
+        Seed of the embeddings, the tree and the order of words. One seed and one thread give the same model, bit for
+        bit.
     verbose : int
         0 for no progress bar.
 
     For reproducing the paper
     -------------------------
     direct : "auto" or int
-        How many of the most frequent words hang from the root of a learned tree; "auto" is four fifths of its children.
+        Number of frequent words that are children of the root of a learned tree; "auto" is four fifths of its children.
     transitions : "full" or "diagonal"
-        Matrices for the places of a context, or diagonals only, which are faster.
+        Matrices of the context positions: full, or diagonal, which is faster.
     schedule : "linear" or "hold"
-        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
+        The learning rate decays linearly to zero, from the start or from the middle of the training.
     optimizer : "adagrad" or "sgd"
-        AdaGrad with one sum of squares for each vector, or plain steps.
+        AdaGrad with one sum of squares per vector, or plain SGD.
     batch_size : int
-        Words of a step.
+        Words per step.
     assign_every : float
-        Passes, or parts of one, between two assignments of words to children.
+        Passes between two assignments of words to children; may be fractional.
     assign_until : float
-        Share of the training after which the tree stays as it is.
+        Fraction of the training after which the tree is fixed.
 
     Attributes
     ----------
     classes_ : array of str
-        All words, the most frequent first. "</s>" is the end of a text and "<unk>" any word that is not known.
+        The vocabulary, the most frequent words first. "</s>" is the end of a text and "<unk>" any unknown word.
     label_counts_ : array of int
-        How often each of them was in the training texts.
+        Frequency of each word in the training texts.
     history_ : list of dict
-        Of each pass: the mean of -log p while it was learned (`loss`), the perplexity of the validation texts if there were any
-        (`validation`), and seconds of the processor so far (`seconds`; in softmaxes and their steps, `output_seconds`).
+        For each pass: the training loss, mean of -log p (`loss`), the perplexity of the validation texts, if any
+        (`validation`), and the CPU time so far (`seconds`; in the output layer, `output_seconds`).
 
     Examples
     --------
@@ -226,24 +226,24 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     # --- learning ---------------------------------------------------------------------------------------
 
     def fit(self, texts: Any, y: None = None, validation: Any = None) -> TreeLanguageModel:
-        """Learn from texts, from nothing; a model learned before is replaced only when the new one is ready.
+        """Train a new model; a model trained before is replaced only when the new one is complete.
 
         Parameters
         ----------
         texts : iterable of texts
-            A text is a string, which is split at white space, or a list of words. Its end is learned too.
+            A text is a string, which is split at white space, or a list of words. Its end is a word too.
         y : None
-            There is none; scikit-learn passes one.
+            Ignored; present for API consistency.
         validation : list of texts, optional
-            Whose perplexity is put down in `history_` after every pass.
+            Texts whose perplexity is recorded in `history_` after every pass.
         """
         self._check_when_used()
-        vocabulary, ids = WordVocabulary.learned(texts, self.min_count, self.max_words)
+        vocabulary, ids = WordVocabulary.from_texts(texts, self.min_count, self.max_words)
         self._check_size(len(vocabulary), len(vocabulary))
-        stream = Stream.of_texts(ids, len(vocabulary), self.context)
+        stream = TokenStream.of_texts(ids, len(vocabulary), self.context)
         held_out = None
         if validation is not None:
-            held_out = Stream.of_texts(vocabulary.ids(validation), len(vocabulary), self.context)
+            held_out = TokenStream.of_texts(vocabulary.ids(validation), len(vocabulary), self.context)
             if not len(held_out):
                 raise ValueError("There are no validation texts: the list is empty.")
         history: list[dict[str, float]] = []
@@ -259,14 +259,14 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         check_fits(
             4 * padded(self.dimension) * (n_words + n_vectors),
             f"TreeLanguageModel for {n_words:,} words at dimension {self.dimension}",
-            "Give it fewer words (min_count, max_words) or a smaller dimension.",
+            "Use fewer words (min_count, max_words) or a smaller dimension.",
         )
 
     def _train(
         self,
-        stream: Stream,
+        stream: TokenStream,
         vocabulary: WordVocabulary,
-        held_out: Stream | None,
+        held_out: TokenStream | None,
         history: list[dict[str, float]],
     ) -> LanguageModel:
         begin, random = time.process_time(), check_random_state(self.random_state)
@@ -308,17 +308,19 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             self.optimizer, self.dropout, self.batch_size,
         )  # fmt: skip
 
-    def _output(self, stream: Stream, vocabulary: WordVocabulary, random: Any) -> FlatOutput | TreeOutput:
+    def _output(
+        self, stream: TokenStream, vocabulary: WordVocabulary, random: Any
+    ) -> FlatOutput | TreeOutput:
         width, optimizer = padded(self.dimension), OPTIMIZERS[self.optimizer]
         if self._tree_name == "flat" and len(vocabulary) > 2:
             return FlatOutput(len(vocabulary), width, optimizer)
         tree = self._first_tree(stream, vocabulary, random)
         learns = self._tree_name == "learned"
-        structure = Structure.with_room(tree, self.arity) if learns else Structure.of_tree(tree)
+        structure = Structure.with_capacity(tree, self.arity) if learns else Structure.of_tree(tree)
         self._check_size(len(vocabulary), structure.n_vectors)
         return TreeOutput(structure, width, optimizer)
 
-    def _first_tree(self, stream: Stream, vocabulary: WordVocabulary, random: Any) -> Tree:
+    def _first_tree(self, stream: TokenStream, vocabulary: WordVocabulary, random: Any) -> Tree:
         if is_hierarchy(self.tree):
             return tree_of(self.tree, vocabulary.index)
         n_words = len(vocabulary)
@@ -347,7 +349,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         n_examples: int,
         history: list[dict[str, float]],
     ) -> None:
-        """Take over what was learned, all at once."""
+        """Set all fitted attributes at once."""
         check_learned(model, type(self).__name__, LARGEST_FACTOR)
         learned = {"model_": model, "vocabulary_": vocabulary, "history_": history}
         self.__dict__.update(learned, n_texts_=n_texts, n_examples_=n_examples)
@@ -356,46 +358,46 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """All words in the order of their ids."""
+        """The vocabulary in the order of word ids."""
         if "vocabulary_" not in self.__dict__:
             raise AttributeError("TreeLanguageModel has no classes_ before it is fitted")
         return self.vocabulary_.index.classes
 
     @property
     def label_counts_(self) -> NDArray[np.int64]:
-        """How often each word was in the training texts."""
+        """Frequency of each word in the training texts."""
         if "vocabulary_" not in self.__dict__:
             raise AttributeError("TreeLanguageModel has no label_counts_ before it is fitted")
         return self.vocabulary_.counts
 
     @read_access
     def log_prob(self, texts: Any) -> list[NDArray[np.float32]]:
-        """The natural logarithm of the probability of every word of every text, given those before, and of its end.
+        """Natural log-probability of every word of each text and of its end, given the words before.
 
-        A list with an array for each text, one longer than the text has words.
+        Returns one array per text, with one entry more than the text has words.
         """
         self._check_ready()
         ids = self.vocabulary_.ids(texts)
-        stream = Stream.of_texts(ids, len(self.vocabulary_), self.model_.length)
+        stream = TokenStream.of_texts(ids, len(self.vocabulary_), self.model_.length)
         found = self._log_probabilities(self.model_, stream)
         return np.split(found, np.cumsum([len(text) for text in ids])[:-1]) if ids else []
 
     def perplexity(self, texts: Any) -> float:
-        """exp of the mean of -log p over all words of the texts and their ends."""
+        """Perplexity: exp of the mean of -log p over all words of the texts and their ends."""
         self._check_ready()
-        stream = Stream.of_texts(self.vocabulary_.ids(texts), len(self.vocabulary_), self.model_.length)
+        stream = TokenStream.of_texts(self.vocabulary_.ids(texts), len(self.vocabulary_), self.model_.length)
         if not len(stream):
             raise ValueError("There are no texts to evaluate: the list is empty.")
         return self._perplexity(self.model_, stream)
 
     def score(self, texts: Any, y: None = None) -> float:
-        """The mean of log p over all words of the texts and their ends: more is better."""
+        """Mean log-probability of all words of the texts and their ends; higher is better."""
         return -float(np.log(self.perplexity(texts)))
 
-    def _perplexity(self, model: LanguageModel, stream: Stream) -> float:
+    def _perplexity(self, model: LanguageModel, stream: TokenStream) -> float:
         return perplexity(self._log_probabilities(model, stream), log=True).perplexity
 
-    def _log_probabilities(self, model: LanguageModel, stream: Stream) -> NDArray[np.float32]:
+    def _log_probabilities(self, model: LanguageModel, stream: TokenStream) -> NDArray[np.float32]:
         found = [np.empty(0, dtype=np.float32)]
         for at in range(0, len(stream), WORDS_AT_ONCE):
             part = slice(at, at + WORDS_AT_ONCE)
@@ -409,9 +411,9 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
 
     @read_access
     def predict_topk(self, contexts: Any, k: int = 5) -> TopK:
-        """The k most probable words after each context, best first, with their probabilities, by exact search.
+        """The k most probable words after each context and their probabilities, best first, by exact search.
 
-        A context is the beginning of a text, as a string or as a list of words; its last `context` words are looked at.
+        A context is the start of a text, as a string or as a list of words; its last `context` words are used.
         """
         check_number("k", k, whole=True, least=1)
         rows = self._contexts(contexts)
@@ -422,7 +424,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
 
     @read_access
     def predict_proba(self, contexts: Any) -> NDArray[np.float32]:
-        """The probability of every word, in the order of `classes_`, to come after each context."""
+        """The probability of every word, in the order of `classes_`, after each context."""
         rows = self._contexts(contexts)
         n_words = len(self.vocabulary_)
         check_fits(
@@ -437,7 +439,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         self._check_when_used()
 
     def _contexts(self, contexts: Any) -> NDArray[np.uint32]:
-        """The last words of each context, the very last first."""
+        """The last words of each context, in reverse order."""
         self._check_ready()
         length, n_words = self.model_.length, len(self.vocabulary_)
         rows = [text[::-1][:length] for text in self.vocabulary_.ids(contexts, with_end=False)]
@@ -450,18 +452,18 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     def sample(
         self, n: int = 1, beginning: str = "", max_words: int = 50, random_state: Any = None
     ) -> list[str]:
-        """Texts drawn word by word as likely as the model says, until their end or at most `max_words` words.
+        """Sample texts word by word from the model, up to their end or `max_words` words.
 
         Parameters
         ----------
         n : int
-            How many.
+            Number of texts.
         beginning : str
-            With what they begin.
+            First words of every text.
         max_words : int
-            Words of a text, at most, those of the beginning included.
+            Maximum number of words of a text, including the beginning.
         random_state : int, RandomState or None
-            Seed of the draw.
+            Seed of the sampling.
         """
         check_number("n", n, whole=True, least=1)
         check_number("max_words", max_words, whole=True, least=1)
@@ -469,28 +471,30 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             raise ValueError(f"beginning must be a string, got {beginning!r:.60}.")
         random = check_random_state(random_state)
         texts = [beginning.split() for _ in range(n)]
-        going_on = texts if len(texts[0]) < max_words else []
-        while going_on:
-            chances = np.cumsum(self.predict_proba(going_on), axis=1, dtype=np.float64)
-            drawn = random.uniform(size=len(chances)) * chances[:, -1]
-            ids = [int(np.searchsorted(row, number)) for row, number in zip(chances, drawn)]
+        unfinished = texts if len(texts[0]) < max_words else []
+        while unfinished:
+            cumulative = np.cumsum(self.predict_proba(unfinished), axis=1, dtype=np.float64)
+            drawn = random.uniform(size=len(cumulative)) * cumulative[:, -1]
+            ids = [int(np.searchsorted(row, number)) for row, number in zip(cumulative, drawn)]
             words = self.vocabulary_.index.labels(ids).tolist()
-            for text, word in zip(going_on, words):
+            for text, word in zip(unfinished, words):
                 text += [] if word == END else [word]
-            going_on = [text for text, word in zip(going_on, words) if word != END and len(text) < max_words]
+            unfinished = [
+                text for text, word in zip(unfinished, words) if word != END and len(text) < max_words
+            ]
         return [" ".join(text) for text in texts]
 
-    # --- what it is -------------------------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------------------
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """The tree over the words; its leaves are places in `classes_`."""
+        """The tree over the words; its leaves are indices into `classes_`."""
         check_is_fitted(self, "model_")
         return self.model_.tree
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Summary of the model as a dictionary."""
         check_is_fitted(self, "model_")
         model = self.model_
         depths = model.tree.level[model.tree.leaf_of]
@@ -515,13 +519,13 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     # --- saving -----------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the model to one `.treemax` file, without pickle; `treemax.load` gives it back."""
+        """Save the model to a `.treemax` file, without pickle; load it with `treemax.load`."""
         check_is_fitted(self, "model_")
         modelfile.save(self, path)
 
     @snapshot_access
     def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """This estimator as a JSON-able header and named arrays."""
+        """The estimator as a JSON-serialisable header and named arrays."""
         self._check_ready()
         header, arrays = self.model_.to_parts()
         parameters, parameter_arrays = parameter_parts(self)
@@ -541,7 +545,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays) -> TreeLanguageModel:
-        """The estimator back from its parts."""
+        """Restore an estimator from `to_parts`."""
         parameters = modelfile.part("parameters", arrays)
         estimator = cls(**parameters_from_parts(header["parameters"], parameters))
         estimator._check_when_used()
@@ -553,7 +557,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             {name: real_number(name, value) for name, value in entry.items()} for entry in header["history"]
         ]
         if not counts.any() or not all("loss" in entry for entry in history):
-            raise ValueError("the words were never counted, or a loss is missing")
+            raise ValueError("all word counts are zero, or a loss is missing")
         n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))
         estimator._adopt(model, WordVocabulary(index, counts), n_texts, n_examples, history)
         return estimator

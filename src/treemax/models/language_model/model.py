@@ -1,4 +1,4 @@
-"""A log-bilinear language model at rest: embeddings of words, transitions, and a tree over the words."""
+"""A trained log-bilinear language model: embeddings of words, transitions, and a tree over the words."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from treemax.trees import Tree
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint32]
 
-NUMBERS_AT_ONCE = 2**22  # of representations or scores
-MOST_AT_ONCE = 2048
+NUMBERS_AT_ONCE = 2**22  # bounds the memory of representations or scores
+MAX_CONTEXTS_AT_ONCE = 2048
 
 
 def represent(words: Floats, transitions: Floats) -> Floats:
-    """r_x = sum over k of R_k U_w of the k-th word before, from the embeddings [contexts, T, width] of those words.
+    """Representations r_x = sum_k R_k U_w(k) of contexts, from the embeddings [contexts, T, width] of their words.
 
-    `transitions` is [T * width, width], the transposed matrices below each other, or [T, width], their diagonals.
+    `transitions` is [T * width, width], the stacked transposed matrices, or [T, width], their diagonals.
     """
     n, length, width = words.shape
     if len(transitions) == length * width:
@@ -37,9 +37,9 @@ def represent(words: Floats, transitions: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Embeddings of the words and of the place before a text, the last; transitions, and the tree with its vectors.
+    """Embeddings of the words and, last, of the padding before a text; transitions; and the tree with its vectors.
 
-    A tree of depth one is a softmax over all words, and is computed as such.
+    A tree of depth one is computed as a softmax over all words.
     """
 
     tree: Tree
@@ -52,12 +52,12 @@ class LanguageModel:
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether words are children of the root, with a vector for each in their order."""
+        """Whether all words are children of the root, in order."""
         n = self.tree.n_labels
         return n > 2 and len(self.tree) == n + 1 and bool((self.tree.label[1:] == np.arange(n)).all())
 
     def represent(self, contexts: Words) -> Floats:
-        """The contexts' representations."""
+        """The representations of contexts."""
         words = self.embeddings[contexts.ravel()].reshape(*contexts.shape, -1)
         return represent(words, self.transitions)
 
@@ -120,7 +120,7 @@ class LanguageModel:
         return scores
 
     def _as_rows(self, contexts: Words) -> tuple[LearnedTreeModel, SparseRows]:
-        """The same tree over representations: row i has one feature, whose embedding is the i-th representation."""
+        """A learned tree and rows for its search: row i has one feature, whose embedding is the i-th representation."""
         hidden = self.represent(contexts)
         n = len(hidden)
         rows = SparseRows(np.arange(n + 1), np.arange(n, dtype=np.uint32), np.ones(n, dtype=np.float32), n)
@@ -128,14 +128,14 @@ class LanguageModel:
 
     def _in_parts(self, n: int, work: Any, threads: int) -> None:
         widest = self.tree.n_labels if self.is_flat else self.length * self.embeddings.shape[1]
-        at_once = min(MOST_AT_ONCE, max(1, NUMBERS_AT_ONCE // widest))
+        at_once = min(MAX_CONTEXTS_AT_ONCE, max(1, NUMBERS_AT_ONCE // widest))
         with one_blas_thread():
             run_all([slice(at, min(n, at + at_once)) for at in range(0, n, at_once)], work, threads)
 
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """The model as a JSON-able header and arrays."""
+        """A JSON-serialisable header and arrays."""
         arrays = {f"tree/{name}": array for name, array in self.tree.arrays().items()}
         arrays |= {"embeddings": self.embeddings, "transitions": self.transitions}
         arrays |= {"weights": self.weights, "biases": self.biases}
@@ -146,12 +146,12 @@ class LanguageModel:
     def from_parts(
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_words: int
     ) -> LanguageModel:
-        """The model back from its parts; what does not fit together is a ValueError."""
+        """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         tree = Tree.from_arrays(
             {name.removeprefix("tree/"): arrays[name] for name in ("tree/n_children", "tree/label")}
         )
         if tree.n_labels != n_words:
-            raise ValueError("the tree does not fit the words")
+            raise ValueError("the tree does not match the words")
         dimension, length = (whole_number(name, header[name], least=1) for name in ("dimension", "length"))
         width, n_vectors = padded(dimension), int(vectors_of(tree.n_children).sum())
         return cls(

@@ -1,10 +1,9 @@
-"""Learning a hierarchical log-bilinear language model: embeddings, transitions, node vectors and the tree together.
+"""Joint training of a hierarchical log-bilinear language model: embeddings, transitions, node vectors and tree.
 
 Yacine Jernite, Anna Choromanska and David Sontag, "Simultaneous Learning of Trees and Representations for
-Extreme Classification and Density Estimation", ICML 2017, section 6: the context of a word is represented by
-r_x = sum over k of R_k U_w of the k-th word before it, and a softmax at every node on the way to the word says how
-likely it is. A step is on a batch of words and along the gradient of log p; words are assigned to the children of
-nodes anew, by Algorithm 2, now and then.
+Extreme Classification and Density Estimation", ICML 2017, section 6: a context is represented by
+r_x = sum_k R_k U_w(k) over the previous words w(k), and the probability of a word is the product of the softmaxes along
+its path. Mini-batch gradient steps maximise log p; words are reassigned to the children of nodes by Algorithm 2.
 """
 
 from __future__ import annotations
@@ -23,43 +22,43 @@ from treemax.models.language_model import kernels
 from treemax.models.language_model.model import Floats, LanguageModel, Words, represent
 from treemax.models.learned_tree.assignment import assign_labels
 from treemax.models.learned_tree.model import aligned, padded
-from treemax.models.learned_tree.training import Structure
+from treemax.models.learned_tree.training import Structure, ranges_between_assignments
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree
 
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
-START_SQUARES = np.float32(1.0)  # of AdaGrad: what is seldom seen takes short steps at first
-ROWS_OF_A_WORD = 32  # at most, of which the mean representation is taken
+INITIAL_SQUARES = np.float32(1.0)  # of AdaGrad: shortens the first steps of rare words
+CONTEXTS_PER_WORD = 32  # at most, in the mean representation of a word
 CONTEXTS_AT_ONCE = 2048
-SLACK = 1.25  # how many times as many words as its siblings in the mean a node may have
+SLACK = 1.25  # maximum size of a node relative to the mean of its siblings
 
 
 @dataclass(frozen=True)
 class LanguageModelSettings:
-    """How to learn. `hold` is the share of the training in which the rate stays, before it falls to zero."""
+    """Training settings. `hold` is the fraction of the training with a constant rate, before it decays to zero."""
 
     dimension: int
     length: int  # of a context
-    full: bool  # transitions are matrices, not diagonals
+    full: bool  # full transition matrices, not diagonal ones
     rate: float
     passes: int
     hold: float = 0.0
     optimizer: str = "adagrad"
-    dropout: float = 0.0  # of the numbers of a representation
+    dropout: float = 0.0  # of the components of a representation
     batch: int = 256
 
 
 @dataclass(frozen=True)
-class Stream:
-    """Texts as one row of word ids, with as many places for "nothing yet" before each text as a context is long."""
+class TokenStream:
+    """Texts as one array of word ids, each text preceded by `length` padding ids."""
 
     ids: Words
-    places: NDArray[np.int64]  # of the words that are predicted
+    places: NDArray[np.int64]  # indices of the words to predict
     length: int
 
     @classmethod
-    def of_texts(cls, texts: list[NDArray[np.int64]], n_words: int, length: int) -> Stream:
-        """From the ids of each text; "nothing yet" is the number of words."""
+    def of_texts(cls, texts: list[NDArray[np.int64]], n_words: int, length: int) -> TokenStream:
+        """From the ids of each text; the padding id is `n_words`."""
         sizes = np.array([len(text) for text in texts], dtype=np.int64)
         places = np.arange(sizes.sum()) + np.repeat(np.arange(1, len(texts) + 1) * length, sizes)
         ids = np.full(sizes.sum() + len(texts) * length, n_words, dtype=np.uint32)
@@ -71,7 +70,7 @@ class Stream:
         return len(self.places)
 
     def contexts(self, chosen: Any) -> Words:
-        """The words before the chosen ones, the last of them first."""
+        """The words before the chosen ones, in reverse order."""
         return self.ids[self.places[chosen][:, None] - np.arange(1, self.length + 1)]
 
     def targets(self, chosen: Any = slice(None)) -> Words:
@@ -80,7 +79,7 @@ class Stream:
 
 @dataclass
 class FlatOutput:
-    """A softmax over all words, by products of matrices: a tree of depth one."""
+    """A softmax over all words."""
 
     n_words: int
     width: int
@@ -89,10 +88,10 @@ class FlatOutput:
     def __post_init__(self) -> None:
         self.weights = aligned((self.n_words, self.width))
         self.biases = np.zeros(self.n_words, dtype=np.float32)
-        self.squares = np.full(self.n_words, START_SQUARES)
+        self.squares = np.full(self.n_words, INITIAL_SQUARES)
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
-        """One step; returns the sum of log p, and `gradient` gets where the representations should go."""
+        """One step; returns the sum of log p, and writes its gradient by the representations to `gradient`."""
         errors, likelihoods = hidden @ self.weights.T, np.empty(len(hidden), dtype=np.float32)
         kernels.flat_errors(errors, self.biases, targets, likelihoods)
         np.matmul(errors, self.weights, out=gradient)
@@ -111,8 +110,8 @@ class FlatOutput:
 
 @dataclass
 class TreeOutput:
-    """A softmax at every node on the way to a word; it answers the same calls. Words may be assigned to the children of
-    nodes anew, but for those that hang from the root."""
+    """Hierarchical softmax, with the interface of `FlatOutput`. Words can be reassigned, except for children of the
+    root."""
 
     structure: Structure
     width: int
@@ -122,7 +121,7 @@ class TreeOutput:
         n_vectors = self.structure.n_vectors
         self.weights = aligned((n_vectors, self.width))
         self.biases = np.zeros(n_vectors, dtype=np.float32)
-        self.squares = np.full(n_vectors, START_SQUARES)
+        self.squares = np.full(n_vectors, INITIAL_SQUARES)
         self.paths = self.structure.paths()
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
@@ -142,34 +141,34 @@ class TreeOutput:
     def assign(self, counts: NDArray[np.int64], means: Floats, arity: int) -> None:
         """Algorithm 2 at every node, from the root down, by the mean representation of each word's contexts.
 
-        Words take what they have learned along to their new places, and half of what AdaGrad has seen is forgotten,
-        for it was seen under another tree.
+        The vectors of words move with them, and AdaGrad's sums of squares are halved, because they belong to another
+        tree.
         """
-        at, of_many = self._own_places()
+        at, had_own_vector = self._word_vectors()
         own = self.weights[at], self.biases[at], self.squares[at]
         waiting = [(0, np.arange(len(counts)))]
         while waiting:
-            waiting += self._divide(*waiting.pop(), counts, means, arity)
+            waiting += self._assign_at_node(*waiting.pop(), counts, means, arity)
         self.paths = self.structure.paths()
-        to, to_many = self._own_places()
-        moved = of_many & to_many
+        to, has_own_vector = self._word_vectors()
+        moved = had_own_vector & has_own_vector
         for array, learned in zip((self.weights, self.biases, self.squares), own):
             array[to[moved]] = learned[moved]
         self.squares *= 0.5
-        np.maximum(self.squares, START_SQUARES, out=self.squares)
+        np.maximum(self.squares, INITIAL_SQUARES, out=self.squares)
 
-    def _own_places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The vector of every word, and whether it has one of its own: two siblings have one for both."""
+    def _word_vectors(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The vector of every word, and whether it is its own: two siblings share one."""
         last = self.paths.starts[1:] - 1
-        of_many = self.paths.counts[last] > 2
+        has_own_vector = self.paths.counts[last] > 2
         return self.paths.firsts[last].astype(np.int64) + np.where(
-            of_many, self.paths.slots[last], 0
-        ), of_many
+            has_own_vector, self.paths.slots[last], 0
+        ), has_own_vector
 
-    def _divide(
+    def _assign_at_node(
         self, node: int, words: NDArray[np.int64], counts: NDArray[np.int64], means: Floats, arity: int
     ) -> list[tuple[int, NDArray[np.int64]]]:
-        """Give the words of a node to its children; which of these are nodes, and their words."""
+        """Assign the words of a node to its children; returns the children that are inner nodes, and their words."""
         structure = self.structure
         begin = int(structure.starts[node])
         children = structure.children[begin : begin + structure.n_children[node]]
@@ -182,17 +181,17 @@ class TreeOutput:
             slots, words = slots[children >= 0], np.setdiff1d(words, -1 - children[children < 0])
         shares, probabilities = (
             counts[words] / max(1, counts[words].sum()),
-            self._shares(node, means[words])[:, slots],
+            self._child_probabilities(node, means[words])[:, slots],
         )
-        more = probabilities - shares @ probabilities  # the sign of equation 12, and its size
-        least, most = np.array([self._room(child, arity) for child in children[slots].tolist()]).T
+        more = probabilities - shares @ probabilities  # with the sign of equation 12
+        least, most = np.array([self._capacity(child, arity) for child in children[slots].tolist()]).T
         even = np.clip(math.ceil(SLACK * len(words) / len(slots)), least, most)
         scores = (shares * (1.0 - shares))[:, None] * more
         if len(slots) == 1:
             slot_of_word = np.zeros(len(words), dtype=np.int64)
         else:
             slot_of_word = assign_labels(scores, even if even.sum() >= len(words) else most)
-        _fill_up(slot_of_word, more, least)
+        _fill_slots(slot_of_word, more, least)
         below = []
         for place, slot in enumerate(slots.tolist()):
             own = words[slot_of_word == place]
@@ -202,8 +201,8 @@ class TreeOutput:
                 below.append((int(children[slot]), own))
         return below
 
-    def _shares(self, node: int, hidden: Floats) -> NDArray[np.float64]:
-        """The probabilities of a node's children."""
+    def _child_probabilities(self, node: int, hidden: Floats) -> NDArray[np.float64]:
+        """The probabilities of a node's children given representations."""
         n = int(self.structure.n_children[node])
         first = int(self.structure.first_vectors[node])
         vectors = slice(first, first + (n if n > 2 else n - 1))
@@ -213,25 +212,25 @@ class TreeOutput:
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         return scores / scores.sum(axis=1, keepdims=True)
 
-    def _room(self, node: int, arity: int) -> tuple[int, int]:
-        """How many words must be below a node and how many fit; less than zero is a word itself."""
+    def _capacity(self, node: int, arity: int) -> tuple[int, int]:
+        """Minimum and maximum number of words below a node; a negative node is a word."""
         if node < 0:
             return 1, 1
         begin = int(self.structure.starts[node])
         children = self.structure.children[begin : begin + self.structure.n_children[node]]
         if (children < 0).all():
             return 1, arity
-        least, most = zip(*(self._room(child, arity) for child in children.tolist()))
+        least, most = zip(*(self._capacity(child, arity) for child in children.tolist()))
         return sum(least), sum(most)
 
 
-def _fill_up(slot_of_word: NDArray[np.int64], more: NDArray[np.float64], least: NDArray[np.int64]) -> None:
-    """Slots that lack words get those that like them best, of slots that have more than they need."""
+def _fill_slots(slot_of_word: NDArray[np.int64], more: NDArray[np.float64], least: NDArray[np.int64]) -> None:
+    """Fill slots with too few words by the words with the best scores from slots with more than they need."""
     held = np.bincount(slot_of_word, minlength=len(least))
     for slot in np.flatnonzero(held < least):
         while held[slot] < least[slot]:
-            liked = np.where((held > least)[slot_of_word], more[:, slot], -np.inf)
-            word = int(np.argmax(liked))
+            preference = np.where((held > least)[slot_of_word], more[:, slot], -np.inf)
+            word = int(np.argmax(preference))
             held[slot_of_word[word]] -= 1
             held[slot] += 1
             slot_of_word[word] = slot
@@ -239,17 +238,15 @@ def _fill_up(slot_of_word: NDArray[np.int64], more: NDArray[np.float64], least: 
 
 @dataclass
 class Training:
-    """Parameters that are being learned from a stream of words."""
+    """State of the training: words, settings and parameters."""
 
-    stream: Stream
+    stream: TokenStream
     n_words: int
     settings: LanguageModelSettings
     output: FlatOutput | TreeOutput
     random: np.random.RandomState
-    losses: list[float] = field(default_factory=list)  # the mean of -log p in each pass, while it was learned
-    output_seconds: float = (
-        0.0  # of the processor, for the softmaxes, their steps and the assignment of words
-    )
+    losses: list[float] = field(default_factory=list)  # training loss of each pass, mean of -log p
+    output_seconds: float = 0.0  # CPU time of the output layer and the assignment of words
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -259,7 +256,7 @@ class Training:
         self.embeddings[:, :dimension] = self.random.normal(
             0.0, 1.0 / math.sqrt(dimension), (self.n_words + 1, dimension)
         )
-        self.embedding_squares = np.full(self.n_words + 1, START_SQUARES)
+        self.embedding_squares = np.full(self.n_words + 1, INITIAL_SQUARES)
         if settings.full:
             self.transitions = aligned((length * width, width))
             at = np.arange(dimension)
@@ -268,15 +265,15 @@ class Training:
         else:
             self.transitions = aligned((length, width))
             self.transitions[:, :dimension] = 1.0 / length
-        self.transition_squares = np.full(len(self.transitions), START_SQUARES)
+        self.transition_squares = np.full(len(self.transitions), INITIAL_SQUARES)
 
     # --- steps ------------------------------------------------------------------------------------------
 
     def run(
         self, threads: int, assign_every: float = 0.0, assign_until: float = 0.0, arity: int = 2
     ) -> Iterator[int]:
-        """All passes; yields the words done after each batch, and 0 after each pass. Words are assigned anew after every
-        `assign_every` passes, up to `assign_until`."""
+        """Run all passes; yields the size of each batch, and 0 after each pass. Words are reassigned after every
+        `assign_every` passes, until `assign_until`."""
         n, size, planned = len(self.stream), self.settings.batch, self.settings.passes
         n_batches = -(-n // size)
         every, until = max(1, round(assign_every * n_batches)), round(assign_until * n_batches)
@@ -290,7 +287,9 @@ class Training:
                 likelihoods.append(self._learn(chosen, self.rate(share), seed + batch))  # noqa: B023
 
             with one_blas_thread():
-                for part in _parts(n_batches, number * n_batches, every if assign_every else 0):
+                for part in ranges_between_assignments(
+                    n_batches, number * n_batches, every if assign_every else 0
+                ):
                     done = number * n_batches + part.start
                     if assign_every and 0 < done <= until and done % every == 0:
                         self.assign(arity)
@@ -300,11 +299,11 @@ class Training:
             yield 0
 
     def rate(self, share: float) -> float:
-        """The rate when this share of the training is done."""
+        """The learning rate after the given fraction of the training."""
         return self.settings.rate * min(1.0, (1.0 - share) / max(1e-9, 1.0 - self.settings.hold))
 
     def _learn(self, chosen: NDArray[np.int64], rate: float, seed: int) -> float:
-        """One step on a batch; the sum of log p before it."""
+        """One step on a batch; returns the sum of log p before it."""
         settings = self.settings
         contexts, targets = self.stream.contexts(chosen), self.stream.targets(chosen)
         words = self.embeddings[contexts.ravel()].reshape(*contexts.shape, -1)
@@ -312,16 +311,16 @@ class Training:
         mask, gradient = np.ones_like(hidden), np.empty_like(hidden)
         if settings.dropout:
             kernels.drop(hidden.ravel(), settings.dropout, np.uint64(seed), mask.ravel())
-        if settings.optimizer == "sgd":  # on the mean; AdaGrad's step is the same on the sum
+        if settings.optimizer == "sgd":  # the gradient of the mean; AdaGrad takes that of the sum
             rate = rate / len(chosen)
         start = time.thread_time()
         likelihood = self.output.learn(hidden, targets, rate, gradient)
         self.output_seconds += time.thread_time() - start
-        self._move_contexts(contexts, words, gradient * mask, rate)
+        self._update_contexts(contexts, words, gradient * mask, rate)
         return likelihood
 
-    def _move_contexts(self, contexts: Words, words: Floats, gradient: Floats, rate: float) -> None:
-        """One step of the transitions and of the embeddings of the contexts' words."""
+    def _update_contexts(self, contexts: Words, words: Floats, gradient: Floats, rate: float) -> None:
+        """Update the transitions and the embeddings of the contexts' words."""
         (n, length, width), optimizer = words.shape, OPTIMIZERS[self.settings.optimizer]
         if self.settings.full:
             of_words = gradient @ self.transitions.T
@@ -339,7 +338,7 @@ class Training:
     # --- the tree ---------------------------------------------------------------------------------------
 
     def assign(self, arity: int) -> None:
-        """Assign words to the children of nodes anew."""
+        """Reassign words to the children of nodes."""
         assert isinstance(self.output, TreeOutput)
         start = time.thread_time()
         counts = np.bincount(self.stream.targets(), minlength=self.n_words)
@@ -347,12 +346,12 @@ class Training:
         self.output_seconds += time.thread_time() - start
 
     def _mean_representations(self, counts: NDArray[np.int64]) -> Floats:
-        """Of the contexts of each word, some of them; zeros for a word that has none."""
+        """Mean representation of a sample of the contexts of each word; zeros for a word without contexts."""
         targets = self.stream.targets()
         order = self.random.permutation(len(targets))
         order = order[np.argsort(targets[order], kind="stable")]
         ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        chosen, taken = order[ranks < ROWS_OF_A_WORD], np.minimum(counts, ROWS_OF_A_WORD)
+        chosen, taken = order[ranks < CONTEXTS_PER_WORD], np.minimum(counts, CONTEXTS_PER_WORD)
         width = self.embeddings.shape[1]
         means = np.zeros((self.n_words, width), dtype=np.float32)
         with one_blas_thread():
@@ -367,20 +366,10 @@ class Training:
         return means
 
     def model(self) -> LanguageModel:
-        """What was learned, packed."""
+        """The trained model."""
         tree, weights, biases = self.output.packed()
         embeddings = aligned(self.embeddings.shape)
         embeddings[:] = self.embeddings
         return LanguageModel(
             tree, self.settings.dimension, embeddings, self.transitions.copy(), self.settings.length, weights, biases
         )  # fmt: skip
-
-
-def _parts(n: int, done: int, every: int) -> Iterator[range]:
-    """0 to n - 1 in parts that end where so many are done in all; all of them if `every` is 0.
-
-    >>> list(_parts(10, 20, 8))
-    [range(0, 4), range(4, 10)]
-    """
-    cuts = [*range((every - done) % every or every, n, every)] if every else []
-    yield from map(range, [0, *cuts], [*cuts, n])

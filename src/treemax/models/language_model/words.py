@@ -1,4 +1,4 @@
-"""The words of a language model: texts as they come, made into ids."""
+"""Vocabulary of a language model: converts texts to word ids."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import LabelIndex
 
-END, UNKNOWN = "</s>", "<unk>"  # what follows the last word of a text; any word that is not known
+END, UNKNOWN = "</s>", "<unk>"  # the end of a text; any unknown word
 
 
 @dataclass
 class WordVocabulary:
-    """Words and their ids, the most frequent first; the end of a text and the unknown word are among them."""
+    """Words by id, the most frequent first, including the end of a text and the unknown word."""
 
     index: LabelIndex
     counts: NDArray[np.int64]  # in the training texts, by id
@@ -24,16 +24,16 @@ class WordVocabulary:
     def __post_init__(self) -> None:
         self.end, self.unknown = (int(number) for number in self.index.ids([END, UNKNOWN]))
         if min(self.end, self.unknown) < 0:
-            raise ValueError(f"the words lack {END} or {UNKNOWN}")
+            raise ValueError(f"the vocabulary lacks {END} or {UNKNOWN}")
 
     def __len__(self) -> int:
         return len(self.index)
 
     @classmethod
-    def learned(
+    def from_texts(
         cls, texts: Any, min_count: int, max_words: int | None
     ) -> tuple[WordVocabulary, list[NDArray[np.int64]]]:
-        """The words that are frequent enough, and the ids of each text, its end included."""
+        """The vocabulary of texts, and the word ids of each text, including its end."""
         arrivals: dict[str, int] = {END: 0, UNKNOWN: 1}
         found = []
         for words in tokens(texts):
@@ -44,7 +44,7 @@ class WordVocabulary:
             raise ValueError("There are no texts to learn from: the list is empty.")
         names = np.array(list(arrivals), dtype=object)
         counts = np.bincount(np.concatenate(found), minlength=len(names))
-        kept = _kept(counts, names, min_count, max_words)
+        kept = _selected_words(counts, names, min_count, max_words)
         id_of = np.full(len(names), -1, dtype=np.int64)
         id_of[kept] = np.arange(len(kept))
         id_of[id_of < 0] = id_of[1]
@@ -54,7 +54,7 @@ class WordVocabulary:
         return cls(index, np.bincount(np.concatenate(ids), minlength=len(kept))), ids
 
     def ids(self, texts: Any, with_end: bool = True) -> list[NDArray[np.int64]]:
-        """The ids of each text, that of the unknown word for those not known."""
+        """The word ids of each text."""
         last = [self.end] if with_end else []
         found = []
         for words in tokens(texts):
@@ -64,10 +64,10 @@ class WordVocabulary:
         return found
 
 
-def _kept(
+def _selected_words(
     counts: NDArray[np.int64], names: NDArray[Any], min_count: int, max_words: int | None
 ) -> NDArray[np.int64]:
-    """Places of the words that stay, the most frequent first and equals by name. The first two always stay."""
+    """Indices of the words to keep, the most frequent first, ties by name. The first two are always kept."""
     order = np.array(
         sorted(range(2, len(names)), key=lambda place: (-counts[place], names[place])), dtype=np.int64
     )
@@ -82,7 +82,7 @@ def _kept(
 
 
 def tokens(texts: Any) -> Iterator[list[str]]:
-    """The words of each text: strings are split at white space, lists of words are taken as they are.
+    """The words of each text: strings are split at white space, lists of words are unchanged.
 
     >>> list(tokens(["a red car", ["a", "car"], ""]))
     [['a', 'red', 'car'], ['a', 'car'], []]
@@ -103,8 +103,8 @@ def tokens(texts: Any) -> Iterator[list[str]]:
         words = text.split() if isinstance(text, str) else _words(number, text)
         if END in words:
             raise ValueError(
-                f"Text {number} has the word {END!r}, which stands for the end of a text and is added by itself: "
-                "leave it out, or make two texts of it."
+                f"Text {number} contains the word {END!r}, which marks the end of a text and is added automatically: "
+                "remove it, or split the text in two."
             )
         yield words
 
@@ -115,7 +115,5 @@ def _words(number: int, text: Any) -> list[str]:
         raise ValueError(f"Text {number} is {got}; expected a string or a list of words.")
     for word in text:
         if not isinstance(word, str) or not word:
-            raise ValueError(
-                f"Text {number} has {word!r:.60} among its words; expected strings that are not empty."
-            )
+            raise ValueError(f"Text {number} has {word!r:.60} among its words; expected non-empty strings.")
     return [str(word) for word in text]

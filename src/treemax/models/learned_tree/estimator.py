@@ -1,4 +1,4 @@
-"""LearnedTree: a tree over the labels learned together with the representation of the rows."""
+"""LearnedTree: a tree over the labels, learned together with embeddings of the features."""
 
 from __future__ import annotations
 
@@ -35,79 +35,76 @@ from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_v
 
 RATES = {"adagrad": 2.0, "sgd": 0.1}  # chosen on wordnet
 FIXED_TREES = ("clusters", "huffman", "random")
-SCHEDULES = {"linear": 0.0, "hold": 0.5}  # the share of the training in which the rate stays
+SCHEDULES = {"linear": 0.0, "hold": 0.5}  # fraction of the training with a constant rate, before the decay
 
 
 @modelfile.saveable
 class LearnedTree(WithHierarchy):
-    """Embeddings of the features and a tree with a softmax at every node, learned together with the tree itself.
+    """Hierarchical softmax over embeddings of the features, whose tree is learned at the same time.
 
-    A row is the sum of its features' embeddings, each times the feature's value: a bag of words for text, a linear
-    layer for dense rows. The probability of a label is the product of the softmaxes along its path. Small for its
-    accuracy, and fast: a row takes a few additions of short vectors. Multi-class and multi-label. `as_published` gives
-    Algorithm 1 of the paper; to assign labels before every batch, as it does, set `assign_every` by the number of rows.
+    A row is represented by the sum of its features' embeddings, each times the feature's value: a bag of words for text,
+    a linear layer for dense rows. The probability of a label is the product of the softmaxes along its path. Models are
+    small for their accuracy, and prediction is fast. Multi-class and multi-label. `as_published` gives Algorithm 1 of
+    the paper; it assigns labels before every batch, for which `assign_every` depends on the number of rows.
 
     Parameters
     ----------
     tree : "learned", "clusters", "huffman", "random", or a hierarchy
-        "learned" begins with the tree that `start` names and assigns labels to the children of nodes anew while it
-        learns. The others stay as they are: balanced k-means over what the examples of labels look like, frequent
-        labels near the root, labels in random order, or your own: pairs (parent, child), a nested dictionary, a
-        dictionary from child to parent, a parent array or a `treemax.trees.Tree`.
+        "learned" starts with the tree given by `start` and reassigns labels to the children of nodes during training.
+        The others are fixed: balanced k-means over the mean rows of labels, a Huffman tree, labels in random order, or
+        your own hierarchy: pairs (parent, child), a nested dictionary, a dictionary from child to parent, a parent array
+        or a `treemax.trees.Tree`.
     arity : int
-        Children of a node, at most. Wider trees are more accurate and slower to train.
+        Maximum number of children of a node. Wider trees are more accurate and slower to train.
     dimension : int
-        Of the embeddings.
+        Dimension of the embeddings.
     passes : "auto" or int
-        Passes over the data, each in a new random order; "auto" is twelve, six where rows have
-        several labels, and more where there are few rows.
+        Epochs, each in a new random order; "auto" is twelve, six for multi-label data, and more if there are few rows.
     learning_rate : "auto" or float
-        At the beginning; "auto" is 2 for AdaGrad, where it is the length of a vector's first step, and 0.1 for "sgd".
-        Rows are scaled to a mean squared length of one before.
+        Initial learning rate; "auto" is 2 for AdaGrad, where it is the norm of the first step of a vector, and 0.1 for
+        "sgd". Rows are first scaled to a mean squared norm of one.
     dropout : float
-        Share of a row's features that are left out of a step, other ones every time: against overfitting.
+        Probability that a feature of a row is dropped in a step.
     calibration : float
-        The share of the rows, 2,000 at most, that only the last passes learn, and that calibrate the probabilities
-        before that. With fewer than five such rows they are not calibrated.
+        Fraction of the rows, 2,000 at most, held out until the last passes to calibrate the probabilities. With fewer
+        than five such rows there is no calibration.
     search : "exact" or "beam"
-        "exact" finds the true best labels, depth first; "beam" looks below the best nodes of each level only.
+        "exact" finds the most probable labels by depth-first search; "beam" is beam search.
     beam : int
         Nodes kept at each level; 1 is greedy.
     n_jobs : int or None
-        Threads, -1 for all cores. Those that learn take no locks, so that the model differs from run to run.
+        Threads, -1 for all cores. Several threads update the weights without locks, so results vary slightly.
     random_state : int, RandomState or None
-        Seed of the embeddings, of the tree and of the order of rows. One seed and one thread give the same model,
-        bit for bit.
+        Seed of the embeddings, the tree and the row order. One seed and one thread give the same model, bit for bit.
     verbose : int
         0 for no progress bar.
 
     For reproducing the paper
     -------------------------
     start : "clusters", "huffman" or "random"
-        Where a learned tree begins.
+        Initial tree of `tree="learned"`.
     schedule : "linear" or "hold"
-        The rate falls in a straight line to zero, from the beginning or from the middle of the training.
+        The learning rate decays linearly to zero, from the start or from the middle of the training.
     optimizer : "adagrad" or "sgd"
-        AdaGrad with one sum of squares for each embedding and each vector of a node, or plain steps.
+        AdaGrad with one sum of squares for each embedding and each vector of a node, or plain SGD.
     objective : "log-likelihood" or "probability"
-        What a step increases at each node of a label's path: log p of the right child, or p as in Algorithm 1.
+        Objective at each node of a label's path: log p of the target child, or p as in Algorithm 1.
     labels : "all" or "one"
-        What a row with several labels teaches in a step: the mean over its labels, or one drawn at random.
+        Loss of a row with several labels in a step: the mean over its labels, or one label drawn at random.
     assign_every : float
-        Passes, or parts of one, between two assignments of labels to children.
+        Passes between two assignments of labels to children; may be fractional.
     assign_until : float
-        Share of the training after which the tree stays as it is.
+        Fraction of the training after which the tree is fixed.
     statistics : "means", "rows" or "running"
-        How likely a label is to go to each child of a node when labels are assigned: the answer of the node for the
-        mean representation of its rows, the mean answer for its rows, or the mean of the answers since the training
-        began, as in Algorithm 1.
+        Estimate of the probability of each child given a label, for the assignment: that for the mean representation of
+        the label's rows, its mean over the rows, or its running mean since the start of the training, as in Algorithm 1.
 
     Attributes
     ----------
     passes_ : int
-        Passes over the data.
+        Number of passes over the data.
     losses_ : list of float
-        The mean of -log p(label) over each pass, while it was learned.
+        Training loss of each pass: the mean of -log p(label).
 
     Examples
     --------
@@ -216,7 +213,7 @@ class LearnedTree(WithHierarchy):
         check_fits(
             8 * padded(self.dimension) * n_labels,
             f"LearnedTree for {n_labels:,} labels at dimension {self.dimension}",
-            "Give it fewer labels or a smaller dimension.",
+            "Use fewer labels or a smaller dimension.",
         )
 
     # --- learning ---------------------------------------------------------------------------------------
@@ -224,7 +221,9 @@ class LearnedTree(WithHierarchy):
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LearnedTreeModel:
         sparse, random = sparsified(rows), check_random_state(self.random_state)
         tree = self._first_tree(sparse, targets, index, random)
-        structure = Structure.with_room(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
+        structure = (
+            Structure.with_capacity(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
+        )
         settings = self._settings(len(sparse), multi_label)
         held = held_out_rows(len(sparse), self.calibration, random)
         training = Training(
@@ -277,17 +276,17 @@ class LearnedTree(WithHierarchy):
 
     @property
     def passes_(self) -> int:
-        """How often `fit` went through the rows."""
+        """Number of passes over the data."""
         return len(self.losses_)
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """The tree over the labels; its leaves are places in `classes_`."""
+        """The tree over the labels; its leaves are indices into `classes_`."""
         return self.model_.tree
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Summary of the model as a dictionary."""
         tree, model = self.model_.tree, self.model_
         depths = tree.level[tree.leaf_of]
         counts = np.maximum(self.label_counts_, 0)
@@ -313,6 +312,6 @@ class LearnedTree(WithHierarchy):
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LearnedTreeModel:
         if not self.label_counts_.any():
-            raise ValueError("no row of the training had a label")
+            raise ValueError("no training row had a label")
         self.losses_ = [real_number("a loss", loss) for loss in header["losses"]]
         return LearnedTreeModel.from_parts(header, arrays, len(self.label_index_))

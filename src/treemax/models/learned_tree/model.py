@@ -1,4 +1,4 @@
-"""A learned tree at rest: embeddings of features, the tree, and the vectors of its nodes."""
+"""A trained LearnedTree: embeddings of features, the tree, and the vectors of its nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 
 def padded(dimension: int) -> int:
-    """How long vectors are in memory: sixteen numbers at a time.
+    """The dimension rounded up to a multiple of sixteen.
 
     >>> padded(50), padded(64)
     (64, 64)
@@ -31,7 +31,7 @@ def padded(dimension: int) -> int:
 
 
 def aligned(shape: tuple[int, ...]) -> Floats:
-    """Zeros that begin at a cache line: loads that straddle two lines cost more."""
+    """Zeros aligned to a cache line: loads that straddle two lines are slower."""
     n = int(np.prod(shape))
     room = np.zeros(n + WIDTH, dtype=np.float32)
     skip = (-room.ctypes.data % 64) // 4
@@ -39,7 +39,7 @@ def aligned(shape: tuple[int, ...]) -> Floats:
 
 
 def vectors_of(n_children: NDArray[Any]) -> NDArray[np.int64]:
-    """How many vectors nodes with so many children have: one is enough for two of them.
+    """Number of vectors of nodes with `n_children` children: one suffices for two.
 
     >>> vectors_of(np.array([0, 1, 2, 3])).tolist()
     [0, 0, 1, 3]
@@ -49,11 +49,11 @@ def vectors_of(n_children: NDArray[Any]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class LearnedTreeModel:
-    """Embeddings of the features that occurred in training (all of them, or `features`), and a vector and a bias
-    for every child of a node (one for two children), siblings side by side in the order of the tree.
+    """Embeddings of the features seen in training (all, or `features`), and a vector and a bias for every child of a
+    node (one for two children), in the order of the tree.
 
-    In a multi-label model `labels_a_row` is the mean number of labels of a row: the tree says how likely a label
-    is to be one drawn from the row's, so that so many times this is the probability that the row has it.
+    The tree models the probability of a label drawn at random from the row's labels. In a multi-label model it is
+    multiplied by `labels_a_row`, the mean number of labels per row.
     """
 
     tree: Tree
@@ -64,7 +64,7 @@ class LearnedTreeModel:
     weights: Floats
     biases: Floats
     labels_a_row: float = 1.0
-    calibration: Calibration | None = None  # found on rows that were not learned yet
+    calibration: Calibration | None = None  # from the held-out rows
 
     @cached_property
     def first_vectors(self) -> NDArray[np.int64]:
@@ -86,11 +86,11 @@ class LearnedTreeModel:
         return (read_only(self.embeddings.ravel()), self.embeddings.shape[1], widest, *map(read_only, arrays))
 
     def known(self, rows: Rows) -> SparseRows:
-        """Rows in terms of the embeddings: what was not seen in training is left out."""
+        """Rows with features renumbered as rows of the embeddings; features not seen in training are dropped."""
         sparse = known_features(sparsified(rows), self.n_features)
         if self.features is None:
             return sparse
-        return renumbered(sparse, self.features)
+        return with_renumbered_features(sparse, self.features)
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
         known = self.known(rows)
@@ -101,14 +101,14 @@ class LearnedTreeModel:
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], Floats]:
-        """The k best labels of each row, by a beam of the width `search`, or exactly with None."""
+        """Ids and probabilities of the k best labels of each row; `search` is the beam width, None is exact."""
         ids, probabilities = empty_top_k(len(rows), k)
         if search is None:
             kernel, option = search_kernels.best_exact, max(1, self.tree.depth)
         else:
             kernel, option = search_kernels.best_beam, search
         search_rows(kernel, self._arguments, rows, threads, (option,), ids, probabilities)
-        return ids, self._of_row(probabilities)
+        return ids, self._per_row(probabilities)
 
     def above(
         self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
@@ -122,13 +122,13 @@ class LearnedTreeModel:
         found = search_above(
             search_kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads
         )
-        return SparseProbabilities(found.rows, found.ids, self._of_row(found.probabilities))
+        return SparseProbabilities(found.rows, found.ids, self._per_row(found.probabilities))
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> Floats:
         """The probability of every label."""
         out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
         search_rows(search_kernels.probabilities_of_all, self._arguments, rows, threads, (), out)
-        return self._of_row(out)
+        return self._per_row(out)
 
     def of_labels(
         self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
@@ -137,9 +137,9 @@ class LearnedTreeModel:
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
         search_rows(search_kernels.probabilities_of_given, self._arguments, rows, threads, options, ids, out)
-        return self._of_row(out)
+        return self._per_row(out)
 
-    def _of_row(self, probabilities: Floats) -> Floats:
+    def _per_row(self, probabilities: Floats) -> Floats:
         if self.labels_a_row == 1.0:
             return probabilities
         return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
@@ -147,7 +147,7 @@ class LearnedTreeModel:
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """The model as a JSON-able header and arrays."""
+        """A JSON-serialisable header and arrays."""
         header = {
             "dimension": self.dimension, "n_features": self.n_features, "labels_a_row": self.labels_a_row,
             "some_features": self.features is not None,
@@ -162,12 +162,12 @@ class LearnedTreeModel:
     def from_parts(
         cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
     ) -> LearnedTreeModel:
-        """The model back from its parts; what does not fit together is a ValueError."""
+        """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         tree = Tree.from_arrays(
             {name.removeprefix("tree/"): arrays[name] for name in ("tree/n_children", "tree/label")}
         )
         if tree.n_labels != n_labels:
-            raise ValueError("the tree does not fit the labels")
+            raise ValueError("the tree does not match the labels")
         dimension, n_features = (
             whole_number(name, header[name], least=1) for name in ("dimension", "n_features")
         )
@@ -178,7 +178,7 @@ class LearnedTreeModel:
             n_rows = len(features)
             expect(arrays, "features", np.uint32, (n_rows,))
             if (np.diff(features.astype(np.int64)) <= 0).any() or (n_rows and features[-1] >= n_features):
-                raise ValueError("the features are not in order, or there are too many")
+                raise ValueError("the features are not sorted, or exceed n_features")
         n_vectors = int(vectors_of(tree.n_children).sum())
         width = padded(dimension)
         return cls(
@@ -189,8 +189,8 @@ class LearnedTreeModel:
         )  # fmt: skip
 
 
-def renumbered(rows: SparseRows, features: NDArray[np.uint32]) -> SparseRows:
-    """Rows whose columns are places in `features`, which are sorted; all other columns are left out."""
+def with_renumbered_features(rows: SparseRows, features: NDArray[np.uint32]) -> SparseRows:
+    """Rows with each column replaced by its index in `features`, which is sorted; other columns are dropped."""
     first, last = rows.indptr[0], rows.indptr[-1]
     indices, values = rows.indices[first:last], rows.values[first:last]
     places = np.searchsorted(features, indices)

@@ -1,10 +1,9 @@
-"""Learning embeddings, node vectors and the tree together.
+"""Joint training of embeddings, node vectors and the tree.
 
 Yacine Jernite, Anna Choromanska and David Sontag, "Simultaneous Learning of Trees and Representations for
-Extreme Classification and Density Estimation", ICML 2017: Algorithm 1, with log p (section 6) or with p,
-and Algorithm 2 every so many rows. Their sums of probabilities for each node and label can be kept as they have them;
-otherwise the probabilities are those of the parameters of the moment, so that a label that has just come to a node
-is known there too.
+Extreme Classification and Density Estimation", ICML 2017: Algorithm 1, on log p (section 6) or on p, and Algorithm 2
+at regular intervals. The probabilities for Algorithm 2 are running sums, as in the paper, or computed from the current
+parameters, which also covers labels that have just moved to a node.
 """
 
 from __future__ import annotations
@@ -23,17 +22,25 @@ from treemax.inputs.rows import SparseRows, chosen_rows, read_only
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import assignment_kernels, kernels
-from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, renumbered, vectors_of
+from treemax.models.learned_tree.model import (
+    LearnedTreeModel,
+    aligned,
+    padded,
+    vectors_of,
+    with_renumbered_features,
+)
 from treemax.models.rates import mean_squared_length
 from treemax.parallel.threads import for_each
 from treemax.trees import Tree
 
 ROWS_AT_ONCE = 2048
-FEW_FEATURES = 0.5  # share of the columns that occur, below which the others get no embedding
-NUMBERS_TO_ASSIGN = 2**26  # of representations that are held while labels are assigned
-LEAST_ERROR = 1e-3  # of a child's probability: vectors that are less wrong are let be
-FEWEST_PASSES, FEWEST_ROWS = 6, 20_000  # to be learned in all
-LARGEST_FACTOR = 1e12  # of an embedding and of a vector of a node, whose product is multiplied by values
+FEW_FEATURES = 0.5  # if a smaller fraction of the columns occurs, only these get embeddings
+NUMBERS_TO_ASSIGN = 2**26  # bounds the memory of the representations for the assignment
+MIN_ERROR = 1e-3  # of a child's probability: vectors with a smaller error are not updated
+MIN_PASSES, MIN_ROWS = 6, 20_000  # the latter over all passes
+LARGEST_FACTOR = (
+    1e12  # bound on embeddings and node vectors, which are multiplied by each other and by feature values
+)
 INITIAL_SQUARES = np.float32(1e-8)
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
 OBJECTIVES = {"log-likelihood": kernels.LOG_LIKELIHOOD, "probability": kernels.PROBABILITY}
@@ -41,32 +48,32 @@ STATISTICS = ("means", "rows", "running")
 
 
 def suggested_passes(n_rows: int, multi_label: bool) -> int:
-    """How often to go through so many rows: half as often where they have several labels, each of which is learned.
+    """Default number of passes, half as many for multi-label rows, each of which teaches several labels.
 
     >>> suggested_passes(100, False), suggested_passes(1_000_000, False), suggested_passes(1_000_000, True)
     (50, 12, 6)
     """
-    fewest = FEWEST_PASSES if multi_label else 2 * FEWEST_PASSES
-    return min(50, max(fewest, -(-FEWEST_ROWS // n_rows)))
+    fewest = MIN_PASSES if multi_label else 2 * MIN_PASSES
+    return min(50, max(fewest, -(-MIN_ROWS // n_rows)))
 
 
 @dataclass(frozen=True)
 class LearnedTreeSettings:
-    """How to learn. `hold` is the share of the training in which the rate stays, before it falls to zero."""
+    """Training settings. `hold` is the fraction of the training with a constant rate, before it decays to zero."""
 
     dimension: int
     rate: float
     epochs: int
     hold: float = 0.0
     optimizer: str = "adagrad"
-    dropout: float = 0.0  # of the features of a row in a step
-    one_label: bool = False  # of a row in a step, drawn at random, in place of all
+    dropout: float = 0.0  # probability to drop a feature of a row in a step
+    one_label: bool = False  # learn one random label of a row in a step instead of all
     objective: str = "log-likelihood"
-    statistics: str = "means"  # from which labels are assigned
+    statistics: str = "means"  # of the assignment of labels
 
 
 class Paths(NamedTuple):
-    """For every label the nodes from the root to it: first vector, number of children, and which of them."""
+    """For every label the nodes from the root to it: first vector, number of children, and target child."""
 
     starts: NDArray[np.int64]
     firsts: NDArray[np.uint32]
@@ -77,7 +84,7 @@ class Paths(NamedTuple):
 @dataclass
 class Structure:
     """A tree whose nodes keep their numbers while labels move: the children of inner node v are
-    `children[starts[v]:starts[v] + n_children[v]]`, inner nodes by number and leaves as -1 less their label."""
+    `children[starts[v]:starts[v] + n_children[v]]`, inner nodes by number and leaves as -1 - label."""
 
     children: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -88,30 +95,32 @@ class Structure:
 
     @classmethod
     def of_tree(cls, tree: Tree) -> Structure:
-        """A tree that stays as it is."""
+        """A fixed tree."""
         inner = np.flatnonzero(tree.n_children)
         counts = tree.n_children[inner]
         starts = np.cumsum(counts) - counts
         vectors = vectors_of(counts)
         firsts = np.cumsum(vectors) - vectors
-        return cls(_codes(tree), starts, counts.copy(), firsts, int(vectors.sum()), tree.n_labels)
+        return cls(_child_codes(tree), starts, counts.copy(), firsts, int(vectors.sum()), tree.n_labels)
 
     @classmethod
-    def with_room(cls, tree: Tree, arity: int) -> Structure:
-        """A tree that may change its shape: every node has room for `arity` children, and there are as many
-        nodes as any well-formed tree has."""
+    def with_capacity(cls, tree: Tree, arity: int) -> Structure:
+        """A tree that may change its shape, with capacity for `arity` children per node and for the nodes of any
+        well-formed tree."""
         inner = np.flatnonzero(tree.n_children)
         room = max(len(inner), -(-(tree.n_labels - 1) // (arity - 1))) + 1
         children, n_children = np.full((room, arity), -1, dtype=np.int64), np.zeros(room, dtype=np.int64)
         counts = tree.n_children[inner]
         n_children[: len(inner)] = counts
-        children[np.repeat(np.arange(len(inner)), counts), _ranks(counts)] = _codes(tree)
-        a_node = vectors_a_node(arity)
+        children[np.repeat(np.arange(len(inner)), counts), _ranks(counts)] = _child_codes(tree)
+        per_node = vectors_per_node(arity)
         nodes = np.arange(room)
-        return cls(children.ravel(), nodes * arity, n_children, nodes * a_node, room * a_node, tree.n_labels)
+        return cls(
+            children.ravel(), nodes * arity, n_children, nodes * per_node, room * per_node, tree.n_labels
+        )
 
     def paths(self) -> Paths:
-        """The way to every label."""
+        """The path to every label."""
         n = len(self.n_children)
         parents, slots, depths, waiting = (np.zeros(n, dtype=np.int64) for _ in range(4))
         leaf_parents, leaf_slots = (np.zeros(self.n_labels, dtype=np.int64) for _ in range(2))
@@ -126,7 +135,7 @@ class Structure:
         return Paths(*map(read_only, (starts, firsts, counts, targets)))
 
     def as_tree(self) -> tuple[Tree, NDArray[np.int64]]:
-        """The tree, breadth-first, and the vectors of its nodes in that order."""
+        """The tree in breadth-first order, and the indices of its nodes' vectors in that order."""
         levels, level = [], np.zeros(1, dtype=np.int64)
         while len(level):
             levels.append(level)
@@ -144,10 +153,10 @@ class Structure:
 
 
 @dataclass
-class Sums:
+class RunningSums:
     """SumProbas and Counts of Algorithm 1, for every pair of node and label that was ever on a path.
 
-    `keys` are node * labels + label, sorted; `places` says for each node of `Paths` which of them it is.
+    `keys` are node * labels + label, sorted; `places` has the index into them of each node of `Paths`.
     """
 
     keys: NDArray[np.int64]
@@ -156,15 +165,15 @@ class Sums:
     places: NDArray[np.uint32]
 
     @classmethod
-    def none(cls, arity: int) -> Sums:
-        """For a training that sums nothing up, or has not begun."""
+    def empty(cls, arity: int) -> RunningSums:
+        """Without any pairs."""
         empty = np.empty(0, dtype=np.float32)
         return cls(np.empty(0, dtype=np.int64), empty.reshape(0, arity), empty, np.empty(0, dtype=np.uint32))
 
-    def along(
+    def for_paths(
         self, paths: Paths, nodes: NDArray[np.int64], n_labels: int, renewed: NDArray[np.bool_]
-    ) -> Sums:
-        """The same with places for new paths, and nothing left of nodes that have started anew."""
+    ) -> RunningSums:
+        """The sums extended to new paths, and without those of nodes that were reset."""
         needed = nodes * n_labels + np.repeat(np.arange(n_labels), np.diff(paths.starts))
         kept = ~renewed[self.keys // n_labels]
         keys = np.union1d(self.keys[kept], needed)
@@ -172,34 +181,34 @@ class Sums:
         seen = np.zeros(len(keys), dtype=np.float32)
         old = np.searchsorted(keys, self.keys[kept])
         sums[old], seen[old] = self.sums[kept], self.seen[kept]
-        return Sums(keys, sums, seen, np.searchsorted(keys, needed).astype(np.uint32))
+        return RunningSums(keys, sums, seen, np.searchsorted(keys, needed).astype(np.uint32))
 
 
-def vectors_a_node(arity: int) -> int:
-    """How many vectors a node with so many children has."""
+def vectors_per_node(arity: int) -> int:
+    """Number of vectors of a node with `arity` children."""
     return int(vectors_of(np.array([arity]))[0])
 
 
-def _codes(tree: Tree) -> NDArray[np.int64]:
-    """Inner nodes numbered in their order and leaves as -1 less their label, without the root."""
+def _child_codes(tree: Tree) -> NDArray[np.int64]:
+    """The nodes except the root, as `Structure.children` has them: inner nodes by number, leaves as -1 - label."""
     numbers = np.cumsum(tree.n_children > 0) - 1
     return np.where(tree.label >= 0, -1 - tree.label, numbers)[1:]
 
 
 def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, 2, ... for each of the counts, one after the other."""
+    """Concatenated ranges 0, ..., count - 1."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def deepest(n_labels: int, arity: int) -> int:
-    """How deep a learned tree may be: half as deep again as a complete one, and a level at least."""
+def max_depth(n_labels: int, arity: int) -> int:
+    """Maximum depth of a learned tree: that of a complete tree plus a half, at least one more level."""
     complete = max(1, math.ceil(math.log(max(2, n_labels)) / math.log(arity) - 1e-9))
     return complete + max(1, complete // 2)
 
 
 @dataclass
 class Training:
-    """Parameters that are being learned, on the rows given."""
+    """State of the training: data, tree and parameters."""
 
     rows: SparseRows
     targets: Targets
@@ -208,19 +217,19 @@ class Training:
     random: np.random.RandomState
     arity: int
     multi_label: bool = False
-    history: list[float] = field(default_factory=list)  # the mean of -log p in each epoch
+    history: list[float] = field(default_factory=list)  # training loss of each epoch
     held: NDArray[np.uint32] = field(
         default_factory=lambda: np.zeros(0, np.uint32)
-    )  # learned in the last epochs
+    )  # rows for the calibration, learned in the last epochs only
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         rows, dimension = self.rows, self.settings.dimension
-        self.given = rows
+        self.original_rows = rows
         self.n_features = rows.n_features
         self.features = _features_in_use(rows)
         if self.features is not None:
-            self.rows = rows = renumbered(rows, self.features)
+            self.rows = rows = with_renumbered_features(rows, self.features)
         self.scale = np.float32(1.0 / math.sqrt(mean_squared_length(rows)[0]))
         self._longest = int(np.diff(rows.indptr).max(initial=0)) + 1
         width = padded(dimension)
@@ -234,9 +243,9 @@ class Training:
         self.squares = np.full(self.structure.n_vectors, INITIAL_SQUARES)
         self.feature_squares = np.full(rows.n_features, INITIAL_SQUARES)
         self.paths = self.structure.paths()
-        self.sums = Sums.none(self.arity)
+        self.sums = RunningSums.empty(self.arity)
         if self.settings.statistics == "running":
-            self._follow_paths(np.zeros(len(self.structure.n_children), dtype=bool))
+            self._update_paths(np.zeros(len(self.structure.n_children), dtype=bool))
 
     @property
     def n_labels(self) -> int:
@@ -245,8 +254,8 @@ class Training:
     # --- steps ------------------------------------------------------------------------------------------
 
     def run(self, threads: int, assign_every: int = 0, assign_until: int = 0) -> Iterator[int]:
-        """All epochs; yields the rows done after each piece. Labels are assigned anew after every `assign_every`
-        rows, up to `assign_until`."""
+        """Run all epochs; yields the size of each batch. Labels are reassigned after every `assign_every` rows, until
+        `assign_until`."""
         done, epochs = 0, self.settings.epochs
         for epoch in range(epochs):
             order = self.random.permutation(len(self.rows)).astype(np.uint32)
@@ -257,10 +266,10 @@ class Training:
                 if epoch < max(1, epochs - n_last):
                     order = order[~np.isin(order, self.held)]
             total = learned = 0.0
-            for part in _parts(len(order), done, assign_every):
+            for part in ranges_between_assignments(len(order), done, assign_every):
                 if assign_every and 0 < done <= assign_until and done % assign_every == 0:
                     self.assign()
-                for n, likelihood, n_learned in self._learn_all(order[part], done, threads):
+                for n, likelihood, n_learned in self._learn_all(order[part.start : part.stop], done, threads):
                     done += n
                     total, learned = total + likelihood, learned + n_learned
                     yield n
@@ -268,7 +277,7 @@ class Training:
 
     def calibrate(self) -> None:
         """Calibrate on the held-out rows."""
-        rows, targets = chosen_rows(self.given, self.held), picked_targets(self.targets, self.held)
+        rows, targets = chosen_rows(self.original_rows, self.held), picked_targets(self.targets, self.held)
         k = labels_to_rank(targets, self.n_labels, self.multi_label)
         ids, scores = self.model().top_k(rows, k)
         self.calibration = calibration_from_top_k(ids, scores, targets, self.n_labels, self.multi_label)
@@ -276,9 +285,9 @@ class Training:
     def _learn_all(
         self, order: NDArray[np.uint32], done: int, threads: int
     ) -> Iterator[tuple[int, float, int]]:
-        """The rows in this order; with several threads, steps that meet overwrite each other, which is rare.
+        """Learn the rows in this order; several threads update without locks (Hogwild).
 
-        Yields of each piece the rows, the sum of log p and of how many rows that is.
+        Yields for each batch its size, the sum of log p and the number of labels in this sum.
         """
         results: dict[int, tuple[float, int]] = {}
         seed, planned = int(self.random.randint(2**31)), self.settings.epochs * len(self.rows)
@@ -291,7 +300,7 @@ class Training:
             yield min(ROWS_AT_ONCE, len(order) - start), *results.pop(start)
 
     def rate(self, share: float) -> float:
-        """The rate when this share of the training is done."""
+        """The learning rate after the given fraction of the training."""
         return self.settings.rate * min(1.0, (1.0 - share) / max(1e-9, 1.0 - self.settings.hold))
 
     def _learn(self, order: NDArray[np.uint32], rate: float, seed: int) -> tuple[float, int]:
@@ -306,7 +315,7 @@ class Training:
         return kernels.learn(
             rows.indptr, rows.indices, rows.values, order, targets.indptr, targets.ids, tuple(self.paths), np.float32(self.scale / (1.0 - settings.dropout)),
             self.embeddings.ravel(), self.feature_squares, self.weights.ravel(), self.biases, self.squares, width,
-            np.float32(rate), np.float32(LEAST_ERROR),
+            np.float32(rate), np.float32(MIN_ERROR),
             OPTIMIZERS[settings.optimizer], OBJECTIVES[settings.objective],
             kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS, float(settings.dropout),
             (read_only(self.sums.places), self.sums.sums.ravel(), self.sums.seen), np.uint64(seed), scratch,
@@ -324,8 +333,8 @@ class Training:
             return
         structure = self.structure
         shape = (
-            self.arity, deepest(self.n_labels, self.arity), structure.children, structure.n_children,
-            vectors_a_node(self.arity), self.weights.ravel(), self.biases, self.squares, self.weights.shape[1],
+            self.arity, max_depth(self.n_labels, self.arity), structure.children, structure.n_children,
+            vectors_per_node(self.arity), self.weights.ravel(), self.biases, self.squares, self.weights.shape[1],
         )  # fmt: skip
         labels = np.arange(self.n_labels)
         if self.settings.statistics == "running":
@@ -333,33 +342,33 @@ class Training:
             assignment_kernels.reassign_by_sums(
                 labels, (self.sums.keys, self.sums.sums, self.sums.seen), *shape, renewed
             )
-            self._follow_paths(renewed)
+            self._update_paths(renewed)
             return
         counts = np.bincount(self.targets.ids, minlength=self.n_labels).astype(np.float64)
-        assignment_kernels.reassign(labels, counts, *self._examples_of_labels(), *shape)
+        assignment_kernels.reassign(labels, counts, *self._label_representations(), *shape)
         self.paths = structure.paths()
 
-    def _follow_paths(self, renewed: NDArray[np.bool_]) -> None:
-        """Have the paths of the tree as it is now, and places for the sums along them."""
+    def _update_paths(self, renewed: NDArray[np.bool_]) -> None:
+        """Recompute the paths of the tree, and extend the running sums to them."""
         self.paths = self.structure.paths()
-        nodes = self.paths.firsts.astype(np.int64) // vectors_a_node(self.arity)
-        self.sums = self.sums.along(self.paths, nodes, self.n_labels, renewed)
+        nodes = self.paths.firsts.astype(np.int64) // vectors_per_node(self.arity)
+        self.sums = self.sums.for_paths(self.paths, nodes, self.n_labels, renewed)
 
-    def _examples_of_labels(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Representations of what stands for each label, and where those of each begin."""
+    def _label_representations(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Representations of each label, its mean or its rows, and where those of each label start."""
         rows, (chosen, starts), width = self.rows, self._rows_by_label, self.embeddings.shape[1]
-        given = rows.indptr, rows.indices, rows.values, chosen
+        csr = rows.indptr, rows.indices, rows.values, chosen
         if self.settings.statistics == "means":
             means = np.empty((self.n_labels, width), dtype=np.float32)
-            kernels.represent_means(*given, starts, self.scale, self.embeddings.ravel(), width, means)
+            kernels.represent_means(*csr, starts, self.scale, self.embeddings.ravel(), width, means)
             return means, np.arange(self.n_labels + 1)
         hidden = np.empty((len(chosen), width), dtype=np.float32)
-        kernels.represent(*given, self.scale, self.embeddings.ravel(), width, hidden)
+        kernels.represent(*csr, self.scale, self.embeddings.ravel(), width, hidden)
         return hidden, starts
 
     @cached_property
     def _rows_by_label(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of the first label, then those of the second, ...: all of them, or a few of each drawn at random."""
+        """Rows sorted by label, and where those of each label start; all, or a random sample of each label."""
         ids, indptr = self.targets.ids, self.targets.indptr
         row_of = np.repeat(np.arange(len(self.targets)), np.diff(indptr))
         order = self.random.permutation(len(ids))
@@ -372,7 +381,7 @@ class Training:
         return row_of[order], np.concatenate([[0], np.cumsum(counts)])
 
     def model(self) -> LearnedTreeModel:
-        """What was learned, packed."""
+        """The trained model."""
         tree, vectors = self.structure.as_tree()
         labels_a_row = 1.0
         if self.multi_label:
@@ -382,23 +391,30 @@ class Training:
         weights = aligned((len(vectors), self.embeddings.shape[1]))
         weights[:] = self.weights[vectors]
         return LearnedTreeModel(
-            tree, self.settings.dimension, self.n_features, self.features, embeddings, weights, self.biases[vectors],
-            labels_a_row, self.calibration,
-        )  # fmt: skip
+            tree=tree,
+            dimension=self.settings.dimension,
+            n_features=self.n_features,
+            features=self.features,
+            embeddings=embeddings,
+            weights=weights,
+            biases=self.biases[vectors],
+            labels_a_row=labels_a_row,
+            calibration=self.calibration,
+        )
 
 
-def _parts(n_rows: int, done: int, every: int) -> Iterator[slice]:
-    """An epoch in parts that end where so many rows are done in all.
+def ranges_between_assignments(n: int, done: int, every: int) -> Iterator[range]:
+    """Ranges that cover 0 to n - 1 and end where the total, with `done` before, is a multiple of `every`.
 
-    >>> list(_parts(10, 20, 8))
-    [slice(0, 4, None), slice(4, 10, None)]
+    >>> list(ranges_between_assignments(10, 20, 8))
+    [range(0, 4), range(4, 10)]
     """
-    cuts = [*range((every - done) % every or every, n_rows, every)] if every else []
-    yield from map(slice, [0, *cuts], [*cuts, n_rows])
+    cuts = [*range((every - done) % every or every, n, every)] if every else []
+    yield from map(range, [0, *cuts], [*cuts, n])
 
 
 def _features_in_use(rows: SparseRows) -> NDArray[np.uint32] | None:
-    """The columns that occur, or None where most of them do."""
+    """The columns that occur, or None if most of them do."""
     if rows.nnz >= FEW_FEATURES * rows.n_features:
         seen = np.zeros(rows.n_features, dtype=bool)
         seen[rows.indices[rows.indptr[0] : rows.indptr[-1]]] = True

@@ -496,7 +496,7 @@ def test_interrupted_training_keeps_what_was_learned(monkeypatch):
         (["a", 3.5], "Text 1 is 3.5"),
         ([["a", 3]], "Text 0 has 3 among its words"),
         ([["a", ""]], "Text 0 has '' among its words"),
-        (["a </s> b"], "stands for the end of a text"),
+        (["a </s> b"], "marks the end of a text"),
     ],
 )
 def test_bad_texts_are_refused(texts, words):

@@ -385,7 +385,7 @@ def test_damaged_parts_are_refused():
         ("nodes/smallest", -1, "not from 0"),
         ("nodes/sums", np.nan, "counts do not fit"),
         ("tallies/labels", 40, "fit the labels"),
-        ("tallies/labels", 1, "twice"),
+        ("tallies/labels", 1, "duplicate"),
         ("tallies/counts", 0, "not possible"),
         ("tallies/starts", 7, "fit the nodes"),
     ):

@@ -13,7 +13,7 @@ import treemax
 from treemax.inputs.rows import as_rows
 from treemax.models.softmax_tree import sizes as learning
 from treemax.models.softmax_tree import start as tao_start
-from treemax.models.softmax_tree.estimator import ALPHA_OF_FEW, ALPHAS, _in_words
+from treemax.models.softmax_tree.estimator import ALPHA_FOR_FEW_ROWS, ALPHAS, _progress_text
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 from treemax.models.softmax_tree.training import (
     BETA,
@@ -27,7 +27,7 @@ from treemax.models.softmax_tree.training import (
     SoftmaxTreeState,
     Tao,
     TaoSettings,
-    grown,
+    grow,
     table_of,
 )
 from treemax.parallel.pools import Threads
@@ -40,14 +40,14 @@ def problem(n_rows=300, n_labels=15, n_features=8, noise=0.4, seed=0):
     return X.astype(np.float32), y.astype(np.int64)
 
 
-def begun(X, y, depth, start, own, seed=0):
-    state, leaf_of = learning.begin(X, y, int(y.max()) + 1, depth, start, np.random.RandomState(seed))
+def initial(X, y, depth, start, own, seed=0):
+    state, leaf_of = learning.initial_state(X, y, int(y.max()) + 1, depth, start, np.random.RandomState(seed))
     return tao_of(X, y, own, state), leaf_of
 
 
 def pruned_of(state, X, y, own):
     tao = tao_of(X, y, own, state)
-    return learning.pruned(tao.table, tao.executor, state, own)
+    return learning.prune(tao.table, tao.executor, state, own)
 
 
 def tao_of(X, y, own, state):
@@ -101,7 +101,7 @@ def test_the_objective_is_that_of_the_paper(missing, sparse, costs):
     X[np.abs(X) < 0.5] = 0.0
     own = TaoSettings(0.2, 4, missing, **costs)
     rows = as_rows(sp.csr_matrix(X) if sparse else X)
-    tao, leaf_of = begun(rows, y, 2, "prototypes", own)
+    tao, leaf_of = initial(rows, y, 2, "prototypes", own)
     for record in tao.run(2, leaf_of):
         if record.depth == 0:
             expected = slow_objective(X, y, tao.state, own)
@@ -131,18 +131,20 @@ def test_no_update_of_any_node_raises_the_objective(
     own = TaoSettings(
         alpha, n_classes, missing, beta=20.0, ridge=ridge, plane_ridge=plane_ridge, plane_alpha=plane_alpha
     )
-    tao, leaf_of = begun(rows, y, depth, start, own, seed)
+    tao, leaf_of = initial(rows, y, depth, start, own, seed)
     for _ in tao.run(1, leaf_of):
         pass
     for iteration in (1, 2):
-        tao.reduce(iteration)
+        tao.find_reduced_sets(iteration)
         before = tao.objective()
         updates = [(tao.update_leaves, place) for place in range(2**depth)]
         updates += [(tao.update_planes, node) for node in range(2**depth - 2, -1, -1)]
         for update, node in updates:
             change = update(range(node, node + 1))
             kept, tao.sets = tao.sets, list(tao.sets)
-            tao.reduce(iteration)  # the objective of the tree as it is now, from nothing but its parameters
+            tao.find_reduced_sets(
+                iteration
+            )  # the objective of the tree as it is now, from nothing but its parameters
             after = tao.objective()
             tao.sets = kept
             assert change <= 0.0
@@ -176,8 +178,8 @@ def test_the_history_never_rises_in_the_modes_of_the_paper():
 
 def test_a_leaf_has_the_most_populous_classes_of_its_rows():
     X, y = problem(400, 12)
-    tao, leaf_of = begun(X, y, 1, "random", TaoSettings(0.1, 3))
-    tao.reduce(0, leaf_of)
+    tao, leaf_of = initial(X, y, 1, "random", TaoSettings(0.1, 3))
+    tao.find_reduced_sets(0, leaf_of)
     for place in (0, 1):
         tao.update_leaves(range(place, place + 1))
         counts = np.bincount(y[tao.sets[1 + place]])
@@ -192,7 +194,7 @@ def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
     state.leaves = [Leaf(np.array([c]), zero, np.zeros(1, np.float32)) for c in (1, 0)]  # right has class 0
     state.planes = [Plane(np.array([[1.0]], np.float32), 0.0)]
     tao = tao_of(X, y, TaoSettings(0.01, 1), state)
-    tao.reduce(0)
+    tao.find_reduced_sets(0)
     assert tao.objective() > 4
     assert tao.update_planes(range(1)) < -3.5
     assert state.planes[0].coef[0, 0] < 0
@@ -201,7 +203,7 @@ def test_pseudo_labels_send_a_row_where_its_loss_is_lower():
 def test_early_iterations_learn_from_a_share_of_the_rows_and_the_last_from_all():
     X, y = problem()
     own = TaoSettings(0.05, 4, missing=BETA, beta=10.0, early_share=0.3)
-    tao, leaf_of = begun(X, y, 2, "balanced", own)
+    tao, leaf_of = initial(X, y, 2, "balanced", own)
     seen = {}
     for record in tao.run(3, leaf_of):
         seen[record.iteration] = tao.learned
@@ -210,7 +212,7 @@ def test_early_iterations_learn_from_a_share_of_the_rows_and_the_last_from_all()
     assert [len(rows) for rows in seen.values()] == [90, 90, 300]
     assert set(seen[0]) != set(seen[1])
     assert record.objective == pytest.approx(slow_objective(X, y, tao.state, own), rel=1e-5)
-    again, leaf_of = begun(X, y, 2, "balanced", own)
+    again, leaf_of = initial(X, y, 2, "balanced", own)
     assert [r.objective for r in again.run(3, leaf_of)][-1] == record.objective
 
 
@@ -229,10 +231,10 @@ def test_the_early_share_of_a_model_reaches_its_training(kind):
 
 def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_they_come_there():
     X, y = problem(500)
-    tao, leaf_of = begun(X, y, 2, "balanced", TaoSettings(0.1, 5, spill=0.3))
+    tao, leaf_of = initial(X, y, 2, "balanced", TaoSettings(0.1, 5, spill=0.3))
     for _ in tao.run(1, leaf_of):
         pass
-    tao.reduce(1)
+    tao.find_reduced_sets(1)
     chance = np.ones((len(X), 7))
     for node in range(3):
         plane = tao.state.planes[node]
@@ -249,7 +251,7 @@ def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_the
 
 def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
     X, y = problem(300)
-    tao, leaf_of = begun(X, y, 2, "balanced", TaoSettings(0.1, 5))
+    tao, leaf_of = initial(X, y, 2, "balanced", TaoSettings(0.1, 5))
     for _ in tao.run(2, leaf_of):
         pass
     assert all((learned.rows == own).all() for learned, own in zip(tao.leaf_rows, tao.sets[3:]))
@@ -259,9 +261,9 @@ def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
 def test_progress_says_where_training_is():
     nothing = float("nan")
     begun_history = [Record(0, 2, nothing, nothing)]
-    assert _in_words(begun_history) == "iteration 1, depth 2"
+    assert _progress_text(begun_history) == "iteration 1, depth 2"
     later = [*begun_history, Record(0, 0, 1234.6, 0.25), Record(1, 2, 1200.0, nothing)]
-    assert _in_words(later) == "iteration 2, depth 2, objective 1,200, training error 25.0%"
+    assert _progress_text(later) == "iteration 2, depth 2, objective 1,200, training error 25.0%"
 
 
 # --- growth ---------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def test_progress_says_where_training_is():
 
 def grown_once(growth):
     X, y = problem(600, 24)
-    tao, leaf_of = begun(X, y, 1, "balanced", TaoSettings(0.1, 8, growth=growth))
+    tao, leaf_of = initial(X, y, 1, "balanced", TaoSettings(0.1, 8, growth=growth))
     for _ in tao.run(1, leaf_of):
         pass
     missed = [1 - np.isin(y[own], leaf.classes).mean() for own, leaf in zip(tao.sets[1:], tao.state.leaves)]
@@ -280,10 +282,10 @@ def test_leaves_that_miss_many_classes_are_split_and_nothing_is_lost_by_it():
     tao, missed = grown_once(0.1)
     assert min(missed) > 0.1
     before = Objective(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0])
-    assert grown(tao)
-    tao.reduce(1)
+    assert grow(tao)
+    tao.find_reduced_sets(1)
     assert tao.state.depth == 2 and len(tao.state.planes) == 3 and len(tao.state.leaves) == 4
-    assert not any(plane.is_closed for plane in tao.state.planes)
+    assert not any(plane.is_constant for plane in tao.state.planes)
     assert (Objective(tao.table, tao.settings).loss(tao.state, 0, tao.sets[0]) == before).all()
     assert all(len(own) > 100 for own in tao.sets[3:])
 
@@ -293,21 +295,21 @@ def test_only_those_leaves_are_split():
     between = (min(missed) + max(missed)) / 2
     assert min(missed) < between < max(missed)
     tao.settings = replace(tao.settings, growth=between)
-    assert grown(tao)
-    closed = [plane.is_closed for plane in tao.state.planes[1:]]
+    assert grow(tao)
+    closed = [plane.is_constant for plane in tao.state.planes[1:]]
     assert closed == [share < between for share in missed]
-    tao.reduce(1)
+    tao.find_reduced_sets(1)
     for depth in (2, 1, 0):
         tao.update_depth(depth)
-    assert [plane.is_closed for plane in tao.state.planes[1:]] == closed
-    model = learning.pruned(tao.table, tao.executor, tao.state, tao.settings)
+    assert [plane.is_constant for plane in tao.state.planes[1:]] == closed
+    model = learning.prune(tao.table, tao.executor, tao.state, tao.settings)
     kinds = [isinstance(side, Branch) for side in (model.left, model.right)]
-    assert kinds == [not is_closed for is_closed in closed]
+    assert kinds == [not is_constant for is_constant in closed]
 
 
 def test_a_tree_that_misses_nothing_does_not_grow():
     X, y = problem(200, 6)
-    tao, leaf_of = begun(X, y, 1, "balanced", TaoSettings(0.1, 6, growth=0.01))
+    tao, leaf_of = initial(X, y, 1, "balanced", TaoSettings(0.1, 6, growth=0.01))
     for _ in tao.run(2, leaf_of):
         pass
     assert tao.state.depth == 1
@@ -391,10 +393,10 @@ def test_pruning_changes_no_answer(sparse):
     X, y = problem(400, 6, noise=0.9)
     matrix = as_rows(sp.csr_matrix(X) if sparse else X)
     own = TaoSettings(3.0, 3, BETA)
-    tao, leaf_of = begun(matrix, y, 5, "prototypes", own)
+    tao, leaf_of = initial(matrix, y, 5, "prototypes", own)
     for _ in tao.run(3, leaf_of):
         pass
-    tree = learning.pruned(tao.table, tao.executor, tao.state, own)
+    tree = learning.prune(tao.table, tao.executor, tao.state, own)
     n_kept = 0
     stack = [tree]
     while stack:
@@ -459,7 +461,7 @@ def test_alpha_is_chosen_on_rows_held_out():
     model = treemax.SoftmaxTree(leaf_classes=6, alpha="auto", iterations=1, verbose=0).fit(X, y)
     assert model.alpha_ in ALPHAS and model.describe()["alpha"] == model.alpha_
     few = treemax.SoftmaxTree(leaf_classes=6, alpha="auto", iterations=1, verbose=0).fit(X[:60], y[:60])
-    assert few.alpha_ == ALPHA_OF_FEW
+    assert few.alpha_ == ALPHA_FOR_FEW_ROWS
 
 
 def test_threads_give_the_same_tree():
@@ -524,7 +526,7 @@ def test_damaged_parts_are_refused():
                 SoftmaxTreeModel.from_parts(header, {**arrays, name: array[:-1]}, 15)
         loop = arrays["children"].copy()
         loop[-1, 0] = 0
-        with pytest.raises(ValueError, match="no trees"):
+        with pytest.raises(ValueError, match="do not form trees"):
             SoftmaxTreeModel.from_parts(header, {**arrays, "children": loop}, 15)
 
 

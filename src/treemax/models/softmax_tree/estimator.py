@@ -1,4 +1,4 @@
-"""SoftmaxTree and SoftmaxForest: hard decisions to a leaf, and a small softmax there."""
+"""SoftmaxTree and SoftmaxForest: hard decisions down to a leaf with a small softmax."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number
 from treemax.trees import NodeLabels
 
-ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # what alpha="auto" chooses from
-ALPHA_OF_FEW = 0.01  # where there are too few rows to hold any out
-RIDGE_OF_DENSE = 0.1  # of rows that are mostly numbers other than zero; others are better off without
+ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # candidates of alpha="auto"
+ALPHA_FOR_FEW_ROWS = 0.01  # if there are too few rows to hold any out
+RIDGE_OF_DENSE = 0.1  # sparse rows are more accurate without
 SPILL_OF_DENSE, SPILL_OF_SPARSE = 0.4, 0.8
-TO_GROW = 2  # depths that a tree that grows begins without
-DENSE = 0.5  # the share of such numbers from which on rows count as dense, in whatever form they come
-HELD_OUT = 0.1  # of the rows, to choose alpha
+LEVELS_TO_GROW = 2  # initial depth of a growing tree, below that of a complete tree
+DENSE = 0.5  # rows with at least this fraction of nonzero values count as dense, in any format
+HELD_OUT = 0.1  # fraction of the rows that selects alpha
 ITERATIONS_TO_CHOOSE = 2
 
 
 class Step(NamedTuple):
-    """One decision on the way of a row."""
+    """One decision on the path of a row."""
 
     node: int
     side: str  # "left" or "right"
     score: float
-    features: list[tuple[Any, float]]  # those that decided most: feature and what it added to the score
+    features: list[tuple[Any, float]]  # the features with the largest contributions to the score
 
 
 class Explanation(NamedTuple):
-    """The way of a row through a tree."""
+    """The path of a row through a tree."""
 
     steps: list[Step]
     leaf: int
@@ -65,7 +65,7 @@ class Explanation(NamedTuple):
 
 
 class Perplexity(NamedTuple):
-    """How surprising the labels of rows are: over the rows whose label is in their leaf, and that share of rows."""
+    """Perplexity of the labels over the rows whose label is in their leaf, and the share of these rows."""
 
     perplexity: float
     coverage: float
@@ -73,71 +73,72 @@ class Perplexity(NamedTuple):
 
 @modelfile.saveable
 class SoftmaxTree(LabelClassifier):
-    """A binary tree of sparse hyperplanes with a small softmax at each leaf; one label a row, learned in batch.
+    """Multi-class binary tree of sparse hyperplanes with a small softmax at each leaf.
 
-    A row takes one path, decided by hyperplanes, and only the classes of the leaf at its end are scored: about
-    `leaf_classes` of them, however many there are. Trained by tree alternating optimisation. Made for dense vectors: use
-    `LabelTree` for sparse text, where it is more accurate and far faster to train. `as_published` gives the settings of the
-    paper, except for its solvers (LIBLINEAR and SAGA) and for `depth` and `leaf_classes`, which it tunes for each data set.
+    A row takes one path, decided by hyperplanes, and only the classes of its leaf are scored, at most `leaf_classes`.
+    Trained in batch by tree alternating optimisation (TAO). Designed for dense vectors: for sparse text, `LabelTree` is
+    more accurate and far faster to train. `as_published` gives the settings of the paper, except for its solvers
+    (LIBLINEAR and SAGA) and for `depth` and `leaf_classes`, which it tunes for each data set.
 
     Parameters
     ----------
     depth : "auto" or int
-        Decisions on a path to begin with. "auto" is as many as give the leaves room for every class about three
-        times, and two fewer for a tree that grows.
+        Initial depth of the tree. "auto" is the depth at which each class fits into about three leaves, and two less
+        for a growing tree.
     leaf_classes : "auto", int or None
-        Classes of a leaf, at most; "auto" grows with the root of their number, None is all of them.
+        Maximum number of classes of a leaf; "auto" is proportional to the square root of the number of classes, None is
+        all of them.
     alpha : "auto" or float
-        How much a weight costs, in units of the loss of a row; "auto" chooses from a few by errors on a tenth of
-        the rows, which takes several times as long.
+        L1 penalty of the weights, relative to the sum of the losses of the rows; "auto" selects one of a few values by
+        the error on a tenth of the rows, which takes several times as long.
     iterations : int
-        Passes over all nodes, from the leaves to the root. Ends earlier when nothing is gained.
+        Maximum number of TAO iterations, each over all nodes from the leaves to the root.
     early_share : float
-        The share of the rows, drawn anew every time, that all iterations but the last learn from. 1 is the paper's
-        algorithm; less saves most of the time where there are far more rows than weights.
+        Fraction of the rows, drawn anew each time, that all iterations but the last use. 1 is the paper's algorithm;
+        less saves most of the time if there are far more rows than weights.
     smoothing : float
-        The probability of each class that is not in the leaf, before all are made to sum to one.
+        Probability of each class that is not in the leaf, before normalisation.
     tolerance : float
-        Of the solvers at the nodes.
+        Tolerance of the solvers at the nodes.
     warm_start : bool
-        Whether `fit` goes on from the tree that is there, if it has the same shape, until it has `iterations`.
+        Whether `fit` continues from the current tree, if it has the same shape, up to `iterations` in total.
     n_jobs : int or None
-        Threads, -1 for all cores. Any number of them gives the same tree.
+        Threads, -1 for all cores. The tree does not depend on their number.
     random_state : int, RandomState or None
-        Seed of the start.
+        Seed of the initialisation.
     verbose : int
         0 for no progress bar.
 
     For reproducing the paper
     -------------------------
     ridge : "auto" or float
-        How much the square of a weight costs, halved, at a leaf; "auto" is 0.1 where at least half of the
-        numbers in the rows are not zero, and 0 else. 0 is the paper's objective.
+        L2 penalty (half of it times the squared weights) at the leaves; "auto" is 0.1 if at least half of the values in
+        the rows are nonzero, else 0. 0 is the paper's objective.
     plane_penalty : float
-        How many times as much weights cost at decision nodes; 1 is the paper's objective.
+        Factor of the penalties at decision nodes; 1 is the paper's objective.
     missing : "zero-one", "beta" or "drop"
-        The loss of a row whose class is not in its leaf. "zero-one" counts errors everywhere, "beta" is the
-        cross-entropy, and `beta` for such rows; "drop" leaves them out, which does not work and is here to show it.
+        Loss of a row whose class is not in its leaf. "zero-one" uses the zero-one loss for all rows; "beta" uses
+        cross-entropy, and `beta` for such rows; "drop" ignores such rows, which does not work and is here to show it.
     beta : float
         See `missing`.
     start : "balanced", "prototypes", "kmeans" or "random"
-        Which classes begin in which leaf: balanced halves of the classes; k-means of class means, or of all rows,
-        with greedy merging; or random hyperplanes.
+        Initial assignment of classes to leaves: balanced bisections of the classes; k-means of class means, or of all
+        rows, with greedy merging; or random hyperplanes.
     spill : "auto" or float
-        How uncertain the side of a row is taken to be when leaves learn, in standard deviations of the scores of a
-        hyperplane: a row near one trains the leaves on both sides, each by the chance that it comes there. "auto" is
-        0.4 where at least half of the numbers in the rows are not zero, and 0.8 else. 0 is the paper's algorithm,
-        whose objective never rises.
+        Standard deviation of the noise assumed in the scores of a hyperplane when leaves are trained, relative to that
+        of the scores: a row near a hyperplane trains the leaves on both sides, weighted by the probability of each.
+        "auto" is 0.4 if at least half of the values in the rows are nonzero, else 0.8. 0 is the paper's algorithm, whose
+        objective never increases.
     growth : float
-        Between iterations, a leaf is split in two if it has not the class of more than this share of its rows; the
-        tree begins with `depth` and becomes deeper where it has to. 1 is the complete tree of the paper.
+        Between iterations, a leaf is split if it lacks the class of more than this share of its rows, starting from
+        `depth`. 1 is the complete tree of the paper.
 
     Attributes
     ----------
     history_ : list of Record
-        Iteration, depth, objective and training error after all nodes of each depth.
+        Iteration, depth, objective and training error after the update of each depth.
     alpha_ : float
-        The penalty in use.
+        The L1 penalty in use.
 
     Examples
     --------
@@ -169,7 +170,7 @@ class SoftmaxTree(LabelClassifier):
     }
     model_: SoftmaxTreeModel
     alpha_: float
-    states_: list[SoftmaxTreeState] | None  # what training goes on from
+    states_: list[SoftmaxTreeState] | None  # for warm_start
 
     def __init__(
         self,
@@ -240,11 +241,11 @@ class SoftmaxTree(LabelClassifier):
         squared_length, width = mean_squared_length(rows)
         rows = clip_outliers(rows, squared_length / width)
         random = check_random_state(self.random_state)
-        states = self._states_to_go_on_from(rows, n_labels)
-        alpha = self.alpha_ if states else self._chosen_alpha(rows, labels, n_labels, random)
+        states = self._warm_start_states(rows, n_labels)
+        alpha = self.alpha_ if states else self._selected_alpha(rows, labels, n_labels, random)
         settings = self._settings(rows, alpha, n_labels)
         started: list[Any] = [(state, None) for state in states] or [
-            learning.begin(rows, labels, n_labels, self._depth(n_labels), self.start, random)
+            learning.initial_state(rows, labels, n_labels, self._depth(n_labels), self.start, random)
             for _ in range(self._n_trees)
         ]
         levels = sum((self.iterations * (state.depth + 1)) for state, _ in started)
@@ -253,24 +254,24 @@ class SoftmaxTree(LabelClassifier):
         with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
             try:
                 for state, leaf_of in started:
-                    for _ in learning.trained(table, executor, state, leaf_of, settings, self.iterations):
+                    for _ in learning.train(table, executor, state, leaf_of, settings, self.iterations):
                         done += 1
                         bar.update(1)
-                        bar.set_postfix_str(_in_words(state.history))
+                        bar.set_postfix_str(_progress_text(state.history))
             except KeyboardInterrupt:
-                whole = [state for state, _ in started if state.is_whole]
+                whole = [state for state, _ in started if state.is_complete]
                 if not whole:
                     raise
                 self._keep(whole, alpha)
-                model = self._packed(whole, table, executor, settings, n_labels)
+                model = self._pack(whole, table, executor, settings, n_labels)
                 raise TrainingInterrupted(model, done / levels) from None
         self._keep([state for state, _ in started], alpha)
-        return self._packed([state for state, _ in started], table, executor, settings, n_labels)
+        return self._pack([state for state, _ in started], table, executor, settings, n_labels)
 
     def _keep(self, states: list[SoftmaxTreeState], alpha: float) -> None:
         self.states_, self.alpha_ = states, alpha
 
-    def _packed(
+    def _pack(
         self,
         states: Sequence[SoftmaxTreeState],
         table: Table,
@@ -278,10 +279,10 @@ class SoftmaxTree(LabelClassifier):
         settings: TaoSettings,
         n_labels: int,
     ) -> SoftmaxTreeModel:
-        trees = [learning.pruned(table, executor, state, settings) for state in states]
+        trees = [learning.prune(table, executor, state, settings) for state in states]
         return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
 
-    def _states_to_go_on_from(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
+    def _warm_start_states(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
         if not self.warm_start or "model_" not in self.__dict__:
             return []
         states = self.__dict__.get("states_")
@@ -294,16 +295,18 @@ class SoftmaxTree(LabelClassifier):
         grows = self.growth < 1.0
         if not same or any(state.depth != self._depth(n_labels) and not grows for state in states):
             raise ValueError(
-                "warm_start=True needs the features, labels and depth of the training before; "
+                "warm_start=True needs the same features, labels and depth as the previous fit; "
                 "fit with warm_start=False instead."
             )
-        return copy.deepcopy(list(states))  # training changes them, and others may be saving this model
+        return copy.deepcopy(
+            list(states)
+        )  # training changes them, and another thread may be saving this model
 
     def _depth(self, n_labels: int) -> int:
         if self.depth != "auto":
             return int(self.depth)
         complete = learning.depth_for(n_labels, self._leaf_classes(n_labels))
-        return max(min(complete, 1), complete - TO_GROW) if self.growth < 1.0 else complete
+        return max(min(complete, 1), complete - LEVELS_TO_GROW) if self.growth < 1.0 else complete
 
     def _leaf_classes(self, n_labels: int) -> int:
         if self.leaf_classes is None:
@@ -320,27 +323,29 @@ class SoftmaxTree(LabelClassifier):
             early_share=float(self.early_share),
         )  # fmt: skip
 
-    def _chosen_alpha(
+    def _selected_alpha(
         self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState
     ) -> float:
-        """The penalty with the fewest errors on rows held out, after few iterations."""
+        """The penalty with the smallest error on held-out rows, after few iterations."""
         if self.alpha != "auto":
             return float(self.alpha)
         n_held = int(HELD_OUT * len(rows))
         if n_held < 20:
-            return ALPHA_OF_FEW
+            return ALPHA_FOR_FEW_ROWS
         order = random.permutation(len(rows))
         held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
         table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
-        begun = learning.begin(table.rows, labels[kept], n_labels, self._depth(n_labels), self.start, random)
-        best, fewest = ALPHA_OF_FEW, math.inf
+        initial = learning.initial_state(
+            table.rows, labels[kept], n_labels, self._depth(n_labels), self.start, random
+        )
+        best, fewest = ALPHA_FOR_FEW_ROWS, math.inf
         for alpha in ALPHAS:
             settings = self._settings(rows, alpha, n_labels)
-            state = SoftmaxTreeState(begun[0].depth, list(begun[0].planes), list(begun[0].leaves))
-            for _ in learning.trained(table, executor, state, begun[1], settings, ITERATIONS_TO_CHOOSE):
+            state = SoftmaxTreeState(initial[0].depth, list(initial[0].planes), list(initial[0].leaves))
+            for _ in learning.train(table, executor, state, initial[1], settings, ITERATIONS_TO_CHOOSE):
                 pass
-            model = self._packed([state], table, executor, settings, n_labels)
+            model = self._pack([state], table, executor, settings, n_labels)
             ids, _ = model.top_k(chosen_rows(rows, held), 1, threads=threads)
             wrong = float((ids[:, 0] != labels[held]).mean())
             if wrong < fewest:
@@ -353,7 +358,7 @@ class SoftmaxTree(LabelClassifier):
         return self.smoothing
 
     def perplexity(self, X: Any, y: Any) -> Perplexity:
-        """The perplexity of the labels over the rows whose label is in their leaf, and the share of those rows.
+        """Perplexity of the labels over the rows whose label is in their leaf, and the share of these rows.
 
         With `smoothing` every label has a probability, and the share is one.
         """
@@ -364,7 +369,7 @@ class SoftmaxTree(LabelClassifier):
 
     @read_access
     def explain(self, x: Any, n_features: int = 5, tree: int = 0) -> Explanation:
-        """The way of one row: at each decision its score, and the features that added most to it."""
+        """The path of one row: the score at each decision, and the features with the largest contributions to it."""
         rows = self._rows_to_predict(x if np.ndim(x) != 1 else np.asarray(x).reshape(1, -1))
         if len(rows) != 1:
             raise ValueError(f"explain takes one row, got {len(rows)}.")
@@ -389,17 +394,17 @@ class SoftmaxTree(LabelClassifier):
 
     @property
     def history_(self) -> list[Record]:
-        """How training stood after all nodes of each depth, tree after tree."""
+        """The training history after the update of each depth, tree by tree."""
         return [record for state in self.states_ or [] for record in state.history]
 
     @snapshot_access
     def node_labels(self) -> NodeLabels:
-        """Which labels stand where in the tree, of several trees in the first; for `show_tree` and `plot_tree`."""
+        """The labels at each node of the (first) tree; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """What the model is, in figures."""
+        """Summary of the model as a dictionary."""
         model = self.model_
         return {
             **super().describe(),
@@ -438,14 +443,14 @@ class SoftmaxTree(LabelClassifier):
 
 @modelfile.saveable
 class SoftmaxForest(SoftmaxTree):
-    """Softmax trees from different starts, whose probabilities are averaged: more accurate than one larger tree.
+    """Average of the probabilities of softmax trees with different initialisations: more accurate than one larger tree.
 
-    The parameters that are not named here are those of `SoftmaxTree`.
+    Other parameters are those of `SoftmaxTree`.
 
     Parameters
     ----------
     n_trees : int
-        How many.
+        Number of trees.
 
     Examples
     --------
@@ -512,8 +517,8 @@ class SoftmaxForest(SoftmaxTree):
         return int(self.n_trees)
 
 
-def _in_words(history: Sequence[Record]) -> str:
-    """How training stands, for beside the progress bar; the training error is that after the last whole iteration."""
+def _progress_text(history: Sequence[Record]) -> str:
+    """Text for the progress bar; the training error is that after the last full iteration."""
     last = history[-1]
     words = [f"iteration {last.iteration + 1}", f"depth {last.depth}"]
     if not math.isnan(last.objective):

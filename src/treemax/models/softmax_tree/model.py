@@ -1,6 +1,6 @@
-"""Softmax trees at rest: a hard path in each tree, and the softmax of the leaf at its end.
+"""Trained softmax trees: a hard path in each tree, and the softmax of its leaf.
 
-One structure holds a tree or a forest, whose answer is the mean of those of its trees.
+One structure holds a tree or a forest, which averages the probabilities of its trees.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
-FILLED = 0.7  # of a node's table of features
-ROWS_AT_ONCE = 1024  # those that come to the same leaf share what they read
-ROWS_OF_A_THREAD = 256  # at least, where there are as many
+FILLED = 0.7  # load factor of the hash table of a node
+ROWS_AT_ONCE = 1024  # rows at the same leaf share memory reads
+ROWS_PER_THREAD = 256  # at least, if there are as many
 Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """A decision node: right where the score is not below zero. `node` is its number in training."""
+    """A decision node: rows with a score of at least zero go right. `node` is its number in training."""
 
     coef: Any  # [1, features]
     bias: float
@@ -54,7 +54,7 @@ class Softmax:
 
 @dataclass
 class SoftmaxTreeModel(FromAllProbabilities):
-    """Trees packed for answering."""
+    """Trees packed for prediction."""
 
     n_labels: int
     n_features: int
@@ -63,7 +63,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
 
     @classmethod
     def pack(cls, trees: list[Branch | Softmax], n_labels: int, n_features: int) -> SoftmaxTreeModel:
-        """Number the nodes of all trees, each after its parent, and put their weights into one structure."""
+        """Number the nodes of all trees, each after its parent, and pack their weights into one structure."""
         branches: list[Branch] = []
         leaves: list[Softmax] = []
         links: list[tuple[int, int]] = []
@@ -85,7 +85,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
         )  # fmt: skip
         kind = SparseSoftmaxTrees if sp.issparse(leaves[0].coef) else DenseSoftmaxTrees
         plane_bias = np.array([branch.bias for branch in branches], np.float32)
-        return kind._packed(n_labels, n_features, structure, plane_bias, branches, leaves)
+        return kind._pack(n_labels, n_features, structure, plane_bias, branches, leaves)
 
     @property
     def n_branches(self) -> int:
@@ -98,7 +98,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
     def node_labels(self) -> NodeLabels:
         """The classes at each node of the first tree."""
         codes, children = [int(self.structure.roots[0])], []
-        for code in codes:  # grows while it is walked through
+        for code in codes:  # appended to during the iteration
             n = len(codes)
             children.append([n, n + 1] if code >= 0 else [])
             codes += self.structure.children[code].tolist() if code >= 0 else []
@@ -108,7 +108,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
 
     @property
     def depth(self) -> int:
-        """Of the deepest leaf."""
+        """Depth of the deepest leaf."""
         depths, deepest = np.zeros(self.n_branches, np.int64), 0
         for node, links in enumerate(self.structure.children):
             deepest = max(deepest, int(depths[node]) + 1)
@@ -117,7 +117,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
 
     @cached_property
     def widest(self) -> int:
-        """The classes of the leaf that has most."""
+        """The largest number of classes of a leaf."""
         return int(np.diff(self.structure.starts).max(initial=0))
 
     def most_answers(self) -> int:
@@ -167,10 +167,10 @@ class SoftmaxTreeModel(FromAllProbabilities):
             out /= out.sum(axis=1, keepdims=True)
         return out
 
-    # --- what differs between dense and sparse rows -----------------------------------------------------
+    # --- implemented for dense and for sparse rows ------------------------------------------------------
 
     @classmethod
-    def _packed(
+    def _pack(
         cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
         leaves: list[Softmax],
     ) -> SoftmaxTreeModel:  # fmt: skip
@@ -180,7 +180,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
         raise NotImplementedError
 
     def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
-        """The leaf that each row comes to in each tree."""
+        """The leaf of each row in each tree."""
         raise NotImplementedError
 
     def plane(self, branch: int) -> NDArray[np.float32]:
@@ -190,7 +190,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], Arrays]:
-        """The model as a JSON-able header and arrays."""
+        """A JSON-serialisable header and arrays."""
         header = {"n_features": self.n_features, "sparse": isinstance(self, SparseSoftmaxTrees)}
         arrays: Arrays = dict(zip(Structure._fields, self.structure))
         return header, {**arrays, "plane_bias": self.plane_bias, **self._weights()}
@@ -200,7 +200,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: Arrays, n_labels: int) -> SoftmaxTreeModel:
-        """The model back from its parts; what does not fit together is a ValueError."""
+        """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         structure = _checked_structure(arrays, n_labels)
         plane_bias = expect(arrays, "plane_bias", np.float32, (len(structure.children),))
         kind = SparseSoftmaxTrees if truth("sparse", header["sparse"]) else DenseSoftmaxTrees
@@ -227,7 +227,7 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
     leaves: Leaves
 
     @classmethod
-    def _packed(
+    def _pack(
         cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
         leaves: list[Softmax],
     ) -> DenseSoftmaxTrees:  # fmt: skip
@@ -294,7 +294,7 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
 
 @dataclass
 class SparseSoftmaxTrees(SoftmaxTreeModel):
-    """Trees over sparse rows: every node has a hash table from features to its weights, as a label tree has."""
+    """Trees over sparse rows: every node has a hash table from features to its weights, as in a label tree."""
 
     tables: NDArray[np.int64]
     slots: NDArray[np.uint64]
@@ -302,7 +302,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
     bias: NDArray[np.float32]
 
     @classmethod
-    def _packed(
+    def _pack(
         cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
         leaves: list[Softmax],
     ) -> SparseSoftmaxTrees:  # fmt: skip
@@ -327,13 +327,13 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         return cls(n_labels, n_features, structure, plane_bias, tables, slots, entries[:offset], bias)
 
     def _nodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the biases of each node begin, and how many it has."""
+        """The index of the first bias of each node, and the number of its biases."""
         n, starts = self.n_branches, self.structure.starts
         first = np.concatenate([np.arange(n), n + starts[:-1]])
         return first, np.concatenate([np.ones(n, np.int64), np.diff(starts)])
 
     def _arguments(self, rows: Rows) -> tuple[Any, ...]:
-        """What both kernels take first."""
+        """The first arguments of both kernels."""
         own = sparsified(rows)
         longest = int(np.diff(own.indptr).max(initial=0))
         room = np.zeros(16 * (self.widest // 16 + 2), np.float32)
@@ -394,13 +394,13 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
 
 
 def _rows_at_once(n_rows: int, n_answers: int, threads: int) -> int:
-    """Many, but so that no thread is without rows, and the scores of a block stay in bounds."""
-    fair = max(ROWS_OF_A_THREAD, -(-n_rows // threads))
+    """Rows per block, so that all threads have rows and the scores of a block fit into memory."""
+    fair = max(ROWS_PER_THREAD, -(-n_rows // threads))
     return min(ROWS_AT_ONCE, fair, max(1, SCORES_AT_ONCE // n_answers))
 
 
 def _panels(starts: NDArray[np.int64]) -> Iterator[slice]:
-    """The classes of each panel: sixteen of a leaf, or those that are left if they are more than few."""
+    """The classes of each panel: sixteen of a leaf, or the remaining ones if they are more than FEW."""
     for start, end in pairwise(starts.tolist()):
         for first in range(start, end - FEW, PANEL):
             yield slice(first, min(first + PANEL, end))
@@ -412,7 +412,7 @@ def _in_panels(
     bias: NDArray[np.float32],
     starts: NDArray[np.int64],
 ) -> Leaves:
-    """Weights of one class after the other as the kernel reads them, with a panel to spare at the end."""
+    """Convert weights stored class by class to panels, padded by one panel."""
     packed = np.concatenate([halves.ravel(), np.zeros(PANEL, np.uint16)])
     own_rows = packed[: halves.size].reshape(halves.shape)
     for own in _panels(starts):
@@ -422,7 +422,7 @@ def _in_panels(
 
 
 def _by_class(packed: NDArray[np.uint16], starts: NDArray[np.int64], n_features: int) -> NDArray[np.uint16]:
-    """The weights of one class after the other back from the panels."""
+    """Convert panels back to weights stored class by class."""
     halves = packed[:-PANEL].reshape(-1, n_features).copy()
     for own in _panels(starts):
         halves[own] = halves[own].reshape(n_features, -1).T
@@ -430,7 +430,7 @@ def _by_class(packed: NDArray[np.uint16], starts: NDArray[np.int64], n_features:
 
 
 def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
-    """The weights other than zero, feature by feature: features, where each begins, outputs and values."""
+    """The nonzero weights by feature: features, start of each, outputs and values."""
     columns = sp.csc_matrix(coef)
     columns.eliminate_zeros()
     columns.sort_indices()
@@ -445,7 +445,7 @@ def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
 
 
 def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:
-    """Every node but the roots has one parent, which comes before it; leaves have classes that there are."""
+    """The structure, if each node except the roots has one parent, which precedes it, and all classes exist."""
     n, n_leaves = len(arrays["children"]), len(arrays["starts"]) - 1
     children = expect(arrays, "children", np.int32, (n, 2))
     roots = expect(arrays, "roots", np.int32, (len(arrays["roots"]),))
@@ -453,9 +453,9 @@ def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:
     named = np.sort(np.concatenate([roots, children.ravel()]).astype(np.int64))
     later = (children < 0) | (children > np.arange(n)[:, None])
     if n_leaves < 1 or not later.all() or (named != np.arange(-n_leaves, n)).any() or not len(roots):
-        raise ValueError("the nodes are no trees")
+        raise ValueError("the nodes do not form trees")
     if starts[0] != 0 or not ascends(starts, strictly=True):
-        raise ValueError("the classes of the leaves are not in order")
+        raise ValueError("the starts of the leaves' classes are not increasing")
     classes = expect(arrays, "classes", np.int32, (int(starts[-1]),))
     if (classes < 0).any() or (classes >= n_labels).any():
         raise ValueError("the classes of the leaves do not fit the labels")

@@ -1,4 +1,4 @@
-"""Training a softmax tree from start to finish: sizes, the start, tree alternating optimisation, and pruning."""
+"""The steps of training a softmax tree: default sizes, initialisation, tree alternating optimisation, pruning."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from treemax.models.softmax_tree.training import Plane, Record, SoftmaxTreeState
 from treemax.parallel.pools import Executor, Table
 
 STARTS = ("balanced", "prototypes", "kmeans", "random")
-SLOTS = 2.4  # classes in all leaves together, for every class: with fewer many rows miss their class
+SLOTS = 2.4  # places in leaves per class: with fewer, many rows miss their class
 
 Indices = NDArray[np.int64]
 
 
 def classes_for(n_labels: int) -> int:
-    """How many classes a leaf has, if nobody says so: growing with the root of all."""
+    """Default number of classes of a leaf, proportional to the square root of the number of labels."""
     return min(n_labels, max(2, math.ceil(3.0 * math.sqrt(n_labels))))
 
 
 def depth_for(n_labels: int, n_classes: int) -> int:
-    """The depth at which the leaves have room for every class more than twice; none if one leaf has them all."""
+    """Default depth, at which the leaves have SLOTS places per class; 0 if one leaf has all classes."""
     if n_classes >= n_labels:
         return 0
     return max(1, math.ceil(math.log2(SLOTS * n_labels / n_classes)))
 
 
-def begin(
+def initial_state(
     rows: Rows, labels: Indices, n_labels: int, depth: int, start: str, random: np.random.RandomState
 ) -> tuple[SoftmaxTreeState, Indices | None]:
-    """A tree to begin with, and the leaf that each row is to go to until the tree has planes."""
+    """The initial tree, and the leaf of each row while the tree has no planes."""
     state = SoftmaxTreeState.empty(depth)
     if depth == 0:
         return state, np.zeros(len(rows), np.int64)
@@ -52,7 +52,7 @@ def begin(
     return state, assign(rows, labels, n_labels, depth, random)
 
 
-def trained(
+def train(
     table: Table,
     executor: Executor,
     state: SoftmaxTreeState,
@@ -60,26 +60,24 @@ def trained(
     settings: TaoSettings,
     iterations: int,
 ) -> Iterator[Record]:
-    """Iterate, with what the history says is done left out; yields after every depth."""
+    """Run the iterations that are not in the history; yields a record after every depth."""
     yield from Tao(table, executor, settings, state).run(iterations, leaf_of)
 
 
-def pruned(
+def prune(
     table: Table, executor: Executor, state: SoftmaxTreeState, settings: TaoSettings
 ) -> Branch | Softmax:
-    """The tree without nodes that no training row comes to, without decisions that are none, and without decisions
-    between leaves that both know the same single class."""
+    """The tree without nodes that no training row reaches, constant decisions, and decisions between two leaves with
+    the same single class."""
     tao = Tao(table, executor, settings, state)
-    tao.reduce(0)
-    found = _pruned(0, tao)
-    if found is None:  # only a file that was tampered with has such a tree
-        raise ValueError(
-            "the tree that training goes on from has no class for any row; fit with warm_start=False."
-        )
+    tao.find_reduced_sets(0)
+    found = _pruned_node(0, tao)
+    if found is None:  # only in a manipulated file
+        raise ValueError("the tree to continue from has no class for any row; fit with warm_start=False.")
     return found
 
 
-def _pruned(node: int, tao: Tao) -> Branch | Softmax | None:
+def _pruned_node(node: int, tao: Tao) -> Branch | Softmax | None:
     state, n_inner = tao.state, 2**tao.state.depth - 1
     if not len(tao.sets[node]):
         return None
@@ -90,8 +88,8 @@ def _pruned(node: int, tao: Tao) -> Branch | Softmax | None:
     plane = state.planes[node]
     assert plane is not None
     if plane.size == 0.0:
-        return _pruned(2 * node + (2 if plane.bias >= 0.0 else 1), tao)
-    left, right = _pruned(2 * node + 1, tao), _pruned(2 * node + 2, tao)
+        return _pruned_node(2 * node + (2 if plane.bias >= 0.0 else 1), tao)
+    left, right = _pruned_node(2 * node + 1, tao), _pruned_node(2 * node + 2, tao)
     if left is None or right is None:
         return left or right
     if (

@@ -1,12 +1,12 @@
-"""Logistic regression and softmax with an L1 penalty: the problems that the nodes of a softmax tree solve.
+"""Logistic and softmax regression with an L1 penalty: the solvers of the nodes of a softmax tree.
 
-Both are the same problem, the weighted loss of a softmax plus `alpha` times the absolute values of its
-weights and, if asked for, half of `ridge` times their squares; logistic regression has one output, and a
-second class whose score is always zero. Dense rows are solved by a quasi-Newton method on products of matrices
-(`kernels.owlqn`), sparse ones by coordinate descent (`kernels.softmax_descent`). The biases are not penalised, unless that is asked for.
+Both minimise the weighted log loss of a softmax plus `alpha` times the absolute weights and half of `ridge` times the
+squared weights; logistic regression has one output and a reference class with a score of zero. Dense rows are solved by
+Newton's method (`logistic_newton_kernels`) or a quasi-Newton method (`owlqn_kernels`), sparse rows by coordinate descent
+(`logistic_descent_kernels`, `softmax_descent_kernels`). Biases are not penalised by default.
 
-scikit-learn's LIBLINEAR minimises |w| + C sum(loss), so that its C is 1 / alpha, and penalises the bias as
-the other weights (`intercept_scaling` times as little): `penalise_bias=True` is its problem.
+LIBLINEAR in scikit-learn minimises |w| + C sum(loss), so that C is 1 / alpha, and penalises the bias too (divided by
+`intercept_scaling`), as does `penalise_bias=True`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from treemax.models.softmax_tree import owlqn_kernels as owlqn
 from treemax.models.softmax_tree import softmax_descent_kernels as descent
 from treemax.parallel.threads import one_blas_thread
 
-WORK_AT_ONCE = 4_000_000_000  # multiply-adds of one kernel call: about a tenth of a second
-NEWTON_FEATURES = 1024  # logistic regression of rows wider than this is left to the quasi-Newton method
-NEGLIGIBLE = 1e-9  # of the weights of the rows: a loss below this is none
+WORK_AT_ONCE = 4_000_000_000  # multiply-adds per kernel call: about a tenth of a second
+NEWTON_FEATURES = 1024  # logistic regression of wider rows uses the quasi-Newton method
+NEGLIGIBLE = 1e-9  # a loss below this fraction of the weights of the rows has converged
 
 Matrix: TypeAlias = "NDArray[np.float32] | sp.csr_matrix"
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver found.
+    """Result of a solver.
 
-    `coef` is [outputs, features], a CSR matrix where the rows are sparse; `objective` is that of exactly
-    these numbers, in double precision, and never above `start_objective`. `iterations` are quasi-Newton
-    steps for dense rows and sweeps over the weights for sparse ones.
+    `coef` is [outputs, features], a CSR matrix if the rows are sparse; `objective` is computed in double precision and
+    never above `start_objective`. `iterations` counts (quasi-)Newton steps for dense rows and sweeps over the weights
+    for sparse rows.
     """
 
     coef: Matrix
@@ -56,7 +56,7 @@ Start: TypeAlias = "Solution | tuple[Matrix, NDArray[np.float32]]"
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Rows of weight above zero, their targets and weights, and how much to penalise."""
+    """Rows with positive weights, their targets and weights, and the penalties."""
 
     rows: Rows
     indices: NDArray[np.uint32]
@@ -70,12 +70,12 @@ class _Problem:
 
     @property
     def penalties(self) -> tuple[float, float, float]:
-        """As the kernels take them."""
+        """The penalties in double precision."""
         return self.alpha, self.bias_alpha, self.ridge
 
     @property
     def single_penalties(self) -> tuple[np.float32, np.float32, np.float32]:
-        """The same for kernels that work in single precision."""
+        """The penalties in single precision."""
         return np.float32(self.alpha), np.float32(self.bias_alpha), np.float32(self.ridge)
 
     @property
@@ -108,20 +108,20 @@ def l1_logistic(
     signs : array of -1 and 1
         One for each of `indices`, as are the weights.
     alpha : float
-        How much a weight costs.
-    weights : array of numbers not below zero, optional
-        How much each row counts; one each without it. Rows of weight zero take no part.
+        L1 penalty.
+    weights : array of non-negative numbers, optional
+        Weight of each row, one by default. Rows of weight zero are ignored.
     start : Solution or (coef, bias), optional
-        Where to begin; nothing with a higher objective is returned.
+        Initial solution; the result never has a higher objective.
     tolerance : float
-        The solver ends when its last few iterations together took off less than half of this share of the
-        objective.
+        The solver stops when the relative decrease of the objective over its last few iterations is less than half of
+        this.
     max_iterations : int
-        The solver also ends after these.
+        Maximum number of iterations.
     penalise_bias : bool
-        Whether the bias costs `alpha` as a weight does.
+        Whether `alpha` applies to the bias too.
     ridge : float
-        The square of a weight costs half of this; biases are never in it.
+        L2 penalty; never applied to the bias.
 
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0]], dtype=np.float32)
     >>> found = l1_logistic(X, np.arange(4), [-1, 1, -1, 1], alpha=0.1)
@@ -154,7 +154,7 @@ def l1_softmax(
     """Minimise sum_i -weights_i log softmax(W x_i + b)[classes_i] + alpha |W|_1 + ridge / 2 |W|_2^2 over the
     rows `indices`.
 
-    `classes` has a number from 0 to `n_classes` - 1 for each of `indices`; the rest is as in `l1_logistic`.
+    `classes` has a class from 0 to `n_classes` - 1 for each of `indices`; for the other parameters see `l1_logistic`.
 
     >>> X = np.eye(3, dtype=np.float32)
     >>> found = l1_softmax(X, np.arange(3), [0, 1, 2], 3, alpha=0.01)
@@ -177,7 +177,7 @@ def _problem(
     rows: Rows, indices: NDArray[Any], targets: NDArray[np.uint32], outputs: int, reference: bool,
     costs: tuple[float, float], weights: NDArray[Any] | None, penalise_bias: bool,
 ) -> _Problem:  # fmt: skip
-    """The problem with its parts checked, and without rows that count for nothing."""
+    """Validate a problem, and drop rows of weight zero."""
     indices = np.asarray(indices)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(rows)):
         raise ValueError(
@@ -205,7 +205,7 @@ def _problem(
 
 
 def penalty(coef: Matrix, alpha: float, ridge: float = 0.0) -> float:
-    """What weights cost, in double precision: alpha |w|_1 + ridge / 2 |w|_2^2.
+    """The penalty of weights in double precision: alpha |w|_1 + ridge / 2 |w|_2^2.
 
     >>> penalty(np.array([[3.0, -1.0]], dtype=np.float32), alpha=0.5, ridge=0.2)
     3.0
@@ -225,7 +225,7 @@ def _solve(problem: _Problem, start: Start | None, tolerance: float, max_iterati
 
 
 def _start(problem: _Problem, start: Start | None) -> tuple[Matrix, NDArray[np.float32]]:
-    """Where to begin, in the form that suits the rows."""
+    """The initial solution, validated and in the format of the rows."""
     shape = (problem.outputs, problem.rows.shape[1])
     sparse = isinstance(problem.rows, SparseRows)
     if start is None:
@@ -244,7 +244,7 @@ def _start(problem: _Problem, start: Start | None) -> tuple[Matrix, NDArray[np.f
 
 
 def _without_rows(problem: _Problem, coef: Matrix, bias: NDArray[np.float32]) -> Solution:
-    """Nothing to explain: weights of zero, and the biases of the start, unless they cost something."""
+    """The solution without rows: zero weights, and the initial biases unless they are penalised."""
     before = penalty(coef, problem.alpha, problem.ridge) + problem.bias_alpha * float(abs(bias).sum())
     nothing, _ = _start(problem, None)
     return Solution(nothing, bias * np.float32(problem.bias_alpha == 0), 0.0, before, 0, True)
@@ -274,17 +274,17 @@ def _solve_dense(
 def _newton(
     problem: _Problem, parameters: NDArray[np.float32], tolerance: float, max_iterations: int
 ) -> tuple[int, bool]:
-    """Logistic regression; moves the parameters, and returns the iterations made and whether it got there."""
+    """Logistic regression by Newton's method, in place; returns the number of iterations and whether it converged."""
     data = (problem.rows, problem.indices, problem.targets, problem.weights)
     penalties = problem.single_penalties
     gradient = np.empty(parameters.size, dtype=np.float32)
     curvatures = np.empty(len(problem.indices), dtype=np.float32)
     value = logistic_newton.evaluate(*data, *penalties, parameters, gradient, curvatures)
     for iteration in range(max_iterations):
-        value, promised = logistic_newton.newton_step(
+        value, predicted = logistic_newton.newton_step(
             *data, *penalties, parameters, gradient, curvatures, value, iteration
         )
-        if promised <= tolerance * value or value <= problem.least:
+        if predicted <= tolerance * value or value <= problem.least:
             return iteration + 1, True
     return max_iterations, False
 
@@ -292,11 +292,11 @@ def _newton(
 def _quasi_newton(
     problem: _Problem, parameters: NDArray[np.float32], tolerance: float, max_iterations: int
 ) -> tuple[int, bool]:
-    """The same for any number of outputs, in calls that take a fraction of a second each."""
+    """Any number of outputs by OWL-QN, in place; returns the number of iterations and whether it converged."""
     penalties = problem.single_penalties
     centre = owlqn.mean_of(problem.rows, problem.indices, problem.weights)
     if problem.bias_alpha:
-        centre[:] = 0  # biases that cost something cannot take up the mean of the rows
+        centre[:] = 0  # centring changes the problem if biases are penalised
     _shift_biases(parameters, centre, problem.outputs, 1)
     data = (problem.rows, problem.indices, centre, problem.targets, problem.weights, problem.reference)
     counters, past = np.zeros(3, dtype=np.int64), np.zeros(owlqn.WINDOW)
@@ -318,7 +318,7 @@ def _quasi_newton(
 def _shift_biases(
     parameters: NDArray[np.float32], centre: NDArray[np.float32], outputs: int, sign: int
 ) -> None:
-    """Biases for rows around a centre, from those for the rows themselves; or back."""
+    """Convert the biases to those of centred rows (sign 1), or back (sign -1)."""
     weights = parameters[:-outputs].reshape(-1, outputs).astype(np.float64)
     parameters[-outputs:] += (sign * (centre.astype(np.float64) @ weights)).astype(np.float32)
 
@@ -352,7 +352,7 @@ def _solve_sparse(
         return float(loss + descent.penalty(local, used, moving, *problem.penalties))
 
     start_objective = exact() + penalty(elsewhere, problem.alpha, problem.ridge)
-    descend = _round_of_logistic if problem.reference else _round_of_softmax
+    descend = _logistic_round if problem.reference else _softmax_round
     one_round = descend(problem, columns[:5], facts, tolerance, local, used, moving)
     iterations, converged = 0, False
     while iterations < max_iterations and not converged:
@@ -363,7 +363,12 @@ def _solve_sparse(
     if not objective <= start_objective:
         return Solution(coef, bias, start_objective, start_objective, iterations, converged)
     return Solution(
-        _spread(local, features, used, coef.shape), moving, objective, start_objective, iterations, converged
+        _scattered_weights(local, features, used, coef.shape),
+        moving,
+        objective,
+        start_objective,
+        iterations,
+        converged,
     )
 
 
@@ -371,11 +376,11 @@ Columns: TypeAlias = tuple[Any, Any, Any, Any, Any]  # starts, rows, values; tar
 Round: TypeAlias = Callable[[int], tuple[float, float, int]]
 
 
-def _round_of_softmax(
+def _softmax_round(
     problem: _Problem, columns: Columns, facts: tuple[Any, Any], tolerance: float,
     local: NDArray[np.float32], used: NDArray[np.bool_], bias: NDArray[np.float32],
 ) -> Round:  # fmt: skip
-    """One round of coordinate descent with a number of sweeps over the weights that are not zero."""
+    """One round of coordinate descent, with a number of sweeps over the nonzero weights."""
     n = len(problem.indices)
     exponentials = np.empty((n, problem.outputs), dtype=np.float32)
     totals, shares = np.empty(n), np.empty(n, dtype=np.float32)
@@ -389,11 +394,11 @@ def _round_of_softmax(
     return one_round
 
 
-def _round_of_logistic(
+def _logistic_round(
     problem: _Problem, columns: Columns, facts: tuple[Any, Any], tolerance: float,
     local: NDArray[np.float32], used: NDArray[np.bool_], bias: NDArray[np.float32],
 ) -> Round:  # fmt: skip
-    """The same for one output and a reference."""
+    """One round of coordinate descent for one output and a reference class."""
     n = len(problem.indices)
     exponentials, derivatives = np.empty(n, dtype=np.float32), np.empty((n, 2), dtype=np.float32)
 
@@ -409,7 +414,7 @@ def _round_of_logistic(
 def _local_weights(
     coef: sp.csr_matrix, features: NDArray[np.uint32], outputs: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights [features of the rows, outputs], and those of other features, in no order."""
+    """Weights [features of the rows, outputs], and the weights of other features in arbitrary order."""
     weights = np.zeros((len(features), outputs), dtype=np.float32)
     if not coef.nnz:
         return weights, coef.data
@@ -424,10 +429,10 @@ def _local_weights(
     return weights, entries.data[~found]
 
 
-def _spread(
+def _scattered_weights(
     local: NDArray[np.float32], features: NDArray[np.uint32], used: NDArray[np.bool_], shape: tuple[int, int]
 ) -> sp.csr_matrix:
-    """Local weights back among all features."""
+    """Local weights as a CSR matrix over all features."""
     columns = np.flatnonzero(used)
     at, output = np.nonzero(local[columns])
     values = local[columns][at, output]

@@ -1,4 +1,4 @@
-"""Where tree alternating optimisation begins: a leaf for every row, or hyperplanes at random.
+"""Initialisation of tree alternating optimisation: a leaf for every row, or random hyperplanes.
 
 Section 4.2 and Appendix A of Zharmagambetov et al. (2021); `balanced_leaves` is ours.
 """
@@ -14,33 +14,33 @@ from sklearn.cluster import KMeans
 
 from treemax.inputs.rows import Rows, SparseRows
 
-HALVINGS = 12  # iterations of 2-means with two halves of the same size
-ROWS_AT_ONCE = 16_384  # whose covariance is computed together
+MAX_ITERATIONS = 12  # of balanced 2-means
+ROWS_AT_ONCE = 16_384  # in the computation of the covariance
 SHRINKAGE = 0.1  # of the covariance within classes towards a multiple of the identity
 
 Indices = NDArray[np.int64]
 
 
 def as_matrix(rows: Rows) -> Any:
-    """Rows as NumPy or SciPy multiply them."""
+    """Rows as a NumPy or SciPy matrix."""
     return rows.to_scipy() if isinstance(rows, SparseRows) else rows
 
 
 def class_means(rows: Rows, labels: Indices, n_labels: int) -> tuple[Any, NDArray[np.float64]]:
-    """The mean row of every class, zero for classes without rows, and how many rows each has."""
+    """The mean row of every class, zero for classes without rows, and the number of its rows."""
     counts = np.bincount(labels, minlength=n_labels).astype(np.float64)
     shares = (1.0 / np.maximum(counts, 1.0))[labels].astype(np.float32)
     member = sp.csr_matrix((shares, (labels, np.arange(len(labels)))), shape=(n_labels, len(labels)))
     return member @ as_matrix(rows), counts
 
 
-# --- the paper's ---------------------------------------------------------------------------------------
+# --- from the paper ------------------------------------------------------------------------------------
 
 
 def prototype_leaves(
     rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState
 ) -> Indices:
-    """Weighted k-means over the class means, and greedy merging of the clusters: the leaf of every row."""
+    """The leaf of every row, by weighted k-means over the class means and greedy merging of the clusters."""
     means, counts = class_means(rows, labels, n_labels)
     present = np.flatnonzero(counts)
     leaf_of_class = np.zeros(n_labels, np.int64)
@@ -49,7 +49,7 @@ def prototype_leaves(
 
 
 def kmeans_leaves(rows: Rows, depth: int, random: np.random.RandomState) -> Indices:
-    """The same with k-means over all rows."""
+    """The leaf of every row, by k-means over all rows and greedy merging of the clusters."""
     return _clustered(as_matrix(rows), np.ones(len(rows)), depth, random)
 
 
@@ -64,7 +64,7 @@ def _clustered(
 
 
 def merged_order(centres: NDArray[Any], sizes: NDArray[Any], depth: int) -> Indices:
-    """A leaf for every cluster: the two closest of a depth become siblings, then the two closest of the rest.
+    """The leaf of every cluster: at each depth, the two closest become siblings, then the two closest of the rest.
 
     With fewer clusters than leaves, some leaves stay empty.
     """
@@ -79,7 +79,7 @@ def merged_order(centres: NDArray[Any], sizes: NDArray[Any], depth: int) -> Indi
         total = np.maximum(weights[pairs].sum(axis=1), 1e-30)
         means = (means[pairs] * weights[pairs][:, :, None]).sum(axis=1) / total[:, None]
         weights = weights[pairs].sum(axis=1)
-        # all members keep the length of a complete subtree: empty places are -1
+        # all members have the length of a complete subtree: empty leaves are -1
         width = n_leaves // len(members)
         members = [_padded(members[a], width) + _padded(members[b], width) for a, b in pairs]
     order = np.zeros(len(centres), np.int64)
@@ -94,7 +94,7 @@ def _padded(member: list[int], width: int) -> list[int]:
 
 
 def _closest_pairs(means: NDArray[np.float64], used: NDArray[np.bool_]) -> Indices:
-    """All items in pairs: the two closest, then the two closest of those that are left, those without rows last."""
+    """Greedy pairing: the two closest, then the two closest of the rest; unused items last."""
     n = len(means)
     square = (means**2).sum(axis=1)
     distance = square[:, None] + square[None, :] - 2.0 * means @ means.T
@@ -111,7 +111,7 @@ def _closest_pairs(means: NDArray[np.float64], used: NDArray[np.bool_]) -> Indic
 def random_planes(
     rows: Rows, depth: int, random: np.random.RandomState
 ) -> list[tuple[NDArray[np.float32], float]]:
-    """Unit vectors drawn at random, each through the median of the rows that come to its node."""
+    """Random unit vectors, each with the bias at the median of the rows of its node."""
     matrix = as_matrix(rows)
     sets: list[Indices] = [np.arange(len(rows))]
     planes = []
@@ -133,10 +133,9 @@ def random_planes(
 def balanced_leaves(
     rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState
 ) -> Indices:
-    """Classes halved again and again by 2-means into halves with the same number of rows: the leaf of every row.
+    """The leaf of every row, by recursive bisection of the classes with 2-means, balanced by the number of rows.
 
-    Class means of dense rows are whitened first by the covariance within classes: directions count by how
-    well they separate classes. Those of sparse rows are scaled to length one.
+    Class means of dense rows are first whitened by the within-class covariance. Those of sparse rows are normalised.
     """
     means, counts = class_means(rows, labels, n_labels)
     present = np.flatnonzero(counts)
@@ -146,13 +145,15 @@ def balanced_leaves(
     else:
         points = (means - rows.mean(axis=0)) @ _whitening(rows, labels, means)
     leaf_of_class = np.zeros(n_labels, np.int64)
-    leaf_of_class[present] = _halved(points[present].astype(np.float32), counts[present], depth, random)
+    leaf_of_class[present] = _leaf_by_halving(
+        points[present].astype(np.float32), counts[present], depth, random
+    )
     return leaf_of_class[labels]
 
 
 def _whitening(rows: NDArray[np.float32], labels: Indices, means: NDArray[np.float32]) -> NDArray[np.float64]:
     covariance = np.zeros((rows.shape[1], rows.shape[1]))
-    for start in range(0, len(rows), ROWS_AT_ONCE):  # all differences at once would double the memory
+    for start in range(0, len(rows), ROWS_AT_ONCE):  # in blocks, to bound the memory
         some = slice(start, start + ROWS_AT_ONCE)
         within = (rows[some] - means[labels[some]]).astype(np.float64)
         covariance += within.T @ within
@@ -163,7 +164,9 @@ def _whitening(rows: NDArray[np.float32], labels: Indices, means: NDArray[np.flo
     return (vectors / np.sqrt(values)) @ vectors.T
 
 
-def _halved(points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState) -> Indices:
+def _leaf_by_halving(
+    points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState
+) -> Indices:
     leaves = np.zeros(points.shape[0], np.int64)
     for _ in range(depth):
         following = np.zeros_like(leaves)
@@ -177,14 +180,14 @@ def _halved(points: Any, weights: NDArray[np.float64], depth: int, random: np.ra
 def _second_half(
     points: Any, weights: NDArray[np.float64], random: np.random.RandomState
 ) -> NDArray[np.bool_]:
-    """Which points are in the second of two halves of about the same weight, by 2-means from two points drawn."""
+    """Whether each point is in the second of two halves of about equal weight, by 2-means from two random points."""
     n = points.shape[0]
     if n == 1:
         return np.zeros(1, bool)
     first, second = random.choice(n, 2, replace=False)
     direction = _dense_row(points[second]) - _dense_row(points[first])
     chosen = np.zeros(n, bool)
-    for _ in range(HALVINGS):
+    for _ in range(MAX_ITERATIONS):
         order = np.argsort(np.asarray(points @ direction).ravel(), kind="stable")
         heaviest = np.cumsum(weights[order]) - 0.5 * weights[order]
         cut = int(np.clip(np.searchsorted(heaviest, 0.5 * weights.sum()), 1, n - 1))

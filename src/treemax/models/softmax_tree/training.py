@@ -1,10 +1,9 @@
-"""Tree alternating optimisation of a softmax tree: Algorithm 1 of Zharmagambetov et al. (2021), in its words.
+"""Tree alternating optimisation of a softmax tree: Algorithm 1 of Zharmagambetov et al. (2021).
 
-The tree is complete. Node i has the children 2 i + 1 (left) and 2 i + 2 (right); a row goes right where the
-score of the node's hyperplane is not below zero. A leaf has a softmax over its own few classes. An iteration
-updates all nodes from the leaves to the root, each on its *reduced set*, the rows that come to it. A node's
-new parameters are taken only if the objective of its reduced problem does not rise: the objective of the
-whole tree is the sum of what its nodes add to it, and so never rises either.
+The tree is complete. Node i has the children 2 i + 1 (left) and 2 i + 2 (right); a row goes right if the score of the
+node's hyperplane is at least zero. A leaf has a softmax over a few classes. An iteration updates all nodes from the
+leaves to the root, each on its *reduced set*, the rows that reach it. A node's new parameters are accepted only if the
+objective of its reduced problem does not increase, so that the objective of the whole tree does not increase either.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from treemax.models.softmax_tree.solvers import Matrix, l1_logistic, l1_softmax,
 from treemax.models.softmax_tree.start import balanced_leaves
 from treemax.parallel.pools import Arrays, Executor, Table, all_results
 
-ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # what the loss of a row is whose class is not in its leaf
-ROWS_AT_ONCE = 4096  # scored together
-ROWS_TO_SPLIT = 2  # for every class that a leaf may have: smaller ones are not split
-LEAST_CHANCE = 0.02  # with which a row comes to a leaf that learns from it, with spill
+ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # losses of a row whose class is not in its leaf
+ROWS_AT_ONCE = 4096  # per matrix product
+ROWS_TO_SPLIT = 2  # per class that a leaf may have: smaller leaves are not split
+LEAST_CHANCE = 0.02  # with spill, minimum probability that a row reaches a leaf that learns from it
 
 Indices = NDArray[np.int64]
 
@@ -45,21 +44,21 @@ class Plane:
         return penalty(self.coef, alpha=1.0)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether it sends every row to the left: the place of a node that a tree does not have."""
+    def is_constant(self) -> bool:
+        """Whether every row goes left: a placeholder of a node in a tree that is not complete."""
         return self.bias == -math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """The softmax of a leaf, over `classes` in ascending order; a leaf that no row ever came to has none."""
+    """The softmax of a leaf, over `classes` in ascending order; empty if no row ever reached the leaf."""
 
     classes: Indices
     coef: Matrix  # [classes, features]
     bias: NDArray[np.float32]
 
     def places(self, labels: Indices) -> Indices:
-        """Where labels are among the classes, -1 for those that are not."""
+        """Indices of labels in the classes, -1 if missing."""
         if not len(self.classes):
             return np.full(len(labels), -1)
         place = np.minimum(np.searchsorted(self.classes, labels), len(self.classes) - 1)
@@ -67,7 +66,7 @@ class Leaf:
 
 
 class WeightedRows(NamedTuple):
-    """The rows that a leaf learns from, and how much each counts."""
+    """The rows that a leaf learns from, and their weights."""
 
     rows: Indices
     weights: NDArray[np.float32]
@@ -75,16 +74,18 @@ class WeightedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class TaoSettings:
-    """What is minimised, and how."""
+    """Objective and settings of tree alternating optimisation."""
 
     alpha: float
     n_classes: int  # of a leaf, at most
     missing: str = ZERO_ONE
     beta: float = 100.0
-    spill: float = 0.0  # how uncertain the side of a row is to the leaves, in deviations of the node's scores
+    spill: float = (
+        0.0  # noise of a row's score for the training of leaves, relative to the deviation of the scores
+    )
     tolerance: float = 1e-3  # of the solvers
     max_steps: int = 200  # of the solvers, at one node
-    ridge: float = 0.0  # of the leaves: half of it is what the square of a weight costs
+    ridge: float = 0.0  # L2 penalty of the leaves
     plane_ridge: float = 0.0
     plane_alpha: float | None = None  # None: alpha
     growth: float = (
@@ -99,28 +100,28 @@ class TaoSettings:
 
     @property
     def is_monotone(self) -> bool:
-        """Whether the objective is one and the same throughout, and never rises."""
+        """Whether the objective never increases."""
         return not self.spill and self.early_share == 1.0
 
     def penalty(self, node: Plane | Leaf) -> float:
-        """What the weights of a node add to the objective."""
+        """The penalty of the weights of a node."""
         alpha, ridge = self.plane_costs if isinstance(node, Plane) else (self.alpha, self.ridge)
         return penalty(node.coef, alpha, ridge)
 
 
 @dataclass(frozen=True)
 class Record:
-    """How training stood after all nodes of a depth."""
+    """Training history entry after the update of a depth."""
 
     iteration: int
-    depth: int  # one more than the tree has: leaves were split
-    objective: float  # NaN before the tree is whole
-    error: float  # of the training rows, after a whole iteration; NaN else
+    depth: int  # one more than that of the tree if leaves were split
+    objective: float  # NaN before all nodes have parameters
+    error: float  # training error after a full iteration, else NaN
 
 
 @dataclass
 class SoftmaxTreeState:
-    """A complete tree of a depth, and how far its training has come."""
+    """A complete tree and its training history."""
 
     depth: int
     planes: list[Plane | None]
@@ -132,12 +133,12 @@ class SoftmaxTreeState:
         return cls(depth, [None] * (2**depth - 1), [None] * 2**depth)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether every node has been trained, or had something to begin with."""
+    def is_complete(self) -> bool:
+        """Whether every node has parameters."""
         return None not in self.planes and None not in self.leaves
 
     def penalty(self, settings: TaoSettings) -> float:
-        """What the weights of all nodes add to the objective."""
+        """The penalty of the weights of all nodes."""
         return sum(settings.penalty(node) for node in [*self.planes, *self.leaves] if node is not None)
 
 
@@ -148,7 +149,7 @@ def table_of(rows: Rows, labels: Indices) -> Table:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """What rows of a table cost, sent to a leaf or down from a node."""
+    """The loss of rows at a leaf or below a node."""
 
     table: Table  # with a column "labels"
     settings: TaoSettings
@@ -170,7 +171,7 @@ class Objective:
         return own
 
     def loss(self, state: SoftmaxTreeState, node: int, rows: Indices) -> NDArray[np.float64]:
-        """The loss of rows if they are sent down from a node."""
+        """The loss of rows in the subtree of a node."""
         n_inner = 2**state.depth - 1
         if node >= n_inner:
             leaf = state.leaves[node - n_inner]
@@ -184,11 +185,11 @@ class Objective:
         return out
 
     def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
-        """The loss of rows at a leaf, as the objective counts it."""
+        """The loss of rows at a leaf in the objective."""
         return self.counted(*self.leaf_losses(leaf, rows))
 
     def counted(self, cross_entropy: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Which of the two losses the objective counts, and what it takes for an infinite one."""
+        """The loss in the objective, from the cross-entropy and the zero-one loss."""
         if self.settings.missing == ZERO_ONE:
             return wrong.astype(np.float64)
         if self.settings.missing == BETA:
@@ -196,7 +197,7 @@ class Objective:
         return cross_entropy
 
     def leaf_losses(self, leaf: Leaf, rows: Indices) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The cross-entropy of rows, infinite where the leaf has not their class, and whether its answer is wrong."""
+        """The cross-entropy of rows, infinite if the leaf lacks their class, and whether its prediction is wrong."""
         cross_entropy, wrong = np.full(len(rows), np.inf), np.ones(len(rows), bool)
         place = leaf.places(self.labels(rows))
         present = np.flatnonzero(place >= 0)
@@ -211,25 +212,25 @@ class Objective:
         return cross_entropy, wrong
 
 
-# --- what workers do -----------------------------------------------------------------------------------
+# --- tasks of the workers ------------------------------------------------------------------------------
 
 
 class Common(NamedTuple):
-    """What the problems of all nodes of a depth have in common."""
+    """Shared arguments of the tasks of a depth."""
 
     settings: TaoSettings
     state: SoftmaxTreeState
 
 
 class NodeRows(NamedTuple):
-    """A node, or the place of a leaf, and the rows that come to it."""
+    """A node, or the index of a leaf, and the rows that reach it."""
 
     node: int
     rows: Indices
 
 
 class LeafProblem(NamedTuple):
-    """A leaf to be trained: the rows it learns from, `n_learned` of them, and after them those that come to it."""
+    """A leaf to train: its `n_learned` training rows, followed by the rows that reach it."""
 
     place: int
     rows: Indices
@@ -238,10 +239,11 @@ class LeafProblem(NamedTuple):
 
 
 def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem) -> Arrays:
-    """The softmax of a leaf over its most populous classes, the change of the objective, and whether to take it.
+    """Train the softmax of a leaf over its most frequent classes; also the change of the objective, and whether the
+    softmax is accepted.
 
-    It is not taken where it makes its reduced problem worse. With spill it always is: the rows that it learned from
-    are not those that come to it.
+    It is rejected if the objective of the reduced problem increases. With spill it is always accepted, because its
+    training rows are not those that reach it.
     """
     settings, old = common.settings, common.state.leaves[problem.place]
     objective = Objective(table, settings)
@@ -256,7 +258,7 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
         return *packed_leaf(old or empty_leaf(table)), np.array([0.0, old is None])
     among = Leaf(classes, empty_leaf(table).coef, np.zeros(0, np.float32)).places(labels)
     known = among >= 0
-    start = None if old is None else _start_from(old, classes, n_features)
+    start = None if old is None else _initial_weights(old, classes, n_features)
     found = l1_softmax(
         table.rows, learned[known], among[known], len(classes), settings.alpha, weights[known],
         ridge=settings.ridge, start=start, tolerance=settings.tolerance, max_iterations=settings.max_steps,
@@ -264,18 +266,19 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
     new = Leaf(classes, found.coef, found.bias)
     if old is None:
         return *packed_leaf(new), np.array([0.0, True])
-    before = _total(objective.leaf_loss(old, reduced)) + settings.penalty(old)
-    after = _total(objective.leaf_loss(new, reduced)) + settings.penalty(new)
-    taken = after <= before or settings.spill > 0
-    return *packed_leaf(new if taken else old), np.array([after - before if taken else 0.0, taken])
+    before = _sum(objective.leaf_loss(old, reduced)) + settings.penalty(old)
+    after = _sum(objective.leaf_loss(new, reduced)) + settings.penalty(new)
+    accepted = after <= before or settings.spill > 0
+    return *packed_leaf(new if accepted else old), np.array([after - before if accepted else 0.0, accepted])
 
 
 def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
-    """The hyperplane of a decision node on its pseudo-labels, the change of the objective, and whether to take it."""
+    """Train the hyperplane of a decision node on its pseudo-labels; also the change of the objective, and whether the
+    hyperplane is accepted."""
     settings, state, node = common.settings, common.state, problem.node
     objective = Objective(table, settings)
     old = state.planes[node]
-    if old is not None and old.is_closed:
+    if old is not None and old.is_constant:
         return *packed_plane(old), np.array([0.0, False])
     left, right = objective.loss(state, 2 * node + 1, rows), objective.loss(state, 2 * node + 2, rows)
     if settings.missing == DROP:
@@ -290,14 +293,14 @@ def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) 
     new = Plane(found.coef, float(found.bias[0]))
     if old is None:
         return *packed_plane(new), np.array([0.0, True])
-    before = _total(np.where(objective.goes_right(old, rows), right, left)) + settings.penalty(old)
-    after = _total(np.where(objective.goes_right(new, rows), right, left)) + settings.penalty(new)
-    taken = after <= before
-    return *packed_plane(new if taken else old), np.array([after - before if taken else 0.0, taken])
+    before = _sum(np.where(objective.goes_right(old, rows), right, left)) + settings.penalty(old)
+    after = _sum(np.where(objective.goes_right(new, rows), right, left)) + settings.penalty(new)
+    accepted = after <= before
+    return *packed_plane(new if accepted else old), np.array([after - before if accepted else 0.0, accepted])
 
 
 def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
-    """A plane between two halves of the classes of a leaf's rows, those of one beside those that are like them."""
+    """Train a plane that separates two halves of the classes of a leaf's rows, found by balanced 2-means."""
     settings = common.settings
     classes, places = np.unique(table.columns["labels"][rows], return_inverse=True)
     own, random = chosen_rows(table.rows, rows), np.random.RandomState(0)
@@ -318,19 +321,19 @@ def score_node(table: Table, rows: Indices, common: Common, problem: NodeRows) -
 
 
 def score_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
-    """What the rows of a leaf add to the objective, and how many of its first answers are wrong."""
+    """The loss of the rows of a leaf, and the number of wrong predictions."""
     objective, leaf = Objective(table, common.settings), common.state.leaves[problem.node]
     assert leaf is not None
     cross_entropy, wrong = objective.leaf_losses(leaf, rows)
     loss = objective.counted(cross_entropy, wrong)
-    return (np.array([_total(loss[np.isfinite(loss)]), wrong.sum()], np.float64),)
+    return (np.array([_sum(loss[np.isfinite(loss)]), wrong.sum()], np.float64),)
 
 
 def empty_leaf(table: Table) -> Leaf:
     return Leaf(np.zeros(0, np.int64), _zeros(table, 0), np.zeros(0, np.float32))
 
 
-def closed_plane(table: Table) -> Plane:
+def constant_plane(table: Table) -> Plane:
     return Plane(_zeros(table, 1), -math.inf)
 
 
@@ -340,8 +343,8 @@ def _zeros(table: Table, n: int) -> Matrix:
     return sp.csr_matrix(shape, dtype=np.float32) if sparse else np.zeros(shape, np.float32)
 
 
-def _start_from(old: Leaf, classes: Indices, n_features: int) -> tuple[Matrix, NDArray[np.float32]]:
-    """The weights of a leaf for these classes: zero for those that are new to it."""
+def _initial_weights(old: Leaf, classes: Indices, n_features: int) -> tuple[Matrix, NDArray[np.float32]]:
+    """The weights of a leaf for the given classes, zero for new ones."""
     place = old.places(classes)
     known = np.flatnonzero(place >= 0)
     bias = np.zeros(len(classes), np.float32)
@@ -356,7 +359,7 @@ def _start_from(old: Leaf, classes: Indices, n_features: int) -> tuple[Matrix, N
     return coef, bias
 
 
-# --- results as arrays ---------------------------------------------------------------------------------
+# --- serialisation of task results ---------------------------------------------------------------------
 
 
 def packed_plane(plane: Plane) -> Arrays:
@@ -391,10 +394,10 @@ def _matrix_from(*parts: NDArray[Any]) -> Matrix:
 
 @dataclass
 class Tao:
-    """A tree in training: the rows with their classes, those who work, and the tree that is changed in place."""
+    """State of the training: rows with classes, workers, and the tree, which is updated in place."""
 
-    table: Table  # as `table_of` makes it
-    executor: Executor  # who have the same table
+    table: Table  # from `table_of`
+    executor: Executor  # shares the table
     settings: TaoSettings
     state: SoftmaxTreeState
     learned: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the rows of an iteration
@@ -409,9 +412,9 @@ class Tao:
     # --- the algorithm ----------------------------------------------------------------------------------
 
     def run(self, iterations: int, leaf_of: Indices | None = None) -> Iterator[Record]:
-        """Iterate; yields after every depth. `leaf_of` says to which leaf each row goes before there are planes.
+        """Run iterations; yields a record after every depth. `leaf_of` has the leaf of each row before there are planes.
 
-        An iteration that was stopped is taken up after the last depth that it finished.
+        An interrupted iteration continues after its last complete depth.
         """
         state = self.state
         done = [(record.iteration, record.depth) for record in state.history]
@@ -419,11 +422,11 @@ class Tao:
         for iteration in range(first, iterations):
             has_planes = None not in state.planes
             self.learned = self.rows_to_learn(iteration, iterations)
-            self.reduce(iteration, None if has_planes else leaf_of)
-            if self._grows_before(iteration) and grown(self):
-                self.reduce(iteration)
+            self.find_reduced_sets(iteration, None if has_planes else leaf_of)
+            if self._may_grow(iteration) and grow(self):
+                self.find_reduced_sets(iteration)
                 state.history.append(Record(iteration, state.depth + 1, self.objective(), float("nan")))
-            value = self.objective() if state.is_whole else float("nan")
+            value = self.objective() if state.is_complete else float("nan")
             before = state.history[-1].objective if state.history else float("inf")
             for depth in range(state.depth, -1, -1):
                 if (iteration, depth) in done:
@@ -431,15 +434,15 @@ class Tao:
                 value += self.update_depth(depth)
                 error = float("nan")
                 if depth == 0:
-                    self.reduce(iteration + 1)
-                    value, error = self.standing()
+                    self.find_reduced_sets(iteration + 1)
+                    value, error = self.evaluate()
                 state.history.append(Record(iteration, depth, value, error))
                 yield state.history[-1]
-            if value >= before and self.settings.is_monotone:  # nothing was gained by a whole iteration
+            if value >= before and self.settings.is_monotone:  # no progress in a full iteration
                 return
 
-    def _grows_before(self, iteration: int) -> bool:
-        """Whether leaves may be split now: when a whole iteration is behind, and nothing of this one is done."""
+    def _may_grow(self, iteration: int) -> bool:
+        """Whether leaves may be split now, between two iterations."""
         last = self.state.history[-1] if self.state.history else None
         return (
             self.settings.growth < 1.0
@@ -448,7 +451,7 @@ class Tao:
         )
 
     def rows_to_learn(self, iteration: int, iterations: int) -> Indices:
-        """All rows in the last iteration; before, a share of them that is drawn anew every time."""
+        """All rows in the last iteration, before that a random sample of the rows."""
         n, share = len(self.table), self.settings.early_share
         if share == 1.0 or iteration == iterations - 1:
             return np.arange(n)
@@ -456,28 +459,28 @@ class Tao:
         return np.sort(some)
 
     def update_depth(self, depth: int) -> float:
-        """Update all nodes of a depth, side by side; returns what that did to the objective."""
+        """Update all nodes of a depth in parallel; returns the change of the objective."""
         if depth == self.state.depth:
             return self.update_leaves(range(2**depth))
         return self.update_planes(range(2**depth - 1, 2 ** (depth + 1) - 1))
 
     def update_leaves(self, places: range) -> float:
-        """Train the softmaxes of some leaves; returns the change of the objective."""
+        """Update the softmaxes of some leaves; returns the change of the objective."""
         common, changes = Common(self.settings, self.state), np.zeros(len(places))
         problems = [self._leaf_problem(place) for place in places]
         for number, (*leaf, outcome) in self.executor.run(train_leaf, common, problems, keep=True):
-            changes[number], taken = outcome
-            if taken:
+            changes[number], accepted = outcome
+            if accepted:
                 self.state.leaves[places[number]] = _leaf_from(*leaf)
         return float(changes.sum())
 
     def update_planes(self, nodes: range) -> float:
-        """Train the hyperplanes of some decision nodes of one depth; returns the change of the objective."""
+        """Update the hyperplanes of some decision nodes of one depth; returns the change of the objective."""
         common, changes = Common(self.settings, self.state), np.zeros(len(nodes))
         problems = [NodeRows(node, self.sets[node]) for node in nodes]
         for number, (*plane, outcome) in self.executor.run(train_plane, common, problems, keep=True):
-            changes[number], taken = outcome
-            if taken:
+            changes[number], accepted = outcome
+            if accepted:
                 self.state.planes[nodes[number]] = _plane_from(*plane)
         return float(changes.sum())
 
@@ -488,8 +491,8 @@ class Tao:
 
     # --- reduced sets -----------------------------------------------------------------------------------
 
-    def reduce(self, iteration: int, leaf_of: Indices | None = None) -> None:
-        """Find the rows that come to every node, by the planes or as `leaf_of` says."""
+    def find_reduced_sets(self, iteration: int, leaf_of: Indices | None = None) -> None:
+        """Find the rows that reach every node, by the planes or by `leaf_of`."""
         depth, n_inner = self.state.depth, 2**self.state.depth - 1
         self.sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
         self.sets[0] = self.learned
@@ -499,7 +502,7 @@ class Tao:
             if leaf_of is None:
                 scores = self._scores(nodes, self.sets)
                 spreads[nodes.start : nodes.stop] = [
-                    self._spread(*pair) for pair in zip(nodes, scores, strict=True)
+                    self._score_noise(*pair) for pair in zip(nodes, scores, strict=True)
                 ]
                 right_of = [score >= 0 for score in scores]
             else:
@@ -519,10 +522,10 @@ class Tao:
         return [scores for (scores,) in found]
 
     def _spilled(self, spreads: NDArray[np.float64]) -> list[WeightedRows]:
-        """What leaves learn from if planes are uncertain: rows that may come to them, by the chance that they do.
+        """Training rows of the leaves with spill, weighted by the probability of reaching the leaf.
 
-        The score of a row is taken for one with a normal error, of which `spill` says how large it is beside the
-        scores of the rows that come to the node.
+        The scores of a plane are assumed to have normal noise, with `spill` times the standard deviation of the scores
+        of the rows that reach the node.
         """
         n_inner = 2**self.state.depth - 1
         everything = self.learned
@@ -539,25 +542,24 @@ class Tao:
                     rows_of[child], weights_of[child] = rows_of[node][kept], reached[kept]
         return [WeightedRows(*own) for own in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
 
-    def _spread(self, node: int, scores: NDArray[np.float32]) -> float:
-        """How far the score of a row may be off."""
+    def _score_noise(self, node: int, scores: NDArray[np.float32]) -> float:
+        """Standard deviation of the noise of a node's scores."""
         plane = self.state.planes[node]
         assert plane is not None
-        return 0.0 if plane.is_closed or not len(scores) else self.settings.spill * float(scores.std())
+        return 0.0 if plane.is_constant or not len(scores) else self.settings.spill * float(scores.std())
 
-    # --- how the tree stands ----------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------------
 
     def objective(self) -> float:
-        """Equation 1, for the rows as the tree sends them; rows that are dropped count nothing."""
-        return self.standing()[0]
+        """The objective (equation 1), without dropped rows."""
+        return self.evaluate()[0]
 
     def training_error(self) -> float:
-        """The share of the rows learned from whose first answer is wrong."""
-        return self.standing()[1]
+        """The error on the training rows."""
+        return self.evaluate()[1]
 
-    def standing(self) -> tuple[float, float]:
-        """The objective (equation 1, for the rows as the tree sends them; rows that are dropped count nothing), and the
-        share of the rows learned from whose first answer is wrong."""
+    def evaluate(self) -> tuple[float, float]:
+        """The objective (equation 1, without dropped rows) and the error on the training rows."""
         first = 2**self.state.depth - 1
         problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
         common = Common(self.settings, self.state)
@@ -570,29 +572,28 @@ class Tao:
 # --- growth --------------------------------------------------------------------------------------------
 
 
-def grown(tao: Tao) -> bool:
-    """Split the leaves that miss the classes of too many of their rows; returns whether there were any.
+def grow(tao: Tao) -> bool:
+    """Split the leaves that lack the classes of too many of their rows; returns whether there are any.
 
-    The tree becomes one deeper. A leaf that is split has two copies of itself under a plane between two halves of
-    its rows' classes: what the tree answers does not change, and the next iteration makes them different. The
-    others stay as they are, under a plane that sends every row to them.
+    The depth increases by one. A split leaf becomes two copies below a plane that separates its rows' classes in two
+    halves, which leaves predictions unchanged until the next iteration. Other leaves are put below a constant plane.
     """
     state, first = tao.state, 2**tao.state.depth - 1
-    split = [place for place in range(len(state.leaves)) if _misses_many(tao, place)]
+    split = [place for place in range(len(state.leaves)) if _should_split(tao, place)]
     if not split:
         return False
     problems = [NodeRows(place, tao.sets[first + place]) for place in split]
     found = all_results(tao.executor, split_leaf, Common(tao.settings, state), problems, keep=True)
     plane_of = {place: _plane_from(*parts) for place, parts in zip(split, found, strict=True)}
-    planes = [plane_of.get(place, closed_plane(tao.table)) for place in range(len(state.leaves))]
+    planes = [plane_of.get(place, constant_plane(tao.table)) for place in range(len(state.leaves))]
     leaves = []
     for leaf, plane in zip(state.leaves, planes, strict=True):
-        leaves += [leaf, empty_leaf(tao.table) if plane.is_closed else leaf]
+        leaves += [leaf, empty_leaf(tao.table) if plane.is_constant else leaf]
     state.planes, state.leaves, state.depth = [*state.planes, *planes], leaves, state.depth + 1
     return True
 
 
-def _misses_many(tao: Tao, place: int) -> bool:
+def _should_split(tao: Tao, place: int) -> bool:
     leaf, rows = tao.state.leaves[place], tao.sets[2**tao.state.depth - 1 + place]
     assert leaf is not None
     if len(rows) < ROWS_TO_SPLIT * tao.settings.n_classes:
@@ -605,7 +606,7 @@ def _misses_many(tao: Tao, place: int) -> bool:
 
 
 def state_parts(state: SoftmaxTreeState) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """A whole tree as a JSON-able header and arrays, with which training goes on."""
+    """The training state of a complete tree as a JSON-serialisable header and arrays."""
     planes: list[Any] = [plane for plane in state.planes if plane is not None]
     leaves: list[Any] = [leaf for leaf in state.leaves if leaf is not None]
     matrices = [node.coef for node in [*planes, *leaves]]
@@ -633,15 +634,15 @@ def state_parts(state: SoftmaxTreeState) -> tuple[dict[str, Any], dict[str, NDAr
 def state_from_parts(
     header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_features: int, n_labels: int
 ) -> SoftmaxTreeState:
-    """The tree back from its parts; what does not fit together is a ValueError."""
+    """Restore a state from `state_parts`; raises ValueError if the parts are inconsistent."""
     depth = int(header["depth"])
     n_planes, sizes = len(arrays["plane_bias"]), np.asarray(arrays["leaf_sizes"], np.int64)
     n = n_planes + int(sizes.sum())
     fits = 0 <= depth < 31 and n_planes == 2**depth - 1 and len(sizes) == 2**depth and (sizes >= 0).all()
-    fits = fits and (sizes <= len(arrays["leaf_classes"])).all()  # so that their sum is what it seems
+    fits = fits and (sizes <= len(arrays["leaf_classes"])).all()  # so that their sum cannot overflow
     classes, bias = np.array(arrays["leaf_classes"], np.int64), np.array(arrays["leaf_bias"], np.float32)
     if not fits or len(classes) != n - n_planes or len(bias) != n - n_planes:
-        raise ValueError("the tree that was trained is not complete")
+        raise ValueError("the saved training state is incomplete")
     if (classes < 0).any() or (classes >= n_labels).any():
         raise ValueError("the classes of the leaves do not fit the labels")
     coef: Any
@@ -666,7 +667,7 @@ def state_from_parts(
     return SoftmaxTreeState(depth, list(planes), list(leaves), history)
 
 
-def _total(losses: NDArray[np.float64]) -> float:
+def _sum(losses: NDArray[np.float64]) -> float:
     return float(losses.sum(dtype=np.float64))
 
 
@@ -675,7 +676,7 @@ def _middle(part: slice) -> int:
 
 
 def _leaves_below(node: int, depth: int) -> slice:
-    """The places of the leaves under a node."""
+    """The indices of the leaves below a node."""
     own = int(np.log2(node + 1))
     width, place = 2 ** (depth - own), node + 1 - 2**own
     return slice(place * width, (place + 1) * width)

@@ -15,7 +15,7 @@ from tests.models.learned_tree.reference import node_gradient
 from treemax.models.learned_tree.assignment import assign_labels
 from treemax.torch import TreeSoftmax
 from treemax.torch.reassignment import (
-    NOWHERE,
+    UNKNOWN_SCORE,
     Statistics,
     assign_greedily,
     preferences,
@@ -36,7 +36,7 @@ def test_rounds_are_greedy(seed, n_classes, n_children, kind):
     if kind == "unseen":
         stays = random.integers(0, n_children, n_classes)
         unseen = random.random(n_classes) < 0.6
-        scores[unseen] = NOWHERE
+        scores[unseen] = UNKNOWN_SCORE
         scores[unseen, stays[unseen]] = 0
     room = random.multinomial(n_classes + random.integers(0, 4), np.full(n_children, 1 / n_children))
     found = assign_greedily(
@@ -71,7 +71,7 @@ def test_preferences_are_equation_twelve():
     ).numpy()  # fmt: skip
     seen = counts > 0
     np.testing.assert_allclose(found[seen] * 2 / 3, node_gradient(sums, counts)[seen], rtol=1e-6)
-    np.testing.assert_allclose(found[2], [NOWHERE, NOWHERE, 0])
+    np.testing.assert_allclose(found[2], [UNKNOWN_SCORE, UNKNOWN_SCORE, 0])
 
 
 def trained(**settings):

@@ -212,7 +212,7 @@ def test_state_holds_the_tree(tmp_path):
 def test_state_of_another_tree_is_refused():
     layer = TreeSoftmax(FEATURES, N_CLASSES, depth=2)
     with pytest.raises(
-        RuntimeError, match=r"the tree of the state has the shape .* make the layer with the same"
+        RuntimeError, match=r"the tree of the state has the shape .* create the layer with the same"
     ):
         layer.load_state_dict(TreeSoftmax(FEATURES, N_CLASSES, depth=3).state_dict())
     for change, what in (
@@ -296,8 +296,8 @@ def test_learning_beats_knowing_nothing():
         ({"arity": 1}, "arity must be an integer at least 2"),
         ({"arity": 3, "depth": 2}, "has room for 9 classes, but there are 23: raise arity or depth"),
         ({"n_direct": 30, "counts": COUNTS}, "n_direct must be an integer at least 0 and at most 23"),
-        ({"n_direct": 3}, "counts are needed"),
-        ({"structure": "frequency"}, "counts are needed"),
+        ({"n_direct": 3}, "need counts"),
+        ({"structure": "frequency"}, "need counts"),
         ({"structure": "huffman"}, "structure must be one of auto, random, frequency, or an array"),
         ({"structure": [0, 1]}, r"for each of the 23 classes, got an array of shape \(2,\)"),
         ({"structure": np.full(N_CLASSES, -2)}, "negative group"),

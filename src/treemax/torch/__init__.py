@@ -1,6 +1,6 @@
 """Output layers for PyTorch. Needs the extra: `pip install 'treemax[torch]'`.
 
-Importing `treemax` does not import this, nor PyTorch.
+Importing `treemax` imports neither this package nor PyTorch.
 """
 
 from __future__ import annotations

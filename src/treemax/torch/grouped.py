@@ -1,9 +1,9 @@
-"""A tree softmax on a GPU: many small softmaxes at once, each row at the node that it belongs to.
+"""A tree softmax on a GPU: Triton kernels for many small softmaxes, grouped by node.
 
-Rows are ordered by node and cut into tiles that lie within one node. Nothing here waits for the device: how
-many tiles a node has is known to the kernels only, and programs without rows end at once. So a step can be
-recorded as a graph. Called from Python a step costs what its launches cost, products of matrices by cuBLAS most of
-all, so there are few: three forward and two back, and three more for every level after the first.
+Rows are sorted by node and divided into tiles within one node. Nothing synchronises with the device: only the kernels
+know the number of tiles of a node, and programs without rows return at once. So a step can be captured as a CUDA graph.
+Launches dominate the time of a step, those of cuBLAS most of all, so there are few: three forward and two backward, and
+three more for every level after the first.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from treemax.torch.layer import Gradients, Kept, Layer, Rows
+from treemax.torch.layer import Gradients, Layer, Rows, SavedForBackward
 from treemax.torch.plain import packed_in_order, root_weight
 from treemax.torch.reassignment import Statistics
 
-HALVES = (torch.bfloat16, torch.float16)
-TYPES = (*HALVES, torch.float32)
-WIDEST_NODE = 16_384  # children whose logits one program can hold
-WIDEST_BEST = 8_192  # numbers of which one program can find the best
-MOST_BEST = 32  # of them, one after the other
-MOST_RANKED = 16_384  # rows that are put in order by comparing each with each
-ITEMS_RANKED = 16  # by one program
+HALF_PRECISION = (torch.bfloat16, torch.float16)
+TYPES = (*HALF_PRECISION, torch.float32)
+WIDEST_NODE = 16_384  # maximum number of children of a node: one program holds their logits
+WIDEST_BEST = 8_192  # maximum number of values of which one program selects the top k
+MOST_BEST = 32  # maximum k
+MOST_RANKED = 16_384  # rows that are sorted by pairwise comparison
+ITEMS_RANKED = 16  # per program
 LEAST_ROWS = 16  # of a tile
-# Versions of Triton whose compiled kernels are known to be launched in this way.
+# Versions of Triton whose launch interface is known.
 LAUNCHED_DIRECTLY = ((3, 6), (3, 8))
 
 
 class Blocks(NamedTuple):
-    """How much of a matrix one program of a kernel has at a time, and how Triton is to run it."""
+    """Block sizes and launch options of a Triton kernel."""
 
     children: int
     features: int
@@ -43,14 +43,14 @@ class Blocks(NamedTuple):
     registers: int | None = None  # at most, of a thread
 
     def within(self, arity: int, features: int) -> Blocks:
-        """No larger than what there is."""
+        """Block sizes limited to the size of the matrix."""
         return self._replace(
             children=min(self.children, max(16, _power_of_two(arity))),
             features=min(self.features, max(16, _power_of_two(features))),
         )
 
     def options(self) -> dict[str, Any]:
-        """As arguments of a kernel."""
+        """Keyword arguments of a kernel."""
         return {
             "BLOCK_CHILDREN": self.children,
             "BLOCK_FEATURES": self.features,
@@ -60,20 +60,20 @@ class Blocks(NamedTuple):
         }
 
 
-# Found by trying on an NVIDIA H200, with rows of 200 and 1,024 features. Products of float32 first.
+# Tuned on an NVIDIA H200, with 200 and 1,024 features. The key is whether the type is float32.
 LOGITS = {True: Blocks(64, 64, 4, 3), False: Blocks(64, 128, 4, 3)}
 HIDDEN_GRADIENT = {True: Blocks(16, 256, 4, 3, 128), False: Blocks(32, 256, 4, 3, 128)}
 WEIGHT_GRADIENT = {True: Blocks(32, 64, 4, 3, 128), False: Blocks(32, 128, 4, 3, 128)}
 ROOT_LOGITS = {True: Blocks(128, 32, 4, 3), False: Blocks(128, 64, 4, 3)}
 ROOT_GRADIENTS = {True: Blocks(32, 128, 4, 4), False: Blocks(64, 128, 4, 3)}
-ROOT_ROWS = 64  # that one program has at the root
-ROOT_SUM = 16  # children of the root whose biases one program has
-# Multiplications at the root from which on cuBLAS saves more than its launches cost.
+ROOT_ROWS = 64  # rows per program at the root
+ROOT_SUM = 16  # biases of the root's children per program
+# Multiplications at the root above which cuBLAS saves more than its launches cost.
 LARGE_PRODUCT = {True: 4e9, False: 1.5e10}
 
 
 def can_run(hidden: Tensor, layer: Layer) -> bool:
-    """Whether the kernels can be used: on a GPU, with types that its matrix units know, and nodes not too wide."""
+    """Whether the kernels support the device, the types and the width of the nodes."""
     if not can_use(hidden) or layer.weight.dtype not in TYPES or hidden.shape[0] == 0:
         return False
     widest = max([table.shape[1] for table in layer.children], default=0)
@@ -81,13 +81,13 @@ def can_run(hidden: Tensor, layer: Layer) -> bool:
 
 
 def can_use(tensor: Tensor) -> bool:
-    """Whether kernels can work on a tensor."""
+    """Whether the kernels support the device and type of a tensor."""
     return tensor.is_cuda and tensor.dtype in TYPES and _kernels() is not None
 
 
 @cache
 def _kernels() -> Any:
-    """The module with the kernels; none where Triton is not installed or is switched off."""
+    """The module of the kernels; None if Triton is missing or disabled by TREEMAX_TRITON=0."""
     if find_spec("triton") is None or os.environ.get("TREEMAX_TRITON") == "0":
         return None
     from treemax.torch import triton_kernels
@@ -96,23 +96,22 @@ def _kernels() -> Any:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """Products of float32 are rounded to the 10 bits of TF32 where PyTorch is allowed to do so, else they
-    are put together from three."""
+    """Precision of float32 products: TF32 if PyTorch may use it, else the sum of three TF32 products."""
     return (
         "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
     )
 
 
 def _power_of_two(number: int) -> int:
-    """The next one."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
 class Program:
     """A kernel with its grid and its constants.
 
-    Triton takes longer to find the right version of a kernel than a small one runs. It looks at types, alignment and
-    numbers of the arguments; here those are the same with every call, so that it need look only once.
+    Triton selects a compiled version by the types, alignment and values of the arguments, which takes longer than a
+    small kernel runs. Here they are the same in every call, so the version is selected once.
     """
 
     def __init__(self, name: str, grid: tuple[int, ...], **constants: Any) -> None:
@@ -136,22 +135,22 @@ class Program:
 
 
 def _stream(tensor: Tensor) -> int | None:
-    """The stream to launch on; Triton's own choice where there is none."""
+    """The stream to launch on; None lets Triton choose."""
     return _kernels().stream_of(tensor.get_device()) if tensor.is_cuda else None
 
 
 def _is_current(tensor: Tensor) -> bool:
-    """Whether kernels would be launched where the tensor is."""
+    """Whether the tensor is on the current device."""
     return not tensor.is_cuda or torch.cuda.current_device() == tensor.get_device()
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """Kernels are made for tensors that begin at a whole 16 bytes."""
+    """The tensor, copied unless it is aligned to 16 bytes."""
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def _unaligned(*tensors: Tensor | None) -> int:
-    """Whether one of them does not: kernels are made for one or the other."""
+    """Nonzero if a tensor is not aligned to 16 bytes, which needs another version of a kernel."""
     places = 0
     for tensor in tensors:
         if tensor is not None:
@@ -159,11 +158,11 @@ def _unaligned(*tensors: Tensor | None) -> int:
     return places & 15
 
 
-# --- what a step consists of ---------------------------------------------------------------------------
+# --- the programs of a step ----------------------------------------------------------------------------
 
 
 class LevelPlan(NamedTuple):
-    """`gradients` for one slope of all rows, and for a slope of each."""
+    """`gradients` are for a scalar output gradient, and for one per row."""
 
     logits: Program
     softmax: Program
@@ -176,11 +175,11 @@ class Plan(NamedTuple):
     prepare: Program
     levels: list[LevelPlan]
     root_gradients: tuple[Program, Program]
-    multiplies: bool  # and with them the products that they begin with
+    multiplies: bool  # whether root_gradients computes the matrix products too, instead of cuBLAS
 
 
 class Sizes(NamedTuple):
-    """All that a plan depends on."""
+    """The cache key of a plan."""
 
     device: int
     n_rows: int
@@ -193,7 +192,7 @@ class Sizes(NamedTuple):
     has_bias: bool
     reduction: str
     ignore_index: int
-    notes: bool
+    has_statistics: bool
     precision: str
     unaligned: int
 
@@ -207,24 +206,24 @@ class Sizes(NamedTuple):
 
     @property
     def multiplies(self) -> bool:
-        """Whether kernels have the products for the gradients at the root."""
+        """Whether the kernels, not cuBLAS, compute the products of the gradients at the root."""
         size = self.n_rows * self.root_width * self.features
         return size < LARGE_PRODUCT[self.hidden_type == torch.float32] or self.hidden_type == torch.float16
 
     @property
     def ranks(self) -> bool:
-        """Whether rows are put in order by comparing each with each."""
+        """Whether rows are sorted by pairwise comparison."""
         return self.n_rows <= MOST_RANKED
 
 
 def _sizes(
-    hidden: Tensor, layer: Layer, reduction: str = "none", ignore_index: int = 0, notes: bool = False
+    hidden: Tensor, layer: Layer, reduction: str = "none", ignore_index: int = 0, has_statistics: bool = False
 ) -> Sizes:
     weight, bias, node_weight, node_bias = layer[:4]
     return Sizes(
         hidden.get_device(), hidden.shape[0], hidden.shape[1], layer.root_empty.shape[0], layer.direct.shape[0],
         tuple([table.shape for table in layer.children]), hidden.dtype, weight.dtype, bias is not None, reduction,
-        ignore_index, notes, _precision(hidden.dtype), _unaligned(weight, bias, node_weight, node_bias),
+        ignore_index, has_statistics, _precision(hidden.dtype), _unaligned(weight, bias, node_weight, node_bias),
     )  # fmt: skip
 
 
@@ -258,7 +257,7 @@ def _plan(sizes: Sizes) -> Plan:
 
 
 def _root_tiling(sizes: Sizes) -> tuple[int, dict[str, Any]]:
-    """Tiles of the logits at the root, and what their kernels are told."""
+    """Number of tiles of the logits at the root, and the constants of their kernels."""
     blocks = ROOT_LOGITS[sizes.hidden_type == torch.float32].within(sizes.root_width, sizes.features)
     n_tiles = -(-sizes.n_rows // ROOT_ROWS) * _root_blocks(sizes, blocks.children)
     return n_tiles, {
@@ -268,7 +267,7 @@ def _root_tiling(sizes: Sizes) -> tuple[int, dict[str, Any]]:
 
 
 def _root_blocks(sizes: Sizes, children: int) -> int:
-    """Blocks of the root's children: of direct classes, and of nodes with the padding."""
+    """Number of blocks of the root's children: direct classes, and nodes with padding."""
     return -(-sizes.n_direct // children) + -(-(sizes.root_width - sizes.n_direct) // children)
 
 
@@ -279,7 +278,7 @@ def _level_plan(sizes: Sizes, level: int) -> LevelPlan:
     below = sizes.n_places // (n_nodes * arity)
     softmax = Program(
         "softmax", (sizes.n_rows,), ROOT=level == 0, REDUCES=last and sizes.reduction != "none",
-        MEAN=sizes.reduction == "mean", NOTES_ROOT=sizes.notes and level == 0, NOTES_LEVEL=sizes.notes and not last,
+        MEAN=sizes.reduction == "mean", NOTES_ROOT=sizes.has_statistics and level == 0, NOTES_LEVEL=sizes.has_statistics and not last,
         N_BOUNDS=sizes.n_bounds, N_PLACES=sizes.n_places, BELOW=below, N_DIRECT=sizes.n_direct, N_TOP=sizes.nodes[0][0],
         WIDTH=sizes.root_width, BLOCK=wide, ARITY=arity, ARITY_BLOCK=_power_of_two(arity), num_warps=4,
     )  # fmt: skip
@@ -288,7 +287,7 @@ def _level_plan(sizes: Sizes, level: int) -> LevelPlan:
 
 
 def _logits_program(sizes: Sizes, level: int, order: int, starts: int) -> Program:
-    """For rows whose order and starts are these parts of what is packed."""
+    """Logits of a level; `order` and `starts` are the indices of these fields in the packed rows."""
     n_nodes, arity = sizes.nodes[level]
     blocks = LOGITS[sizes.hidden_type == torch.float32].within(arity, sizes.features)
     n_tiles, tiling = _tiling(sizes.n_rows, n_nodes)
@@ -305,7 +304,7 @@ def _level_gradients(sizes: Sizes, level: int, below: int, slope_step: int) -> P
     single = sizes.hidden_type == torch.float32
     rows, node = (kind[single].within(arity, sizes.features) for kind in (HIDDEN_GRADIENT, WEIGHT_GRADIENT))
     n_tiles, tiling = _tiling(sizes.n_rows, n_nodes)
-    smaller = tiling["BLOCK_ROWS"] // LEAST_ROWS  # larger tiles have fewer features, and need their registers
+    smaller = tiling["BLOCK_ROWS"] // LEAST_ROWS  # larger tiles need more registers: fewer features, no limit
     rows = rows._replace(features=max(16, rows.features // smaller))
     registers = node.registers if smaller == 1 else None
     n_programs = n_tiles * -(-sizes.features // rows.features) + n_nodes * -(-arity // node.children)
@@ -319,7 +318,7 @@ def _level_gradients(sizes: Sizes, level: int, below: int, slope_step: int) -> P
 
 
 def _tiling(n_rows: int, n_nodes: int) -> tuple[int, dict[str, int]]:
-    """How many tiles rows at so many nodes have at most, and how the kernels find those of a node."""
+    """Maximum number of tiles, and the constants by which the kernels find the tiles of a node."""
     block_rows = min(64, max(LEAST_ROWS, _power_of_two(n_rows // n_nodes) // 2))
     step = _power_of_two(math.isqrt(n_nodes) + 1)
     options = {"BLOCK_ROWS": block_rows, "STEP": step, "STEPS": _power_of_two(-(-n_nodes // step))}
@@ -336,8 +335,8 @@ def forward(
     ignore_index: int,
     reduction: str,
     statistics: Statistics | None,
-) -> tuple[Tensor, Kept]:
-    """As `treemax.torch.plain.forward`."""
+) -> tuple[Tensor, SavedForBackward]:
+    """See `treemax.torch.plain.forward`."""
     if _is_current(hidden):
         return _forward(hidden, target, layer, ignore_index, reduction, statistics)
     with torch.cuda.device_of(hidden):
@@ -351,7 +350,7 @@ def _forward(
     ignore_index: int,
     reduction: str,
     statistics: Statistics | None,
-) -> tuple[Tensor, Kept]:
+) -> tuple[Tensor, SavedForBackward]:
     hidden, target = _aligned(hidden), _aligned(target)
     sizes = _sizes(hidden, layer, reduction, ignore_index, statistics is not None)
     plan, stream, n_rows = _plan(sizes), _stream(hidden), sizes.n_rows
@@ -379,56 +378,62 @@ def _forward(
             sums[min(level + 1, len(sums) - 1)], n_rows,
         )  # fmt: skip
         outputs.append(output)
-    return value, Kept(packed, root_error, outputs, plan)
+    return value, SavedForBackward(packed, root_error, outputs, plan)
 
 
 def backward(
-    slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept, reduction: str
+    grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:
-    """As `treemax.torch.plain.backward`."""
+    """See `treemax.torch.plain.backward`."""
     if _is_current(hidden):
-        return _backward(slope, hidden, layer, kept, reduction)
+        return _backward(grad_output, hidden, layer, saved, reduction)
     with torch.cuda.device_of(hidden):
-        return _backward(slope, hidden, layer, kept, reduction)
+        return _backward(grad_output, hidden, layer, saved, reduction)
 
 
 def _backward(
-    slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept, reduction: str
+    grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:
-    hidden, slope = _aligned(hidden), _aligned(slope.contiguous())
+    hidden, grad_output = _aligned(hidden), _aligned(grad_output.contiguous())
     plan, stream, n_rows = (
-        kept.plan or _plan(_sizes(hidden, layer, reduction)),
+        saved.plan or _plan(_sizes(hidden, layer, reduction)),
         _stream(hidden),
         hidden.shape[0],
     )
     hidden_gradient, gradients = torch.empty_like(hidden), Gradients.like(layer)
     for level, programs in enumerate(plan.levels):
         weight, _ = layer.parameters_of(level)
-        programs.gradients[slope.dim()](
-            stream, hidden, weight, layer.children[level], kept.rows, kept.outputs[level], slope, hidden_gradient,
+        programs.gradients[grad_output.dim()](
+            stream, hidden, weight, layer.children[level], saved.rows, saved.outputs[level], grad_output, hidden_gradient,
             *gradients.parameters_of(layer, level), n_rows,
         )  # fmt: skip
-    products = (None, None) if plan.multiplies else _root_products(hidden, layer, kept, slope)
-    plan.root_gradients[slope.dim()](
-        stream, hidden, layer.weight, layer.node_weight, layer.direct, kept.rows, kept.root_error, slope, *products,
+    products = (None, None) if plan.multiplies else _root_products(hidden, layer, saved, grad_output)
+    plan.root_gradients[grad_output.dim()](
+        stream, hidden, layer.weight, layer.node_weight, layer.direct, saved.rows, saved.root_error, grad_output, *products,
         hidden_gradient, *gradients, n_rows,
     )  # fmt: skip
     return hidden_gradient, gradients
 
 
-def _root_products(hidden: Tensor, layer: Layer, kept: Kept, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """What the gradients of hidden, without slopes, and of the root's children begin with."""
-    of_hidden = torch.mm(kept.root_error, root_weight(hidden.dtype, layer))
-    error = kept.root_error if slope.dim() == 0 else kept.root_error * slope[:, None].to(hidden.dtype)
+def _root_products(
+    hidden: Tensor, layer: Layer, saved: SavedForBackward, grad_output: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Root products of the gradients by hidden (without the output gradient) and by the root's children."""
+    of_hidden = torch.mm(saved.root_error, root_weight(hidden.dtype, layer))
+    error = (
+        saved.root_error
+        if grad_output.dim() == 0
+        else saved.root_error * grad_output[:, None].to(hidden.dtype)
+    )
     return of_hidden, torch.mm(error.t(), hidden)
 
 
-# --- answers -------------------------------------------------------------------------------------------
+# --- inference -----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
 def _program(name: str, grid: tuple[int, ...], kind: Any, constants: tuple[tuple[str, Any], ...]) -> Program:
-    """A program for arguments of one kind."""
+    """A program, cached by the types and alignment of its arguments."""
     return Program(name, grid, **dict(constants))
 
 
@@ -446,7 +451,7 @@ def _run(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any) ->
 
 
 def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: Tensor) -> Tensor:
-    """As `treemax.torch.plain.node_logits`, but rows after the last group are not written."""
+    """See `treemax.torch.plain.node_logits`; rows after the last group are not written."""
     table = layer.children[level]
     logits = torch.empty(len(rows), table.shape[1], dtype=torch.float32, device=hidden.device)
     sizes = _sizes(hidden, layer)._replace(n_rows=len(rows))
@@ -464,7 +469,7 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
 
 @lru_cache(maxsize=256)
 def _pair_program(sizes: Sizes, level: int) -> Program:
-    """Logits for pairs of row and node, packed without the root."""
+    """Logits for pairs of row and node."""
     return _logits_program(sizes, level, 0, 1)
 
 
@@ -476,13 +481,13 @@ def _root_program(sizes: Sizes) -> Program:
 
 
 def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
-    """Whether `best_at_root` and `best_below` can do it: one program looks at all children of a node."""
+    """Whether `best_at_root` and `best_below` support the sizes: one program reads all children of a node."""
     widths = [len(layer.root_empty), *(table.shape[1] for table in layer.children)]
     return can_run(hidden, layer) and max(widths) <= WIDEST_BEST and max(k, beam) <= MOST_BEST
 
 
 def best_at_root(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log p and numbers of the best direct classes, and of one more than `beam` of the best nodes."""
+    """log p and indices of the k best direct classes, and of the `beam` + 1 best nodes."""
     sizes = _sizes(hidden, layer)
     logits = torch.empty(sizes.n_rows, sizes.root_width, dtype=torch.float32, device=hidden.device)
     _root_program(sizes)(
@@ -502,7 +507,7 @@ def best_at_root(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tenso
 def best_below(
     logits: Tensor, order: Tensor, nodes: Tensor, above: Tensor, table: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
-    """log p and numbers of the k best classes below each of some nodes; logits are in the order of `order`."""
+    """log p and indices of the k best classes below each of some nodes; logits are in the order of `order`."""
     n_pairs, width = logits.shape
     scores = logits.new_empty(n_pairs, k)
     classes = torch.empty_like(scores, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""The parameters and tables of a tree softmax, as the computations take them, and rows in the order of the tree."""
+"""Named tuples of a tree softmax: parameters and tables, rows sorted by place in the tree, gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
 
     @property
     def n_top(self) -> int:
-        """Nodes below the root."""
+        """Number of nodes that are children of the root."""
         return len(self.children[0]) if self.children else 0
 
     @property
@@ -32,18 +32,18 @@ class Layer(NamedTuple):
         return self.children[-1].numel() if self.children else 0
 
     def parameters_of(self, level: int) -> tuple[Tensor, Tensor | None]:
-        """Weights and biases that the children of a level are rows of."""
+        """The weights and biases of the children at a level."""
         last = level == len(self.children) - 1
         return (self.weight, self.bias) if last else (self.node_weight, self.node_bias)
 
 
 class Rows(NamedTuple):
-    """The rows of a batch in the order of the tree, by the places of their classes.
+    """The rows of a batch sorted by the places of their classes in the tree.
 
-    So the rows at one node are together, whatever the level: those of node v of a level are
-    order[starts[v] : starts[v + 1]], and after the last node come those at none, because their class is direct or
-    they have no loss. `place` is in this order. `root_target` is in the order of the batch: the root's child above
-    each row's class, -1 for a row without loss. `n_counted` says how many have one.
+    The rows at a node are contiguous on every level: those of node v are order[starts[v] : starts[v + 1]]. Last come the
+    rows at no node, with a direct class or without a loss. `place` is in this order. `root_target` is in the order of
+    the batch: the root's child on the path of each row's class, -1 for a row without a loss. `n_counted` is the number
+    of rows with a loss.
     """
 
     root_target: Tensor
@@ -54,19 +54,19 @@ class Rows(NamedTuple):
 
     @classmethod
     def packed_size(cls, n_rows: int, layer: Layer) -> int:
-        """Numbers in the one tensor that holds all of it; the last is for the kernels to count by."""
+        """Size of the tensor that packs all fields; its last element is a counter of the kernels."""
         return 3 * n_rows + layer.bounds.shape[0] + 2
 
     @classmethod
     def unpack(cls, packed: Tensor, n_rows: int, layer: Layer) -> Rows:
-        """Views of a tensor that has the parts one after the other, `starts` of all levels together."""
+        """Views of a tensor with the concatenated fields."""
         n_starts = [table.shape[0] + 1 for table in layer.children]
         root_target, order, place, *starts, n_counted, _ = packed.split([*[n_rows] * 3, *n_starts, 1, 1])
         return cls(root_target, order, place, starts, n_counted[0])
 
 
 class Gradients(NamedTuple):
-    """Of the parameters. Every class is a child of one node, so every row is written once."""
+    """Gradients of the parameters. Every class is a child of one node, so every row is written once."""
 
     weight: Tensor
     bias: Tensor | None
@@ -75,7 +75,7 @@ class Gradients(NamedTuple):
 
     @classmethod
     def like(cls, layer: Layer) -> Gradients:
-        """Unwritten, but for nodes below the top ones: some may have no classes, and so no gradient."""
+        """Uninitialised, except zeros for nodes below the top ones, some of which may have no classes."""
         of_nodes = torch.zeros_like if len(layer.children) > 1 else torch.empty_like
         return cls(
             torch.empty_like(layer.weight),
@@ -89,12 +89,12 @@ class Gradients(NamedTuple):
         return (self.weight, self.bias) if last else (self.node_weight, self.node_bias)
 
 
-class Kept(NamedTuple):
-    """What a forward pass leaves for the backward pass.
+class SavedForBackward(NamedTuple):
+    """Tensors that the forward pass saves for the backward pass.
 
-    `rows` is packed (see `Rows`); `root_error` is the gradient of each row's own loss by the logits of the root's
-    children, `outputs` are the probabilities of the children at each level, in the order of the tree, where rows
-    that are at no node may have anything. `plan` is for the way that it was computed in, which can do without.
+    `rows` is packed (see `Rows`); `root_error` is the gradient of each row's loss by the logits of the root's children;
+    `outputs` are the probabilities of the children at each level, in the order of the tree, undefined for rows at no
+    node. `plan` is an optional cache of the backend.
     """
 
     rows: Tensor
@@ -103,6 +103,6 @@ class Kept(NamedTuple):
     plan: Any = None
 
 
-def accumulated(dtype: torch.dtype) -> torch.dtype:
-    """The type in which logits are added up and normalised."""
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which logits are accumulated and normalised."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype

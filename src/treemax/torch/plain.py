@@ -1,7 +1,6 @@
 """The loss along paths and its gradient in plain PyTorch, for any device and type.
 
-A loop over the nodes that a batch comes to. It is what runs on a CPU, and what the kernels for GPUs are tested
-against.
+A loop over the nodes that a batch reaches. Used on CPUs, and as the reference for the tests of the GPU kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from treemax.torch.layer import Gradients, Kept, Layer, Rows, accumulated
+from treemax.torch.layer import Gradients, Layer, Rows, SavedForBackward, accumulation_dtype
 from treemax.torch.reassignment import Statistics
 
 
@@ -22,11 +21,11 @@ def forward(
     ignore_index: int,
     reduction: str,
     statistics: Statistics | None,
-) -> tuple[Tensor, Kept]:
-    """-log p of the classes of the rows, and what is needed later; outputs are noted where there are statistics."""
+) -> tuple[Tensor, SavedForBackward]:
+    """-log p of the targets, and the tensors for the backward pass; adds the outputs to `statistics`, if given."""
     packed = pack_rows(target, layer, ignore_index)
     rows = Rows.unpack(packed, len(target), layer)
-    logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulated(hidden.dtype))
+    logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulation_dtype(hidden.dtype))
     log_probability = torch.log_softmax(logits + root_bias(layer), dim=1)
     counted = rows.root_target >= 0
     own = rows.root_target.clamp(min=0)[:, None]
@@ -37,15 +36,15 @@ def forward(
         logits = node_logits(hidden, layer, level, rows.order, rows.starts[level])
         outputs.append(_level_softmax(logits, rows, level, layer, loss, hidden.dtype))
     if statistics is not None:
-        _note(statistics, target, rows, probability, outputs)
+        _add_statistics(statistics, target, rows, probability, outputs)
     one = torch.ones_like(own, dtype=probability.dtype)
     root_error = probability.scatter_add_(1, own, -one).mul_(counted[:, None]).to(hidden.dtype)
     value = {"none": loss, "sum": loss.sum(), "mean": loss.sum() / rows.n_counted}[reduction]
-    return value, Kept(packed, root_error, outputs)
+    return value, SavedForBackward(packed, root_error, outputs)
 
 
 def pack_rows(target: Tensor, layer: Layer, ignore_index: int) -> Tensor:
-    """Rows in the order of the tree, as `Rows.unpack` takes them."""
+    """The rows of a batch sorted by place in the tree, packed for `Rows.unpack`."""
     counted = target != ignore_index
     known = target.masked_fill(~counted, 0)
     root_target = layer.root_child[known].masked_fill_(~counted, -1)
@@ -54,7 +53,7 @@ def pack_rows(target: Tensor, layer: Layer, ignore_index: int) -> Tensor:
 
 
 def packed_in_order(root_target: Tensor, place: Tensor, layer: Layer) -> Tensor:
-    """The same from the root's child and the place of each row."""
+    """`pack_rows` from the root's child and the place of each row."""
     in_order, order = torch.sort(place, stable=True)
     starts = torch.searchsorted(in_order, layer.bounds)
     numbers = torch.stack([(root_target >= 0).sum(), order.new_zeros(())])
@@ -64,23 +63,23 @@ def packed_in_order(root_target: Tensor, place: Tensor, layer: Layer) -> Tensor:
 def _level_softmax(
     logits: Tensor, rows: Rows, level: int, layer: Layer, loss: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Probabilities of the children of a level; -log of the targets' are added to the loss."""
+    """Probabilities of the children of a level; adds -log p of the target children to the loss."""
     log_probability = torch.log_softmax(logits, dim=1)
-    part = -log_probability.gather(1, _wanted(rows, layer, level)[:, None]).squeeze(1)
+    part = -log_probability.gather(1, _target_child(rows, layer, level)[:, None]).squeeze(1)
     loss.index_add_(0, rows.order, part.masked_fill_(rows.place >= layer.n_places, 0))
     return log_probability.exp_().to(dtype)
 
 
-def _wanted(rows: Rows, layer: Layer, level: int) -> Tensor:
-    """Which child of its node each row's class is below, in the order of the tree."""
+def _target_child(rows: Rows, layer: Layer, level: int) -> Tensor:
+    """The index of the child on the path of each row's class, in the order of the tree."""
     below = layer.n_places // layer.children[level].numel()
     return rows.place // below % layer.children[level].shape[1]
 
 
-def _note(
+def _add_statistics(
     statistics: Statistics, classes: Tensor, rows: Rows, probability: Tensor, outputs: list[Tensor]
 ) -> None:
-    """Add outputs to the sums of the rows' classes; rows whose class is a direct one do not count."""
+    """Add outputs to the sums of the rows' classes, except for rows with a direct class."""
     n_direct, n_top = statistics.n_direct, statistics.sums[0].shape[1]
     counted = rows.root_target >= n_direct
     classes = torch.where(counted, classes, 0)
@@ -93,31 +92,31 @@ def _note(
 
 
 def root_weight(dtype: torch.dtype, layer: Layer) -> Tensor:
-    """A row for every child of the root: the direct classes, the top nodes, and what is there for padding."""
+    """Weights of the root's children: direct classes, top nodes, padding."""
     rows = torch.cat([layer.weight.index_select(0, layer.direct), layer.node_weight[: layer.n_top]]).to(dtype)
     return torch.nn.functional.pad(rows, (0, 0, 0, len(layer.root_empty) - len(rows)))
 
 
 def root_bias(layer: Layer) -> Tensor:
-    """Their biases; minus infinity where there is nothing below."""
+    """Biases of the root's children; minus infinity for those without classes below."""
     if layer.bias is None or layer.node_bias is None:
         bias = layer.weight.new_zeros(len(layer.root_empty))
     else:
         bias = torch.cat([layer.bias.index_select(0, layer.direct), layer.node_bias[: layer.n_top]])
         bias = torch.nn.functional.pad(bias, (0, len(layer.root_empty) - len(bias)))
-    return bias.to(accumulated(bias.dtype)).masked_fill(layer.root_empty, -torch.inf)
+    return bias.to(accumulation_dtype(bias.dtype)).masked_fill(layer.root_empty, -torch.inf)
 
 
 def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: Tensor) -> Tensor:
-    """Logits of the children of each row's node, in the order of the groups; -inf where there is no child.
+    """Logits of the children of each row's node, in the order of the groups; -inf for missing children.
 
     Rows after the last group get zeros.
     """
     table = layer.children[level]
     weight, bias = layer.parameters_of(level)
-    kind = accumulated(hidden.dtype)
+    kind = accumulation_dtype(hidden.dtype)
     logits = torch.zeros(len(rows), table.shape[1], dtype=kind, device=hidden.device)
-    for node, start, stop in _occupied(starts):
+    for node, start, stop in _nonempty_nodes(starts):
         child = table[node]
         at = child.clamp(min=0).long()
         part = (hidden[rows[start:stop]] @ weight[at].to(hidden.dtype).T).to(kind)
@@ -127,26 +126,28 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
     return logits
 
 
-def _occupied(starts: Tensor) -> list[tuple[int, int, int]]:
-    """Nodes with rows, and where their rows begin and end."""
+def _nonempty_nodes(starts: Tensor) -> list[tuple[int, int, int]]:
+    """Nodes with rows, and the start and end of their rows."""
     bounds = starts.tolist()
     return [(node, a, b) for node, (a, b) in enumerate(pairwise(bounds)) if b > a]
 
 
 def backward(
-    slope: Tensor, hidden: Tensor, layer: Layer, kept: Kept, reduction: str
+    grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:
-    """Gradients of hidden and of the parameters, from that of the loss."""
-    rows = Rows.unpack(kept.rows, len(hidden), layer)
+    """Gradients by hidden and by the parameters."""
+    rows = Rows.unpack(saved.rows, len(hidden), layer)
     if reduction == "mean":
-        slope = slope / rows.n_counted.clamp(min=1)
-    slopes = slope.expand(len(hidden))
+        grad_output = grad_output / rows.n_counted.clamp(min=1)
+    row_gradients = grad_output.expand(len(hidden))
     gradients = Gradients.like(layer)
-    error = (kept.root_error * slopes[:, None]).to(hidden.dtype)
+    error = (saved.root_error * row_gradients[:, None]).to(hidden.dtype)
     hidden_gradient = error @ root_weight(hidden.dtype, layer)
-    _set_root(gradients, layer, error.T @ hidden, error.sum(dim=0, dtype=accumulated(error.dtype)))
+    _set_root(gradients, layer, error.T @ hidden, error.sum(dim=0, dtype=accumulation_dtype(error.dtype)))
     for level in range(len(layer.children)):
-        error = _error(kept.outputs[level], _wanted(rows, layer, level), slopes[rows.order], hidden.dtype)
+        error = _error(
+            saved.outputs[level], _target_child(rows, layer, level), row_gradients[rows.order], hidden.dtype
+        )
         _add_level(error, hidden, layer, level, rows, hidden_gradient, gradients)
     return hidden_gradient, gradients
 
@@ -160,10 +161,10 @@ def _set_root(gradients: Gradients, layer: Layer, weight: Tensor, bias: Tensor) 
         gradients.node_bias[:n_top] = bias[n_direct : n_direct + n_top]
 
 
-def _error(output: Tensor, target: Tensor, slope: Tensor, dtype: torch.dtype) -> Tensor:
+def _error(output: Tensor, target: Tensor, grad_output: Tensor, dtype: torch.dtype) -> Tensor:
     """The gradient of the loss by the logits."""
-    error = output.to(slope.dtype) * slope[:, None]
-    error.scatter_add_(1, target[:, None], -slope[:, None])
+    error = output.to(grad_output.dtype) * grad_output[:, None]
+    error.scatter_add_(1, target[:, None], -grad_output[:, None])
     return error.to(dtype)
 
 
@@ -176,7 +177,7 @@ def _add_level(
     hidden_gradient: Tensor,
     gradients: Gradients,
 ) -> None:
-    """Add what a level says of hidden, and fill in the gradients of its children's parameters."""
+    """Add the gradient by hidden of a level, and write the gradients by its children's parameters."""
     table = layer.children[level]
     weight, _ = layer.parameters_of(level)
     weight_gradient, bias_gradient = gradients.parameters_of(layer, level)
@@ -184,11 +185,11 @@ def _add_level(
     weight_gradient[rows_of_level] = 0
     if bias_gradient is not None:
         bias_gradient[rows_of_level] = 0
-    for node, start, stop in _occupied(rows.starts[level]):
+    for node, start, stop in _nonempty_nodes(rows.starts[level]):
         exists = table[node] >= 0
         at = table[node][exists].long()
         of_node, part = rows.order[start:stop], error[start:stop][:, exists]
         hidden_gradient[of_node] += part @ weight[at].to(hidden.dtype)
         weight_gradient[at] = (part.T @ hidden[of_node]).to(weight.dtype)
         if bias_gradient is not None:
-            bias_gradient[at] = part.sum(dim=0, dtype=accumulated(part.dtype)).to(bias_gradient.dtype)
+            bias_gradient[at] = part.sum(dim=0, dtype=accumulation_dtype(part.dtype)).to(bias_gradient.dtype)

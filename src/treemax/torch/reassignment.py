@@ -1,8 +1,8 @@
-"""Learning the tree of an output layer: statistics of classes at nodes, and classes given to children anew.
+"""Learning the tree of an output layer: statistics of classes at nodes, and the reassignment of classes.
 
-Algorithms 1 and 2 of Jernite, Choromanska and Sontag (2017) under a bound on the depth, in the form for
-densities (equation 12). The rule is that of `treemax.models.learned_tree.assignment`, which these functions are tested
-against; here it is for tensors on any device and all nodes of a level at once.
+Algorithms 1 and 2 of Jernite, Choromanska and Sontag (2017) with bounded depth, for density estimation (equation 12).
+The assignment equals that of `treemax.models.learned_tree.assignment.assign_labels`, against which it is tested, but
+runs on any device and for all nodes of a level at once.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from treemax.torch.structure import TreeShape
 
-AT_ONCE = 2**24  # scores that are looked at together
-MEMORY = 0.5  # what is kept of the statistics after the tree has changed: outputs were those of older weights
+AT_ONCE = 2**24  # scores per block, to bound the memory
+MEMORY = 0.5  # decay of the statistics at a reassignment: they are of older weights
 
 
 class Statistics:
-    """SumProbas and Counts: for each class, the sum of the children's probabilities at the nodes of its path.
+    """SumProbas and Counts of Algorithm 1: for each class, the sum of the children's probabilities on its path.
 
-    Only nodes whose children are nodes: below those of the last level a class is at home. The forward pass adds the
-    outputs of a batch; rows whose class is a direct one do not count.
+    Only for nodes whose children are nodes, since classes do not move within a last node. The forward pass adds the
+    outputs of a batch, except for rows with a direct class.
     """
 
     def __init__(self, shape: TreeShape, device: torch.device) -> None:
@@ -30,14 +30,14 @@ class Statistics:
         self.counts = torch.zeros(shape.n_classes, device=device)
         self.sums = [torch.zeros(shape.n_classes, width, device=device) for width in widths]
 
-    def gather(self) -> None:
-        """Add up what the processes of a distributed training have seen."""
+    def all_reduce(self) -> None:
+        """Sum the statistics of all processes of a distributed training."""
         if _is_distributed():
             for tensor in (self.counts, *self.sums):
                 torch.distributed.all_reduce(tensor)
 
-    def age(self, shape: TreeShape, old: Tensor, new: Tensor) -> None:
-        """Forget a part; and all of what a class did at a node that is no longer above it."""
+    def decay(self, shape: TreeShape, old: Tensor, new: Tensor) -> None:
+        """Decay the statistics, and reset those of a class at nodes that are no longer on its path."""
         if _is_distributed():  # each process keeps its share
             for tensor in (self.counts, *self.sums):
                 tensor.div_(torch.distributed.get_world_size())
@@ -53,14 +53,14 @@ def _is_distributed() -> bool:
 
 
 def reassigned(shape: TreeShape, place: Tensor, statistics: Statistics) -> Tensor:
-    """Places by Algorithm 2 from the root down; direct classes stay."""
+    """New places of the classes by Algorithm 2 from the root down; direct classes stay."""
     tail = (place < shape.n_places).nonzero().flatten()
     old, node = place[tail], torch.zeros_like(tail)
     counts = statistics.counts[tail]
     for level, sums in enumerate(statistics.sums):
         below = shape.places_below(level)
         arity = sums.shape[1]
-        # What is known of a class at its node is of use only while it is there.
+        # The statistics of a class at a node are valid only if it stays below that node.
         known = (counts > 0) & (old // (below * arity) == node) if level else counts > 0
         scores = preferences(sums[tail], counts * known, node, old // below % arity)
         room = torch.full((shape.nodes(level),), below, device=place.device)
@@ -80,20 +80,20 @@ def _places_within(node: Tensor, old: Tensor, arity: int) -> Tensor:
     return place
 
 
-NOWHERE = -1e30  # the score of a child that a class never seen has no reason to go to
+UNKNOWN_SCORE = -1e30  # of a class without statistics for the children that it is not in
 
 
 def preferences(sums: Tensor, counts: Tensor, node: Tensor, current: Tensor) -> Tensor:
-    """Equation 12 for each class and child of its node, up to the factor 2 / M, which changes no order.
+    """Equation 12 for each class and child of its node, without the constant factor 2 / M.
 
-    A class without statistics wants to stay with its `current` child.
+    A class without statistics prefers its `current` child.
     """
     total = sums.new_zeros(int(node.max()) + 1).index_add_(0, node, counts)
     share = counts / total[node].clamp(min=1)
     known = counts > 0
     of_child = sums.new_zeros(len(total), sums.shape[1]).index_add_(0, node[known], sums[known])
     of_child /= total.clamp(min=1)[:, None]
-    scores = torch.full_like(sums, NOWHERE).scatter_(1, current[:, None], 0.0)
+    scores = torch.full_like(sums, UNKNOWN_SCORE).scatter_(1, current[:, None], 0.0)
     for some in known.nonzero().flatten().split(_rows_at_once(sums)):
         mean = sums[some] / counts[some, None]
         sign = torch.sign(mean - of_child[node[some]])
@@ -102,47 +102,48 @@ def preferences(sums: Tensor, counts: Tensor, node: Tensor, current: Tensor) -> 
 
 
 def _rows_at_once(scores: Tensor) -> int:
-    """How many classes to look at together, so that it takes little memory."""
+    """Number of classes per block, to bound the memory."""
     return max(1, AT_ONCE // scores.shape[1])
 
 
 def assign_greedily(scores: Tensor, node: Tensor, room: Tensor) -> Tensor:
-    """The child of each class, as if pairs of class and child were taken from the best score to the worst.
+    """The child of each class: pairs of class and child are taken greedily in descending order of score.
 
-    The greedy choice is the only one in which no class and child would both rather have each other, so it can
-    be found in rounds: every open class asks the best child that would have it, and a child keeps the best that
-    asked. Among equal scores the lower class, then the lower child comes first.
+    The greedy assignment is the only stable matching, because both sides rank by the same scores. So it is found by
+    deferred acceptance: in each round, every unassigned class proposes to the best child that would accept it, and a
+    child keeps the best proposals. Ties are broken by the lower class, then by the lower child.
     """
     n_classes, arity = scores.shape
     first = node * arity
     choice = torch.full((n_classes,), -1, device=scores.device)
-    worst = scores.new_full((len(room),), -torch.inf)  # of those that a full child keeps
+    worst = scores.new_full((len(room),), -torch.inf)  # lowest accepted score of a full child
     worst_class = torch.full((len(room),), n_classes, device=scores.device)
     worst[room == 0] = torch.inf
     open_classes = torch.arange(n_classes, device=scores.device)
     while len(open_classes):
         for some in open_classes.split(_rows_at_once(scores)):
-            choice[some] = _best_that_would_have(scores[some], some, first[some], worst, worst_class)
-        open_classes = _keep_the_best(scores, choice, first, room, worst, worst_class)
-    return _fill_rest(choice, node, room, arity)
+            choice[some] = _best_open_child(scores[some], some, first[some], worst, worst_class)
+        open_classes = _reject_excess(scores, choice, first, room, worst, worst_class)
+    return _fill_remaining(choice, node, room, arity)
 
 
-def _best_that_would_have(
+def _best_open_child(
     scores: Tensor, classes: Tensor, first: Tensor, worst: Tensor, worst_class: Tensor
 ) -> Tensor:
-    """The child that each of some classes asks; -1 if there is none that it has a reason to ask."""
+    """The best child of each of some classes that would accept it; -1 if there is none with a known score."""
     asked = first[:, None] + torch.arange(scores.shape[1], device=scores.device)
     limit = worst[asked]
-    welcome = (scores > limit) | ((scores == limit) & (classes[:, None] < worst_class[asked]))
-    welcome &= scores > NOWHERE
-    best = torch.where(welcome, scores, -torch.inf).argmax(dim=1)
-    return torch.where(welcome.any(dim=1), best, -1)
+    accepts = (scores > limit) | ((scores == limit) & (classes[:, None] < worst_class[asked]))
+    accepts &= scores > UNKNOWN_SCORE
+    best = torch.where(accepts, scores, -torch.inf).argmax(dim=1)
+    return torch.where(accepts.any(dim=1), best, -1)
 
 
-def _keep_the_best(
+def _reject_excess(
     scores: Tensor, choice: Tensor, first: Tensor, room: Tensor, worst: Tensor, worst_class: Tensor
 ) -> Tensor:
-    """Send away what is beyond the room of a child, note the worst that a full one keeps; who was sent away."""
+    """Reject the worst proposals beyond the capacity of each child, and update the lowest accepted scores of full
+    children; returns the rejected classes."""
     chosen = (choice >= 0).nonzero().flatten()
     score = scores[chosen, choice[chosen]]
     by_score = torch.argsort(score, descending=True, stable=True)
@@ -152,13 +153,13 @@ def _keep_the_best(
     last = rank == room[child] - 1
     worst[child[last]] = score[order[last]]
     worst_class[child[last]] = chosen[order[last]]
-    sent_away = chosen[order[rank >= room[child]]]
-    choice[sent_away] = -1
-    return sent_away.sort().values
+    rejected = chosen[order[rank >= room[child]]]
+    choice[rejected] = -1
+    return rejected.sort().values
 
 
-def _fill_rest(choice: Tensor, node: Tensor, room: Tensor, arity: int) -> Tensor:
-    """Classes that nothing is known of, and whose place was taken, get what is left of their node's room."""
+def _fill_remaining(choice: Tensor, node: Tensor, room: Tensor, arity: int) -> Tensor:
+    """Put unassigned classes without statistics into the remaining places of their node."""
     rest = (choice < 0).nonzero().flatten()
     if len(rest) == 0:
         return choice

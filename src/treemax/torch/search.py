@@ -1,4 +1,4 @@
-"""Answers of a tree softmax: the best classes by beam or exact search, and the probabilities of all."""
+"""Inference of a tree softmax: the top classes by beam or exact search, and the probabilities of all classes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from treemax.torch import grouped, plain
-from treemax.torch.layer import Layer, accumulated
+from treemax.torch.layer import Layer, accumulation_dtype
 
-AT_ONCE = 2**26  # numbers in the logits that are computed together
-FIRST_BEAM = 16  # of a search for exact answers
+AT_ONCE = 2**26  # logits per block, to bound the memory
+FIRST_BEAM = 16  # initial beam width of the exact search
 
 
 def all_log_probabilities(hidden: Tensor, layer: Layer) -> Tensor:
-    """log p of every class, differentiable, in the type that logits are added up in."""
-    kind = accumulated(hidden.dtype)
+    """log p of every class, differentiable, in the accumulation type."""
+    kind = accumulation_dtype(hidden.dtype)
     root = _root_log_probabilities(hidden, layer)
     n_direct = len(layer.direct)
     above = root[:, n_direct : n_direct + layer.n_top]
@@ -39,15 +39,14 @@ def all_log_probabilities(hidden: Tensor, layer: Layer) -> Tensor:
 
 
 def _root_log_probabilities(hidden: Tensor, layer: Layer) -> Tensor:
-    logits = (hidden @ plain.root_weight(hidden.dtype, layer).T).to(accumulated(hidden.dtype))
+    logits = (hidden @ plain.root_weight(hidden.dtype, layer).T).to(accumulation_dtype(hidden.dtype))
     return torch.log_softmax(logits + plain.root_bias(layer), dim=1)
 
 
 def best_classes(hidden: Tensor, layer: Layer, k: int, beam: int | None) -> tuple[Tensor, Tensor]:
-    """log p and numbers of the k best classes of each row, best first, that a beam finds; of all, without one.
+    """log p and indices of the k best classes of each row, best first, by beam search, or exact if `beam` is None.
 
-    Without a beam the search is widened, for the rows that need it, until nothing that was left out can be
-    among the best.
+    The exact search widens the beam until no discarded node can have a class among the best k.
     """
     scores, classes, left_out = _search(hidden, layer, k, beam or max(FIRST_BEAM, k))
     if beam is not None:
@@ -62,8 +61,7 @@ def best_classes(hidden: Tensor, layer: Layer, k: int, beam: int | None) -> tupl
 
 
 def _search(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best classes below the `beam` best nodes of each level, in pieces that fit; and the best log p of a
-    node that was left out."""
+    """Beam search in blocks: log p and indices of the best classes, and the highest log p of a discarded node."""
     width = sum(table.shape[1] * min(beam, table.shape[0]) for table in layer.children) + len(
         layer.root_empty
     )
@@ -82,12 +80,14 @@ def _search_piece(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tens
     hidden = hidden.contiguous()
     beam = min(beam, max(table.shape[0] for table in layer.children))
     fast = grouped.can_find_best(hidden, layer, k, beam)
-    scores, classes, below, nodes, left_out = (_begin_fast if fast else _begin)(hidden, layer, k, beam)
+    scores, classes, below, nodes, left_out = (_root_candidates_fast if fast else _root_candidates)(
+        hidden, layer, k, beam
+    )
     last = len(layer.children) - 1
     for level in range(last):
         logits, order = _logits_at(hidden, layer, level, nodes)
         below, nodes = _children_of(logits, order, below, nodes)
-        below, nodes, left_out = _widest(below, nodes, beam, left_out)
+        below, nodes, left_out = _top_nodes(below, nodes, beam, left_out)
     logits, order = _logits_at(hidden, layer, last, nodes)
     if fast:
         best = grouped.best_below(logits, order, nodes, below, layer.children[last], k)
@@ -99,27 +99,29 @@ def _search_piece(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tens
     return scores, torch.cat([classes, found_classes], dim=1).gather(1, at), left_out
 
 
-def _begin(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """log p and numbers of direct classes, of the best top nodes, and log p of the best that was left out."""
+def _root_candidates(
+    hidden: Tensor, layer: Layer, k: int, beam: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """log p and indices of direct classes and of the best top nodes, and the highest log p of a discarded node."""
     root = _root_log_probabilities(hidden, layer)
     n_direct = len(layer.direct)
     scores, below = root[:, :n_direct], root[:, n_direct : n_direct + layer.n_top]
     nodes = torch.arange(below.shape[1], device=hidden.device).expand_as(below)
     nothing = torch.full_like(root[:, 0], -torch.inf)
-    return scores, layer.direct.expand_as(scores), *_widest(below, nodes, beam, nothing)
+    return scores, layer.direct.expand_as(scores), *_top_nodes(below, nodes, beam, nothing)
 
 
-def _begin_fast(
+def _root_candidates_fast(
     hidden: Tensor, layer: Layer, k: int, beam: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same by one kernel; of the direct classes only the best."""
+    """`_root_candidates` by one kernel, with only the best direct classes."""
     width = min(beam, layer.n_top)
     scores, classes, below, nodes = grouped.best_at_root(hidden, layer, k, width)
     return scores, classes, below[:, :width].contiguous(), nodes[:, :width].contiguous(), below[:, width]
 
 
-def _widest(score: Tensor, nodes: Tensor, beam: int, left_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The `beam` best nodes of each row, and the best of those left out so far."""
+def _top_nodes(score: Tensor, nodes: Tensor, beam: int, left_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The `beam` best nodes of each row, and the highest log p of a discarded node."""
     if score.shape[1] <= beam:
         return score, nodes, left_out
     best, at = score.topk(beam + 1, dim=1)
@@ -127,20 +129,20 @@ def _widest(score: Tensor, nodes: Tensor, beam: int, left_out: Tensor) -> tuple[
 
 
 def _logits_at(hidden: Tensor, layer: Layer, level: int, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of the children of several nodes for each row, by node, and the pairs of row and node in this order."""
+    """Logits of the children of several nodes for each row, sorted by node, and this order of (row, node) pairs."""
     by_node, order = torch.sort(nodes.flatten())
     n_nodes = layer.children[level].shape[0]
     starts = torch.searchsorted(by_node, torch.arange(n_nodes + 1, device=nodes.device))
-    way = grouped if grouped.can_run(hidden, layer) else plain
-    return way.node_logits(hidden, layer, level, order // nodes.shape[1], starts), order
+    backend = grouped if grouped.can_run(hidden, layer) else plain
+    return backend.node_logits(hidden, layer, level, order // nodes.shape[1], starts), order
 
 
 def _children_of(logits: Tensor, order: Tensor, above: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """log p and numbers of all children of several nodes for each row."""
+    """log p and indices of all children of several nodes for each row."""
     within = torch.empty_like(logits)
     within[order] = torch.log_softmax(logits, dim=1)
     arity = logits.shape[1]
     score = above[:, :, None] + within.view(*nodes.shape, arity)
     children = nodes[:, :, None] * arity + torch.arange(arity, device=nodes.device)
-    score = torch.nan_to_num(score, nan=-torch.inf)  # below a node without classes there is no number
+    score = torch.nan_to_num(score, nan=-torch.inf)  # NaN below a node without classes
     return score.flatten(1), children.flatten(1)

@@ -1,8 +1,8 @@
-"""The tree of an output layer: how many nodes and children there are, and where each class is.
+"""The tree of an output layer: its shape, and the place of each class.
 
-Some classes, the frequent ones, may be children of the root: they are `direct`. All others are at the same
-depth, in places that are numbered from left to right, so that a class's place says its whole path: the nodes
-above it are its number divided by the places below a node. Places may be empty.
+Frequent classes may be children of the root: they are *direct*. All other classes are at the same depth, in places
+numbered from left to right, so that the place of a class determines its path: the node on a level is the place divided
+by the number of places below a node. Places may be empty.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor
 
 from treemax.parameters import check_number
 
-TWO_LEVELS_UP_TO = 2**19  # classes: beyond, statistics of classes at a wide root would need gigabytes
+TWO_LEVELS_UP_TO = 2**19  # classes: with more, the statistics at a wide root would need gigabytes
 WIDTH_STEP = (
-    16  # of the root: products of matrices are several times slower for rows that are not whole 16 bytes
+    16  # the width of the root is a multiple: matrix products are several times slower on unaligned rows
 )
-DIRECT_FACTOR = 4  # direct classes, in square roots of all classes
+DIRECT_FACTOR = 4  # default number of direct classes, relative to the square root of the number of classes
 
 
 @dataclass(frozen=True)
 class TreeShape:
-    """`arities` has the children of a node for each level below the root; without any the tree is flat."""
+    """`arities` are the numbers of children of a node at each level below the root; empty for a flat softmax."""
 
     n_classes: int
     n_direct: int
@@ -35,11 +35,11 @@ class TreeShape:
     arities: tuple[int, ...]
 
     def nodes(self, level: int) -> int:
-        """Nodes of a level; level 0 is that of the root's children."""
+        """Number of nodes of a level; level 0 has the children of the root."""
         return self.n_top * math.prod(self.arities[:level])
 
     def places_below(self, level: int) -> int:
-        """Places of classes below one node of a level."""
+        """Number of places below a node of a level."""
         return math.prod(self.arities[level:])
 
     @property
@@ -48,11 +48,11 @@ class TreeShape:
 
     @property
     def n_nodes(self) -> int:
-        """All nodes but the root."""
+        """Number of nodes except the root."""
         return sum(self.nodes(level) for level in range(len(self.arities)))
 
     def first_row(self, level: int) -> int:
-        """Where the nodes of a level begin among all nodes."""
+        """Index of the first node of a level among all nodes."""
         return sum(self.nodes(above) for above in range(level))
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class TreeShape:
 def choose_shape(
     n_classes: int, depth: int | None, arity: int | None, n_direct: int | None, has_counts: bool
 ) -> TreeShape:
-    """The shape that was asked for, or one that suits the number of classes where nothing was said."""
+    """The tree shape, with defaults based on the number of classes."""
     if n_direct is None:
         n_direct = min(n_classes, DIRECT_FACTOR * math.isqrt(n_classes)) if has_counts else 0
     check_number("n_direct", n_direct, whole=True, least=0, most=n_classes)
@@ -89,7 +89,7 @@ def choose_shape(
 
 
 def _root_rounded_up(number: int, degree: int) -> int:
-    """The least whole number whose power is at least this; at least 2."""
+    """The smallest integer, at least 2, whose power is at least `number`."""
     root = max(2, math.floor(number ** (1 / degree)) - 1)
     while root**degree < number:
         root += 1
@@ -97,9 +97,9 @@ def _root_rounded_up(number: int, degree: int) -> int:
 
 
 def spread_evenly(shape: TreeShape, order: Tensor) -> Tensor:
-    """Places for the classes in this order, neighbours together: the last nodes are as even as can be.
+    """Places of the classes in the given order, with balanced last nodes.
 
-    The result has the place of each class; the first `n_direct` of the order are direct and have `n_places`.
+    The first `n_direct` classes of the order are direct; their place is `n_places`.
     """
     place = torch.full((shape.n_classes,), shape.n_places, dtype=torch.int64)
     tail = order[shape.n_direct :].to(torch.int64)
@@ -113,31 +113,30 @@ def spread_evenly(shape: TreeShape, order: Tensor) -> Tensor:
     return place
 
 
-def own_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
-    """The shape and places of the user's own tree.
+def custom_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
+    """The shape and places of a user-defined tree.
 
-    `paths` has a group for each class, or a row of groups from the root down; -1 in the first puts a class
-    directly below the root.
+    `paths` has the group of each class, or a row of groups from the root down; -1 in the first column is a direct class.
     """
     codes = np.asarray(paths)
     if codes.ndim == 1:
         codes = codes[:, None]
     if codes.ndim != 2 or codes.shape[0] != n_classes or codes.dtype.kind not in "iu":
         raise ValueError(
-            f"structure must have a whole number, or a row of them, for each of the {n_classes} classes, got an "
+            f"structure must have an integer, or a row of integers, for each of the {n_classes} classes, got an "
             f"array of shape {np.shape(paths)} and type {codes.dtype}."
         )
     codes = codes.astype(np.int64)
     direct = codes[:, 0] == -1
     if (codes[~direct] < 0).any():
         raise ValueError(
-            "structure has a negative group; only -1 in the first place, for no group, may be one."
+            "structure has a negative group; only -1 in the first column, for a direct class, is allowed."
         )
     tail = np.flatnonzero(~direct)
     if len(tail) == 0:
         return TreeShape(n_classes, n_classes, 0, ()), torch.zeros(n_classes, dtype=torch.int64)
     columns = [*codes[tail].T, np.arange(len(tail))]  # a class is a node of its own
-    node = np.zeros(len(tail), dtype=np.int64)  # which of the different paths so far
+    node = np.zeros(len(tail), dtype=np.int64)  # index among the distinct paths so far
     numbers, arities = [], []
     for column in columns:
         node, number = _numbered_within(node, column)
@@ -153,7 +152,7 @@ def own_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
 
 
 def _numbered_within(node: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different (node, column) pairs, numbered over all and within each node."""
+    """Distinct (node, column) pairs, numbered overall and within each node."""
     pairs, number = np.unique(np.stack([node, column], axis=1), axis=0, return_inverse=True)
     number = number.reshape(-1)
     within = np.arange(len(pairs)) - np.searchsorted(pairs[:, 0], pairs[:, 0])
@@ -162,12 +161,12 @@ def _numbered_within(node: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, 
 
 @dataclass
 class TreeTables:
-    """What the computation of a layer looks up, made from the places of the classes.
+    """Lookup tables of a layer, computed from the places of the classes.
 
-    `root_child` is the root's child of each class and `place` its place, `direct` the classes that are such children
-    themselves, `root_empty` says which children of the root have no class below, some for padding included, and `children` has for each level the
-    rows of the parameters of every node's children (-1 where there is none): rows of nodes, and of classes in the last
-    level. `bounds` has the first place below each node of a level and the number of places, level after level.
+    `root_child` is the child of the root on the path of each class, `place` its place, `direct` are the direct classes,
+    and `root_empty` marks children of the root without classes, including padding. `children` has for each level the
+    parameter rows of every node's children (-1 if missing): node rows, and class rows on the last level. `bounds` has
+    for each level the first place below each node and the number of places.
     """
 
     root_child: Tensor
@@ -179,7 +178,7 @@ class TreeTables:
 
 
 def make_tables(shape: TreeShape, place: Tensor) -> TreeTables:
-    """Look-up tables for classes in these places, on the device of `place`."""
+    """The lookup tables for classes in these places, on the device of `place`."""
     check_places(shape, place)
     device = place.device
     is_direct = place == shape.n_places
@@ -214,17 +213,17 @@ def make_tables(shape: TreeShape, place: Tensor) -> TreeTables:
 
 
 def check_places(shape: TreeShape, place: Tensor) -> None:
-    """Refuse places that are no tree of this shape."""
+    """Raise ValueError if the places are not a tree of this shape."""
     if place.shape != (shape.n_classes,) or place.dtype != torch.int64:
         raise ValueError(f"the tree has places of shape {tuple(place.shape)}, not ({shape.n_classes},).")
     if int(place.min()) < 0 or int(place.max()) > shape.n_places:
-        raise ValueError("the tree is damaged: a class is in a place that does not exist.")
+        raise ValueError("the tree is corrupt: a class is in a place that does not exist.")
     taken = place[place < shape.n_places]
     if len(torch.unique(taken)) != len(taken) or shape.n_classes - len(taken) != shape.n_direct:
-        raise ValueError("the tree is damaged: two classes are in one place.")
+        raise ValueError("the tree is corrupt: two classes are in one place.")
 
 
 def shape_from_numbers(n_classes: int, numbers: Sequence[int]) -> TreeShape:
-    """The shape back from what a state dictionary has of it."""
+    """Restore a shape from a state dictionary."""
     n_direct, n_top, *arities = (int(number) for number in numbers)
     return TreeShape(n_classes, n_direct, n_top, tuple(arities))

@@ -1,4 +1,4 @@
-"""TreeSoftmax: an output layer over many classes whose cost does not grow with their number."""
+"""TreeSoftmax: an output layer whose cost is sublinear in the number of classes."""
 
 from __future__ import annotations
 
@@ -20,69 +20,70 @@ from treemax.torch.structure import (
     TreeTables,
     check_places,
     choose_shape,
+    custom_structure,
     make_tables,
-    own_structure,
     shape_from_numbers,
     spread_evenly,
 )
 
-REASSIGN_FACTOR = 4  # examples between two assignments, in classes: most classes should have been seen
+REASSIGN_FACTOR = 4  # examples between reassignments, relative to the number of classes
 REDUCTIONS = ("mean", "sum", "none")
 STRUCTURES = ("auto", "random", "frequency")
 
 
 class TreeSoftmax(nn.Module):
-    """Softmax over many classes by a tree of bounded depth, in the place of a large `nn.Linear` and
+    """Hierarchical softmax with a learned tree of bounded depth; replaces a large `nn.Linear` and
     `nn.CrossEntropyLoss`.
 
-    Each node has a softmax over its children, and the probability of a class is the product along its path. A
-    training step looks at the nodes on the paths of the batch's classes only. Frequent classes can be children of
-    the root (`n_direct`). The others are given to nodes anew while the layer learns, by the rule of Jernite,
-    Choromanska and Sontag (2017): a class goes where the node above sends its examples anyway.
+    Each node has a softmax over its children, and the probability of a class is the product along its path. A training
+    step computes only the nodes on the paths of the batch's classes. Frequent classes can be children of the root
+    (`n_direct`). The other classes are reassigned to nodes during training by the rule of Jernite, Choromanska and
+    Sontag (2017): a class moves to the child to which its examples are already sent.
 
-    Every class has its own row in `weight`, wherever it is in the tree, so weights may be tied to an embedding,
-    and the state of an optimiser stays valid when the tree changes.
+    Every class has its own row in `weight`, independent of its place in the tree, so weights may be tied to an
+    embedding, and the state of an optimizer stays valid when the tree changes.
 
     Parameters
     ----------
     in_features : int
         Size of the hidden vectors.
     n_classes : int
+        Number of classes.
     counts : array of shape (n_classes,), optional
-        How often each class occurs, or any number that grows with it. With it, the `n_direct` most frequent
-        classes are direct.
+        Frequencies of the classes, which select the `n_direct` direct classes.
     depth : int, optional
-        Decisions from the root to a class. Chosen by the number of classes: 2 up to half a million, else 3.
+        Decisions from the root to a class. By default 2 up to half a million classes, else 3.
     arity : int, optional
-        Children of every node; chosen so that the tree is just large enough. `arity=65, depth=3` is the tree of
-        the paper.
+        Children of every node; by default the smallest number that fits the classes. `arity=65, depth=3` is the tree
+        of the paper.
     n_direct : int, optional
-        Classes directly below the root. Four times the square root of `n_classes` with `counts`, else 0.
+        Number of classes that are children of the root. By default four times the square root of `n_classes` with
+        `counts`, else 0.
     structure : "auto", "random", "frequency" or array
-        Where classes are at first. "frequency" puts those of similar frequency together, "random" anyone;
-        "auto" is "random". An array of shape (n_classes,) or (n_classes, depth - 1) has the groups of each class from
-        the root down, -1 for a direct class: a tree of your own. Then `depth`, `arity` and `n_direct` are not used.
+        Initial tree. "frequency" groups classes of similar frequency; "auto" is "random". An array of shape
+        (n_classes,) or (n_classes, depth - 1) has the groups of each class from the root down, -1 for a direct class;
+        then `depth`, `arity` and `n_direct` are ignored.
     reassign_every : int, optional
-        Classes are assigned anew after so many training examples, 0 for never. Four times `n_classes` by default, or
-        never for a structure of your own. Statistics for it need 4 bytes x `n_classes` x the nodes below the root
-        (for more than two levels, x the arity at each further one).
+        Training examples between two reassignments of classes, 0 for never. By default four times `n_classes`, or never
+        if `structure` is an array. The statistics need 4 bytes x `n_classes` x nodes below the root (with more than two
+        levels, plus 4 bytes x `n_classes` x arity for each further level).
     bias : bool
-        Whether children of nodes have biases.
+        Whether classes and nodes have biases.
     ignore_index : int
         Rows with this target have no loss and no gradient.
     reduction : "mean", "sum" or "none"
-        What `forward` makes of the losses of the rows.
+        Reduction of the losses of the rows in `forward`.
     seed : int
-        For the random structure. Weights are drawn from PyTorch's own generator.
+        Seed of the random structure. Weights are drawn from PyTorch's default generator.
     device, dtype
-        Of the parameters, as usual.
+        Device and type of the parameters.
 
     Attributes
     ----------
-    weight, bias : the parameters of the classes, of shape (n_classes, in_features) and (n_classes,).
-    node_weight, node_bias : those of the nodes.
-    shape : how many direct classes, nodes and children there are.
-    places : the place of every class in the tree, from left to right; direct classes have the number of places.
+    weight, bias : parameters of the classes, of shape (n_classes, in_features) and (n_classes,).
+    node_weight, node_bias : parameters of the nodes.
+    shape : numbers of direct classes, nodes and children.
+    places : place of every class in the tree, from left to right; that of direct classes is the number of places.
 
     Examples
     --------
@@ -119,7 +120,7 @@ class TreeSoftmax(nn.Module):
         self.ignore_index, self.reduction, self.reassign_every = ignore_index, reduction, reassign_every
         frequency = _checked_counts(counts, n_classes)
         if own:
-            shape, places = own_structure(structure, n_classes)
+            shape, places = custom_structure(structure, n_classes)
         else:
             shape = choose_shape(n_classes, depth, arity, n_direct, frequency is not None)
             places = spread_evenly(shape, _order(structure, frequency, shape, seed))
@@ -134,11 +135,11 @@ class TreeSoftmax(nn.Module):
         self._tables: TreeTables | None = None
         self._statistics: Statistics | None = None
         self._examples_since = 0
-        self._look_up()
+        self._update_tables()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, as `nn.Linear` does; the tree stays."""
+        """Reinitialise the weights as `nn.Linear` does; the tree is unchanged."""
         bound = 1 / math.sqrt(self.in_features)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -146,19 +147,19 @@ class TreeSoftmax(nn.Module):
     # --- training --------------------------------------------------------------------------------------
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The loss, -log p of the targets: their mean, their sum or all of them (`reduction`).
+        """The loss, -log p of the targets: their mean, their sum or one per row (`reduction`).
 
-        `hidden` has the shape (..., in_features), `target` the shape (...). In training the outputs of nodes are
-        noted, and every `reassign_every` examples the tree changes before the loss is computed.
+        `hidden` has the shape (..., in_features), `target` the shape (...). In training mode the outputs of nodes are
+        added to the statistics, and every `reassign_every` examples the tree is updated before the loss is computed.
         """
         loss = self._loss(hidden, target, self.reduction, learn=self.training and self.reassign_every > 0)
         return loss.view(target.shape) if self.reduction == "none" else loss
 
     def reassign(self) -> int:
-        """Assign classes to nodes anew by what was noted since the last time; the number of classes that moved.
+        """Reassign classes to nodes by the statistics collected in training; returns the number of moved classes.
 
         Called by `forward` every `reassign_every` examples. In distributed training all processes must call it
-        together; they use what all of them have seen.
+        together; they share their statistics.
         """
         if self._statistics is None or self._statistics.counts.device != self.places.device:
             raise RuntimeError(
@@ -167,20 +168,20 @@ class TreeSoftmax(nn.Module):
             )
         self._examples_since = 0
         with torch.no_grad():
-            self._statistics.gather()
+            self._statistics.all_reduce()
             places = reassigned(self.shape, self.places, self._statistics)
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 torch.distributed.broadcast(places, 0)
-            self._statistics.age(self.shape, self.places, places)
+            self._statistics.decay(self.shape, self.places, places)
             moved = _moved(self.shape, self.places, places)
-            self.places = places  # not in place: a backward pass to come may need the old ones
-            self._look_up()
+            self.places = places  # not in place: a pending backward pass may need the old places
+            self._update_tables()
         return moved
 
-    # --- answers ---------------------------------------------------------------------------------------
+    # --- inference -------------------------------------------------------------------------------------
 
     def log_prob(self, hidden: Tensor, target: Tensor | None = None) -> Tensor:
-        """log p of every class, with shape (..., n_classes); of the targets alone, with that of `target`.
+        """log p of every class, with shape (..., n_classes), or of the targets only, with the shape of `target`.
 
         All classes cost as much as a flat softmax. Both are differentiable.
         """
@@ -191,15 +192,15 @@ class TreeSoftmax(nn.Module):
 
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int = 5, beam: int | None = 16) -> tuple[Tensor, Tensor]:
-        """log p and numbers of the k best classes, best first, each of shape (..., k).
+        """log p and indices of the k most probable classes, best first, each of shape (..., k).
 
-        The search goes down into the `beam` best nodes of each level; a class elsewhere is not found, even if it
-        should be better. `beam=None` makes the answer exact, by looking further for the rows that need it.
+        Beam search of width `beam`, which may miss better classes below other nodes. `beam=None` is exact: it widens the
+        beam for the rows that need it.
         """
         check_number("k", k, whole=True, least=1, most=self.n_classes)
         if beam is not None:
             check_number("beam", beam, whole=True, least=1)
-            beam = max(beam, k)  # as many nodes have as many classes
+            beam = max(beam, k)  # k nodes have at least k classes
         rows = self._rows(hidden)
         with torch.cuda.device_of(rows):
             scores, classes = best_classes(rows, self._layer(), k, beam)
@@ -214,7 +215,7 @@ class TreeSoftmax(nn.Module):
             f"{self.in_features}, {self.n_classes}, shape={self.shape}, reassign_every={self.reassign_every}"
         )
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _loss(self, hidden: Tensor, target: Tensor, reduction: str, learn: bool) -> Tensor:
         rows = self._rows(hidden)
@@ -226,7 +227,7 @@ class TreeSoftmax(nn.Module):
 
     @torch.compiler.disable
     def _loss_and_statistics(self, rows: Tensor, target: Tensor, reduction: str) -> Tensor:
-        """The same while the tree is learned: classes are assigned anew when it is time, and outputs are noted."""
+        """The loss in training: reassigns classes if due, and adds the outputs to the statistics."""
         if self._examples_since >= self.reassign_every:
             self.reassign()
         processes = torch.distributed.get_world_size() if _is_distributed() else 1
@@ -236,7 +237,7 @@ class TreeSoftmax(nn.Module):
         return path_loss(rows, target, self._layer(), self.ignore_index, reduction, self._statistics)
 
     def _rows(self, hidden: Tensor) -> Tensor:
-        """Hidden vectors as a matrix, in the type to compute in."""
+        """Hidden vectors as a matrix, in the autocast type if enabled."""
         if hidden.dim() < 1 or hidden.shape[-1] != self.in_features:
             raise ValueError(
                 f"hidden must have {self.in_features} numbers in its last dimension (in_features), got shape "
@@ -258,20 +259,21 @@ class TreeSoftmax(nn.Module):
         if tables is None:
             raise RuntimeError("the layer has no tree yet: load a state dictionary into it.")
         return Layer(
-            self.weight, self.bias, self.node_weight, self.node_bias, tables.root_child, tables.place, tables.direct,
-            tables.root_empty, tables.bounds, tables.children,
+            weight=self.weight, bias=self.bias, node_weight=self.node_weight, node_bias=self.node_bias,
+            root_child=tables.root_child, place=tables.place, direct=tables.direct, root_empty=tables.root_empty,
+            bounds=tables.bounds, children=tables.children,
         )  # fmt: skip
 
-    def _look_up(self) -> None:
-        """Make the tables anew. They are no buffers: DistributedDataParallel would overwrite those between a
-        forward pass and its backward pass."""
+    def _update_tables(self) -> None:
+        """Recompute the lookup tables. They are not buffers, because DistributedDataParallel would overwrite buffers
+        between a forward pass and its backward pass."""
         self._tables = None if self.places.is_meta else make_tables(self.shape, self.places)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TreeSoftmax:
         super()._apply(fn, recurse)
         try:
-            self._look_up()
-        except ValueError:  # `to_empty` leaves anything in the places, until a state is loaded
+            self._update_tables()
+        except ValueError:  # after `to_empty` the places are undefined until a state is loaded
             self._tables = None
         return self
 
@@ -282,7 +284,7 @@ class TreeSoftmax(nn.Module):
             shape = shape_from_numbers(self.n_classes, numbers.tolist())
             if shape != self.shape:
                 errors.append(
-                    f"the tree of the state has the shape {shape}, that of the layer {self.shape}: make the layer with "
+                    f"the tree of the state has the shape {shape}, but the layer {self.shape}: create the layer with "
                     "the same counts, depth, arity, n_direct and structure."
                 )
                 return
@@ -293,7 +295,7 @@ class TreeSoftmax(nn.Module):
                 return
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._statistics = None
-        self._look_up()
+        self._update_tables()
 
 
 def _is_distributed() -> bool:
@@ -314,7 +316,7 @@ def _checked_counts(counts: Any, n_classes: int) -> Tensor | None:
 
 
 def _order(structure: str, counts: Tensor | None, shape: TreeShape, seed: int) -> Tensor:
-    """Classes as they come into the tree: direct ones first, then neighbours together."""
+    """The initial order of the classes in the tree, direct ones first."""
     if structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
         raise ValueError(
@@ -322,7 +324,9 @@ def _order(structure: str, counts: Tensor | None, shape: TreeShape, seed: int) -
         )
     if counts is None:
         if structure == "frequency" or (shape.n_direct and shape.arities):
-            raise ValueError("counts are needed to know which classes are frequent (structure, n_direct).")
+            raise ValueError(
+                "structure='frequency' and n_direct need counts, the frequencies of the classes."
+            )
         counts = torch.zeros(shape.n_classes, dtype=torch.float64)
     order = torch.argsort(counts, descending=True, stable=True)
     if structure == "frequency":
@@ -341,7 +345,7 @@ def _check_target(hidden: Tensor, target: Tensor, n_classes: int, ignore_index: 
     if target.dtype != torch.int64:
         raise ValueError(f"target must be of type torch.int64, got {target.dtype}.")
     if target.device.type != "cpu" or torch.compiler.is_compiling() or target.numel() == 0:
-        return  # looking would wait for the device, which refuses a wrong index by itself
+        return  # checking would synchronise with the device, which reports a wrong index itself
     wrong = ((target < 0) | (target >= n_classes)) & (target != ignore_index)
     if wrong.any():
         raise ValueError(
@@ -351,5 +355,5 @@ def _check_target(hidden: Tensor, target: Tensor, n_classes: int, ignore_index: 
 
 
 def _moved(shape: TreeShape, old: Tensor, new: Tensor) -> int:
-    """Classes whose last node has changed."""
+    """Number of classes whose last node has changed."""
     return int((old // shape.arities[-1] != new // shape.arities[-1]).sum())

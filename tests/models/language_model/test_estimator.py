@@ -14,8 +14,8 @@ from treemax import TreeLanguageModel
 from treemax.models import TrainingInterrupted
 from treemax.models.language_model import kernels
 from treemax.models.language_model.training import (
+    INITIAL_SQUARES,
     OPTIMIZERS,
-    START_SQUARES,
     FlatOutput,
     LanguageModelSettings,
     TokenStream,
@@ -143,10 +143,10 @@ def test_adagrad_divides_by_the_length_of_what_a_vector_has_seen():
     plain._learn(batch, float(len(batch)), 0)  # the sum, not the mean
     for place in (0, 1):
         gradients, steps = (parameters(each)[place] - before[place] for each in (plain, adagrad))
-        seen = START_SQUARES + (gradients**2).sum(axis=1, keepdims=True)
+        seen = INITIAL_SQUARES + (gradients**2).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(steps, 0.5 * gradients / np.sqrt(seen), atol=1e-4)
     weights, biases = (parameters(plain)[place] - before[place] for place in (2, 3))
-    seen = START_SQUARES + (weights**2).sum(axis=1) + biases**2
+    seen = INITIAL_SQUARES + (weights**2).sum(axis=1) + biases**2
     moved = parameters(adagrad)[2] - before[2]
     np.testing.assert_allclose(moved, 0.5 * weights / np.sqrt(seen)[:, None], atol=1e-4)
 

@@ -73,7 +73,7 @@ def test_answers_agree_with_slow_ones(seed, n_trees, n_features, k, n_rows):
 @pytest.mark.parametrize("n_features", [3, 33, 64])
 def test_a_row_has_one_answer_alone_in_a_batch_and_in_threads(n_trees, n_features, monkeypatch):
     monkeypatch.setattr(inference, "ROWS_AT_ONCE", 64)
-    monkeypatch.setattr(inference, "ROWS_OF_A_THREAD", 16)
+    monkeypatch.setattr(inference, "ROWS_PER_THREAD", 16)
     model, _, random = random_model(5, n_trees, n_features)
     X = random.normal(size=(200, n_features)).astype(np.float32)
     ids, probabilities = model.top_k(X, 4)

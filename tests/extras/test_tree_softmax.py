@@ -301,7 +301,7 @@ def test_learning_beats_knowing_nothing():
         ({"structure": "huffman"}, "structure must be one of auto, random, frequency, or an array"),
         ({"structure": [0, 1]}, r"for each of the 23 classes, got an array of shape \(2,\)"),
         ({"structure": np.full(N_CLASSES, -2)}, "negative group"),
-        ({"structure": np.zeros(N_CLASSES)}, "whole number"),
+        ({"structure": np.zeros(N_CLASSES)}, "must have an integer"),
         ({"counts": [1, 2]}, "one number for each of the 23 classes"),
         ({"counts": np.full(N_CLASSES, np.nan)}, "finite"),
         ({"reduction": "max"}, "reduction must be one of mean, sum, none, got 'max'"),

@@ -382,7 +382,7 @@ def test_damaged_parts_are_refused():
         ("nodes/inner", True, "do not form a tree"),
         ("nodes/inner", False, "do not form a tree"),
         ("nodes/best", 3, "most frequent"),
-        ("nodes/smallest", -1, "not from 0"),
+        ("nodes/smallest", -1, "values outside 0"),
         ("nodes/sums", np.nan, "counts do not fit"),
         ("tallies/labels", 40, "fit the labels"),
         ("tallies/labels", 1, "duplicate"),

@@ -325,7 +325,7 @@ def test_the_reference_grows_the_same_from_a_given_tree(how, one_label, seed):
     reference = Reference(how, one_label, seed=7, nested=nested(tree))
     for x, labels in stream:
         reference.learn(x, labels)
-    assume(reference.closest > 1e-6)
+    assume(reference.closest > 1e-4)  # closer scores may differ in order in float32
     assert_agrees(taught(tree, rows, targets, how), reference, rows, stream)
 
 

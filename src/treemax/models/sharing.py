@@ -37,7 +37,8 @@ class SharedEstimator(CheckedParameters):
         """Call `work` with a snapshot of the estimator, whose model does not change during the call."""
         if "model_" in self.__dict__:
             self._check_when_used()  # here, since the result is cached on the instance
-        return work(self._snapshot(), *args, **options)
+        # Not `self._snapshot()`, which takes the lock of an online model once more.
+        return work(SharedEstimator._snapshot(self), *args, **options)
 
     def _with_snapshot(self: Own, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
         """Call `work` in the same way, where it may take long."""

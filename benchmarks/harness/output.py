@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +14,7 @@ from benchmarks import FOLDER
 
 RESULTS = FOLDER / "results"
 IMAGES = FOLDER.parent / "docs" / "images"
+STORED = FOLDER.parent / "docs" / "experiments" / "results"
 
 
 def help_if_asked(text: str | None) -> None:
@@ -24,6 +28,69 @@ def keep(name: str, found: Any) -> None:
     """Store what was found, for programs."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1))
+
+
+def store(
+    page: str,
+    name: str,
+    *,
+    title: str,
+    shows: str,
+    columns: Sequence[str | dict[str, Any]],
+    rows: Sequence[Sequence[Any]],
+    command: str | None = None,
+    machine: str | None = None,
+    image: dict[str, str] | None = None,
+) -> None:
+    """Store a result for a page of docs/experiments, and put it at the end of the page if it is new.
+
+    A column is a name, or a dictionary with `name`, `decimals` and `signed`. A cell is a number, a string, None, or a
+    dictionary with `value` and `error`, `value`, `low` and `high`, or `value` and `beside`.
+    """
+    folder = STORED / page
+    about = json.loads((folder / "page.json").read_text())
+    found = {
+        "title": title,
+        "command": command or command_line(),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine or f"a machine with {os.cpu_count()} {platform.machine()} cores",
+        "shows": shows,
+        **({"image": image} if image else {}),
+        "columns": [{"name": column} if isinstance(column, str) else column for column in columns],
+        "rows": [list(row) for row in rows],
+    }
+    (folder / f"{name}.json").write_text(one_row_a_line(found))
+    if name not in about["results"]:
+        about["results"].append(name)
+        (folder / "page.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+
+
+def command_line() -> str:
+    """The command of this process, as a person types it."""
+    main = sys.modules["__main__"].__spec__
+    program = f"-m {main.name.removesuffix('.__main__')}" if main else sys.argv[0]
+    return " ".join(["python", program, *sys.argv[1:]])
+
+
+def one_row_a_line(found: dict[str, Any]) -> str:
+    """JSON with every column and every row on a line of its own.
+
+    >>> print(one_row_a_line({"title": "P@1", "rows": [["icd", 0.88], ["gcc", None]]}), end="")
+    {
+     "title": "P@1",
+     "rows": [
+      ["icd", 0.88],
+      ["gcc", null]
+     ]
+    }
+    """
+    lines = []
+    for key, value in found.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list):
+            text = "[\n  " + ",\n  ".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n ]"
+        lines.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

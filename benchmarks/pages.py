@@ -1,0 +1,115 @@
+"""`python -m benchmarks.pages`: write docs/experiments/*.md from the stored results.
+
+A folder of docs/experiments/results is a page. Its `page.json` has the title, what the page is about, and the names
+of the results it shows, in order; every other JSON file in the folder is a result, written by
+`benchmarks.harness.output.store`. Results that the page does not show are linked at its end.
+"""
+
+from __future__ import annotations
+
+import json
+from calendar import month_name
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.output import STORED, help_if_asked
+
+Result = dict[str, Any]  # what `store` writes
+
+
+def pages() -> dict[Path, str]:
+    """The file and the text of every page."""
+    return {
+        STORED.parent / f"{folder.name}.md": page(folder)
+        for folder in sorted(path for path in STORED.iterdir() if path.is_dir())
+    }
+
+
+def page(folder: Path) -> str:
+    about = json.loads((folder / "page.json").read_text())
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    del results["page"]
+    shown = {name: results[name] for name in about["results"]}
+    usual = Counter(map(measured, shown.values())).most_common(1)[0][0]
+    parts = [
+        f"# {about['title']}",
+        "<!-- Written by `python -m benchmarks.pages`; change docs/experiments/results instead. -->",
+        f"{about['about']} Unless noted: {usual}.",
+        *(section(result, usual) for result in shown.values()),
+    ]
+    others = [
+        f"- [{result['title']}](results/{folder.name}/{name}.json)"
+        for name, result in results.items()
+        if name not in shown
+    ]
+    if others:
+        parts += ["## More results, as JSON", "\n".join(others)]
+    return "\n\n".join(parts) + "\n"
+
+
+def measured(result: Result) -> str:
+    """When and where.
+
+    >>> measured({"date": "2026-11", "machine": "one core"})
+    'November 2026, one core'
+    """
+    year, month = result["date"].split("-")[:2]
+    return f"{month_name[int(month)]} {year}, {result['machine']}"
+
+
+def section(result: Result, usual: str) -> str:
+    """The heading, the sentences, the command, the picture and the table of a result."""
+    about = result["shows"] if measured(result) == usual else f"{result['shows']} ({measured(result)}.)"
+    parts = [f"## {result['title']}", about, f"```text\n{result['command']}\n```"]
+    if "image" in result:
+        file, text = f"../images/{result['image']['file']}", result["image"]["text"]
+        parts.append(f"[![{text}]({file})]({file})")
+    return "\n\n".join([*parts, table(result)])
+
+
+def table(result: Result) -> str:
+    columns, rows = result["columns"], result["rows"]
+    numeric = [all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))]
+    lines = [
+        "| " + " | ".join(column["name"].strip() for column in columns) + " |",
+        "|" + "|".join("--:" if right else "---" for right in numeric) + "|",
+    ]
+    for row in rows:
+        lines.append("| " + " | ".join(map(written, row, columns)) + " |")
+    return "\n".join(lines)
+
+
+def written(cell: Any, column: dict[str, Any]) -> str:
+    """A cell as text: a string, a number, or a number with its error, its range or a second number.
+
+    >>> written(0.5, {"decimals": 4}), written(1041, {}), written(None, {})
+    ('0.5000', '1,041', '')
+    >>> written({"value": 0.0064, "error": 0.0025}, {"decimals": 4, "signed": True})
+    '+0.0064 ±0.0025'
+    >>> written({"value": 66.5, "low": 63.9, "high": 67.9}, {}), written({"value": 2.6, "beside": 3}, {})
+    ('66.5 (63.9 to 67.9)', '2.6 (3)')
+    """
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    decimals = f".{column['decimals']}f" if "decimals" in column else ""
+    if not isinstance(cell, dict):
+        return format(cell, f"{'+' if column.get('signed') else ''},{decimals}")
+    value = written(cell["value"], column)
+    if "error" in cell:
+        return f"{value} ±{cell['error']:,{decimals}}"
+    if "low" in cell:
+        return f"{value} ({cell['low']:,{decimals}} to {cell['high']:,{decimals}})"
+    return f"{value} ({cell['beside']:,})"
+
+
+def main() -> None:
+    help_if_asked(__doc__)
+    for file, text in pages().items():
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+            print(f"wrote {file.name}")
+
+
+if __name__ == "__main__":
+    main()

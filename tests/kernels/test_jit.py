@@ -17,6 +17,43 @@ def test_a_kernel_without_a_place_for_its_cache_is_compiled_all_the_same():
         assert decorate(made["double"])(21) == 42
 
 
+def test_a_compilation_that_cannot_be_kept_names_the_remedy(caplog):
+    made = {"__name__": "treemax.example"}
+    exec("def double(x):\n    return 2 * x\n", made)
+    announcement = jit._Announcement()  # that of the process may have spoken before
+    jit.event.register("numba:compile", announcement)
+    try:
+        assert jit.kernel(made["double"])(21) == 42
+    finally:
+        jit.event.unregister("numba:compile", announcement)
+    assert "NUMBA_CACHE_DIR" in caplog.messages[-1]
+
+
+@pytest.mark.slow
+def test_nothing_is_left_to_compile_after_the_command(tmp_path):
+    """`treemax compile` goes through all that ordinary use compiles."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    program = """
+import treemax
+from treemax.datasets import load_wordnet
+train, test = load_wordnet()
+model = treemax.TextModel(treemax.TfidfText(), treemax.OneVsAll(verbose=0)).fit(train.texts[:2000], train.y[:2000])
+model.predict_topk(test.texts[:10], 3)
+model.save("model.treemax")
+treemax.load("model.treemax").predict(test.texts[:10])
+"""
+    for arguments, times in ((["-m", "treemax", "compile", "one-vs-all"], 1), (["-c", program], 0)):
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr.count("compiling for the first use") == times, done.stderr
+
+
 @pytest.mark.slow
 def test_kernels_just_compiled_give_the_bits_of_those_from_the_cache(tmp_path):
     """A kernel that is compiled may use other versions of the kernels it calls than one that comes from the cache does,

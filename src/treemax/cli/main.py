@@ -22,7 +22,7 @@ from treemax.cli.answer import evaluate, predict
 from treemax.cli.files import convert, info
 from treemax.cli.interruption import interruption
 from treemax.cli.learn import fit
-from treemax.cli.show import demo
+from treemax.cli.show import compile_models, demo
 from treemax.cli.stream import stream
 from treemax.cli.tune import tune
 from treemax.extras import MissingExtra
@@ -118,7 +118,7 @@ def completion(shell: str) -> None:
     click.echo(complete(commands, {}, "treemax", "_TREEMAX_COMPLETE").source())
 
 
-for command in (fit, tune, predict, evaluate, stream, info, convert, demo, completion):
+for command in (fit, tune, predict, evaluate, stream, info, convert, demo, compile_models, completion):
     commands.add_command(command)
 
 

@@ -1,6 +1,8 @@
-"""The command demo."""
+"""The commands demo and compile."""
 
 from __future__ import annotations
+
+import time
 
 import click
 
@@ -16,3 +18,23 @@ def demo(jobs: int, rows: int | None) -> None:
 
     for line in run(jobs, rows):
         click.echo(line)
+
+
+@click.command("compile", short_help="Compile models in advance, such as for an image.")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+def compile_models(models: tuple[str, ...]) -> None:
+    """Compile the kernels of models, all by default, so that their first use starts at once.
+
+    Compiled kernels are kept in the folder NUMBA_CACHE_DIR, or else beside the package or in the home folder. They are
+    for the processor of this machine.
+    """
+    from treemax.models import MODELS
+    from treemax.models.compiling import compile_model
+
+    unknown = [name for name in models if name not in MODELS]
+    if unknown:
+        raise click.BadParameter(f"unknown model {unknown[0]!r}; choose from {', '.join(MODELS)}.")
+    for name in models or MODELS:
+        start = time.perf_counter()
+        compile_model(name)
+        click.echo(f"{name}: {time.perf_counter() - start:.1f} s", err=True)

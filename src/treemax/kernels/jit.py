@@ -3,15 +3,21 @@
 Kernels release the GIL (threads come from `concurrent.futures`, never from `parallel=True`) and are cached
 on disk. Numba's cache does not detect an edited callee in another module, so a kernel and the kernels it
 calls are in one module.
+
+The first kernel that a process has to compile is announced in one line on standard error, by the logger
+"treemax.compiling".
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
+logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -68,3 +74,29 @@ def _compiled(function: Function, **options: Any) -> Function:
         if "no locator" not in str(error):
             raise
         return cast(Function, compile_plainly(function))
+
+
+class _Announcement(event.Listener):
+    """Says once per process that kernels are being compiled, and whether they are kept."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def on_start(self, event: Any) -> None:
+        kernel = event.data["dispatcher"]
+        if self.done or not str(kernel.py_func.__module__).startswith("treemax."):
+            return
+        self.done = True
+        if kernel.stats.cache_path is not None:
+            logger.warning("treemax: compiling for the first use; this takes seconds, once on this machine")
+        else:
+            logger.warning(
+                "treemax: compiling, in every process: neither the folder of the package nor the home folder is "
+                "writable. Set the environment variable NUMBA_CACHE_DIR to a folder that is."
+            )
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Announcement())

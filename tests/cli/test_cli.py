@@ -595,7 +595,7 @@ def test_a_process_answers_from_standard_input(folder):
     command = [sys.executable, "-m", "treemax", "predict", folder / "text.treemax", "-", "--top", "1"]
     packed = gzip.compress((folder / "train.txt").read_bytes())
     answer = subprocess.run(command, input=packed, capture_output=True, timeout=60)
-    assert answer.returncode == 0 and answer.stderr == b""
+    assert answer.returncode == 0 and b"Error" not in answer.stderr
     assert len(answer.stdout.splitlines()) == 100
 
 

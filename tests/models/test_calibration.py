@@ -341,3 +341,24 @@ def test_hardly_any_rows(n_rows):
     X, y = noisy_texts(n_rows)
     model = treemax.LabelTree(verbose=0).fit(X, y)
     assert 0.25 <= model.cost_ <= 4 and np.isfinite(model.predict_topk(X, 3).scores).all()
+
+
+def test_few_rows_give_no_extreme_probabilities():
+    """Targets as in Platt (1999): one right answer is no proof of certainty."""
+    for score in (0.6, 0.9, 0.999999):
+        calibration = fit_calibration(np.array([[score]], np.float32), np.array([[True]]))
+        assert 0.5 < calibration.probabilities(np.array([score], np.float32))[0] < 0.85
+    texts = [
+        "red apple",
+        "ripe pear",
+        "green apple",
+        "fast car",
+        "red car",
+        "small bird",
+        "green bird",
+        "bird",
+    ]
+    y = ["fruit", "fruit", "fruit", "vehicle", "vehicle", "bird", "bird", "bird"]
+    model = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree()).fit(texts, y)
+    labels, scores = model.predict_topk(texts, 1)
+    assert labels[:, 0].tolist() == y and scores.max() < 0.99

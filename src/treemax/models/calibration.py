@@ -128,12 +128,16 @@ def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Cal
     """Fit slope and shift by logistic regression on the logit of the score (Platt, 1999).
 
     `ranked` are the scores of the best labels of held-out rows, best first, and `hits` says which are right. The first
-    labels have the same total weight as all others.
+    labels have the same total weight as all others. As in the paper, the targets are not 0 and 1 but a little
+    between, so that few held-out rows give no extreme probabilities.
     """
     if len(ranked) == 0:
         return Calibration()
     scores = np.clip(ranked.astype(np.float64), 1e-6, MAX_SCORE)
-    logit, right = np.log(scores / (1.0 - scores)), hits.astype(np.float64)
+    logit = np.log(scores / (1.0 - scores))
+    n_right = np.count_nonzero(hits)
+    n_wrong = hits.size - n_right
+    right = np.where(hits, (n_right + 1.0) / (n_right + 2.0), 1.0 / (n_wrong + 2.0))
     weight = np.full(ranked.shape, HALF / max(1, ranked.shape[1] - 1))
     weight[:, 0] = HALF if ranked.shape[1] > 1 else 1.0
     weight[ranked <= 0] = 0.0

@@ -27,6 +27,7 @@ LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
 SMALL = np.float32(0.03)  # rows whose dual variables change by less are skipped for some passes
 PENALTIES = ("l2", "l1")
 SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # grid for the calibration of a softmax over siblings
+USUAL_SLOPE, PRIOR = 4.0, 0.5  # the prior of its logarithm, and its strength in nats: for few held-out rows
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,9 @@ class LevelStatistics:
         self.histogram[level] += histogram
 
     def softmax_slopes(self) -> NDArray[np.float32]:
-        """Return the slope of each level that maximises the likelihood of the held-out rows; 4 without such rows."""
-        best = SLOPES[self.likelihood.argmax(axis=1)]
-        return np.where(self.likelihood.any(axis=1), best, np.float32(4.0)).astype(np.float32)
+        """Return the most probable slope of each level, given the held-out rows."""
+        prior = PRIOR * np.log(SLOPES / USUAL_SLOPE) ** 2
+        return SLOPES[(self.likelihood - prior).argmax(axis=1)]
 
     def logistic_slopes(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return slope and shift of each level, by Platt scaling of the held-out scores."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TopK,
         TrainingInterrupted,
         TreeLanguageModel,
+        choose_model,
     )
     from treemax.models.text_model import TextModel
     from treemax.parallel.checkpoints import checkpoint
@@ -46,6 +47,7 @@ _HOMES = {
     "TopK": "treemax.models",
     "TrainingInterrupted": "treemax.models",
     "TreeLanguageModel": "treemax.models",
+    "choose_model": "treemax.models",
     "ModelFileError": "treemax.modelfile",
     "plot_history": "treemax.plots",
     "plot_tree": "treemax.plots",
@@ -81,6 +83,7 @@ __all__ = [
     "TuneResult",
     "__version__",
     "checkpoint",
+    "choose_model",
     "cluster",
     "load",
     "plot_history",

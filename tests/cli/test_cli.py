@@ -266,7 +266,7 @@ def test_a_row_without_a_label_is_left_out_of_multi_class_data(tmp_path, name):
     fitted = treemax_command("fit", data, "-o", model)
     assert fitted.exit_code == 0 and "Left out 6 rows without a label" in fitted.stderr
     facts = json.loads(done("info", model, "--json"))
-    assert facts["examples"] == 10 and not facts["multi_label"] and facts["loss"] == "softmax"
+    assert facts["examples"] == 10 and not facts["multi_label"]
     for chunk in (1, 4, 100):
         streamed = treemax_command("stream", data, "--json", "--chunk", chunk)
         assert streamed.exit_code == 0 and "Left out 6 rows without a label" in streamed.stderr
@@ -300,7 +300,7 @@ def test_a_model_of_one_label_is_evaluated(tmp_path):
 
 def test_a_blank_line_is_no_example_to_measure(tmp_path):
     (tmp_path / "data.txt").write_text("__label__a red apple\n__label__b red car\n\n" * 3)
-    done("fit", tmp_path / "data.txt", "-o", tmp_path / "m.treemax", "--set", "passes=20")
+    done("fit", tmp_path / "data.txt", "-o", tmp_path / "m.treemax")
     measured = json.loads(
         done("eval", tmp_path / "m.treemax", tmp_path / "data.txt", "--json").splitlines()[-1]
     )
@@ -314,7 +314,7 @@ def test_answers_do_not_depend_on_the_chunk(folder):
 
 def test_resume_keeps_what_learning_needs(folder, tmp_path):
     for name, options in (("small", ()), ("large", ("--resume",))):
-        done("fit", folder / "data.svm", "-o", tmp_path / name, *options)
+        done("fit", folder / "data.svm", "-o", tmp_path / name, "--model", "one-vs-all", *options)
     assert (tmp_path / "large").stat().st_size > (tmp_path / "small").stat().st_size
 
 
@@ -344,7 +344,7 @@ def test_labels_of_every_script_come_out_readable(tmp_path):
     names = ["größe", "模型", "😀", 'quote"', "a b"]
     rows = [{"features": {str(i): 1.0}, "labels": [name]} for i, name in enumerate(names) for _ in range(5)]
     data.write_text("\n".join(map(json.dumps, rows)) + "\n")
-    done("fit", data, "-o", model, "--set", "passes=20")
+    done("fit", data, "-o", model)
     out = done("predict", model, data, "--top", 1)
     assert [json.loads(line)["labels"] for line in out.splitlines()] == [row["labels"] for row in rows]
     assert "größe" in out and "模型" in out
@@ -439,12 +439,18 @@ def test_values_of_settings(text, value):
         (["fit"], "Missing argument 'DATA'"),
         (["fit", "DATA"], "Missing option '-o'"),
         (["info"], "Missing argument 'MODEL'"),
-        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "unknown model 'nope'; choose from label-tree"),
         (
-            ["fit", "DATA", "-o", "OUT", "--set", "nope=1"],
+            ["fit", "DATA", "-o", "OUT", "--model", "nope"],
+            "unknown model 'nope'; choose from auto, label-tree",
+        ),
+        (
+            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "nope=1"],
             "OneVsAll has no parameter 'nope'; it has loss, passes",
         ),
-        (["fit", "DATA", "-o", "OUT", "--set", "passes"], "expected NAME=VALUE, got 'passes'"),
+        (
+            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "passes"],
+            "expected NAME=VALUE, got 'passes'",
+        ),
         (["fit", "DATA", "-o", "OUT", "--text-set", "bits=3"], "TfidfText has no parameter 'bits'"),
         (["fit", "DATA", "-o", "OUT", "--format", "nope"], "'nope' is not one of"),
         (["fit", "DATA", "-o", "OUT", "--jobs", "many"], "not a valid integer"),
@@ -457,7 +463,7 @@ def test_values_of_settings(text, value):
         ),
         (["stream", "DATA", "--start", "MODEL", "--as-published"], "--as-published are for a new model"),
         (
-            ["fit", "DATA", "-o", "OUT", "--as-published"],
+            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--as-published"],
             "OneVsAll does not come from a paper, so it has no published settings",
         ),
         (["stream", "DATA", "--model", "nope"], "unknown model 'nope'"),
@@ -495,11 +501,17 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["fit", "DATA", "-o", "OUT", "--format", "jsonl"], "train.txt:1: not JSON"),
         (["fit", "DATA", "-o", "OUT", "--format", "npz"], "train.txt: not a valid npz archive"),
         (["fit", "DATA", "-o", "OUT", "--format", "vw"], "train.txt:1: "),
-        (["fit", "DATA", "-o", "OUT", "--set", "passes=0"], "passes must be an integer at least 1, got 0"),
-        (["fit", "DATA", "-o", "OUT", "--set", "loss=foo"], "loss must be 'auto' or one of"),
+        (
+            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "passes=0"],
+            "passes must be an integer at least 1, got 0",
+        ),
+        (
+            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "loss=foo"],
+            "loss must be 'auto' or one of",
+        ),
         (["fit", "DATA", "-o", "OUT", "--jobs", "0"], "n_jobs must be None or an integer other than zero"),
         (
-            ["fit", "DATA", "-o", "OUT", "--set", "max_memory=1e-9"],
+            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "max_memory=1e-9"],
             "OneVsAll for 12 features x 3 labels needs",
         ),
         (["predict", "MODEL", "FEATURES"], "the model was trained on text, but"),
@@ -627,14 +639,14 @@ def test_a_reader_that_leaves_early_is_no_error(folder, tmp_path, arguments):
     assert running.stdout.readline().startswith(b"{")
     running.stdout.close()
     error = running.stderr.read()
-    assert running.wait(60) == 0 and error == b""
+    assert running.wait(60) == 0 and b"Error" not in error
 
 
 def interrupted(command: str, data: Path, model: Path, delay: float) -> tuple[int, str]:
     """Start a long command, press Ctrl-C when it has been at work for a while; exit code and standard error."""
     options = ["--set", "passes=1000000"] if command == "fit" else []
     running = subprocess.Popen(
-        [sys.executable, "-m", "treemax", command, str(data), "-o", str(model), *options],
+        [sys.executable, "-m", "treemax", command, str(data), "-o", str(model), "--model", "one-vs-all", *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     if command == "stream":
@@ -663,7 +675,7 @@ def test_control_c_ends_with_130_and_leaves_a_model(tmp_path, command):
         code, error = interrupted(command, data, model, delay)
         if model.exists():
             break
-    assert code == 130 and "Traceback" not in error and error.startswith("Interrupted")
+    assert code == 130 and "Traceback" not in error and "\nInterrupted" in f"\n{error}"
     assert treemax.load(model).predict(read_examples(data).rows[:2]).shape == (2,)
 
 
@@ -686,7 +698,7 @@ def test_fit_with_a_hierarchy(tmp_path, numbers):
     done(*arguments, "--model", "label-tree")
     tree = treemax.load(model).model_.trees[0].tree
     assert tree.depth == 2 and tree.parent[tree.leaf_of].tolist() == [1, 1, 2, 2]
-    assert "one-vs-all" in refused(*arguments, code=2)
+    assert "one-vs-all" in refused(*arguments, "--model", "one-vs-all", code=2)
     edges.write_text("mammal\tcat\nbird owl\n")
     assert f"{edges}:2: expected parent, tab, child" in refused(*arguments, "--model", "label-tree")
 

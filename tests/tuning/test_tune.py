@@ -20,9 +20,10 @@ from treemax import tuning
 from treemax.cli.main import commands
 from treemax.extras import MissingExtra
 from treemax.models import MODELS
+from treemax.text.vectorizers import holds_texts
 from treemax.tuning import parse_metric
 from treemax.tuning import search as search_module
-from treemax.tuning.data import TuningData, holds_texts, sample_sizes
+from treemax.tuning.data import TuningData, sample_sizes
 from treemax.tuning.result import Record, table_lines
 from treemax.tuning.spaces import (
     FIRST_IDEAS,

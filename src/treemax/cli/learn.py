@@ -13,6 +13,7 @@ import click
 from treemax.cli.interruption import interruption
 from treemax.cli.options import (
     check_output,
+    choose_model,
     data_options,
     make_model,
     make_vectorizer,
@@ -81,14 +82,16 @@ def fit(
     from treemax.cli.data import store_reading_options
     from treemax.models import TrainingInterrupted
 
-    model = make_model(model_name, settings, jobs, as_published)
     places = {"--cluster": cluster, "--checkpoint": checkpoint}
+    if model_name == "auto" and (hierarchy or memory or cluster or checkpoint):
+        model_name = "label-tree"  # the one that supports all of them
+    model = make_model(model_name, settings, jobs, as_published)
     _check_options(model, model_name, data, hierarchy, memory, scratch, places)
     vectorizer = make_vectorizer(text, text_settings)
     reading = {"format_": format_, "skip_bad": skip_bad, "bits": bits}
     with _training_place(cluster, checkpoint):  # connects before reading the data
         if memory is None:
-            model, train = _in_memory(model, vectorizer, data, hierarchy, reading, output)
+            model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, reading, output)
         else:
             model, train = _from_disk(model, vectorizer, data, hierarchy, reading, memory, scratch or output)
         start, interrupted = time.perf_counter(), None
@@ -141,14 +144,15 @@ def _check_options(
 
 
 def _in_memory(
-    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], output: str
-) -> tuple[Any, Callable[[], object]]:
-    """Read all of DATA; return the model and the function that trains it."""
+    model: Any, jobs: int, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], output: str
+) -> tuple[Any, Callable[[], object]]:  # fmt: skip
+    """Read all of DATA; return the model, chosen if it is None, and the function that trains it."""
     from treemax.cli.data import open_data, read_edges, read_training_rows
     from treemax.models.text_model import TextModel
 
     with open_data(data, **reading) as reader:
         examples = read_training_rows(reader)
+    model = choose_model(examples, jobs) if model is None else model
     check_disk_space(output, examples, model)
     if hierarchy is not None:
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))

@@ -88,8 +88,8 @@ def model_options(command: Command) -> Command:
                      help="A parameter of the model; may be repeated."),
         click.option("--as-published", is_flag=True,
                      help="Use the settings of the model's paper instead of the defaults; --set changes them."),
-        click.option("--model", "model_name", default="one-vs-all", show_default=True, metavar="NAME",
-                     shell_complete=_complete_model, help="The model; treemax info --models lists them."),
+        click.option("--model", "model_name", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_model,
+                     help="The model; auto chooses one by the kind of data, treemax info --models lists all."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -98,16 +98,24 @@ def model_options(command: Command) -> Command:
 def _complete_model(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
     from treemax.models import MODELS
 
-    return [name for name in MODELS if name.startswith(start)]
+    return [name for name in ("auto", *MODELS) if name.startswith(start)]
 
 
 def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bool = False) -> Any:
-    """Return the model of this name with these parameters, and the defaults or the paper's settings for the others."""
+    """Return the model of this name with these parameters, and the defaults or the paper's settings for the others.
+
+    None for auto, since the model is chosen when the data is known.
+    """
     from treemax.models import MODELS
 
+    if name == "auto":
+        if settings or as_published:
+            option = "--set" if settings else "--as-published"
+            raise click.UsageError(f"{option} needs --model, one of {', '.join(MODELS)}.")
+        return None
     if name not in MODELS:
         raise click.BadParameter(
-            f"unknown model {name!r}; choose from {', '.join(MODELS)}.", param_hint="--model"
+            f"unknown model {name!r}; choose from auto, {', '.join(MODELS)}.", param_hint="--model"
         )
     values = read_settings(MODELS[name], settings, "--set")
     if "n_jobs" in inspect.signature(MODELS[name]).parameters:
@@ -118,6 +126,16 @@ def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bo
         return MODELS[name].as_published(**values)
     except ValueError as error:  # it does not come from a paper
         raise click.BadParameter(str(error), param_hint="--as-published") from None
+
+
+def choose_model(examples: Any, jobs: int, stream: bool = False, multi_label: bool = False) -> Any:
+    """Return the model that suits these examples best, and print which it is and why."""
+    from treemax.models.registry import choose, data_facts
+
+    facts = data_facts(examples.features, examples.targets, stream)
+    model, line = choose(facts._replace(multi_label=facts.multi_label or multi_label))
+    click.echo(line, err=True)
+    return model.set_params(n_jobs=jobs)
 
 
 def make_vectorizer(kind: str, settings: tuple[str, ...]) -> Any:

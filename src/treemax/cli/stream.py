@@ -13,6 +13,7 @@ from treemax.cli.checkpoint import OtherData, StreamCheckpoint
 from treemax.cli.interruption import interruption
 from treemax.cli.options import (
     check_output,
+    choose_model,
     data_options,
     make_model,
     make_vectorizer,
@@ -89,7 +90,7 @@ def stream(
     with open_data(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
         several = multi_label or getattr(model, "multi_label_", False)
         rows = TrainingRows(reader.name, several, option="--multi-label")
-        learner = _Learner(model, make_vectorizer(text, text_settings), rows, kept, report)
+        learner = _Learner(model, jobs, make_vectorizer(text, text_settings), rows, kept, report)
         ended = False
         try:
             for examples in chunks(reader, "stream", progress=not as_json):
@@ -118,11 +119,12 @@ class _Learner:
     """Prediction and learning of chunks, from the beginning or from a checkpoint."""
 
     def __init__(
-        self, model: Any, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, report: Callable[[Any], object]
+        self, model: Any, jobs: int, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, report: Callable[[Any], object]
     ) -> None:  # fmt: skip
         from treemax.metrics.progressive import ProgressiveRun
 
-        self.model, self.run = model, None
+        self.model, self.run = model, None  # the model is chosen by the first chunk if it is None
+        self._jobs = jobs
         self._vectorizer, self._rows, self._kept, self._report = vectorizer, rows, kept, report
         self._between_chunks = True  # no chunk is half learned
         if kept is not None and kept.found is not None:
@@ -148,6 +150,8 @@ class _Learner:
         from treemax.metrics.progressive import ProgressiveRun
         from treemax.models.text_model import TextModel
 
+        if self.model is None:
+            self.model = choose_model(examples, self._jobs, stream=True, multi_label=self._rows.multi_label)
         if not hasattr(self.model, "model_") and examples.texts is not None:
             self.model = TextModel(self._vectorizer, self.model)
         check_kind(self.model, examples, self._rows.name)

@@ -1,4 +1,4 @@
-"""The classifiers, one folder per model, and their names on the command line."""
+"""The classifiers, one folder per model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,9 @@ from treemax.models.one_vs_all.estimator import OneVsAll
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.estimator import OnlineLabelTree
 from treemax.models.recall_tree.estimator import RecallTree
+from treemax.models.registry import MODELS, choose_model
 from treemax.models.softmax_tree.estimator import SoftmaxForest, SoftmaxTree
 from treemax.models.text_model import TextModel
-
-MODELS: dict[str, type[LabelClassifier]] = {
-    "label-tree": LabelTree,
-    "learned-tree": LearnedTree,
-    "lom-tree": LOMTree,
-    "one-vs-all": OneVsAll,
-    "online-label-tree": OnlineLabelTree,
-    "recall-tree": RecallTree,
-    "softmax-tree": SoftmaxTree,
-    "softmax-forest": SoftmaxForest,
-}
-"""Command-line name -> class. Models listed here are included in the command line, the demo, the benchmarks and the
-generic tests."""
 
 __all__ = [
     "MODELS",
@@ -43,4 +31,5 @@ __all__ = [
     "TopK",
     "TrainingInterrupted",
     "TreeLanguageModel",
+    "choose_model",
 ]

@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.inputs.labels import LabelIndex
-from treemax.inputs.rows import is_arrow
+from treemax.inputs.rows import SparseRows, is_arrow
 from treemax.kernels.text import hash_texts
 from treemax.modelfile import (
     LARGEST,
@@ -34,6 +34,15 @@ from treemax.text.words import WordCounter, encoded, word_counter
 
 MAX_BITS = 30  # SciPy's indices are signed 32-bit integers
 MAX_GRAM = 20  # the longest n-gram
+
+
+def holds_texts(X: Any) -> bool:
+    """Return whether X is a list of texts, not a table of numbers."""
+    table = sp.issparse(X) or isinstance(X, SparseRows) or getattr(X, "ndim", 1) != 1
+    if table or isinstance(X, str | bytes) or hasattr(X, "columns") or not hasattr(X, "__iter__"):
+        return False
+    first: Any = next(iter(X), None)
+    return isinstance(first.as_py() if is_arrow(first) else first, str)
 
 
 def read_texts(texts: Any) -> list[str]:

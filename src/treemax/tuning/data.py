@@ -9,14 +9,13 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.formats.examples import keep_labels
 from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels
-from treemax.inputs.rows import Rows, SparseRows, as_rows, chosen_rows, is_arrow
+from treemax.inputs.rows import Rows, SparseRows, as_rows, chosen_rows
 from treemax.memory import available_bytes
-from treemax.text.vectorizers import read_texts
+from treemax.text.vectorizers import holds_texts, read_texts
 from treemax.tuning.spaces import Setting
 
 LEAST_ROWS = 20
@@ -33,15 +32,6 @@ class Vectorised(NamedTuple):
     vectorizer: Any
     X: Any
     seconds: float
-
-
-def holds_texts(X: Any) -> bool:
-    """Return whether X is a list of texts, not a table of numbers."""
-    table = sp.issparse(X) or isinstance(X, SparseRows) or getattr(X, "ndim", 1) != 1
-    if table or isinstance(X, str | bytes) or hasattr(X, "columns") or not hasattr(X, "__iter__"):
-        return False
-    first: Any = next(iter(X), None)
-    return isinstance(first.as_py() if is_arrow(first) else first, str)
 
 
 class TuningData:

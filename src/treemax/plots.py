@@ -109,6 +109,23 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
     return "\n".join(_lines(outline))
 
 
+def path_to_label(model: Any, label: Any, labels: int = 4) -> list[str]:
+    """Return the inner nodes from the root of a label tree to a label: the most frequent labels below each."""
+    tree, counts, names = model.label_tree(), np.asarray(model.label_counts_), model.classes_
+    node = int(tree.leaf_of[model.label_index_.ids([label])[0]])
+    lines: list[str] = []
+    while node > 0:
+        node = int(tree.parent[node])
+        shown = _LabelTree(tree, counts).shown(node)
+        found = {
+            "n_labels": len(shown.labels),
+            "examples": None,
+            "labels": names[shown.labels[:labels]].tolist(),
+        }
+        lines.insert(0, _title(found))
+    return lines
+
+
 def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, children: int = 4) -> Any:
     """Plot the tree of a model, with the root at the left: the most frequent labels below each node.
 

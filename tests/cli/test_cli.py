@@ -367,7 +367,8 @@ def test_every_flag_of_the_contract_exists():
         "stream": {"--model", "--as-published", "--json"},
         "info": {"--json"},
         "convert": {"--format"},
-        "demo": set(),
+        "demo": {"--all"},
+        "compile": set(),
     }
     for name, flags in contract.items():
         command = commands.commands[name]
@@ -411,6 +412,17 @@ def test_a_stream_is_not_for_every_model(folder, tmp_path):
     for options in (["--model", "label-tree"], ["--start", batch]):
         error = refused("stream", folder / "train.txt", *options)
         assert "LabelTree has no partial_fit; " in error and "online-label-tree" in error
+
+
+@pytest.mark.slow
+def test_the_demo_shows_trees_and_a_path(tmp_path):
+    lines = done("demo", "--rows", 3000).splitlines()
+    table = lines.index("")
+    assert [line.split("  ")[0] for line in lines[table + 3 : table + 6]] == [
+        "label-tree", "label-tree, 3 trees", "online-label-tree",
+    ]  # fmt: skip
+    answer = next(number for number, line in enumerate(lines) if line.startswith("a river in Africa: "))
+    assert lines[answer + 1].startswith("  ") and " labels: " in lines[answer + 1]
 
 
 def test_version_models_and_completion():

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pages`: write docs/experiments/*.md from the stored results.
+"""`python -m benchmarks.pages`: write docs/experiments/*.md, and the table of the README, from the stored results.
 
 A folder of docs/experiments/results is a page. Its `page.json` has the title, what the page is about, and the names
 of the results it shows, in order; every other JSON file in the folder is a result, written by
@@ -8,22 +8,32 @@ of the results it shows, in order; every other JSON file in the folder is a resu
 from __future__ import annotations
 
 import json
+import re
 from calendar import month_name
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks import FOLDER
 from benchmarks.harness.output import STORED, help_if_asked
 
+README = FOLDER.parent / "README.md"
 Result = dict[str, Any]  # what `store` writes
 
 
 def pages() -> dict[Path, str]:
-    """The file and the text of every page."""
-    return {
-        STORED.parent / f"{folder.name}.md": page(folder)
-        for folder in sorted(path for path in STORED.iterdir() if path.is_dir())
-    }
+    """The file and the text of every page, and of the README."""
+    folders = sorted(path for path in STORED.iterdir() if path.is_dir())
+    return {README: readme(), **{STORED.parent / f"{folder.name}.md": page(folder) for folder in folders}}
+
+
+def readme() -> str:
+    """The README with the tables of the results that its comments name."""
+
+    def filled(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{table(json.loads((STORED / f'{match[2]}.json').read_text()))}\n{match[3]}"
+
+    return re.sub(r"(<!-- table: (.+?) -->).*?(<!-- end -->)", filled, README.read_text(), flags=re.DOTALL)
 
 
 def page(folder: Path) -> str:

@@ -23,19 +23,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src" / "treemax"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md"]
-IN_PYTHON = (
-    "probabilities",
-    "index",
-    "choosing",
-    "tutorial",
-    "inputs",
-    "text",
-    "tune",
-    "metrics",
-    "reproducibility",
-    "adding-a-model",
-    "language-model",
-)
+WITH_EXTRAS = ("clusters", "tree-softmax")  # tests/extras runs these
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -52,18 +40,26 @@ def named(page: Path) -> str:
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", IN_PYTHON)
-def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = blocks(DOCS / f"{name}.md", "python")
-    assert found, "a page that is listed here has something to run"
+def run_python_blocks(page: Path) -> None:
+    """Run the Python blocks of a page in order, as one session in the current folder."""
     namespace: dict[str, object] = {"__name__": "session"}
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # a session shows no surprises
-        for line, code in found:
+        for line, code in blocks(page, "python"):
             tree = ast.increment_lineno(ast.parse(code), line - 1)  # so that a failure points into the page
-            exec(compile(tree, f"docs/{name}.md", "exec"), namespace)
+            exec(compile(tree, named(page), "exec"), namespace)
+
+
+IN_PYTHON = [
+    page for page in sorted(DOCS.glob("*.md")) if blocks(page, "python") and page.stem not in WITH_EXTRAS
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", IN_PYTHON, ids=named)
+def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_python_blocks(page)
 
 
 @pytest.mark.slow
@@ -292,3 +288,4 @@ def test_reference_has_every_public_name(site):
         public += [f"{module.__name__}.{name}" for name in module.__all__ if name != "FORMATS"]
     missing = [name for name in public if f'id="{name}"' not in text]
     assert not missing, f"docs/api does not have {missing}"
+    assert "Bases:" not in text, "base classes are internal"

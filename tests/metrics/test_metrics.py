@@ -1,8 +1,6 @@
 """Metrics against slow loops written from the definitions, against scikit-learn, and on awkward input."""
 
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -425,12 +423,3 @@ def test_entropy_reduction_compares_with_the_best_constant():
     assert evaluate(y, [["c"]] * 4)["entropy_reduction"] == -math.inf
     with pytest.raises(ValueError, match="between 0 and 1"):
         metrics.entropy_reduction(1.2, 0.5)
-
-
-def test_the_examples_of_the_documentation_run(capsys):
-    page = Path(__file__).parents[2] / "docs" / "metrics.md"
-    if not page.exists():
-        pytest.skip("the documentation is not here")
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-        exec(block, {})
-    assert len(capsys.readouterr().out.splitlines()) == 3

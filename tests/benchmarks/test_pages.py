@@ -18,7 +18,7 @@ def test_pages_are_those_of_the_stored_results(file):
 
 
 def test_every_page_of_the_folder_is_a_generated_one():
-    assert set(output.STORED.parent.glob("*.md")) == set(pages.pages())
+    assert set(output.STORED.parent.glob("*.md")) == set(pages.pages()) - {pages.README}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,8 @@ def test_stored_results_are_whole(path):
 def test_store_writes_a_result_and_lists_it(tmp_path, monkeypatch):
     monkeypatch.setattr(output, "STORED", tmp_path / "results")
     monkeypatch.setattr(pages, "STORED", tmp_path / "results")
+    monkeypatch.setattr(pages, "README", tmp_path / "README.md")
+    pages.README.write_text("Before.\n<!-- table: trees/depth -->\nold\n<!-- end -->\nAfter.\n")
     monkeypatch.setattr(sys, "argv", ["prog", "gcc"])
     folder = tmp_path / "results" / "trees"
     folder.mkdir(parents=True)
@@ -47,10 +49,13 @@ def test_store_writes_a_result_and_lists_it(tmp_path, monkeypatch):
             "trees", "depth", title="Depth", shows="One number.", machine="one core",
             columns=["tree", {"name": "P@1", "decimals": 2}, "rows"], rows=[["k-means", 0.5, 1200]],
         )  # fmt: skip
-    [(file, text)] = pages.pages().items()
-    assert file == tmp_path / "trees.md"
+    written = pages.pages()
+    assert set(written) == {pages.README, tmp_path / "trees.md"}
+    text = written[tmp_path / "trees.md"]
     assert json.loads((folder / "page.json").read_text())["results"] == ["depth"]
-    assert "| tree | P@1 | rows |\n|---|--:|--:|\n| k-means | 0.50 | 1,200 |" in text
+    table = "| tree | P@1 | rows |\n|---|--:|--:|\n| k-means | 0.50 | 1,200 |"
+    assert table in text and "old" not in written[pages.README]
+    assert f"-->\n{table}\n<!-- end -->\nAfter.\n" in written[pages.README]
     assert "gcc\n```" in text and text.startswith("# Trees\n")
     (folder / "page.json").write_text('{"title": "Trees", "about": "All of them.", "results": []}')
     (folder / "other.json").write_text((folder / "depth.json").read_text())

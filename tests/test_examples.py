@@ -23,6 +23,11 @@ def test_every_example_is_run():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*PRINTS, *NEED_EXTRAS}
 
 
+@pytest.mark.parametrize("name", PRINTS)
+def test_an_example_is_shown_on_the_page(name):
+    assert f'--8<-- "examples/{name}"' in (EXAMPLES.parent / "docs" / "examples.md").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRINTS)
 def test_an_example_runs(name, tmp_path):

@@ -125,8 +125,12 @@ def _step(weights, squares, x, gradient, rate, initial):
 
 @fast_inline_kernel
 def _bias_step(scorers, owner, gradient, rate, initial):
+    # Rates grow as features shrink: the constant feature of the bias is as small as they are, at most 1.
+    square = min(initial, np.float32(1.0))
     scorers.bias_squares[owner] += gradient * gradient
-    scorers.bias[owner] -= rate * gradient / np.sqrt(scorers.bias_squares[owner] + initial)
+    scorers.bias[owner] -= (
+        rate * np.sqrt(square) * gradient / np.sqrt(scorers.bias_squares[owner] + initial / square)
+    )
 
 
 @inline_kernel

@@ -35,6 +35,18 @@ def squared_lengths(indptr, values):
 
 
 @kernel
+def rows_have_length_one(indptr, values):
+    """Return whether all rows have length one, but for rounding, or are zero."""
+    for row in range(indptr.size - 1):
+        total = 0.0
+        for p in range(indptr[row], indptr[row + 1]):
+            total += np.float64(values[p]) * np.float64(values[p])
+        if total != 0.0 and abs(total - 1.0) > 1e-3:
+            return False
+    return True
+
+
+@kernel
 def is_valid_csr(indptr, indices, values, n_rows, n_columns):
     """Return whether the columns of each row are sorted, distinct and in range, and no value is too large."""
     if indptr.size != n_rows + 1 or indptr[0] != 0 or indices.size != values.size:

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.kernels.validation import rows_have_length_one, squared_lengths
 
 SCORES_AT_ONCE = 4_000_000  # 16 MB of scores per thread
 ROWS_AT_ONCE = 256
@@ -45,6 +46,20 @@ def sparsified(rows: Rows) -> SparseRows:
         return rows
     csr = sp.csr_matrix(rows)
     return SparseRows(csr.indptr.astype(np.int64), csr.indices.astype(np.uint32), csr.data, rows.shape[1])
+
+
+def normalized(rows: Rows) -> Rows:
+    """Scale rows to length one; if they have it, but for rounding, they are returned as they are."""
+    if not isinstance(rows, SparseRows):
+        length = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, np.newaxis]
+        return read_only((rows / np.where(length > 0, length, 1.0)).astype(np.float32))
+    indptr, values = read_only(rows.indptr), read_only(rows.values)
+    if rows_have_length_one(indptr, values):
+        return rows
+    first, last = int(indptr[0]), int(indptr[-1])
+    length = np.repeat(np.sqrt(squared_lengths(indptr, values)), np.diff(indptr))
+    scaled = (values[first:last] / np.where(length > 0, length, 1.0)).astype(np.float32)
+    return SparseRows(read_only(indptr - first), rows.indices[first:last], read_only(scaled), rows.n_features)
 
 
 def known_features(rows: SparseRows, n_features: int) -> SparseRows:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
+from tests.models import adagrad
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.lom_tree import kernels
@@ -101,7 +102,7 @@ class Reference:
         if side * (node.weights @ x) < 1:
             step = side * min(1.0, max(self.way.least_weight, abs(own - everything))) * x
             node.squares += step**2
-            node.weights += SETTINGS.rate * step / np.sqrt(node.squares + SETTINGS.initial)
+            node.weights += adagrad.step(step, node.squares, SETTINGS.rate, SETTINGS.initial)
         node.sums[label] = node.sums.get(label, 0.0) + node.weights @ x
         node.trained[label] = node.trained.get(label, 0) + 1
 

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
+from tests.models import adagrad
 from treemax.inputs.labels import Targets
 from treemax.kernels.scorers import EMPTY, LEAST_NEW
 from treemax.models.calibration import Calibration
@@ -85,7 +86,7 @@ class Reference:
     def step(self, weights, squares, x, gradient, rate):
         if abs(gradient) >= self.settings.least_gradient:
             squares += (gradient * x) ** 2
-            weights -= rate * gradient * x / np.sqrt(squares + self.settings.initial)
+            weights -= adagrad.step(gradient * x, squares, rate, self.settings.initial)
 
     def learn(self, x, label, drawn):
         x = np.append(x.astype(float), 1.0)

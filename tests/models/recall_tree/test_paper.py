@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
+from tests.models import adagrad
 from treemax.inputs.labels import Targets
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import LEAST_NEW
@@ -109,7 +110,7 @@ class Reference:
 
     def step(self, weights, squares, x, gradient, rate):
         squares += (gradient * x) ** 2
-        weights -= rate * gradient * x / np.sqrt(squares + SETTINGS.initial)
+        weights -= adagrad.step(gradient * x, squares, rate, SETTINGS.initial)
 
     def update_router(self, x, label, node):
         advantage = self.advantage(node, label)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, Targets
+from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
@@ -29,7 +29,7 @@ from treemax.models.online_label_tree.training import (
 )
 from treemax.models.parts import settings_from
 from treemax.models.rates import row_orders
-from treemax.models.rows import sparsified
+from treemax.models.rows import normalized, sparsified
 from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
@@ -62,6 +62,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     learning_rate : "auto" or float
         "auto" depends on the mean number of labels and features of the rows seen so far: about 2 for short texts with
         one label, 1 for long texts with several. The paper has 1.
+    normalize : bool
+        Whether rows are scaled to length one, in training and in predictions. The learning rate is made for such rows, as
+        the vectorisers give them.
     passes : int
         Passes over the data in `fit`.
     shuffle : bool
@@ -132,6 +135,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         "schedule": "adagrad",
         "epsilon": 0.01,
         "least_gradient": 0.0,
+        "normalize": False,
         "passes": 3,
         "shuffle": True,
         "search": "exact",
@@ -153,6 +157,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         schedule: str = "adagrad",
         epsilon: float = 0.01,
         least_gradient: float = 1e-3,
+        normalize: bool = True,
         passes: int = 1,
         shuffle: bool = False,
         beam: int = 10,
@@ -173,6 +178,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         self.schedule = schedule
         self.epsilon = epsilon
         self.least_gradient = least_gradient
+        self.normalize = normalize
         self.passes = passes
         self.shuffle = shuffle
         self.beam = beam
@@ -187,7 +193,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         choices = {"policy": tuple(POLICIES), "schedule": SCHEDULES, "search": ("beam", "exact")}
         for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)
-        for name in ("together", "shuffle"):
+        for name in ("together", "normalize", "shuffle"):
             check_flag(name, getattr(self, name))
         if self.tree is not None:
             check_tree(self.tree)
@@ -203,6 +209,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             check_number("sample", self.sample, above=0, most=1)
 
     # --- learning ---------------------------------------------------------------------------------------
+
+    def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
+        rows, labels = super()._read(X, y)
+        return normalized(rows) if self.normalize else rows, labels
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         settings, sparse = self._settings(), sparsified(rows)
@@ -299,6 +309,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         )
 
     # --- prediction -------------------------------------------------------------------------------------
+
+    def _rows_to_predict(self, X: Any) -> Rows:
+        rows = super()._rows_to_predict(X)
+        return normalized(rows) if self.normalize else rows
 
     def _search(self) -> int | None:
         return None if self.search == "exact" else min(int(self.beam), self.model_.n_nodes)

@@ -4,6 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
+import numba
 import pytest
 
 # Numba's cache does not notice an edited callee in another module: one cache per state of the kernels.
@@ -12,6 +13,7 @@ _package = _root / "src/treemax"
 _kernels = [*sorted(_package.glob("kernels/*.py")), *sorted(_package.glob("models/*/*kernels.py"))]
 _state = hashlib.sha1(b"".join(path.read_bytes() for path in _kernels))
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache" / _state.hexdigest()[:12]))
+numba.config.reload_config()  # pytest has imported Numba before, for a filter of warnings
 
 # Processes that tests start, and the workers of Ray, import what tests share and functions of test files by name.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_root), os.environ.get("PYTHONPATH")]))

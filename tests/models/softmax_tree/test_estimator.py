@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import treemax
 from treemax.inputs.rows import as_rows
-from treemax.models.softmax_tree import sizes as learning
 from treemax.models.softmax_tree import start as tao_start
+from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.estimator import ALPHA_FOR_FEW_ROWS, ALPHAS, _progress_text
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 from treemax.models.softmax_tree.training import (
@@ -41,13 +41,13 @@ def problem(n_rows=300, n_labels=15, n_features=8, noise=0.4, seed=0):
 
 
 def initial(X, y, depth, start, own, seed=0):
-    state, leaf_of = learning.initial_state(X, y, int(y.max()) + 1, depth, start, np.random.RandomState(seed))
+    state, leaf_of = steps.initial_state(X, y, int(y.max()) + 1, depth, start, np.random.RandomState(seed))
     return tao_of(X, y, own, state), leaf_of
 
 
 def pruned_of(state, X, y, own):
     tao = tao_of(X, y, own, state)
-    return learning.prune(tao.table, tao.executor, state, own)
+    return steps.prune(tao.table, tao.executor, state, own)
 
 
 def tao_of(X, y, own, state):
@@ -302,7 +302,7 @@ def test_only_those_leaves_are_split():
     for depth in (2, 1, 0):
         tao.update_depth(depth)
     assert [plane.is_constant for plane in tao.state.planes[1:]] == closed
-    model = learning.prune(tao.table, tao.executor, tao.state, tao.settings)
+    model = steps.prune(tao.table, tao.executor, tao.state, tao.settings)
     kinds = [isinstance(side, Branch) for side in (model.left, model.right)]
     assert kinds == [not is_constant for is_constant in closed]
 
@@ -396,7 +396,7 @@ def test_pruning_changes_no_answer(sparse):
     tao, leaf_of = initial(matrix, y, 5, "prototypes", own)
     for _ in tao.run(3, leaf_of):
         pass
-    tree = learning.prune(tao.table, tao.executor, tao.state, own)
+    tree = steps.prune(tao.table, tao.executor, tao.state, own)
     n_kept = 0
     stack = [tree]
     while stack:
@@ -511,9 +511,9 @@ def test_an_interrupted_iteration_is_taken_up_after_its_last_depth(monkeypatch):
 
 
 def test_sizes_are_chosen_from_the_number_of_labels():
-    assert learning.depth_for(1000, learning.classes_for(1000)) == 5
-    assert learning.depth_for(100_000, learning.classes_for(100_000)) == 8
-    assert learning.depth_for(5, 5) == 0 and learning.classes_for(1) == 1
+    assert steps.depth_for(1000, steps.classes_for(1000)) == 5
+    assert steps.depth_for(100_000, steps.classes_for(100_000)) == 8
+    assert steps.depth_for(5, 5) == 0 and steps.classes_for(1) == 1
 
 
 def test_damaged_parts_are_refused():

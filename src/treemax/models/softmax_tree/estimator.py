@@ -18,7 +18,7 @@ from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.parts import real_number
 from treemax.models.rates import clip_outliers, mean_squared_length
 from treemax.models.sharing import read_access, snapshot_access
-from treemax.models.softmax_tree import sizes as learning
+from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
 from treemax.models.softmax_tree.training import (
     BETA,
@@ -214,7 +214,7 @@ class SoftmaxTree(LabelClassifier):
         self.verbose = verbose
 
     def _check_parameters(self) -> None:
-        for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", learning.STARTS)):
+        for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", steps.STARTS)):
             check_choice(name, getattr(self, name), choices)
         check_number("depth", self.depth, whole=True, least=0, most=24, auto=True)
         if self.leaf_classes is not None:
@@ -245,7 +245,7 @@ class SoftmaxTree(LabelClassifier):
         alpha = self.alpha_ if states else self._selected_alpha(rows, labels, n_labels, random)
         settings = self._settings(rows, alpha, n_labels)
         started: list[Any] = [(state, None) for state in states] or [
-            learning.initial_state(rows, labels, n_labels, self._depth(n_labels), self.start, random)
+            steps.initial_state(rows, labels, n_labels, self._depth(n_labels), self.start, random)
             for _ in range(self._n_trees)
         ]
         levels = sum((self.iterations * (state.depth + 1)) for state, _ in started)
@@ -254,7 +254,7 @@ class SoftmaxTree(LabelClassifier):
         with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
             try:
                 for state, leaf_of in started:
-                    for _ in learning.train(table, executor, state, leaf_of, settings, self.iterations):
+                    for _ in steps.train(table, executor, state, leaf_of, settings, self.iterations):
                         done += 1
                         bar.update(1)
                         bar.set_postfix_str(_progress_text(state.history))
@@ -279,7 +279,7 @@ class SoftmaxTree(LabelClassifier):
         settings: TaoSettings,
         n_labels: int,
     ) -> SoftmaxTreeModel:
-        trees = [learning.prune(table, executor, state, settings) for state in states]
+        trees = [steps.prune(table, executor, state, settings) for state in states]
         return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
 
     def _warm_start_states(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
@@ -305,13 +305,13 @@ class SoftmaxTree(LabelClassifier):
     def _depth(self, n_labels: int) -> int:
         if self.depth != "auto":
             return int(self.depth)
-        complete = learning.depth_for(n_labels, self._leaf_classes(n_labels))
+        complete = steps.depth_for(n_labels, self._leaf_classes(n_labels))
         return max(min(complete, 1), complete - LEVELS_TO_GROW) if self.growth < 1.0 else complete
 
     def _leaf_classes(self, n_labels: int) -> int:
         if self.leaf_classes is None:
             return n_labels
-        return learning.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
+        return steps.classes_for(n_labels) if self.leaf_classes == "auto" else int(self.leaf_classes)
 
     def _settings(self, rows: Rows, alpha: float, n_labels: int) -> TaoSettings:
         dense = _are_dense(rows)
@@ -336,14 +336,14 @@ class SoftmaxTree(LabelClassifier):
         held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
         table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
-        initial = learning.initial_state(
+        initial = steps.initial_state(
             table.rows, labels[kept], n_labels, self._depth(n_labels), self.start, random
         )
         best, fewest = ALPHA_FOR_FEW_ROWS, math.inf
         for alpha in ALPHAS:
             settings = self._settings(rows, alpha, n_labels)
             state = SoftmaxTreeState(initial[0].depth, list(initial[0].planes), list(initial[0].leaves))
-            for _ in learning.train(table, executor, state, initial[1], settings, ITERATIONS_TO_CHOOSE):
+            for _ in steps.train(table, executor, state, initial[1], settings, ITERATIONS_TO_CHOOSE):
                 pass
             model = self._pack([state], table, executor, settings, n_labels)
             ids, _ = model.top_k(chosen_rows(rows, held), 1, threads=threads)

@@ -27,32 +27,6 @@ def take_pairs(order, n_children, room, child_of_label):
                 return
 
 
-@kernel
-def take_pairs_well_formed(order, n_children, n_labels, child_of_label, held):
-    """Assign labels so that the number of labels of each child is 1 modulo (n_children - 1): CheckFull of Algorithm 2.
-
-    The tree below each child can then be full. A child with such a number may only grow by a whole block of
-    n_children - 1 labels. `blocks` counts the remaining ones.
-    """
-    blocks = (n_labels - n_children) // (n_children - 1)
-    left = n_labels
-    for pair in order:
-        label = pair // n_children
-        child = pair % n_children
-        if child_of_label[label] != OPEN:
-            continue
-        begins_block = _is_complete(held[child], n_children)
-        if begins_block and blocks == 0:
-            continue
-        if begins_block:
-            blocks -= 1
-        child_of_label[label] = child
-        held[child] += 1
-        left -= 1
-        if left == 0:
-            return
-
-
 @inline_kernel
 def _is_complete(held, n_children):
     return held > 0 and (held - 1) % (n_children - 1) == 0
@@ -88,10 +62,12 @@ def _sift_down(heap, size, at, best):
 
 @kernel
 def take_best_bounded(scores, n_labels, most, child_of_label, held):
-    """Assign labels as `take_pairs_well_formed` with two bounds.
+    """Assign labels so that the number of labels of each child is 1 modulo (n_children - 1): CheckFull of Algorithm 2.
 
-    A child gets at most `most` labels, itself a well-formed number, which bounds the depth of the tree; and no child
-    stays empty while there are labels, which could happen if `n_labels` exceeds their number.
+    The tree below each child can then be full. A child with such a number may only grow by a whole block of
+    n_children - 1 labels; `blocks` counts the remaining ones. A child gets at most `most` labels, itself such a number,
+    which bounds the depth of the tree; and no child stays empty while there are labels, which could happen if
+    `n_labels` exceeds their number.
 
     Takes scores of shape (labels, children) instead of sorted pairs: a heap has every label with its best child. If
     that child has closed, the label is pushed again with the best open one.

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.models.learned_tree.reference import best_objective, node_gradient, objective, objective_gradient
+from treemax.kernels.assignment import take_best_bounded
 from treemax.models.learned_tree.assignment import assign_labels
 
 seeds = st.integers(0, 2**32 - 1)
@@ -170,26 +171,36 @@ def test_assignment_with_capacities_is_greedy(seed, n_labels, n_children, ties):
     np.testing.assert_array_equal(assign_labels(scores, capacities), expected)
 
 
+def unbounded(scores):
+    """The labels of Algorithm 2 where the tree may be as deep as it likes."""
+    n_labels, n_children = scores.shape
+    padded = max(n_labels, n_children)
+    padded += (n_children - padded) % (n_children - 1)
+    child_of_label = np.full(n_labels, -1)
+    take_best_bounded(scores, padded, padded, child_of_label, np.zeros(n_children, dtype=np.int64))
+    return child_of_label
+
+
 @given(seeds, st.integers(0, 4), st.integers(2, 5))
 @settings(max_examples=60, deadline=None)
 def test_assignment_without_capacities_is_well_formed(seed, blocks, n_children):
     n_labels = n_children + blocks * (n_children - 1)
     scores = np.random.default_rng(seed).normal(size=(n_labels, n_children))
-    held = np.bincount(assign_labels(scores), minlength=n_children)
+    held = np.bincount(unbounded(scores), minlength=n_children)
     assert (held >= 1).all() and ((held - 1) % (n_children - 1) == 0).all()
 
     def is_full(held, j):
         begun = sum(-(-max(number - 1, 0) // (n_children - 1)) for number in held)
         return held[j] > 0 and (held[j] - 1) % (n_children - 1) == 0 and begun == blocks
 
-    np.testing.assert_array_equal(assign_labels(scores), greedy_by_the_book(scores, is_full))
+    np.testing.assert_array_equal(unbounded(scores), greedy_by_the_book(scores, is_full))
 
 
 @given(seeds, st.integers(1, 30), st.integers(2, 6))
 @settings(deadline=None)
 def test_any_number_of_labels_finds_a_place(seed, n_labels, n_children):
     scores = np.random.default_rng(seed).normal(size=(n_labels, n_children))
-    children = assign_labels(scores)
+    children = unbounded(scores)
     assert children.min() >= 0 and children.max() < n_children
 
 
@@ -214,7 +225,7 @@ def test_assignment_to_two_children_is_the_best_of_all(seed, n_labels, bounded):
         found = assign_labels(scores, capacities)
     else:
         best = best_gain(scores, lambda held: (held > 0).all())
-        found = assign_labels(scores)
+        found = unbounded(scores)
     assert gain(scores, found) == pytest.approx(best)
 
 
@@ -249,4 +260,4 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="3 labels do not fit into children with a total capacity of 2"):
         assign_labels(np.zeros((3, 2)), np.array([1, 1]))
     with pytest.raises(ValueError, match="at least two children"):
-        assign_labels(np.zeros((3, 1)))
+        assign_labels(np.zeros((3, 1)), np.array([3]))

@@ -17,7 +17,6 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.kernels.assignment import take_best_bounded
 from treemax.models import TrainingInterrupted
-from treemax.models.learned_tree.assignment import assign_labels
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, vectors_of
 from treemax.models.learned_tree.training import (
     LearnedTreeSettings,
@@ -245,16 +244,6 @@ def pairs_one_by_one(scores, padded_number, most):
 def padded_to_well_formed(n_labels, n_children):
     least = max(n_labels, n_children)
     return least + (n_children - least) % (n_children - 1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(seeds, st.integers(2, 6), st.integers(0, 8))
-def test_bounded_labels_are_those_of_algorithm_2_where_no_bound_matters(seed, n_children, n_blocks):
-    n_labels = n_children + n_blocks * (n_children - 1)
-    scores = np.random.default_rng(seed).normal(size=(n_labels, n_children))
-    child_of_label, held = np.full(n_labels, -1), np.zeros(n_children, dtype=np.int64)
-    take_best_bounded(scores, n_labels, n_labels, child_of_label, held)
-    np.testing.assert_array_equal(child_of_label, assign_labels(scores))
 
 
 @settings(max_examples=100, deadline=None)

@@ -29,7 +29,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from treemax import OneVsAll, TrainingInterrupted
-from treemax.kernels.text import is_word_character, sort_buckets
+from treemax.kernels import text as kernels
+from treemax.kernels.jit import kernel
+from treemax.kernels.text import sort_buckets
 from treemax.modelfile import ModelFileError, load, prefixed, read_model, save, saveable, write_model
 from treemax.models.text_model import TextModel
 from treemax.text.vectorizers import HashingText, TfidfText, read_texts
@@ -43,6 +45,11 @@ TEXTS = [
     "!!! ... ???",
 ]
 LABELS = ["cat", "dog", "none", "cat", "dog", "none"]
+
+
+@kernel
+def is_word_character(code):
+    return kernels.is_word_character(code)
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 
 _LOG2_E = np.float32(1.442695040888963)
 _LN2_HIGH = np.float32(0.693359375)
@@ -102,3 +102,10 @@ def stride(n, random):
         if a == 1:
             return step
         step = (step + 1) % n
+
+
+@inline_kernel
+def copy_into(target, source, count):
+    """Copy the first `count` numbers. To assign slices takes two seconds to compile, for the message of its error."""
+    for i in range(count):
+        target[i] = source[i]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.arithmetic import next_random
+from treemax.kernels.arithmetic import copy_into, next_random
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 _HUGE = np.float32(3e38)
@@ -191,7 +191,7 @@ def arrange(indptr, indices, values, members, arity, max_leaf, iterations, rando
         n_left = here.size * left_parts // wanted
         random = _shuffle(here, random)
         order = bisect(indptr, indices, values, members[here], n_left, here.size, iterations, sums)
-        here[:] = here[order]
+        copy_into(here, here[order], here.size)
         middle = start + n_left
         starts[n], stops[n], n_parts[n] = start, middle, left_parts
         starts[n + 1], stops[n + 1], n_parts[n + 1] = middle, stop, wanted - left_parts

@@ -66,7 +66,7 @@ def fill_reached(
     last_row = np.full(parent.size, -1, np.int64)
     for i in range(indptr.size - 1):
         last_row[0] = i
-        _begin_row(0, i, n_rows, n_pairs, row_starts, rows, child_indptr)
+        _begin_row(np.int64(0), i, n_rows, n_pairs, row_starts, rows, child_indptr)
         for q in range(indptr[i], indptr[i + 1]):
             node = leaf_of[ids[q]]
             new = last_row[node] != i

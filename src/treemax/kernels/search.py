@@ -9,10 +9,13 @@ children in the upper bits, of the second half in the lower. A row looks up its 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from treemax.kernels import vector
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.arithmetic import copy_into
+from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer, pop, push
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from scores of siblings to conditional probabilities given the parent
@@ -27,6 +30,52 @@ _LOW_HALF = np.uint32(0xFFFF)
 _ONE = np.float32(1.0)
 _HUGE = np.float32(3e38)
 _WIDTH = np.uint64(vector.WIDTH)
+
+
+class Rows(NamedTuple):
+    """Sparse rows: row i has the entries indptr[i] to indptr[i + 1]."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+
+class Weights(NamedTuple):
+    """The packed weights of all nodes."""
+
+    first_child: np.ndarray  # of each node: where the biases of its children begin
+    n_children: np.ndarray
+    tables: np.ndarray  # the first slot of each node
+    slots: np.ndarray
+    entries: np.ndarray
+    bias: np.ndarray
+
+
+class SearchTree(NamedTuple):
+    """A label tree: node 0 is the root, and parents come before children."""
+
+    weights: Weights
+    label: np.ndarray  # of each node; -1 for an inner node
+    level: np.ndarray  # of each node
+    slopes: np.ndarray  # of each level
+    shifts: np.ndarray
+    link: int
+
+
+class HardTrees(NamedTuple):
+    """Binary trees whose nodes follow their children in `branches`; leaves are the nodes after the inner ones."""
+
+    weights: Weights
+    roots: np.ndarray
+    branches: np.ndarray  # inner nodes x (left, right); a negative child is a leaf, -1 the first
+    classes: np.ndarray  # of all leaves
+
+
+class Scratch(NamedTuple):
+    """Scratch memory of one thread."""
+
+    found: np.ndarray  # slots of a row's features
+    scores: np.ndarray  # of the children of a node
 
 
 @inline_kernel
@@ -113,16 +162,16 @@ def unpacked(tables, slots, entries, n_children):
     return nodes, features, counts, children[:n], weights[:n]
 
 
-@fast_inline_kernel
-def _score_children(
-    node, indices, values, begin, end, first_child, n_children, tables, slots, entries, bias, found, room
-):
-    """Compute the scores of all children of a node for the row from `begin` to `end`; `found` is scratch."""
-    start, count = np.uint64(first_child[node]), np.uint64(n_children[node])
+@bare_fast_inline_kernel
+def _score_children(node, rows, begin, end, weights, scratch):
+    """Compute the scores of all children of a node for the row from `begin` to `end`."""
+    indices, values, slots, entries = rows.indices, rows.values, weights.slots, weights.entries
+    found, scores = scratch.found, scratch.scores
+    start, count = np.uint64(weights.first_child[node]), np.uint64(weights.n_children[node])
     for c in range(count):
-        room[c] = bias[start + c]
-    table = np.uint64(tables[node])
-    size = np.uint64(tables[node + 1]) - table
+        scores[c] = weights.bias[start + c]
+    table = np.uint64(weights.tables[node])
+    size = np.uint64(weights.tables[node + 1]) - table
     if size == 0:
         return
     n = end - begin
@@ -147,74 +196,76 @@ def _score_children(
         first, last = slots[at] & _LOW_WORD, slots[at + np.uint64(1)] & _LOW_WORD
         if last - first == half:
             for c in range(half):
-                room[c] += x * np.uint32(entries[first + c] & _HIGH_HALF).view(np.float32)
+                scores[c] += x * np.uint32(entries[first + c] & _HIGH_HALF).view(np.float32)
             for c in range(count - half):
-                room[half + c] += x * np.uint32(entries[first + c] << np.uint32(16)).view(np.float32)
+                scores[half + c] += x * np.uint32(entries[first + c] << np.uint32(16)).view(np.float32)
         else:
             for q in range(first, last):
                 word = entries[q]
-                room[word & _LOW_HALF] += x * np.uint32(word & _HIGH_HALF).view(np.float32)
+                scores[word & _LOW_HALF] += x * np.uint32(word & _HIGH_HALF).view(np.float32)
 
 
-@fast_inline_kernel
-def _to_probabilities(room, count, link, slope, shift, above):
+@bare_fast_inline_kernel
+def _to_probabilities(scores, count, link, slope, shift, above):
     """Convert scores of siblings to probabilities, times that of their parent, in place; padding is -1."""
     blocks = (count + np.uint64(15)) // _WIDTH
     for c in range(count, blocks * _WIDTH):
-        room[c] = -_HUGE
+        scores[c] = -_HUGE
     one, slopes = vector.splat(_ONE), vector.splat(slope)
     if link == SOFTMAX_LINK:
-        most = vector.load(room, np.uint64(0))
+        most = vector.load(scores, np.uint64(0))
         for b in range(np.uint64(1), blocks):
-            most = vector.maximum(most, vector.load(room, b * _WIDTH))
+            most = vector.maximum(most, vector.load(scores, b * _WIDTH))
         top = vector.splat(vector.largest(most))
         total = vector.splat(np.float32(0.0))
         for b in range(blocks):
-            below = vector.subtract(vector.load(room, b * _WIDTH), top)
+            below = vector.subtract(vector.load(scores, b * _WIDTH), top)
             e = vector.exponential(vector.multiply(slopes, below))
-            vector.store(room, b * _WIDTH, e)
+            vector.store(scores, b * _WIDTH, e)
             total = vector.add(total, e)
         scale = vector.splat(above / vector.total(total))
         for b in range(blocks):
-            vector.store(room, b * _WIDTH, vector.multiply(scale, vector.load(room, b * _WIDTH)))
+            vector.store(scores, b * _WIDTH, vector.multiply(scale, vector.load(scores, b * _WIDTH)))
     else:
         parent, down, shifts = vector.splat(above), vector.splat(-slope), vector.splat(-shift)
         for b in range(blocks):
-            e = vector.exponential(vector.multiply_add(down, vector.load(room, b * _WIDTH), shifts))
-            vector.store(room, b * _WIDTH, vector.divide(parent, vector.add(one, e)))
+            e = vector.exponential(vector.multiply_add(down, vector.load(scores, b * _WIDTH), shifts))
+            vector.store(scores, b * _WIDTH, vector.divide(parent, vector.add(one, e)))
     for c in range(count, blocks * _WIDTH):
-        room[c] = -_ONE
+        scores[c] = -_ONE
 
 
-@fast_kernel
-def _expand(
-    node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias, slopes,
-    shifts, link, found, room,
-):  # fmt: skip
-    """Write the probabilities of all children of a node of probability `above` for a row to `room`."""
-    _score_children(
-        node, indices, values, begin, end, first_child, n_children, tables, slots, entries, bias, found, room
-    )
-    depth = level[node]
-    _to_probabilities(room, np.uint64(n_children[node]), link, slopes[depth], shifts[depth], above)
+@bare_fast_kernel
+def _expand(node, above, rows, begin, end, tree, scratch):
+    """Compute the probabilities of all children of a node of probability `above` for a row."""
+    weights = tree.weights
+    _score_children(node, rows, begin, end, weights, scratch)
+    depth = tree.level[node]
+    count = np.uint64(weights.n_children[node])
+    _to_probabilities(scratch.scores, count, tree.link, tree.slopes[depth], tree.shifts[depth], above)
 
 
 @kernel
-def _longest(indptr):
-    longest = 0
+def _new_scratch(indptr, most_children):
+    longest = np.int64(0)
     for i in range(indptr.size - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])
-    return longest
+    return Scratch(np.empty(longest, np.uint64), np.empty(most_children + 15, np.float32))
+
+
+# The searches take arrays one by one: unboxing tuples of them adds 2 microseconds to a call for one row.
 
 
 @kernel
 def all_probabilities(
-    indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, n_inner, out,
+    indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
+    most_children, n_inner, out,
 ):  # fmt: skip
     """Compute the probability of every label for each row; visits every node."""
-    room = np.empty(most_children + 15, np.float32)
-    found = np.empty(_longest(indptr), np.uint64)
+    rows = Rows(indptr, indices, values)
+    weights = Weights(first_child, n_children, tables, slots, entries, bias)
+    tree = SearchTree(weights, label, level, slopes, shifts, link)
+    scratch = _new_scratch(indptr, most_children)
     of_node = np.empty(n_children.size, np.float32)
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
@@ -223,21 +274,20 @@ def all_probabilities(
             if label[node] >= 0:
                 out[row, label[node]] = of_node[node]
                 continue
-            _expand(
-                node, of_node[node], indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
-                slopes, shifts, link, found, room,
-            )  # fmt: skip
-            of_node[first_child[node] : first_child[node] + n_children[node]] = room[: n_children[node]]
+            _expand(node, of_node[node], rows, begin, end, tree, scratch)
+            copy_into(of_node[first_child[node] :], scratch.scores, n_children[node])
 
 
 @kernel
 def probabilities_of(
-    indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, n_inner, parent, leaf_of, ids, out,
+    indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
+    most_children, n_inner, parent, leaf_of, ids, out,
 ):  # fmt: skip
     """Compute the probabilities of given labels (0 for -1); visits only their ancestors, each once per row."""
-    room = np.empty(most_children + 15, np.float32)
-    found = np.empty(_longest(indptr), np.uint64)
+    rows = Rows(indptr, indices, values)
+    weights = Weights(first_child, n_children, tables, slots, entries, bias)
+    tree = SearchTree(weights, label, level, slopes, shifts, link)
+    scratch = _new_scratch(indptr, most_children)
     of_node = np.empty(n_children.size, np.float32)
     known = np.zeros(n_children.size, np.bool_)  # nodes whose probability is known for the current row
     path, opened = np.empty(slopes.size + 1, np.int64), np.empty(n_inner, np.int64)
@@ -256,11 +306,8 @@ def probabilities_of(
                 length += 1
             for step in range(length - 1, -1, -1):
                 node = path[step]
-                _expand(
-                    node, of_node[node], indices, values, begin, end, first_child, n_children, level, tables, slots, entries,
-                    bias, slopes, shifts, link, found, room,
-                )  # fmt: skip
-                of_node[first_child[node] : first_child[node] + n_children[node]] = room[: n_children[node]]
+                _expand(node, of_node[node], rows, begin, end, tree, scratch)
+                copy_into(of_node[first_child[node] :], scratch.scores, n_children[node])
                 known[first_child[node] : first_child[node] + n_children[node]] = True
                 opened[n_opened] = node
                 n_opened += 1
@@ -272,8 +319,8 @@ def probabilities_of(
 
 @kernel
 def best_labels(
-    indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, n_inner, width, ids, probabilities,
+    indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
+    most_children, n_inner, width, ids, probabilities,
 ):  # fmt: skip
     """Uniform-cost search (Jasinska-Kobus et al., 2021, Algorithm 10) that expands at most `width` nodes per level.
 
@@ -281,16 +328,19 @@ def best_labels(
     the next node cannot improve the k labels found: without a limit they are the true top k, with one those of a beam
     search, since the nodes of each level come best first.
     """
-    room = np.empty(most_children + 15, np.float32)
-    found = np.empty(_longest(indptr), np.uint64)
+    rows = Rows(indptr, indices, values)
+    weights = Weights(first_child, n_children, tables, slots, entries, bias)
+    tree = SearchTree(weights, label, level, slopes, shifts, link)
+    scratch = _new_scratch(indptr, most_children)
+    scores = scratch.scores
     heap_nodes, heap_scores = np.empty(n_inner, np.int64), np.empty(n_inner, np.float32)
     opened = np.empty(slopes.size, np.int64)
     k = ids.shape[1]
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
-        best, best_scores, n_best = ids[row], probabilities[row], 0
+        best, best_scores, n_best = ids[row], probabilities[row], np.int64(0)
         opened[:] = 0
-        size = push(heap_nodes, heap_scores, 0, 0, _ONE)
+        heap_nodes[0], heap_scores[0], size = 0, _ONE, np.int64(1)
         while size:
             size = pop(heap_nodes, heap_scores, size)
             node, above = heap_nodes[size], heap_scores[size]
@@ -300,21 +350,18 @@ def best_labels(
             if opened[depth] == width:
                 continue
             opened[depth] += 1
-            _expand(
-                node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
-                slopes, shifts, link, found, room,
-            )  # fmt: skip
+            _expand(node, above, rows, begin, end, tree, scratch)
             for b in range((np.uint64(n_children[node]) + np.uint64(15)) // _WIDTH):
                 worst = best_scores[k - 1] if n_best == k else -_ONE
-                better = vector.bits_above(vector.load(room, b * _WIDTH), vector.splat(worst))
+                better = vector.bits_above(vector.load(scores, b * _WIDTH), vector.splat(worst))
                 while better:
                     c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
                     better &= better - np.uint32(1)
                     child = first_child[node] + np.int64(c)
                     if label[child] >= 0:
-                        n_best = offer(label[child], room[c], best, best_scores, n_best)
-                    elif n_best < k or room[c] > best_scores[k - 1]:
-                        size = push(heap_nodes, heap_scores, size, child, room[c])
+                        n_best = offer(label[child], scores[c], best, best_scores, n_best)
+                    elif n_best < k or scores[c] > best_scores[k - 1]:
+                        size = push(heap_nodes, heap_scores, size, child, scores[c])
         for j in range(n_best, k):
             best[j] = -1
             best_scores[j] = np.float32(0.0)
@@ -337,7 +384,7 @@ def mask_duplicates(ids):
 def rank(candidates, scores, ids, probabilities):
     """Write the best candidates of each row, best first, padded with -1 and 0."""
     for row in range(candidates.shape[0]):
-        n_best = 0
+        n_best = np.int64(0)
         for j in range(candidates.shape[1]):
             if candidates[row, j] >= 0:
                 n_best = offer(candidates[row, j], scores[row, j], ids[row], probabilities[row], n_best)
@@ -347,17 +394,21 @@ def rank(candidates, scores, ids, probabilities):
 
 @kernel
 def labels_above(
-    indptr, indices, values, first_child, n_children, label, level, tables, slots, entries, bias, slopes, shifts,
-    most_children, link, n_inner, threshold, starts,
+    indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
+    most_children, n_inner, threshold, starts,
 ):  # fmt: skip
     """Return all labels of each row with at least this probability, and their probabilities; fills the indptr `starts`.
 
     No label is more probable than its ancestors, so branches below the threshold are pruned."""
-    room = np.empty(most_children + 15, np.float32)
-    found = np.empty(_longest(indptr), np.uint64)
+    rows = Rows(indptr, indices, values)
+    weights = Weights(first_child, n_children, tables, slots, entries, bias)
+    tree = SearchTree(weights, label, level, slopes, shifts, link)
+    scratch = _new_scratch(indptr, most_children)
+    scores = scratch.scores
     waiting, waiting_scores = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
     ids, probabilities, count = np.empty(1024, np.int64), np.empty(1024, np.float32), 0
-    worth_opening = threshold * (_ONE - min(_ONE, np.float32(1e-6) * slopes.size))  # tolerance for rounding
+    tolerance = min(_ONE, np.float32(1e-6) * slopes.size)  # for rounding
+    worth_opening = threshold * (_ONE - tolerance)
     starts[0] = 0
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
@@ -365,20 +416,17 @@ def labels_above(
         while size:
             size -= 1
             node, above = waiting[size], waiting_scores[size]
-            _expand(
-                node, above, indices, values, begin, end, first_child, n_children, level, tables, slots, entries, bias,
-                slopes, shifts, link, found, room,
-            )  # fmt: skip
+            _expand(node, above, rows, begin, end, tree, scratch)
             if count + n_children[node] > ids.size:
                 ids, probabilities = _doubled(ids, count), _doubled(probabilities, count)
             for c in range(n_children[node]):
                 child = first_child[node] + c
                 if label[child] < 0:
-                    if room[c] >= worth_opening:
-                        waiting[size], waiting_scores[size] = child, room[c]
+                    if scores[c] >= worth_opening:
+                        waiting[size], waiting_scores[size] = child, scores[c]
                         size += 1
-                elif room[c] >= threshold:
-                    ids[count], probabilities[count] = label[child], room[c]
+                elif scores[c] >= threshold:
+                    ids[count], probabilities[count] = label[child], scores[c]
                     count += 1
         starts[row + 1] = count
     return ids[:count], probabilities[:count]
@@ -388,7 +436,7 @@ def labels_above(
 def _doubled(array, used):
     """Return a copy with twice the capacity, at least that of a wide node."""
     larger = np.empty(2 * array.size + 65536, array.dtype)
-    larger[:used] = array[:used]
+    copy_into(larger, array, used)
     return larger
 
 
@@ -433,101 +481,48 @@ def is_valid(tables, slots, entries, n_children):
 
 
 @kernel
-def hard_leaf(
-    root,
-    indices,
-    values,
-    begin,
-    end,
-    branches,
-    first_child,
-    n_children,
-    tables,
-    slots,
-    entries,
-    bias,
-    found,
-    room,
-):
-    """Return the leaf of a row in a binary tree: right if the score of a node is at least zero.
-
-    A negative child is a leaf, -1 the first."""
+def _hard_leaf(root, rows, begin, end, trees, scratch):
+    """Return the leaf of a row in a binary tree: right if the score of a node is at least zero."""
     node = np.int64(root)
     while node >= 0:
-        _score_children(
-            node,
-            indices,
-            values,
-            begin,
-            end,
-            first_child,
-            n_children,
-            tables,
-            slots,
-            entries,
-            bias,
-            found,
-            room,
-        )
-        node = np.int64(branches[node, 1 if room[0] >= np.float32(0.0) else 0])
+        _score_children(node, rows, begin, end, trees.weights, scratch)
+        node = np.int64(trees.branches[node, 1 if scratch.scores[0] >= np.float32(0.0) else 0])
     return -1 - node
 
 
 @kernel
-def hard_paths(
-    indptr, indices, values, roots, branches, first_child, n_children, tables, slots, entries, bias, found, room, leaves
-):  # fmt: skip
+def hard_paths(rows, trees, scratch, leaves):
     """Find the leaf of each row in each tree."""
-    for i in range(indptr.size - 1):
-        for t in range(roots.size):
-            leaves[i, t] = hard_leaf(
-                roots[t], indices, values, indptr[i], indptr[i + 1], branches, first_child, n_children, tables, slots,
-                entries, bias, found, room,
-            )  # fmt: skip
+    for i in range(rows.indptr.size - 1):
+        for t in range(trees.roots.size):
+            leaves[i, t] = _hard_leaf(
+                trees.roots[t], rows, rows.indptr[i], rows.indptr[i + 1], trees, scratch
+            )
 
 
 @kernel
-def hard_softmax(
-    indptr, indices, values, roots, branches, first_child, n_children, tables, slots, entries, bias, classes, found, room,
-    mass, touched, ids, probabilities,
-):  # fmt: skip
+def hard_softmax(rows, trees, scratch, mass, touched, ids, probabilities):
     """Find the top classes of each row by the mean over the trees of the softmax of its leaf.
 
-    Leaves are the nodes after the inner ones. `mass` is zeroed scratch over all labels, and is left zeroed.
+    `mass` is zeroed scratch over all labels, and is left zeroed.
     """
-    n_inner, share = branches.shape[0], _ONE / np.float32(roots.size)
-    for i in range(indptr.size - 1):
-        begin, end, n_touched = indptr[i], indptr[i + 1], 0
-        for t in range(roots.size):
-            leaf = n_inner + hard_leaf(
-                roots[t], indices, values, begin, end, branches, first_child, n_children, tables, slots, entries, bias,
-                found, room,
-            )  # fmt: skip
-            _score_children(
-                leaf,
-                indices,
-                values,
-                begin,
-                end,
-                first_child,
-                n_children,
-                tables,
-                slots,
-                entries,
-                bias,
-                found,
-                room,
-            )
-            n = np.uint64(n_children[leaf])
-            _to_probabilities(room, n, SOFTMAX_LINK, _ONE, np.float32(0.0), share)
-            first = np.uint64(first_child[leaf]) - np.uint64(n_inner)
+    n_inner, share = trees.branches.shape[0], _ONE / np.float32(trees.roots.size)
+    scores, weights = scratch.scores, trees.weights
+    for i in range(rows.indptr.size - 1):
+        begin, end, n_touched = rows.indptr[i], rows.indptr[i + 1], 0
+        for t in range(trees.roots.size):
+            leaf = n_inner + _hard_leaf(trees.roots[t], rows, begin, end, trees, scratch)
+            _score_children(leaf, rows, begin, end, weights, scratch)
+            n = np.uint64(weights.n_children[leaf])
+            _to_probabilities(scores, n, SOFTMAX_LINK, _ONE, np.float32(0.0), share)
+            first = np.uint64(weights.first_child[leaf]) - np.uint64(n_inner)
             for q in range(n):
-                label = classes[first + q]
+                label = trees.classes[first + q]
                 if mass[label] == np.float32(0.0):
                     touched[n_touched] = label
                     n_touched += 1
-                mass[label] += max(room[q], np.float32(1e-30))
-        best, own, filled = ids[i], probabilities[i], 0
+                mass[label] += max(scores[q], np.float32(1e-30))
+        best, own, filled = ids[i], probabilities[i], np.int64(0)
         for q in range(n_touched):
             label = touched[q]
             filled = offer(label, mass[label], best, own, filled)

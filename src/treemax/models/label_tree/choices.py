@@ -80,15 +80,44 @@ def lowest_point(x: NDArray[np.int64], y: NDArray[np.float64]) -> float:
 
 
 def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: CostProblem) -> Arrays:
-    """Return, for each cost, histograms of the scores of right and wrong labels of held-out rows."""
-    source, loss = table.rows, common.settings.loss
+    """Train with each cost in ascending order, each from the previous solution, the first with twice the passes.
+
+    Otherwise as `kernels.train_siblings`. Returns, for each cost, histograms of the scores of wrong and right labels of
+    held-out rows.
+    """
+    source, loss, costs = table.rows, LOSSES[common.settings.loss], COSTS[common.settings.loss]
     assert isinstance(source, SparseRows)
+    rows, seed, n = read_only(rows), common.seed + problem.node, len(rows)
+    pairs = (read_only(problem.child_indptr), read_only(problem.children), problem.n_children)
     with table.scratch() as scratch:
-        histograms = kernels.try_costs(
-            source.indptr, source.indices, source.values, read_only(rows), read_only(problem.rows),
-            read_only(problem.child_indptr), read_only(problem.children), problem.n_children, np.float32(common.length),
-            LOSSES[loss], COSTS[loss], PASSES, SMALL, HELD_SHARE, common.seed + problem.node, scratch,
-        )  # fmt: skip
+        order, indptr, indices, features = kernels.local_problem(
+            source.indptr, source.indices, rows, seed, scratch
+        )
+    values, inverse = np.empty(len(indices), np.float32), np.empty((len(costs), n), np.float32)
+    length = np.float32(common.length)
+    for cost, own in zip(costs, inverse):
+        kernels.write_local_values(source.indptr, source.values, rows, order, length, loss, cost, values, own)
+    positive = kernels.positive_bits(order, *pairs).reshape(-1, n)
+    held = kernels.held_places(read_only(problem.rows), order, HELD_SHARE)
+    last_pass = PASSES * (len(costs) + 1)
+    starts, steps = kernels.visits(n, last_pass, seed)
+    weights, alphas = kernels.aligned((len(features) + 1) * 16), kernels.aligned(n * 16)
+    scores = np.empty((len(costs), len(positive), len(held) * 16), np.float32)
+    for block, own_positive in enumerate(positive):
+        valid = np.uint64((1 << min(16, problem.n_children - 16 * block)) - 1)
+        weights[:], alphas[:] = 0, 0
+        for c, cost in enumerate(costs):
+            resting = np.zeros(n, np.int32)
+            resting[held] = last_pass
+            kernels.run_passes(
+                PASSES * (c + (c > 0)), PASSES * (c + 2), starts, steps, indptr, indices, values, own_positive, inverse[c],
+                valid, loss, cost, SMALL, weights, alphas, resting,
+            )  # fmt: skip
+            kernels.score_held(held, indptr, indices, values, weights, scores[c, block])
+    histograms = np.zeros((len(costs), 2, kernels.BINS), dtype=np.int64)
+    no_slopes = (np.empty(0, np.float32), np.empty(0))
+    for own_scores, histogram in zip(scores, histograms):
+        kernels.calibrate(order[held], *pairs, own_scores.ravel(), *no_slopes, histogram)
     return (histograms,)
 
 
@@ -158,7 +187,8 @@ def held_out_share(n_rows: int) -> int:
 
 def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
     """Return the rows that calibrate the whole tree: a sample of the held-out rows, in ascending order."""
-    held = kernels.held_rows(n_rows, held_share)
+    numbers = read_only(np.arange(n_rows, dtype=np.uint32))
+    held = kernels.held_places(numbers, np.arange(n_rows), held_share)
     most = min(CALIBRATION_ROWS, -(-n_rows // CALIBRATION_SHARE))
     return held[:: max(1, -(-len(held) // most))].astype(np.uint32)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels import vector
-from treemax.kernels.arithmetic import exp32, next_random, stride
+from treemax.kernels.arithmetic import copy_into, exp32, next_random, stride
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 
 SQUARED_HINGE, LOGISTIC = 0, 1
@@ -206,7 +206,7 @@ def shuffled(n, random):
 
 
 @kernel
-def _local_problem(indptr, indices, rows, seed, local_of):
+def local_problem(indptr, indices, rows, seed, local_of):
     """The rows in their local order, by local features: the order, starts and features of rows, and the features."""
     n, nnz = rows.size, 0
     for i in range(n):
@@ -218,7 +218,7 @@ def _local_problem(indptr, indices, rows, seed, local_of):
 
 
 @kernel
-def _local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse):
+def write_local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse):
     """The values of the rows in their local order, over `length`, and the step that each row allows."""
     at = 0
     for i in range(rows.size):
@@ -242,7 +242,7 @@ def _step_length(squares, loss, cost):
 
 @kernel
 def look_over(indptr, indices, values, places, length, loss, cost, inverse, first_at):
-    """For a part of the rows, with their places in the local order: write the step length of each row as `_local_values`
+    """For a part of the rows, with their places in the local order: write the step length of each row as `write_local_values`
     does, and the first place of every feature."""
     for i in range(places.size):
         squares = np.float32(1.0)
@@ -308,14 +308,7 @@ def is_settled(moving, n, small):
 
 
 @kernel
-def held_rows(n_rows, held_share):
-    """Return the numbers of the held-out rows."""
-    everything = np.arange(n_rows)
-    return held_places(everything, everything, held_share)
-
-
-@kernel
-def _passes(
+def run_passes(
     first, last, starts, steps, indptr, indices, values, positive, inverse, valid, loss, cost, small, weights, alphas, resting
 ):  # fmt: skip
     """Run passes `first` to `last`, exclusive; fewer on convergence."""
@@ -345,32 +338,33 @@ def train_siblings(
     every entry (at least `least` in absolute value), and the biases; then the same as trained without the held-out
     rows, only for the features marked in `early_features`.
     """
-    order, local_indptr, local_indices, features = _local_problem(indptr, indices, rows, seed, local_of)
+    order, local_indptr, local_indices, features = local_problem(indptr, indices, rows, seed, local_of)
     n, n_local = rows.size, features.size
     local_values, inverse = np.empty(local_indices.size, np.float32), np.empty(n, np.float32)
-    _local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse)
+    write_local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse)
     positive = positive_bits(order, child_indptr, children, n_children)
     held = held_places(numbers, order, held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
     weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), np.empty(n, np.int32)
     held_scores = np.empty(blocks * block_held, np.float32)
     biases, early_biases = np.empty(n_children, np.float32), np.zeros(n_children, np.float32)
-    masks, kept, n_kept = np.empty(blocks * n_local, np.uint32), np.empty(1024, np.float32), 0
-    early_masks, early_kept, n_early = np.zeros(blocks * n_local, np.uint32), np.empty(1024, np.float32), 0
+    masks, early_masks = np.empty(blocks * n_local, np.uint32), np.zeros(blocks * n_local, np.uint32)
+    kept, early_kept = np.empty(1024, np.float32), np.empty(1024, np.float32)
+    n_kept, n_early = np.int64(0), np.int64(0)
     everything, wanted = np.ones(n_local, np.bool_), early_features[features]
     join_at = join_pass(passes, held_share)
     starts, steps = visits(n, passes, seed)
     for b in range(blocks):
         in_block = min(16, n_children - 16 * b)
         valid = (np.uint32(1) << np.uint32(in_block)) - np.uint32(1)
-        own, local = slice(16 * b, 16 * b + in_block), slice(b * n_local, (b + 1) * n_local)
+        local = slice(b * n_local, (b + 1) * n_local)
         weights[:] = 0
         alphas[:] = 0
         resting[:] = 0
         for h in range(held.size):
             resting[held[h]] = join_at
-        _passes(
-            0, join_at, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost,
+        run_passes(
+            np.int64(0), join_at, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost,
             small, weights, alphas, resting,
         )  # fmt: skip
         if join_at > 0:
@@ -380,13 +374,13 @@ def train_siblings(
             early_kept, n_early = keep_large(
                 weights, least, valid, wanted, early_masks[local], early_kept, n_early
             )
-            early_biases[own] = weights[n_local * 16 : n_local * 16 + in_block]
-        _passes(
+            copy_into(early_biases[16 * b :], weights[n_local * 16 :], in_block)
+        run_passes(
             join_at, passes, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss,
             cost, small, weights, alphas, resting,
         )  # fmt: skip
         kept, n_kept = keep_large(weights, least, valid, everything, masks[local], kept, n_kept)
-        biases[own] = weights[n_local * 16 : n_local * 16 + in_block]
+        copy_into(biases[16 * b :], weights[n_local * 16 :], in_block)
     calibrate(order[held], child_indptr, children, n_children, held_scores, slopes, likelihood, histogram)
     late = merged(features, masks, kept[:n_kept], blocks)
     early = merged(features, early_masks, early_kept[:n_early], blocks)
@@ -397,51 +391,6 @@ def train_siblings(
 def join_pass(passes, held_share):
     """Return the first pass that uses the held-out rows: half of the passes."""
     return max(1, passes // 2) if held_share > 0 else 0
-
-
-@kernel
-def try_costs(
-    indptr, indices, values, rows, numbers, child_indptr, children, n_children, length, loss, costs, passes, small,
-    held_share, seed, local_of,
-):  # fmt: skip
-    """Train with each cost, in ascending order, each starting from the previous solution.
-
-    Otherwise as `train_siblings`; the first cost gets twice the passes. Returns for each cost histograms of the
-    held-out scores of wrong (row 0) and right (row 1) labels.
-    """
-    order, local_indptr, local_indices, features = _local_problem(indptr, indices, rows, seed, local_of)
-    n, n_local = rows.size, features.size
-    local_values, inverse = np.empty(local_indices.size, np.float32), np.empty((costs.size, n), np.float32)
-    for c in range(costs.size):
-        _local_values(indptr, values, rows, order, length, loss, costs[c], local_values, inverse[c])
-    positive = positive_bits(order, child_indptr, children, n_children)
-    held = held_places(numbers, order, held_share)
-    blocks, block_held = (n_children + 15) // 16, held.size * 16
-    weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), np.empty(n, np.int32)
-    held_scores = np.empty((costs.size, blocks * block_held), np.float32)
-    histograms = np.zeros((costs.size, 2, BINS), np.int64)
-    last_pass = passes * (costs.size + 1)
-    starts, steps = visits(n, last_pass, seed)
-    for b in range(blocks):
-        valid = (np.uint32(1) << np.uint32(min(16, n_children - 16 * b))) - np.uint32(1)
-        weights[:] = 0
-        alphas[:] = 0
-        for c in range(costs.size):
-            resting[:] = 0
-            for h in range(held.size):
-                resting[held[h]] = last_pass
-            _passes(
-                passes * (c + (c > 0)), passes * (c + 2), starts, steps, local_indptr, local_indices, local_values,
-                positive[b * n : (b + 1) * n], inverse[c], valid, loss, costs[c], small, weights, alphas, resting,
-            )  # fmt: skip
-            own = held_scores[c, b * block_held : (b + 1) * block_held]
-            score_held(held, local_indptr, local_indices, local_values, weights, own)
-    nothing, unused = np.empty(0, np.float32), np.empty(0, np.float64)
-    for c in range(costs.size):
-        calibrate(
-            order[held], child_indptr, children, n_children, held_scores[c], nothing, unused, histograms[c]
-        )
-    return histograms
 
 
 @kernel
@@ -460,7 +409,7 @@ def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
         if mask:
             if n_kept + 16 > kept.size:
                 larger = np.empty(2 * kept.size, np.float32)
-                larger[:n_kept] = kept[:n_kept]
+                copy_into(larger, kept, n_kept)
                 kept = larger
             while mask:
                 kept[n_kept] = weights[np.uint64(j) * _WIDTH + np.uint64(vector.lowest_bit(mask))]

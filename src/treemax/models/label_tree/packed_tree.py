@@ -149,11 +149,11 @@ class PackedTree:
     def _tree_arguments(self) -> tuple[Any, ...]:
         tree = self.tree
         arrays: tuple[NDArray[Any], ...] = (
-            tree.first_child, tree.n_children, tree.label, tree.level, self.tables, self.slots, self.entries,
-            self.bias, self.slopes, self.shifts,
+            tree.first_child, tree.n_children, self.tables, self.slots, self.entries, self.bias, tree.label, tree.level,
+            self.slopes, self.shifts,
         )  # fmt: skip
-        most_children, n_inner = int(tree.n_children.max()), int((tree.n_children > 0).sum())
-        return (*[read_only(array) for array in arrays], most_children, LINKS[self.link], n_inner)
+        sizes = int(tree.n_children.max()), int((tree.n_children > 0).sum())
+        return (*[read_only(array) for array in arrays], LINKS[self.link], *sizes)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the model file."""

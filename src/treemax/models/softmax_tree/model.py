@@ -332,26 +332,29 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         first = np.concatenate([np.arange(n), n + starts[:-1]])
         return first, np.concatenate([np.ones(n, np.int64), np.diff(starts)])
 
-    def _arguments(self, rows: Rows) -> tuple[Any, ...]:
+    def _arguments(
+        self, rows: Rows
+    ) -> tuple[sparse_kernels.Rows, sparse_kernels.HardTrees, sparse_kernels.Scratch]:
         """The first arguments of both kernels."""
         own = sparsified(rows)
         longest = int(np.diff(own.indptr).max(initial=0))
-        room = np.zeros(16 * (self.widest // 16 + 2), np.float32)
-        return (
-            own.indptr, own.indices, own.values, self.structure.roots, self.structure.children, *self._nodes(), self.tables,
-            self.slots, self.entries, self.bias, np.zeros(longest + 1, np.uint64), room,
-        )  # fmt: skip
+        scores = np.zeros(16 * (self.widest // 16 + 2), np.float32)
+        scratch = sparse_kernels.Scratch(np.zeros(longest + 1, np.uint64), scores)
+        return sparse_kernels.Rows(own.indptr, own.indices, own.values), self._trees, scratch
+
+    @cached_property
+    def _trees(self) -> sparse_kernels.HardTrees:
+        weights = sparse_kernels.Weights(*self._nodes(), self.tables, self.slots, self.entries, self.bias)
+        structure = self.structure
+        return sparse_kernels.HardTrees(weights, structure.roots, structure.children, structure.classes)
 
     def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
-        *first, found, room = self._arguments(rows)
         mass, touched = np.zeros(self.n_labels, np.float32), np.zeros(self.most_answers(), np.int64)
-        predict: Any = sparse_kernels.hard_softmax
-        predict(*first, self.structure.classes, found, room, mass, touched, ids, probabilities)
+        sparse_kernels.hard_softmax(*self._arguments(rows), mass, touched, ids, probabilities)
 
     def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
         leaves = np.empty((len(rows), len(self.structure.roots)), np.int64)
-        follow: Any = sparse_kernels.hard_paths
-        follow(*self._arguments(rows), leaves)
+        sparse_kernels.hard_paths(*self._arguments(rows), leaves)
         return leaves
 
     def plane(self, branch: int) -> NDArray[np.float32]:

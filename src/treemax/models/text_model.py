@@ -27,9 +27,11 @@ from treemax.modelfile import (
     without_changes,
 )
 from treemax.models.base import TrainingInterrupted
+from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.sharing import SharedEstimator
 from treemax.models.stored import Source, stored_rows
 from treemax.parallel.locks import fork_safe
+from treemax.text.vectorizers import TfidfText
 
 Result = TypeVar("Result")
 
@@ -58,24 +60,23 @@ class TextModel(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     vectorizer
-        `TfidfText`, `HashingText`, or anything saveable with `fit_transform` and `transform`.
+        `TfidfText()` by default; `HashingText`, or anything saveable with `fit_transform` and `transform`.
     estimator
-        Any Treemax classifier.
+        Any Treemax classifier, `LabelTree()` by default.
 
     Examples
     --------
-    >>> from treemax import HashingText, OneVsAll, TextModel
-    >>> model = TextModel(HashingText(bits=12), OneVsAll(passes=20))
-    >>> model = model.fit(["red apple", "green pear", "fast car"], ["fruit", "fruit", "vehicle"])
+    >>> from treemax import TextModel
+    >>> model = TextModel().fit(["red apple", "green pear", "fast car"], ["fruit", "fruit", "vehicle"])
     >>> model.predict(["apple"]).tolist()
     ['fruit']
     """
 
     _version = 0  # incremented before and after `fit` replaces vectoriser and estimator, so odd in between
 
-    def __init__(self, vectorizer: Any, estimator: Any) -> None:
-        self.vectorizer = vectorizer
-        self.estimator = estimator
+    def __init__(self, vectorizer: Any = None, estimator: Any = None) -> None:
+        self.vectorizer = TfidfText() if vectorizer is None else vectorizer
+        self.estimator = LabelTree() if estimator is None else estimator
 
     def fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
         """Fit the vectoriser to the texts and the estimator to the features and `y`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import itertools
 import json
@@ -43,6 +44,7 @@ FEATURE_FORMATS = {
 }
 TEXT_FORMATS = {
     "fasttext": "text.ft", "jsonl": "text.jsonl", "npz": "text.npz", "parquet": "text.parquet", "arrow": "text.arrow",
+    "csv": "text.csv", "tsv": "text.tsv",
 }  # fmt: skip
 
 
@@ -195,6 +197,47 @@ def test_conversions_that_make_no_sense_say_so(folder, tmp_path, source, target)
     message = refused("convert", folder / source, out, "--format", target)
     assert target in message or "text" in message
     assert out.read_text() == "what was there" and list(tmp_path.iterdir()) == [out]
+
+
+def test_tables_with_columns_of_other_names(folder, tmp_path):
+    """The columns of training are those of the model, and of the data that it is given later."""
+    texts = read_examples(folder / "multi.txt")
+    table = tmp_path / "table.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "body", "kinds"])
+        writer.writerows(
+            [row, text, "; ".join(own)] for row, (text, own) in enumerate(zip(texts.texts, texts.labels))
+        )
+    columns = ["--text-column", "body", "--label-column", "kinds", "--label-separator", ";"]
+    model, same = tmp_path / "table.treemax", tmp_path / "same.treemax"
+    done("fit", table, "-o", model, "--model", "one-vs-all", *columns)
+    done("fit", folder / "multi.txt", "-o", same, "--model", "one-vs-all")
+    assert done("predict", model, table) == done("predict", same, folder / "multi.txt")
+    measured = json.loads(done("eval", model, table, "--json"))
+    assert measured["P@1"] == json.loads(done("eval", same, folder / "multi.txt", "--json"))["P@1"]
+    assert json.loads(done("stream", table, "--json", *columns).splitlines()[-1])["n"] == 100
+
+    (tmp_path / "new.csv").write_text("id,body\n1,ripe apple\n")  # there need not be labels to predict
+    assert len(done("predict", model, tmp_path / "new.csv").splitlines()) == 1
+    assert "new.csv:1: no column is called 'kinds'" in refused("eval", model, tmp_path / "new.csv")
+    assert "--text-column" in refused("fit", table, "-o", model)
+    message = refused("fit", folder / "train.txt", "-o", model, "--text-column", "body")
+    assert "text_column is for csv and tsv files" in message
+    done("convert", table, tmp_path / "out.jsonl", *columns)
+    assert list(read_examples(tmp_path / "out.jsonl").labels) == list(texts.labels)
+    done("convert", tmp_path / "out.jsonl", tmp_path / "out.tsv", "--label-separator", ";")
+    assert list(read_examples(tmp_path / "out.tsv", label_separator=";").labels) == list(texts.labels)
+
+
+def test_malformed_rows_of_a_table_are_skipped(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("text,label\nripe apple,fruit\nfast car\nfast motor,car\n")
+    assert "table.csv:3: 1 fields, but the header has 2" in refused(
+        "fit", table, "-o", tmp_path / "m.treemax"
+    )
+    result = treemax_command("fit", table, "-o", tmp_path / "m.treemax", "--skip-bad")
+    assert result.exit_code == 0 and "Skipped 1 malformed line" in result.stderr
 
 
 def test_converting_a_file_onto_itself_keeps_it(folder, tmp_path):

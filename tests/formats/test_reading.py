@@ -38,7 +38,8 @@ from treemax.inputs.rows import SparseRows, as_rows
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NUMERIC = ("xmc", "svmlight", "vw", "jsonl", "npz")
-TEXTUAL = ("fasttext", "jsonl", "npz")
+TEXTUAL = ("fasttext", "jsonl", "npz", "csv", "tsv")
+ONLY_TEXT = ("fasttext", "csv", "tsv")
 
 
 def sparse_examples(n_rows: int = 300, n_features: int = 50, seed: int = 0) -> Examples:
@@ -141,7 +142,7 @@ def test_any_text_comes_back(format, rows):
         try:
             write_examples(path, examples, format)
         except ValueError as error:
-            assert format == "fasttext" and "cannot hold the label" in str(error)
+            assert format in ONLY_TEXT and "cannot hold the label" in str(error)
             return
         got = read_examples(path, format)
     assert list(got.labels) == list(examples.labels)
@@ -155,7 +156,7 @@ def test_any_text_comes_back(format, rows):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("chunk_rows", [1, 7, 64, 299, 300, 301, 10_000])
 def test_every_chunk_size_gives_the_same(tmp_path, monkeypatch, format, chunk_rows):
-    examples = text_examples() if format == "fasttext" else sparse_examples()
+    examples = text_examples() if format in ONLY_TEXT else sparse_examples()
     path = tmp_path / "data"
     write_examples(path, examples, format)
     monkeypatch.setattr("treemax.formats.streams.BLOCK_BYTES", 1000)  # many blocks even of a small file
@@ -172,7 +173,7 @@ def test_every_chunk_size_gives_the_same(tmp_path, monkeypatch, format, chunk_ro
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_chunks_are_written_like_the_whole(tmp_path, format):
-    examples = text_examples() if format == "fasttext" else sparse_examples()
+    examples = text_examples() if format in ONLY_TEXT else sparse_examples()
     write_examples(tmp_path / "whole", examples, format)
     write_examples(tmp_path / "chunks", (examples[i : i + 41] for i in range(0, 300, 41)), format)
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "chunks").read_bytes()
@@ -453,7 +454,14 @@ def test_format_is_recognised(tmp_path, content, format):
 
 
 def test_format_by_name(tmp_path):
-    names = {"a.SVM": "svmlight", "b.xmc.gz": "xmc", "c.ndjson": "jsonl", "d.ft": "fasttext", "e.vw": "vw"}
+    names = {
+        "a.SVM": "svmlight",
+        "b.xmc.gz": "xmc",
+        "c.ndjson": "jsonl",
+        "d.ft": "fasttext",
+        "e.vw": "vw",
+        "f.CSV.gz": "csv",
+    }
     assert {name: detect_format(name) for name in names} == names
 
 
@@ -469,12 +477,12 @@ def test_format_not_recognised(tmp_path, content):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("compressed", [False, True])
 def test_standard_input(tmp_path, monkeypatch, format, compressed):
-    examples = text_examples() if format == "fasttext" else sparse_examples()
+    examples = text_examples() if format in ONLY_TEXT else sparse_examples()
     write_examples(tmp_path / "data", examples, format)
     data = (tmp_path / "data").read_bytes()
     stdin = io.TextIOWrapper(io.BytesIO(gzip.compress(data) if compressed else data))
     monkeypatch.setattr("sys.stdin", stdin)
-    if format == "fasttext":
+    if format in ONLY_TEXT:
         assert_same(read_examples("-", format), examples)
     else:
         assert_same(read_examples("-"), examples)
@@ -483,7 +491,7 @@ def test_standard_input(tmp_path, monkeypatch, format, compressed):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_standard_output(tmp_path, monkeypatch, format):
-    examples = text_examples(20) if format == "fasttext" else sparse_examples(20)
+    examples = text_examples(20) if format in ONLY_TEXT else sparse_examples(20)
     stdout = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr("sys.stdout", stdout)
     write_examples("-", examples, format)

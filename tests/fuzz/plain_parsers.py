@@ -6,6 +6,7 @@ part of its format, of which nothing is claimed.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -28,6 +29,8 @@ def parsed(format: str, content: bytes) -> Read:
         return _tables(format, content)
     if format == "npz":
         return _npz(content)
+    if format in ("csv", "tsv"):
+        return _delimited(content, "\t" if format == "tsv" else ",")
     try:
         text = content.decode("ascii")
     except UnicodeDecodeError:
@@ -156,6 +159,28 @@ def _jsonl(lines: list[str]) -> Read:
     kinds = {type(label) for own in labels for label in own}
     widths = {len(row) if isinstance(row, list) else -1 for row in rows}
     return (labels, rows) if len(kinds) <= 1 and len(widths) == 1 else None
+
+
+def _delimited(content: bytes, delimiter: str) -> Read:
+    """What Python's csv module reads, without its leniency towards quotes that are not closed."""
+    try:
+        text = io.StringIO(content.decode("utf-8-sig"), newline="\n")  # a lone carriage return ends no line
+        names, *rows = [row for row in csv.reader(text, delimiter=delimiter, strict=True) if row]
+    except (ValueError, csv.Error):
+        return None
+    label_columns = [name for name in names if name in ("label", "labels")]
+    if names.count("text") != 1 or any(len(row) != len(names) for row in rows):
+        return None
+    if len(label_columns) != 1 and len(names) > 1:
+        return None
+    texts, labels = [], []
+    for row in rows:
+        cells = dict(zip(names, row))
+        cell = cells[label_columns[0]] if label_columns else ""
+        parts = [part.strip() for part in cell.split("|")] if "labels" in names else [cell]
+        labels.append([part for part in parts if part])
+        texts.append(cells["text"])
+    return labels, texts
 
 
 def _npz(content: bytes) -> Read:

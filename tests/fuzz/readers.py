@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import tempfile
@@ -80,6 +81,8 @@ def _sound(format: str, random: np.random.Generator) -> bytes:
     if format == "fasttext":
         lines = (" ".join([*(f"__label__{name}" for name in own), text]) for own, text in zip(names, words))
         return "".join(line.rstrip() + "\n" for line in lines).encode()
+    if format in ("csv", "tsv"):
+        return _delimited(random, ",\t"[format == "tsv"], words, names)
     as_text, own_labels = bool(random.random() < 0.5), names if random.random() < 0.5 else labels
     key, values = ("text", words) if as_text else ("features", dense)
     if format == "jsonl":
@@ -88,6 +91,25 @@ def _sound(format: str, random: np.random.Generator) -> bytes:
     if format == "npz":
         return _npz(random, dense, words, own_labels)
     return _table(format, {key: values, "labels": own_labels})
+
+
+def _delimited(
+    random: np.random.Generator, delimiter: str, words: list[str], names: list[list[str]]
+) -> bytes:
+    """A table in any order of columns, with line breaks, delimiters and quotes in some texts."""
+    odd = ["", "\n", delimiter, ' "a" ', "\n\n", "'"]
+    rows = [
+        {"text": text.replace(" ", str(random.choice(odd)), 1), "labels": "|".join(own), "id": str(row)}
+        for row, (text, own) in enumerate(zip(words, names))
+    ]
+    columns = random.permutation(["text", "labels", "id"]).tolist()
+    out = io.StringIO(newline="")
+    ends = str(random.choice(["\n", "\r\n"]))
+    quoting = csv.QUOTE_ALL if ends == "\n" else csv.QUOTE_MINIMAL
+    writer = csv.DictWriter(out, columns, delimiter=delimiter, lineterminator=ends, quoting=quoting)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
 
 
 def _npz(random: np.random.Generator, dense: list[Any], words: list[str], labels: list[Any]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from treemax.cli.options import data_options
+from treemax.cli.options import Reading, data_options
 
 
 @click.command(short_help="Answer, one line of JSON per example.")
@@ -37,9 +37,7 @@ def predict(
     threshold: float | None,
     chunk: int,
     jobs: int | None,
-    format_: str,
-    skip_bad: bool,
-    bits: int | None,
+    reading: Reading,
 ) -> None:
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
@@ -48,7 +46,7 @@ def predict(
     from treemax.cli.data import check_kind, open_data
 
     loaded = _loaded(model, jobs)
-    with open_data(data, format_, skip_bad, bits, chunk, loaded) as reader:
+    with open_data(data, reading, chunk, loaded, labels=False) as reader:
         for examples in reader:
             check_kind(loaded, examples, reader.name)
             labels, scores = _predictions(loaded, examples.features, top, threshold)
@@ -81,9 +79,7 @@ def _json_line(labels: list[Any], scores: list[float]) -> bytes:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
-def evaluate(
-    model: str, data: str, as_json: bool, jobs: int | None, format_: str, skip_bad: bool, bits: int | None
-) -> None:
+def evaluate(model: str, data: str, as_json: bool, jobs: int | None, reading: Reading) -> None:
     """Evaluate MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
     from treemax.cli.data import check_kind, chunks, open_data
     from treemax.formats.training_rows import drop_unlabelled
@@ -93,7 +89,7 @@ def evaluate(
     encoder = IdEncoder(loaded.label_index_)
     scores = Scores(ks=(1, 3, 5), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
     seconds, n, n_dropped = 0.0, 0, 0
-    with open_data(data, format_, skip_bad, bits, model=loaded) as reader:
+    with open_data(data, reading, model=loaded) as reader:
         for examples in chunks(reader, "eval", progress=not as_json):
             check_kind(loaded, examples, reader.name)
             labelled = drop_unlabelled(examples, loaded.multi_label_)  # as in training

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from treemax.cli.options import Reading
 from treemax.formats import Examples, FormatError, Reader, open_examples
+from treemax.formats.detection import is_delimited
+from treemax.formats.options import COLUMN_OPTIONS
 from treemax.formats.training_rows import TrainingRows
 from treemax.parallel.progress import progress_bar
 
@@ -18,35 +21,52 @@ BITS = 18  # feature names are hashed into 2**18 columns by default
 
 @contextmanager
 def open_data(
-    path: str, format_: str, skip_bad: bool, bits: int | None, chunk_rows: int = 1000, model: Any = None
+    path: str, reading: Reading, chunk_rows: int = 1000, model: Any = None, labels: bool = True
 ) -> Iterator[Reader]:
-    """Open DATA in the same way for all commands.
+    """Open DATA in the same way for all commands, a table without its column of labels unless `labels`.
 
-    The indices of svmlight are not shifted, and names are hashed as for the model. A text model also reads plain
-    lines."""
-    trained = getattr(model, "reading_", {}).get("bits")
-    if None not in (bits, trained) and bits != trained:
-        raise click.UsageError(f"--bits {bits} differs from that of the model, {trained}; omit it.")
-    bits = bits or trained or BITS
-    holds_text = model is not None and takes_text(model)
+    The indices of svmlight are not shifted. Names are hashed, and columns of a table chosen, as for the model. A text
+    model also reads plain lines."""
+    trained = getattr(model, "reading_", {})
+    bits = trained.get("bits")
+    if None not in (reading.bits, bits) and reading.bits != bits:
+        raise click.UsageError(f"--bits {reading.bits} differs from that of the model, {bits}; omit it.")
+    columns = {name: value for name in COLUMN_OPTIONS if (value := getattr(reading, name)) is not None}
+    if is_delimited(path, reading.format):
+        columns = {**{name: trained[name] for name in COLUMN_OPTIONS if name in trained}, **columns}
+        columns |= {} if labels else {"label_column": ""}
     with open_examples(
         path,
-        format_,
+        reading.format,
         chunk_rows=chunk_rows,
-        skip_bad=skip_bad,
-        bits=bits,
+        skip_bad=reading.skip_bad,
+        bits=reading.bits or bits or BITS,
         zero_based=True,
-        holds_text=holds_text,
+        holds_text=model is not None and takes_text(model),
+        **columns,
     ) as reader:
         try:
             yield reader
         finally:
-            if skip_bad and reader.bad_lines:
+            if reading.skip_bad and reader.bad_lines:
                 lines = "line" if reader.bad_lines == 1 else "lines"
                 click.echo(
                     f"Skipped {reader.bad_lines} malformed {lines}; the first: {reader.bad_messages[0]}",
                     err=True,
                 )
+
+
+def has_several_labels(path: str, reading: Reading, progress: bool) -> bool:
+    """Return whether an example of a file or folder has several labels; False for a pipe, which can be read once.
+
+    Malformed lines are left to the command, which reads DATA again.
+    """
+    if not (Path(path).is_file() or Path(path).is_dir()):
+        return False
+    columns = {name: getattr(reading, name) for name in COLUMN_OPTIONS}
+    with suppress(FormatError), open_examples(path, reading.format, skip_bad=True, **columns) as reader:
+        return any(bool((chunk.labels.counts > 1).any()) for chunk in chunks(reader, "labels", progress))
+    return False
 
 
 def read_whole(reader: Reader) -> Examples:
@@ -81,9 +101,10 @@ def check_kind(model: Any, examples: Examples, name: str) -> None:
         raise ValueError(f"the model was trained on features, but {name} holds text")
 
 
-def store_reading_options(model: Any, bits: int | None) -> None:
+def store_reading_options(model: Any, reading: Reading) -> None:
     """Store the reading options in the model."""
-    getattr(model, "estimator", model).reading_ = {"bits": BITS if bits is None else bits}
+    columns = {name: value for name in COLUMN_OPTIONS if (value := getattr(reading, name)) is not None}
+    getattr(model, "estimator", model).reading_ = {"bits": reading.bits or BITS, **columns}
 
 
 def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
@@ -102,6 +123,16 @@ def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
                 raise FormatError.at(path, number, f"expected parent, tab, child, got {line.rstrip()!r:.80}")
             edges.append((name(names[0]), name(names[1])))
     return edges
+
+
+def load_model(path: str, jobs: int | None) -> Any:
+    """Load a model, to be used with so many threads; by default as many as its own setting says."""
+    import treemax
+
+    model = treemax.load(path)
+    if jobs is not None:
+        getattr(model, "estimator", model).set_params(n_jobs=jobs)
+    return model
 
 
 def takes_text(model: Any) -> bool:

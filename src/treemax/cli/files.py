@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from treemax.cli.options import FORMATS, bits_option, skip_bad_option
+from treemax.cli.options import FORMATS, Reading, data_options
 
 
 @click.command(short_help="What is in a model file; which models there are.")
@@ -56,20 +58,15 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
     show_default=True,
     help="Format of OUT; auto uses the extension.",
 )
-@click.option(
-    "--from",
-    "format_",
-    type=click.Choice(FORMATS),
-    default="auto",
-    show_default=True,
-    help="Format of DATA; auto detects it by the name or the first lines.",
-)
-@skip_bad_option
-@bits_option
-def convert(data: str, out: str, to: str, format_: str, skip_bad: bool, bits: int | None) -> None:
+@partial(data_options, format_option="--from")
+def convert(data: str, out: str, to: str, reading: Reading) -> None:
     """Convert DATA to another format and write it to OUT; - is standard output."""
     from treemax.cli.data import chunks, open_data
     from treemax.formats import write_examples
+    from treemax.formats.detection import is_delimited
 
-    with open_data(data, format_, skip_bad, bits) as reader:
-        write_examples(out, chunks(reader, "convert", progress=out != "-"), to)
+    separator = reading.label_separator
+    if not is_delimited(data, reading.format):  # then it is for OUT
+        reading = replace(reading, label_separator=None)
+    with open_data(data, reading) as reader:
+        write_examples(out, chunks(reader, "convert", progress=out != "-"), to, label_separator=separator)

@@ -12,6 +12,7 @@ import click
 
 from treemax.cli.interruption import interruption
 from treemax.cli.options import (
+    Reading,
     check_output,
     choose_model,
     data_options,
@@ -76,7 +77,7 @@ CHOSEN = (
 def fit(
     data: str, output: str, model_name: str, as_published: bool, settings: tuple[str, ...],
     text_settings: tuple[str, ...], jobs: int, text: str, hierarchy: str | None, resume: bool, cluster: str | None, checkpoint: str | None,
-    memory: int | None, scratch: str | None, format_: str, skip_bad: bool, bits: int | None,
+    memory: int | None, scratch: str | None, reading: Reading,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
     from treemax.cli.data import store_reading_options
@@ -88,7 +89,6 @@ def fit(
     model = make_model(model_name, settings, jobs, as_published)
     _check_options(model, model_name, data, hierarchy, memory, scratch, places)
     vectorizer = make_vectorizer(text, text_settings)
-    reading = {"format_": format_, "skip_bad": skip_bad, "bits": bits}
     with _training_place(cluster, checkpoint):  # connects before reading the data
         if memory is None:
             model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, reading, output)
@@ -103,7 +103,7 @@ def fit(
             if not getattr(model, "estimator", model).__sklearn_is_fitted__():
                 raise
         seconds = time.perf_counter() - start
-        store_reading_options(model, bits)
+        store_reading_options(model, reading)
         place = save_model(model, output, resume=resume)
         finish(output, place)
         if interrupted is not None:
@@ -144,13 +144,13 @@ def _check_options(
 
 
 def _in_memory(
-    model: Any, jobs: int, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], output: str
+    model: Any, jobs: int, vectorizer: Any, data: str, hierarchy: str | None, reading: Reading, output: str
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """Read all of DATA; return the model, chosen if it is None, and the function that trains it."""
     from treemax.cli.data import open_data, read_edges, read_training_rows
     from treemax.models.text_model import TextModel
 
-    with open_data(data, **reading) as reader:
+    with open_data(data, reading) as reader:
         examples = read_training_rows(reader)
     model = choose_model(examples, jobs) if model is None else model
     check_disk_space(output, examples, model)
@@ -162,20 +162,22 @@ def _in_memory(
 
 
 def _from_disk(
-    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: dict[str, Any], memory: int, place: str
+    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: Reading, memory: int, place: str
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """Read the beginning of DATA; return the model and the function that trains it with bounded memory."""
     from treemax.cli.data import BITS, first_labelled, open_data, read_edges
+    from treemax.formats.options import COLUMN_OPTIONS
     from treemax.models.text_model import TextModel
 
-    with open_data(data, **reading) as reader:
+    with open_data(data, reading) as reader:
         examples = first_labelled(reader)
     if hierarchy is not None:
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
     options = {
-        "format": reader.format, "skip_bad": reading["skip_bad"], "bits": reading["bits"] or BITS, "zero_based": True,
+        "format": reader.format, "skip_bad": reading.skip_bad, "bits": reading.bits or BITS, "zero_based": True,
+        **{name: getattr(reading, name) for name in COLUMN_OPTIONS},
     }  # fmt: skip
     folder = Path(place) if Path(place).is_dir() else Path(place).absolute().parent
     return model, lambda: model.fit_file(data, memory=memory, folder=folder, **options)

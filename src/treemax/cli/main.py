@@ -104,7 +104,7 @@ def _replace_closed_streams() -> None:
 def commands() -> None:
     """Classification with thousands to millions of labels.
 
-    DATA is a file in fastText, XMC repository, svmlight, Vowpal Wabbit, JSON lines, npz, Parquet or Arrow format,
+    DATA is a file in fastText, XMC repository, svmlight, Vowpal Wabbit, JSON lines, npz, Parquet, Arrow, CSV or TSV format,
     or a folder of such files; .gz files are decompressed, and - is standard input. MODEL is a .treemax file.
     """
 

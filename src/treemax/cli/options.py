@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +15,7 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FORMATS = ("auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow")
+FORMATS = ("auto", "fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow", "csv", "tsv")
 
 
 def check_output(context: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
@@ -29,7 +31,7 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
         raise click.BadParameter(f"the folder {folder} is not writable.")
     data = context.params.get("data")
     if data is not None and Path(data).exists() and Path(path).exists() and Path(data).samefile(path):
-        raise click.BadParameter(f"{path} is DATA itself; the model would replace it.")
+        raise click.BadParameter(f"{path} is DATA itself, which it would replace.")
     return path
 
 
@@ -56,26 +58,41 @@ def read_time(context: click.Context, parameter: click.Parameter, text: str) -> 
     return seconds
 
 
-bits_option = click.option(
-    "--bits",
-    type=click.IntRange(1, 31),
-    help="Feature names are hashed into 2**bits columns; by default 18, or that of the model.",
-)
-skip_bad_option = click.option(
-    "--skip-bad", is_flag=True, help="Skip malformed lines and report their number."
-)
+@dataclass(frozen=True)
+class Reading:
+    """How to read DATA; None for the option of the model, else the default."""
+
+    format: str
+    skip_bad: bool
+    bits: int | None
+    text_column: str | None
+    label_column: str | None
+    label_separator: str | None
 
 
-def data_options(command: Command) -> Command:
-    """Add the options for reading DATA."""
+def data_options(command: Callable[..., Any], format_option: str = "--format") -> Callable[..., Any]:
+    """Add the options for reading DATA, which the command gets as `reading`."""
+
+    @functools.wraps(command)
+    def called(**arguments: Any) -> Any:
+        options = {field.name: arguments.pop(f"read_{field.name}") for field in fields(Reading)}
+        return command(reading=Reading(**options), **arguments)
+
     for option in (
-        bits_option,
-        skip_bad_option,
-        click.option("--format", "format_", type=click.Choice(FORMATS), default="auto", show_default=True,
+        click.option("--bits", "read_bits", type=click.IntRange(1, 31),
+                     help="Feature names are hashed into 2**bits columns; by default 18, or that of the model."),
+        click.option("--label-separator", "read_label_separator", metavar="TEXT",
+                     help="What separates the labels of a row in a CSV or TSV file; | in a column called labels."),
+        click.option("--label-column", "read_label_column", metavar="NAME",
+                     help="Column of the labels in a CSV or TSV file; label or labels by default."),
+        click.option("--text-column", "read_text_column", metavar="NAME",
+                     help="Column of the texts in a CSV or TSV file; text by default."),
+        click.option("--skip-bad", "read_skip_bad", is_flag=True, help="Skip malformed lines and report their number."),
+        click.option(format_option, "read_format", type=click.Choice(FORMATS), default="auto", show_default=True,
                      help="Format of DATA; auto detects it by the name or the first lines."),
     ):  # fmt: skip
-        command = option(command)
-    return command
+        called = option(called)
+    return called
 
 
 def model_options(command: Command) -> Command:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ import click
 from treemax.cli.checkpoint import OtherData, StreamCheckpoint
 from treemax.cli.interruption import interruption
 from treemax.cli.options import (
+    Reading,
     check_output,
     choose_model,
     data_options,
@@ -64,7 +66,7 @@ from treemax.cli.saving import finish, save_model
 def stream(
     data: str, model_name: str, as_published: bool, settings: tuple[str, ...],
     text_settings: tuple[str, ...], jobs: int, output: str | None, start: str | None, text: str, checkpoint: str | None, every: float, chunk: int,
-    multi_label: bool, as_json: bool, format_: str, skip_bad: bool, bits: int | None,
+    multi_label: bool, as_json: bool, reading: Reading,
 ) -> None:  # fmt: skip
     """Progressive validation on DATA: predict each example, then learn it, in order.
 
@@ -82,12 +84,12 @@ def stream(
     if checkpoint is not None:
         options = {
             "--model": model_name, "--as-published": as_published, "--set": list(settings), "--text-set": list(text_settings), "--start": start,
-            "--chunk": chunk, "--multi-label": multi_label, "--format": format_, "--skip-bad": skip_bad, "--bits": bits,
+            "--chunk": chunk, "--multi-label": multi_label, **{f"--{name.replace('_', '-')}": value for name, value in asdict(reading).items()},
         }  # fmt: skip
         kept = StreamCheckpoint(checkpoint, every, options)
     model = make_model(model_name, settings, jobs, as_published) if start is None else treemax.load(start)
     report = _json_line if as_json else _Table().line
-    with open_data(data, format_, skip_bad, bits, chunk, None if start is None else model) as reader:
+    with open_data(data, reading, chunk, None if start is None else model) as reader:
         several = multi_label or getattr(model, "multi_label_", False)
         rows = TrainingRows(reader.name, several, option="--multi-label")
         learner = _Learner(model, jobs, make_vectorizer(text, text_settings), rows, kept, report)
@@ -106,7 +108,7 @@ def stream(
             interruption.hold()
             if learner.run is not None:
                 if start is None:
-                    store_reading_options(learner.model, bits)
+                    store_reading_options(learner.model, reading)
                 place = None if output is None else save_model(learner.model, output, resume=True)
                 learner.keep(ended and place == output)
                 _print_metrics(learner.run.result().metrics, as_json)

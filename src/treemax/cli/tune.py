@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from treemax.cli.options import check_output, data_options
+from treemax.cli.options import Reading, check_output, data_options
 from treemax.cli.saving import finish, save_model
 
 
@@ -45,7 +45,7 @@ from treemax.cli.saving import finish, save_model
 def tune(
     data: str, output: str, minutes: float, metric: str | None, models: str | None, max_mb: float | None,
     max_us: float | None, max_trials: int | None, resume: bool, seed: int, jobs: int, as_json: bool,
-    format_: str, skip_bad: bool, bits: int | None,
+    reading: Reading,
 ) -> None:  # fmt: skip
     """Search over models and their settings on DATA, and write the best, trained on all rows, to MODEL.
 
@@ -67,7 +67,7 @@ def tune(
             if resume
             else f"{study} exists from an earlier search: resume it with --resume, or delete it to start again."
         )
-    with open_data(data, format_, skip_bad, bits) as reader:
+    with open_data(data, reading) as reader:
         examples = read_training_rows(reader)
     result = search(
         examples.features,
@@ -83,7 +83,7 @@ def tune(
         study=study,
         report=lambda line: click.echo(line, err=True),
     )
-    store_reading_options(result.model, bits)
+    store_reading_options(result.model, reading)
     place = save_model(result.model, output)
     _print(result, as_json)
     finish(output, place)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from treemax.formats.errors import FormatError, quoted
-from treemax.formats.options import FORMATS
+from treemax.formats.options import DELIMITERS, FORMATS
 from treemax.formats.streams import LineReader, shards_of
 
 _SUFFIXES = {
@@ -25,6 +25,8 @@ _SUFFIXES = {
     ".pq": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".csv": "csv",
+    ".tsv": "tsv",
 }  # not `.txt`, which fastText and the XMC repository both use
 
 _NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
@@ -47,6 +49,13 @@ def format_of_name(path: str | os.PathLike[str]) -> str | None:
     """Return the format for the extension of a file (ignoring `.gz`), or None."""
     name = Path(path).name.lower().removesuffix(".gz")
     return _SUFFIXES.get(Path(name).suffix)
+
+
+def is_delimited(path: str | os.PathLike[str], format: str = "auto") -> bool:
+    """Return whether a file, or the files of a folder, are read as CSV or TSV; with "auto" their name decides."""
+    if format != "auto" or str(path) == "-":
+        return format in DELIMITERS
+    return format_of_name(shards_of(path)[0] if Path(path).is_dir() else path) in DELIMITERS
 
 
 def format_of_source(source: LineReader, holds_text: bool = False) -> str:

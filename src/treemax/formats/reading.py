@@ -6,10 +6,12 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from treemax.formats.arrow import Tables, is_tabular, read_arrow, read_parquet
+from treemax.formats.delimited import read_delimited
 from treemax.formats.detection import format_of_source
 from treemax.formats.errors import BadLines
 from treemax.formats.examples import Examples, concatenate, rechunk
@@ -33,6 +35,8 @@ _READERS: dict[str, Callable[[Any, Options, BadLines], Iterator[Examples]]] = {
     "npz": read_npz,
     "parquet": read_parquet,
     "arrow": read_arrow,
+    "csv": partial(read_delimited, format="csv"),
+    "tsv": partial(read_delimited, format="tsv"),
 }
 
 
@@ -51,6 +55,7 @@ class Reader:
         skip_bad: bool,
         options: Options,
     ) -> None:
+        options.check_columns(source.name, format)
         self.name = source.name
         self.format = format
         self._source = source
@@ -132,6 +137,9 @@ def open_examples(
     n_features: int | None = None,
     zero_based: bool | Literal["auto"] = "auto",
     holds_text: bool = False,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    label_separator: str | None = None,
 ) -> Reader:
     """Open a file of examples for reading in chunks, with bounded memory.
 
@@ -157,6 +165,13 @@ def open_examples(
         Whether svmlight indices start at zero; "auto" does not shift them.
     holds_text
         With format "auto", read lines that are not JSON as text, even if they look like another format.
+    text_column
+        The column of the texts in a CSV or TSV file; by default `text`.
+    label_column
+        The column of the labels in a CSV or TSV file, "" for none; by default `label` or `labels`.
+    label_separator
+        What separates the labels of a row in a CSV or TSV file. By default a cell is one label, and in a column
+        called `labels` they are separated by `|`.
 
     Examples
     --------
@@ -166,7 +181,7 @@ def open_examples(
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
-    options = Options(bits, n_features, zero_based)
+    options = Options(bits, n_features, zero_based, text_column, label_column, label_separator)
     check_format(format)
     if is_tabular(path):
         return Reader(Tables(path), "arrow", chunk_rows, skip_bad, options)
@@ -190,6 +205,9 @@ def read_examples(
     bits: int = 18,
     n_features: int | None = None,
     zero_based: bool | Literal["auto"] = "auto",
+    text_column: str | None = None,
+    label_column: str | None = None,
+    label_separator: str | None = None,
 ) -> Examples:
     """Read a whole file of examples; the parameters are those of `open_examples`. Skipped lines give a warning.
 
@@ -197,7 +215,15 @@ def read_examples(
     as in scikit-learn.
     """
     with open_examples(
-        path, format, skip_bad=skip_bad, bits=bits, n_features=n_features, zero_based=zero_based
+        path,
+        format,
+        skip_bad=skip_bad,
+        bits=bits,
+        n_features=n_features,
+        zero_based=zero_based,
+        text_column=text_column,
+        label_column=label_column,
+        label_separator=label_separator,
     ) as reader:
         examples = reader.read_all()
     if reader.bad_lines:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import IO
 
 from treemax.formats.arrow import write_arrow, write_parquet
+from treemax.formats.delimited import write_delimited
 from treemax.formats.detection import format_of_name
 from treemax.formats.examples import Examples
 from treemax.formats.fasttext import write_fasttext
 from treemax.formats.jsonl import write_jsonl
 from treemax.formats.npz_writer import write_npz
 from treemax.formats.numeric import write_svmlight, write_xmc
-from treemax.formats.options import FORMATS, check_format
+from treemax.formats.options import DELIMITERS, FORMATS, check_format
 from treemax.formats.streams import open_target
 from treemax.formats.vw import write_vw
 
@@ -30,12 +31,17 @@ _WRITERS: dict[str, Callable[[Iterable[Examples], IO[bytes]], None]] = {
 
 
 def write_examples(
-    path: str | os.PathLike[str], examples: Examples | Iterable[Examples], format: str = "auto"
+    path: str | os.PathLike[str],
+    examples: Examples | Iterable[Examples],
+    format: str = "auto",
+    *,
+    label_separator: str | None = None,
 ) -> None:
     """Write examples, or an iterable of chunks of them (an open `Reader`, say), to a file.
 
     The file appears under its name once complete; after an error, the previous file is unchanged. A name that
-    ends in `.gz` is compressed, `-` is standard output, and `format="auto"` uses the extension.
+    ends in `.gz` is compressed, `-` is standard output, and `format="auto"` uses the extension. `label_separator`
+    is between the labels of a row of a CSV or TSV file, `|` by default.
 
     >>> import tempfile, treemax.formats as formats
     >>> from treemax.inputs.labels import read_labels
@@ -53,4 +59,7 @@ def write_examples(
         )
     chunks = [examples] if isinstance(examples, Examples) else examples
     with open_target(path) as target:
-        _WRITERS[found](chunks, target)
+        if found in DELIMITERS:
+            write_delimited(chunks, target, found, label_separator)
+        else:
+            _WRITERS[found](chunks, target)

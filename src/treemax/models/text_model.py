@@ -75,8 +75,8 @@ class TextModel(ClassifierMixin, BaseEstimator):
     _version = 0  # incremented before and after `fit` replaces vectoriser and estimator, so odd in between
 
     def __init__(self, vectorizer: Any = None, estimator: Any = None) -> None:
-        self.vectorizer = TfidfText() if vectorizer is None else vectorizer
-        self.estimator = LabelTree() if estimator is None else estimator
+        self.vectorizer: Any = TfidfText() if vectorizer is None else vectorizer
+        self.estimator: Any = LabelTree() if estimator is None else estimator
 
     def fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
         """Fit the vectoriser to the texts and the estimator to the features and `y`.

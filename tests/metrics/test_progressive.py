@@ -161,6 +161,21 @@ def test_every_form_of_stream_gives_the_same_numbers():
     assert as_they_come.rows_learned == [20, 30]
 
 
+def test_predictions_and_labels_of_a_run():
+    X, y = np.eye(3)[[0, 1, 0, 2, 0, 1]], ["a", "b", "a", "c", "a", "b"]
+    seen = []
+    run = ProgressiveRun(treemax.OneVsAll(), k=2, on_predictions=lambda *given: seen.append(given))
+    for row in range(len(y)):
+        run.step(X[row : row + 1], y[row : row + 1])
+    true, ranked, scores = zip(*seen)
+    assert [list(own) for own in true] == [[[label]] for label in y]
+    assert ranked[0] == [[]] and scores[0] == [[]] and ranked[2][0][0] == "a" and len(scores[2][0]) == 2
+    table = run.per_label()
+    assert [(row["label"], row["examples"]) for row in table] == [("a", 3), ("b", 2), ("c", 1)]
+    first = [row[0][0] if row[0] else None for row in ranked]
+    assert [row["predicted"] for row in table] == [first.count(label) for label in "abc"]
+
+
 def test_a_row_without_a_label_does_not_make_a_file_multi_label(tmp_path):
     path = tmp_path / "stream.jsonl"
     lines = [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +20,7 @@ from treemax.cli.options import (
     model_options,
     read_time,
 )
+from treemax.cli.reporting import Predictions, metric_options, print_metrics
 from treemax.cli.saving import finish, save_model
 
 
@@ -58,41 +57,62 @@ from treemax.cli.saving import finish, save_model
     type=click.IntRange(min=1),
     help="Rows to predict, then learn, at a time.",
 )
-@click.option("--multi-label", is_flag=True, help="Rows may have several labels although the first have one.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: one line per report, the last with all metrics."
+    "--multi-label",
+    is_flag=True,
+    help="Rows from a pipe may have several labels although the first have one; of a file this is found out.",
 )
+@metric_options
 @data_options
 def stream(
     data: str, model_name: str, as_published: bool, settings: tuple[str, ...],
     text_settings: tuple[str, ...], jobs: int, output: str | None, start: str | None, text: str, checkpoint: str | None, every: float, chunk: int,
-    multi_label: bool, as_json: bool, reading: Reading,
+    multi_label: bool, k: int, per_label: bool, predictions: str | None, as_json: bool, reading: Reading,
 ) -> None:  # fmt: skip
     """Progressive validation on DATA: predict each example, then learn it, in order.
 
     Reports at 1, 2, 4, 8, ... examples: progressive P@1, P@1 since the last report, labels known and microseconds
     per example. Every example is a test example once, so no held-out data is needed.
     """
-    import treemax
-    from treemax.cli.data import chunks, open_data, report_dropped, store_reading_options
+    from treemax.cli.data import (
+        chunks,
+        has_several_labels,
+        load_model,
+        open_data,
+        report_dropped,
+        store_reading_options,
+    )
     from treemax.formats.training_rows import TrainingRows
     from treemax.parallel.threads import delayed_interrupt
 
-    if start is not None and (settings or text_settings or as_published):
-        raise click.UsageError("--set, --text-set and --as-published are for a new model, not for --start.")
+    if start is not None and (_given("model_name") or settings or text_settings or as_published):
+        raise click.UsageError(
+            "--model, --set, --text-set and --as-published are for a new model, not for --start."
+        )
+    if predictions is not None and checkpoint is not None:
+        raise click.UsageError("--predictions cannot be combined with --checkpoint.")
     kept = None
     if checkpoint is not None:
         options = {
             "--model": model_name, "--as-published": as_published, "--set": list(settings), "--text-set": list(text_settings), "--start": start,
-            "--chunk": chunk, "--multi-label": multi_label, **{f"--{name.replace('_', '-')}": value for name, value in asdict(reading).items()},
+            "--chunk": chunk, "--k": k, "--multi-label": multi_label, **{f"--{name.replace('_', '-')}": value for name, value in asdict(reading).items()},
         }  # fmt: skip
         kept = StreamCheckpoint(checkpoint, every, options)
-    model = make_model(model_name, settings, jobs, as_published) if start is None else treemax.load(start)
+    if start is None:
+        model = make_model(model_name, settings, jobs, as_published)
+        multi_label = multi_label or has_several_labels(data, reading, progress=not as_json)
+    else:
+        model = load_model(start, jobs if _given("jobs") else None)
     report = _json_line if as_json else _Table().line
     with open_data(data, reading, chunk, None if start is None else model) as reader:
         several = multi_label or getattr(model, "multi_label_", False)
         rows = TrainingRows(reader.name, several, option="--multi-label")
-        learner = _Learner(model, jobs, make_vectorizer(text, text_settings), rows, kept, report)
+        progress = {
+            "k": k,
+            "report": report,
+            "on_predictions": None if predictions is None else Predictions(predictions).add,
+        }
+        learner = _Learner(model, jobs, make_vectorizer(text, text_settings), rows, kept, progress)
         ended = False
         try:
             for examples in chunks(reader, "stream", progress=not as_json):
@@ -111,7 +131,7 @@ def stream(
                     store_reading_options(learner.model, reading)
                 place = None if output is None else save_model(learner.model, output, resume=True)
                 learner.keep(ended and place == output)
-                _print_metrics(learner.run.result().metrics, as_json)
+                _print_result(learner.run, k, as_json, per_label)
                 if output is not None and place is not None:
                     finish(output, place)
     report_dropped(rows)
@@ -121,18 +141,19 @@ class _Learner:
     """Prediction and learning of chunks, from the beginning or from a checkpoint."""
 
     def __init__(
-        self, model: Any, jobs: int, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, report: Callable[[Any], object]
+        self, model: Any, jobs: int, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, options: dict[str, Any]
     ) -> None:  # fmt: skip
         from treemax.metrics.progressive import ProgressiveRun
 
         self.model, self.run = model, None  # the model is chosen by the first chunk if it is None
         self._jobs = jobs
-        self._vectorizer, self._rows, self._kept, self._report = vectorizer, rows, kept, report
+        self._vectorizer, self._rows, self._kept, self._options = vectorizer, rows, kept, options
         self._between_chunks = True  # no chunk is half learned
         if kept is not None and kept.found is not None:
             self.model, header, arrays = kept.restored()
-            self.run = ProgressiveRun(self.model, report=report)
+            self.run = ProgressiveRun(self.model, **options)
             self.run.restore(header, arrays)
+            rows.multi_label = self.model.multi_label_  # although DATA may have grown
 
     def process(self, chunk: Any) -> None:
         """Predict and learn the examples of a chunk, unless they were learned before the checkpoint."""
@@ -158,7 +179,7 @@ class _Learner:
             self.model = TextModel(self._vectorizer, self.model)
         check_kind(self.model, examples, self._rows.name)
         _check_online(self.model)
-        return ProgressiveRun(self.model, report=self._report)
+        return ProgressiveRun(self.model, **self._options)
 
     def check_end(self) -> None:
         """Raise if DATA ended before the checkpoint."""
@@ -187,14 +208,24 @@ def _check_online(model: Any) -> None:
         raise ValueError(f"{kind} has no partial_fit; use one of {able}")
 
 
-def _print_metrics(metrics: dict[str, float], as_json: bool) -> None:
-    if as_json:
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        click.echo(json.dumps(finite))  # JSON has no infinity, the log of zero accuracy
-        return
-    click.echo()
-    for name, value in metrics.items():
-        click.echo(f"{name:>18} {value:.4g}")
+def _given(parameter: str) -> bool:
+    """Return whether an option was given on the command line."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def _print_result(run: Any, k: int, as_json: bool, per_label: bool) -> None:
+    metrics = run.result().metrics
+    milliseconds = {
+        name: 1e3 * metrics.pop(seconds) / metrics["n"]
+        for name, seconds in (
+            ("ms_per_example", "predict_seconds"),
+            ("learn_ms_per_example", "learn_seconds"),
+        )
+    }
+    if not as_json:
+        click.echo()
+    print_metrics({**metrics, **milliseconds}, k, as_json, run.per_label() if per_label else None)
 
 
 def _json_line(point: Any) -> None:

@@ -73,6 +73,14 @@ class LabelTallies:
         _, correct = self._at(k)
         return int(np.count_nonzero(correct)) / max(int(np.count_nonzero(self._true)), 1)
 
+    def by_label(self) -> dict[str, NDArray[np.int64]]:
+        """Return counts by label id: true, and at the first and the last k predicted and correct."""
+        first, last = min(self._band_of), max(self._band_of)
+        predicted, correct = self._at(first)
+        return {
+            "examples": self._true, "predicted": predicted, "correct": correct, "found": self._at(last)[1],
+        }  # fmt: skip
+
     def most_frequent(self) -> int:
         """Return the number of rows of the most frequent true label: the hits of the best constant predictor."""
         return int(self._true.max(initial=0))

@@ -68,7 +68,7 @@ class ProgressiveRun:
     """Progressive validation step by step.
 
     Call `step` with each chunk, and `result` at any time, even after an interruption. See `progressive_validation`
-    for the parameters.
+    for the parameters. `on_predictions` is called with the true labels, the predicted ones and the scores of each chunk.
     """
 
     def __init__(
@@ -77,8 +77,10 @@ class ProgressiveRun:
         k: int = 5,
         every: int | None = None,
         report: Callable[[ProgressivePoint], object] | None = None,
+        on_predictions: Callable[[Any, list[list[Any]], list[list[float]]], object] | None = None,
     ) -> None:
         (self._k,) = check_ks([k])
+        self._on_predictions = on_predictions
         if every is not None and every < 1:
             raise ValueError(f"every must be a number of examples, 1 or more, or None; got {every}.")
         self._estimator = estimator
@@ -105,7 +107,7 @@ class ProgressiveRun:
         if n == 0:
             return
         start = perf_counter()
-        rankings = self._predict(X)
+        rankings, values = self._predict(X)
         predicted = perf_counter()
         self._estimator.partial_fit(X, y)
         learned = perf_counter()
@@ -114,6 +116,8 @@ class ProgressiveRun:
         self._learn_seconds += learned - predicted
         self._unscored.append(labels)
         self._rankings += rankings
+        if self._on_predictions is not None:
+            self._on_predictions(labels, rankings, values)
         self._seen += n
         if self._seen >= self._next_point:
             self._add_point()
@@ -155,18 +159,24 @@ class ProgressiveRun:
         }
         return ProgressiveResult(metrics, tuple(self._curve))
 
-    def _predict(self, X: Any) -> list[list[Any]]:
-        """Return the ranked labels of each row; empty for an unfitted model."""
+    def per_label(self) -> list[dict[str, Any]]:
+        """Return precision, recall and F1 of each label so far; see `Scores.per_label`."""
+        self._score()
+        return self._scores.per_label(self._encoder.index)
+
+    def _predict(self, X: Any) -> tuple[list[list[Any]], list[list[float]]]:
+        """Return the ranked labels and the scores of each row; empty for an unfitted model."""
         n = _row_count(X)
         try:
-            rankings = self._estimator.predict_topk(X, self._k).labels.tolist()
+            top = self._estimator.predict_topk(X, self._k)
         except NotFittedError:
             if self._learned:
                 raise
-            return [[]] * n
+            return [[]] * n, [[]] * n
+        rankings = top.labels.tolist()
         if len(rankings) != n:
             raise ValueError(f"predict_topk returned {len(rankings)} rows for {n}.")
-        return rankings
+        return rankings, [] if self._on_predictions is None else top.scores.tolist()
 
     def _score(self) -> None:
         if self._unscored:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import Targets
+from treemax.inputs.labels import LabelIndex, Targets
 from treemax.metrics.density import entropy_reduction
 from treemax.metrics.per_label import LabelTallies
 from treemax.metrics.propensity import (
@@ -149,6 +149,35 @@ class Scores:
         out["constant_P@1"] = self._tallies.most_frequent() / self.n
         out["entropy_reduction"] = entropy_reduction(self.first_hits / self.n, out["constant_P@1"])
         return out
+
+    def per_label(self, index: LabelIndex) -> list[dict[str, Any]]:
+        """Return precision, recall and F1 of each label as the first prediction, and its recall at the last k.
+
+        `index` has the labels of the ids. Labels are sorted by their number of examples.
+
+        >>> from treemax.metrics import IdEncoder
+        >>> encoder, scores = IdEncoder(), Scores(ks=(1, 2))
+        >>> scores.update(encoder.targets(["cat", "cat", "dog"]), encoder.ranking([["cat"], ["dog"], ["dog"]]))
+        >>> scores.per_label(encoder.index)[0]
+        {'label': 'cat', 'examples': 2, 'predicted': 1, 'precision': 1.0, 'recall': 0.5, 'F1': 0.667, 'recall@2': 0.5}
+        """
+        counts = self._tallies.by_label()
+        present = np.flatnonzero((counts["examples"] + counts["predicted"])[: len(index)])
+        order = present[np.argsort(-counts["examples"][present], kind="stable")]
+        labels = index.labels(order).tolist()
+        columns = [counts[name][order].tolist() for name in ("examples", "predicted", "correct", "found")]
+        return [
+            {
+                "label": label,
+                "examples": examples,
+                "predicted": predicted,
+                "precision": round(correct / max(predicted, 1), 3),
+                "recall": round(correct / max(examples, 1), 3),
+                "F1": round(2 * correct / (examples + predicted), 3),
+                f"recall@{self.ks[-1]}": round(found / max(examples, 1), 3),
+            }
+            for label, examples, predicted, correct, found in zip(labels, *columns)
+        ]
 
     def weighted(self, name: str, k: int, normalize: bool = True) -> float:
         """Return PSP or PSnDCG at k, normalised by the best attainable value or the plain mean over rows."""

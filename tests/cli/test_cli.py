@@ -32,7 +32,10 @@ WORDS = {
     "car": ["wheel", "motor", "road", "fast"],
     "sea": ["wave", "salt", "fish", "deep"],
 }
-EVAL_KEYS = ["n", "P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "ms_per_example", "model_mb"]
+EVAL_LINES = [
+    "n", "n_unlabelled", "n_unseen", "P@1", "P@3", "P@5", "recall@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "macro_F1@1",
+    "label_coverage@5", "labels_known", "ms_per_example", "model_mb",
+]  # fmt: skip
 FEATURE_FORMATS = {
     "xmc": "data.xmc",
     "svmlight": "data.svm",
@@ -125,11 +128,11 @@ def test_fit_predict_eval_info_stream_in_every_format(folder, tmp_path, name):
     assert hits > 0.95
 
     measured = json.loads(done("eval", model, data, "--json"))
-    assert list(measured) == EVAL_KEYS
+    assert set(EVAL_LINES) <= set(measured)
     assert measured["n"] == 100 and measured["P@1"] == pytest.approx(hits)
     assert measured["model_mb"] == model.stat().st_size / 1e6
     table = done("eval", model, data)
-    assert [line.split()[0] for line in table.splitlines()] == EVAL_KEYS
+    assert [line.split()[0] for line in table.splitlines()] == EVAL_LINES
 
     facts = json.loads(done("info", model, "--json"))
     assert facts["model"] == "OneVsAll" and facts["labels"] == 3 and facts["bytes"] == model.stat().st_size
@@ -289,11 +292,74 @@ def test_a_stream_is_continued_where_it_stopped(folder, tmp_path):
     assert json.loads(done("info", tmp_path / "both.treemax", "--json"))["examples"] == 100
 
 
-def test_a_stream_may_turn_multi_label_when_told(tmp_path):
+def test_a_stream_finds_out_whether_rows_have_several_labels(tmp_path):
     data = tmp_path / "data.txt"
     data.write_text("__label__a x\n__label__a __label__b y\nz\n")
-    assert "data.txt: example 2 has several labels" in refused("stream", data)
-    assert json.loads(done("stream", data, "--multi-label", "--json").splitlines()[-1])["n"] == 3
+    model = tmp_path / "model.treemax"
+    assert json.loads(done("stream", data, "--json", "-o", model).splitlines()[-1])["n"] == 3
+    assert json.loads(done("info", model, "--json"))["multi_label"]
+    data.write_text("__label__a x\n__label__ y\n__label__a __label__b y\n")  # the malformed line comes first
+    assert "data.txt:2:" in refused("stream", data)
+    assert json.loads(done("stream", data, "--json", "--skip-bad").splitlines()[-1])["n"] == 2
+
+
+def test_a_pipe_is_told_that_rows_have_several_labels(monkeypatch):
+    rows = b"__label__a x\n__label__a __label__b y\nz\n"
+    for options in ([], ["--multi-label"]):
+        result = CliRunner().invoke(commands, ["stream", "-", "--json", *options], input=rows)
+        if options:
+            assert json.loads(result.stdout.splitlines()[-1])["n"] == 3
+        else:
+            assert "example 2 has several labels" in result.stderr and "--multi-label" in result.stderr
+
+
+def test_eval_and_stream_report_the_same(folder, tmp_path):
+    data, model = folder / "multi.txt", tmp_path / "model.treemax"
+    lines = done("stream", data, "--chunk", 50, "-o", model, "--k", 2, "--json").splitlines()
+    streamed = json.loads(lines[-1])
+    measured = json.loads(done("eval", model, data, "--k", 2, "--json"))
+    assert "P@2" in measured and "P@5" not in measured
+    in_both = [name for name in measured if name in streamed]
+    assert in_both == [name for name in streamed if name in measured]
+    only = {"PSP", "PSnDCG", "n_unseen", "model_mb"}  # of a model that is trained, and a file
+    assert {name.partition("@")[0] for name in measured.keys() - streamed.keys()} == only
+    assert streamed.keys() - measured.keys() == {"learn_ms_per_example"}
+    tables = [
+        [line.split()[0] for line in done(*command, "--k", 2).split("\n\n")[-1].splitlines()]
+        for command in (["eval", model, data], ["stream", data, "--chunk", 50])
+    ]
+    assert [name for name in tables[0] if name in tables[1]] == tables[1][:-1]
+
+
+@pytest.mark.parametrize("name", ["train.txt", "data.svm"])
+def test_predictions_and_figures_of_every_label(folder, tmp_path, name):
+    data, model, out = folder / name, tmp_path / "model.treemax", tmp_path / "predictions.jsonl"
+    done("fit", data, "-o", model, "--model", "one-vs-all")
+    options = ["--per-label", "--predictions", out, "--json"]
+    truth = [list(own) for own in read_examples(data, zero_based=True).labels]
+    for command in (["eval", model, data], ["stream", data]):
+        measured = json.loads(done(*command, *options).splitlines()[-1])
+        answers = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [answer["true"] for answer in answers] == truth
+        first = [answer["labels"][0] if answer["labels"] else None for answer in answers]
+        hits = [answer in own for answer, own in zip(first, truth)]
+        assert measured["P@1"] == pytest.approx(np.mean(hits))
+        figures = {row["label"]: row for row in measured["per_label"]}
+        assert len(figures) == 3
+        assert [row["examples"] for row in measured["per_label"]] == sorted(
+            (row["examples"] for row in figures.values()), reverse=True
+        )
+        for label, row in figures.items():
+            right = sum(hit for hit, own in zip(hits, truth) if own == [label])
+            assert row["examples"] == truth.count([label]) and row["predicted"] == first.count(label)
+            assert row["recall"] == pytest.approx(right / row["examples"], abs=1e-3)
+            assert row["precision"] == pytest.approx(right / max(1, row["predicted"]), abs=1e-3)
+    table = done("eval", model, data, "--per-label").split("\n\n")[1].splitlines()
+    assert table[0].split() == ["label", "examples", "predicted", "precision", "recall", "F1", "recall@5"]
+    assert len(table) == 4
+    with_checkpoint = ["--predictions", out, "--checkpoint", tmp_path / "kept"]
+    assert "cannot be combined" in refused("stream", data, *with_checkpoint, code=2)
+    assert "is DATA itself" in refused("eval", model, data, "--predictions", data, code=2)
 
 
 @pytest.mark.parametrize("name", ["blank.txt", "data.jsonl", "data.svm", "dense.jsonl"])
@@ -517,6 +583,7 @@ def test_values_of_settings(text, value):
             "--set, --text-set and --as-published are for a new model",
         ),
         (["stream", "DATA", "--start", "MODEL", "--as-published"], "--as-published are for a new model"),
+        (["stream", "DATA", "--start", "MODEL", "--model", "one-vs-all"], "--model, --set, "),
         (
             ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--as-published"],
             "OneVsAll does not come from a paper, so it has no published settings",
@@ -572,6 +639,12 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["predict", "MODEL", "FEATURES"], "the model was trained on text, but"),
         (["eval", "MODEL", "FEATURES"], "the model was trained on text, but"),
         (["stream", "FEATURES", "--start", "MODEL"], "the model was trained on text, but"),
+        (["predict", "VECTORS", "DATA"], "the model was trained on features, but"),
+        (["eval", "VECTORS", "DATA"], "treemax fit TEXTS -o MODEL (--text chooses the vectoriser)"),
+        (
+            ["predict", "VECTORS", "NOTES"],
+            "If it is text: the model was trained on features. Give it features, or",
+        ),
         (["fit", "EMPTY", "-o", "OUT", "--format", "fasttext"], "has no examples"),
         (["eval", "MODEL", "EMPTY", "--format", "fasttext"], "has no examples"),
         (["stream", "EMPTY", "--format", "fasttext"], "has no examples"),
@@ -583,13 +656,14 @@ def test_errors_are_one_line_and_end_with_1(folder, tmp_path, arguments, message
     names = {
         "DATA": folder / "train.txt", "FEATURES": folder / "data.svm", "MODEL": folder / "text.treemax",
         "OUT": tmp_path / "out.treemax", "EMPTY": tmp_path / "empty.txt", "UNLABELLED": tmp_path / "unlabelled.jsonl",
-        "NUMBERED": tmp_path / "numbered.jsonl",
+        "NUMBERED": tmp_path / "numbered.jsonl", "VECTORS": folder / "features.treemax", "NOTES": tmp_path / "notes.txt",
     }  # fmt: skip
     names["EMPTY"].write_text("")
     names["UNLABELLED"].write_text('{"text": "apple"}\n')
     names["NUMBERED"].write_text('{"text": "apple", "labels": [1]}\n')
+    names["NOTES"].write_text("A long sentence. " * 1000)
     error = refused(*[names.get(argument, argument) for argument in arguments])
-    assert message in error and "\n" not in error and "Errno" not in error
+    assert message in error and "\n" not in error and "Errno" not in error and len(error) < 600
     assert not (tmp_path / "out.treemax").exists()
 
 

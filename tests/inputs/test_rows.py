@@ -195,8 +195,18 @@ def test_an_empty_frame_is_refused():
         (np.zeros((2, 2, 2)), "dim 3"),
         (5, "Expected 2D array"),
         (None, "not a table of numbers"),
-        ("some text", "not a table of numbers"),
-        (["some text", "more"], "row 0 is the text 'some text'; vectorize texts first"),
+        (
+            "some text",
+            "is a text, not a table of numbers: it begins with 'some text'. Use treemax.TextModel()",
+        ),
+        (
+            ["some text", "more"],
+            "is a list of texts, not a table of numbers: it begins with 'some text'. Use ",
+        ),
+        (pd.Series(["some text"], index=[7]), "is a list of texts"),
+        (pl.Series(["some text"]), "is a list of texts"),
+        (np.array(["some text"], dtype=object), "is a list of texts"),
+        ([[1, 2], "some text"], "row 1 is the text 'some text'"),
         ([[1, 2], [3]], "row 1 has 1 values, row 0 has 2"),
         ([[1, 2], [3, "x"]], "row 1, column 1 is 'x'"),
         ([["1", "2"]], "row 0, column 0 is '1', a string"),
@@ -226,6 +236,17 @@ def test_an_empty_frame_is_refused():
 def test_what_is_no_table_of_numbers_is_refused_in_words(X, message):
     with pytest.raises(ValueError, match=message):
         as_rows(X)
+
+
+@pytest.mark.parametrize(
+    "wrap", [list, tuple, np.array, pd.Series, lambda texts: [[1.0], *texts], pd.DataFrame]
+)
+def test_whole_documents_are_not_quoted(wrap):
+    document = 'It\'s a "long" document. ' * 10_000
+    with pytest.raises(ValueError, match="not a table of numbers") as caught:
+        as_rows(wrap([document, document]))
+    said = str(caught.value)
+    assert len(said) < 300 and "'It\\'s a \"long\" document. It\\'s a \"long\"'..." in said
 
 
 @pytest.mark.parametrize("X", [{"a": 1}, [[1, 2j]], (row for row in TABLE), np.matrix(TABLE)])

@@ -11,11 +11,15 @@ import click
 
 from treemax.cli.options import Reading
 from treemax.formats import Examples, FormatError, Reader, open_examples
-from treemax.formats.detection import is_delimited
+from treemax.formats.detection import UnknownFormat, is_delimited
 from treemax.formats.options import COLUMN_OPTIONS
 from treemax.formats.training_rows import TrainingRows
 from treemax.parallel.progress import progress_bar
 
+_NOT_TEXT = "the model was trained on features"
+_USE_TEXT = (
+    "Give it features, or train a model on text: treemax fit TEXTS -o MODEL (--text chooses the vectoriser)"
+)
 BITS = 18  # feature names are hashed into 2**18 columns by default
 
 
@@ -35,16 +39,22 @@ def open_data(
     if is_delimited(path, reading.format):
         columns = {**{name: trained[name] for name in COLUMN_OPTIONS if name in trained}, **columns}
         columns |= {} if labels else {"label_column": ""}
-    with open_examples(
-        path,
-        reading.format,
-        chunk_rows=chunk_rows,
-        skip_bad=reading.skip_bad,
-        bits=reading.bits or bits or BITS,
-        zero_based=True,
-        holds_text=model is not None and takes_text(model),
-        **columns,
-    ) as reader:
+    try:
+        opened = open_examples(
+            path,
+            reading.format,
+            chunk_rows=chunk_rows,
+            skip_bad=reading.skip_bad,
+            bits=reading.bits or bits or BITS,
+            zero_based=True,
+            holds_text=model is not None and takes_text(model),
+            **columns,
+        )
+    except UnknownFormat as error:
+        if model is None or takes_text(model):
+            raise
+        raise FormatError(f"{error}. If it is text: {_NOT_TEXT}. {_USE_TEXT}") from None
+    with opened as reader:
         try:
             yield reader
         finally:
@@ -96,9 +106,12 @@ def chunks(reader: Reader, title: str, progress: bool = True) -> Iterator[Exampl
 def check_kind(model: Any, examples: Examples, name: str) -> None:
     """Raise if a text model gets features, or another model texts."""
     if takes_text(model) and examples.texts is None:
-        raise ValueError(f"the model was trained on text, but {name} holds features")
+        raise ValueError(
+            f"the model was trained on text, but {name} holds features. Give it text, or train a model on features: "
+            "treemax fit FEATURES -o MODEL"
+        )
     if not takes_text(model) and examples.texts is not None:
-        raise ValueError(f"the model was trained on features, but {name} holds text")
+        raise ValueError(f"{_NOT_TEXT}, but {name} holds text. {_USE_TEXT}")
 
 
 def store_reading_options(model: Any, reading: Reading) -> None:

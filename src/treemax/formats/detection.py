@@ -10,6 +10,11 @@ from treemax.formats.errors import FormatError, quoted
 from treemax.formats.options import DELIMITERS, FORMATS
 from treemax.formats.streams import LineReader, shards_of
 
+
+class UnknownFormat(FormatError):
+    """The format of a file cannot be told."""
+
+
 _SUFFIXES = {
     ".fasttext": "fasttext",
     ".ft": "fasttext",
@@ -74,7 +79,7 @@ def format_of_source(source: LineReader, holds_text: bool = False) -> str:
         # A line of fastText may have no label; look for one on any line.
         if pattern.match(line) or (name == "fasttext" and _ANY_LABELLED.search(head)):
             return name
-    raise FormatError.at(
+    raise UnknownFormat.at(
         source.name,
         None,
         f"cannot tell the format from {quoted(line) if line else 'an empty file'}; "

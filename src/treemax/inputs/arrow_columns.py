@@ -247,7 +247,9 @@ def table_rows(table: Any, name: str = "X") -> Rows:
     batch = _one_batch(table)
     layout = layout_of(batch.schema)
     if layout.kind == "text":
-        raise ValueError(f"Input {name} holds texts; vectorize them first, see treemax.text.vectorizers.")
+        raise ValueError(
+            f"Input {name} holds texts: use treemax.TextModel(), which turns texts into features."
+        )
     errors = RowErrors()
     rows = rows_of(batch, layout, errors)
     for row in sorted(errors.messages):

@@ -18,6 +18,7 @@ from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import row_copy, validation
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
+LONGEST_QUOTED = 200  # characters of another library's message that ours repeats
 SMALLEST = 1e-10  # lower bound of the largest value of training rows
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
@@ -146,6 +147,7 @@ def as_rows(X: Any, name: str = "X") -> Rows:
         return X
     if sp.issparse(X):
         return _sparse_rows(X, name)
+    _reject_texts(X, name)
     if is_arrow(X):
         from treemax.inputs.arrow_columns import table_rows  # imports this module
 
@@ -206,7 +208,31 @@ def _matrix(X: Any, name: str) -> Any:
         if not where:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"Input {name} is not a table of numbers: {where}. {error}") from None
+        more = f" {error}" if len(str(error)) <= LONGEST_QUOTED else ""  # it may quote whole documents
+        raise kind(f"Input {name} is not a table of numbers: {where}.{more}") from None
+
+
+def _reject_texts(X: Any, name: str) -> None:
+    """Raise for texts, before anything converts all of them."""
+    if isinstance(X, str | bytes):
+        what, first = "a text", X
+    elif isinstance(X, list | tuple) or len(getattr(X, "shape", (0, 0))) == 1:
+        what, first = "a list of texts", next(iter(X), None)
+    else:
+        return
+    if isinstance(first, str | bytes):
+        raise ValueError(
+            f"Input {name} is {what}, not a table of numbers: it begins with {_shown(first)}. Use treemax.TextModel(), "
+            "which turns texts into features, or a vectorizer such as treemax.TfidfText."
+        )
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message, shortened."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, str | bytes) and len(value) > 40:
+        return f"{value[:37]!r}..."
+    return f"{value!r:.40}"
 
 
 def _reject_ambiguous_types(X: Any, name: str) -> None:
@@ -240,10 +266,9 @@ def _reject_strings(X: Any, name: str) -> None:
     for i, row in enumerate(table):
         for j, value in enumerate(row if isinstance(row, np.ndarray | list | tuple) else ()):
             if isinstance(value, str | bytes):
-                plain = value.item() if isinstance(value, np.generic) else value
                 raise ValueError(
-                    f"Input {name} is not a table of numbers: row {i}, column {j} is {plain!r:.40}, a string. Convert "
-                    "strings to numbers first, or vectorize texts, see treemax.TextModel."
+                    f"Input {name} is not a table of numbers: row {i}, column {j} is {_shown(value)}, a string. Convert "
+                    "strings to numbers first, or give texts to treemax.TextModel()."
                 )
 
 
@@ -256,14 +281,14 @@ def _first_non_numeric(X: Any) -> str:
         return f"it is a {type(X).__name__}"
     for i, row in enumerate(table):
         if isinstance(row, str | bytes):
-            return f"row {i} is the text {row!r:.40}; vectorize texts first, see treemax.TextModel"
+            return f"row {i} is the text {_shown(row)}"
         if not isinstance(row, np.ndarray | list | tuple):
             return ""
         for j, value in enumerate(row):
             try:
                 float(value)
             except (TypeError, ValueError, OverflowError):
-                return f"row {i}, column {j} is {value!r:.40}"
+                return f"row {i}, column {j} is {_shown(value)}"
         if len(row) != len(table[0]):
             return f"row {i} has {len(row)} values, row 0 has {len(table[0])}"
     return ""

@@ -500,7 +500,8 @@ class Saveable(Protocol):
 
 SaveableClass = TypeVar("SaveableClass", bound=type)
 Result = TypeVar("Result")
-_CLASSES: dict[str, type] = {}
+_CLASSES: dict[str, Any] = {}
+_SAVED_BY: dict[type, tuple[str, Any]] = {}  # classes of other libraries
 
 
 def saveable(cls: SaveableClass) -> SaveableClass:
@@ -515,15 +516,27 @@ def saveable(cls: SaveableClass) -> SaveableClass:
     return cls
 
 
+def saved_by(adapter: Any, cls: type, name: str) -> None:
+    """Register a class of another library under a name, with an adapter: `to_parts(thing)` and `from_parts`."""
+    _SAVED_BY[cls] = name, adapter
+    _CLASSES[name] = adapter
+
+
 def object_parts(thing: Saveable, **options: Any) -> tuple[dict[str, Any], Arrays]:
     """Return the header, with the name of the class, and the arrays of an object.
 
     `options` are passed to `to_parts`.
     """
     name = type(thing).__name__
+    if type(thing) in _SAVED_BY:
+        known, adapter = _SAVED_BY[type(thing)]
+        state, arrays = adapter.to_parts(thing)
+        return {"class": known, "state": state}, arrays
     if _CLASSES.get(name) is not type(thing):
+        others = ", ".join(cls.__name__ for cls in _SAVED_BY)
         raise ModelFileError(
-            f"A {name} cannot be saved in a model file: its class is not registered with @saveable."
+            f"A {name} cannot be saved in a model file: its class is not registered with @saveable"
+            + (f", and is none of those of scikit-learn that are known: {others}." if others else ".")
         )
     state, arrays = thing.to_parts(**options)
     return {"class": name, "state": state}, arrays

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, train_test_split
 
 import treemax
+from treemax.inputs.labels import read_labels
 
 TEXTS = ["red apple", "green apple", "fast car", "red car"] * 3
 KINDS = ["fruit", "fruit", "vehicle", "vehicle"] * 3
@@ -23,6 +27,23 @@ def test_without_arguments_it_is_a_label_tree_on_tfidf(tmp_path: Path) -> None:
     copy.fit(TEXTS, KINDS).save(tmp_path / "m.treemax")
     loaded = treemax.load(tmp_path / "m.treemax")
     assert loaded.predict(["a green apple", "the car"]).tolist() == ["fruit", "vehicle"]
+
+
+@pytest.mark.parametrize("form", [list, read_labels])
+def test_label_lists_go_through_cross_validation(form: Callable[[Any], Any]) -> None:
+    tags = [["fruit", "red"], ["fruit"], ["vehicle"], ["vehicle", "red"]] * 3
+    model = treemax.TextModel(treemax.HashingText(bits=10), treemax.OneVsAll(passes=5))
+    folds = KFold(3, shuffle=True, random_state=0)
+    scores = cross_val_score(model, TEXTS, form(tags), cv=folds)
+    by_hand = []
+    for train, test in folds.split(TEXTS):
+        own = clone(model).fit([TEXTS[i] for i in train], [tags[i] for i in train])
+        by_hand.append(own.score([TEXTS[i] for i in test], [tags[i] for i in test]))
+    assert scores.tolist() == by_hand and scores.mean() > 0.8
+    parts = train_test_split(TEXTS, form(tags), random_state=0)
+    assert [len(part) for part in parts] == [9, 3, 9, 3]
+    search = GridSearchCV(model, {"estimator__passes": [1, 5]}, cv=folds).fit(TEXTS, form(tags))
+    assert search.best_estimator_.multi_label_
 
 
 @pytest.mark.parametrize("part", ["vectorizer", "estimator"])

@@ -31,11 +31,16 @@ from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.sharing import SharedEstimator
 from treemax.models.stored import Source, stored_rows
 from treemax.parallel.locks import fork_safe
-from treemax.text.vectorizers import TfidfText
+from treemax.text.vectorizers import HashingText, TfidfText
 
 Result = TypeVar("Result")
 
 _REPLACING = fork_safe(threading.Lock())
+
+
+def _register_transformers() -> None:
+    """Register the transformers of scikit-learn, whose imports take a while, for model files."""
+    import treemax.models.transformers  # noqa: F401
 
 
 def _learns_online(model: TextModel) -> bool:
@@ -60,7 +65,8 @@ class TextModel(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     vectorizer
-        `TfidfText()` by default; `HashingText`, or anything saveable with `fit_transform` and `transform`.
+        `TfidfText()` by default; `HashingText`, or any transformer. Of scikit-learn's, `save` knows the vectorisers of
+        texts, the common scalers, and pipelines and unions of them (`treemax.models.transformers`).
     estimator
         Any Treemax classifier, `LabelTree()` by default.
 
@@ -241,6 +247,8 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]:
         """Return the model as a JSON-able header and arrays, with the prefixes `vectorizer/` and `estimator/`."""
+        if not isinstance(self.vectorizer, TfidfText | HashingText):
+            _register_transformers()
         vectorizer, vectorizer_arrays = object_parts(self.vectorizer)
         estimator, estimator_arrays = object_parts(self.estimator, **options)
         arrays = {**prefixed("vectorizer", vectorizer_arrays), **prefixed("estimator", estimator_arrays)}
@@ -249,6 +257,8 @@ class TextModel(ClassifierMixin, BaseEstimator):
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> TextModel:
         """Restore the model from its parts."""
+        if str(header["vectorizer"]["class"]).startswith("sklearn."):
+            _register_transformers()
         vectorizer = object_from_parts(header["vectorizer"], part("vectorizer", arrays))
         estimator = object_from_parts(header["estimator"], part("estimator", arrays))
         if not hasattr(vectorizer, "transform") or not hasattr(estimator, "predict"):

@@ -359,7 +359,9 @@ def test_predictions_and_figures_of_every_label(folder, tmp_path, name):
     assert len(table) == 4
     with_checkpoint = ["--predictions", out, "--checkpoint", tmp_path / "kept"]
     assert "cannot be combined" in refused("stream", data, *with_checkpoint, code=2)
-    assert "is DATA itself" in refused("eval", model, data, "--predictions", data, code=2)
+    for command in (["eval", model, data], ["stream", data]):
+        assert "is DATA itself" in refused(*command, "--predictions", data, code=2)
+    assert "is MODEL itself" in refused("eval", "--predictions", model, model, data, code=2)
 
 
 @pytest.mark.parametrize("name", ["blank.txt", "data.jsonl", "data.svm", "dense.jsonl"])

@@ -65,8 +65,8 @@ def _predictions(
 
 
 @click.command("eval", short_help="Evaluate a model on a file.")
-@click.argument("model")
-@click.argument("data")
+@click.argument("model", is_eager=True)  # known when FILE is checked
+@click.argument("data", is_eager=True)
 @metric_options
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options

@@ -29,9 +29,10 @@ def check_output(context: click.Context, parameter: click.Parameter, path: str |
         raise click.BadParameter(f"the folder {folder} does not exist.")
     if not os.access(folder, os.W_OK):
         raise click.BadParameter(f"the folder {folder} is not writable.")
-    data = context.params.get("data")
-    if data is not None and Path(data).exists() and Path(path).exists() and Path(data).samefile(path):
-        raise click.BadParameter(f"{path} is DATA itself, which it would replace.")
+    for name in ("data", "model"):  # arguments, which are eager where there is an output
+        given = context.params.get(name)
+        if given is not None and Path(given).exists() and Path(path).exists() and Path(given).samefile(path):
+            raise click.BadParameter(f"{path} is {name.upper()} itself, which it would replace.")
     return path
 
 

@@ -214,8 +214,9 @@ def _matrix(X: Any, name: str) -> Any:
 
 def _reject_texts(X: Any, name: str) -> None:
     """Raise for texts, before anything converts all of them."""
+    first: Any = X
     if isinstance(X, str | bytes):
-        what, first = "a text", X
+        what = "a text"
     elif isinstance(X, list | tuple) or len(getattr(X, "shape", (0, 0))) == 1:
         what, first = "a list of texts", next(iter(X), None)
     else:

@@ -131,9 +131,7 @@ class _SavedSteps(_Saved):
         if not all(step in ("passthrough", "drop") or hasattr(step, "transform") for _, step in steps):
             raise ValueError("a step is not a transformer")
         parameters = _restored_parameters(header["parameters"])
-        transformer = self.cls(**{**parameters, self.steps: steps})
-        transformer._validate_params()
-        return transformer
+        return self.cls(**{**parameters, self.steps: steps})
 
 
 def _plain_parameters(transformer: Any, **replaced: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import treemax
 from treemax import OneVsAll
 from treemax.cli.main import commands
 from treemax.cli.options import read_value
-from treemax.formats import read_examples, write_examples
+from treemax.formats import FORMATS, read_examples, write_examples
 from treemax.replacing import claim
 
 WORDS = {
@@ -486,19 +486,9 @@ def test_every_flag_of_the_contract_exists():
         assert flags <= {flag for parameter in command.params for flag in parameter.opts}, name
         assert done(name, "--help").startswith("Usage:")
     formats = next(
-        parameter for parameter in commands.commands["fit"].params if parameter.name == "format_"
+        parameter for parameter in commands.commands["fit"].params if "--format" in parameter.opts
     ).type
-    assert list(formats.choices) == [
-        "auto",
-        "fasttext",
-        "xmc",
-        "svmlight",
-        "vw",
-        "jsonl",
-        "npz",
-        "parquet",
-        "arrow",
-    ]
+    assert list(formats.choices) == ["auto", *FORMATS]
 
 
 def test_commands_are_listed_in_the_order_of_use_and_in_whole_sentences():

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treemax.formats import Examples, FormatError, detect_format, open_examples, read_examples, write_examples
@@ -130,6 +130,7 @@ def test_a_text_may_be_long_but_not_endless(path: Path, monkeypatch: pytest.Monk
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 
 
+@settings(deadline=None)
 @given(rows=st.lists(st.tuples(texts, texts), max_size=6), delimiter=st.sampled_from(",\t"))
 def test_reads_as_the_csv_module(tmp_path_factory: pytest.TempPathFactory, rows, delimiter) -> None:
     out = io.StringIO(newline="")

@@ -559,7 +559,7 @@ def test_empty_files(tmp_path):
 def test_settings_are_checked(tmp_path):
     path = tmp_path / "data.svm"
     path.write_text("1 0:1\n")
-    for wrong in ({"bits": 0}, {"bits": 99}, {"n_features": 0}, {"zero_based": "maybe"}, {"format": "csv"}):
+    for wrong in ({"bits": 0}, {"bits": 99}, {"n_features": 0}, {"zero_based": "maybe"}, {"format": "xls"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             read_examples(path, **wrong)
     with pytest.raises(ValueError, match="chunk_rows"):

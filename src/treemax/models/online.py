@@ -18,7 +18,7 @@ from treemax import modelfile
 from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 from treemax.inputs.numbering import numbered
-from treemax.inputs.rows import Rows, SparseRows, check_scale, chosen_rows, sliceable
+from treemax.inputs.rows import Rows, SparseRows, chosen_rows, sliceable
 from treemax.models.base import LabelClassifier, TopK
 from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
@@ -141,7 +141,6 @@ class OnlineLabelClassifier(LabelClassifier):
         self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
     ) -> Targets:
         """Create an untrained model; return the targets of the rows."""
-        check_scale(rows)
         if announced is not None:
             missing = set(labels.values.tolist()) - set(announced.values.tolist())
             if missing:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
+from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
@@ -62,9 +62,6 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     learning_rate : "auto" or float
         "auto" depends on the mean number of labels and features of the rows seen so far: about 2 for short texts with
         one label, 1 for long texts with several. The paper has 1.
-    normalize : bool
-        Whether rows are scaled to length one, in training and in predictions. The learning rate is made for such rows, as
-        the vectorisers give them.
     passes : int
         Passes over the data in `fit`.
     shuffle : bool
@@ -97,6 +94,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         Added to AdaGrad's sums of squared gradients.
     least_gradient : float
         Classifiers with a smaller gradient are not updated; 0 updates all, as in the paper.
+    normalize : bool
+        Whether rows are scaled to length one, in training and in predictions. The automatic learning rate is made for such
+        rows, which the vectorisers give.
 
     Attributes
     ----------
@@ -210,9 +210,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
-        rows, labels = super()._read(X, y)
-        return normalized(rows) if self.normalize else rows, labels
+    def _prepared(self, rows: Rows) -> Rows:
+        return normalized(rows) if self.normalize else rows
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         settings, sparse = self._settings(), sparsified(rows)
@@ -309,10 +308,6 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         )
 
     # --- prediction -------------------------------------------------------------------------------------
-
-    def _rows_to_predict(self, X: Any) -> Rows:
-        rows = super()._rows_to_predict(X)
-        return normalized(rows) if self.normalize else rows
 
     def _search(self) -> int | None:
         return None if self.search == "exact" else min(int(self.beam), self.model_.n_nodes)

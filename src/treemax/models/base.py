@@ -196,7 +196,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         """Implement `fit`; `options` are passed to `_train`."""
         self._check_when_used()
         rows, labels = self._read(X, y)
-        rows = numbered(rows)
+        check_scale(rows)
+        rows = numbered(self._prepared(rows))
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
         index, ids = _sorted_index(labels)
@@ -256,8 +257,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         if not labels.multi_label and not (labels.counts == 1).all():
             row = int(np.argmax(labels.counts != 1))
             raise ValueError(f"y: row {row} has {labels.counts[row]} labels, expected one.")
-        check_scale(rows)
-        return self._prepared(rows), labels
+        return rows, labels
 
     def _set_fitted(
         self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any
@@ -504,14 +504,14 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         if "model_" not in self.__dict__:  # check_is_fitted takes as long as a small search
             check_is_fitted(self, "model_")
         self._check_when_used()
-        rows = self._prepared(as_rows(X))
+        rows = as_rows(X)
         self._check_width(X, rows)
         if self._feature_numbers is not None and isinstance(rows, SparseRows):
             return self._feature_numbers.rows(rows)
         return rows
 
     def _prepared(self, rows: Rows) -> Rows:
-        """Return rows as the model learns and predicts them."""
+        """Return training rows as the model learns them."""
         return rows
 
     def _check_width(self, X: Any, rows: Rows) -> None:

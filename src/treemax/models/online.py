@@ -18,7 +18,7 @@ from treemax import modelfile
 from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 from treemax.inputs.numbering import numbered
-from treemax.inputs.rows import Rows, SparseRows, chosen_rows, sliceable
+from treemax.inputs.rows import Rows, SparseRows, check_scale, chosen_rows, sliceable
 from treemax.models.base import LabelClassifier, TopK
 from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
@@ -102,6 +102,9 @@ class OnlineLabelClassifier(LabelClassifier):
         """
         self._check_when_used()
         rows, labels = self._read(X, y)
+        if not self.__sklearn_is_fitted__():
+            check_scale(rows)
+        rows = self._prepared(rows)
         announced = None if classes is None else read_labels(classes, "classes")
         with self._lock.training:
             learner = self._snapshot()  # keeps its parameters if another thread sets others

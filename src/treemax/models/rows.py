@@ -70,4 +70,4 @@ def known_features(rows: SparseRows, n_features: int) -> SparseRows:
     indices, values = rows.indices[first:last], rows.values[first:last]
     known = indices < n_features
     starts = np.concatenate([[0], np.cumsum(known)])[rows.indptr - first]
-    return SparseRows(starts, indices[known], values[known], n_features)
+    return SparseRows(read_only(starts), read_only(indices[known]), read_only(values[known]), n_features)

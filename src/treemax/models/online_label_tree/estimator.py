@@ -29,7 +29,7 @@ from treemax.models.online_label_tree.training import (
 )
 from treemax.models.parts import settings_from
 from treemax.models.rates import row_orders
-from treemax.models.rows import normalized, sparsified
+from treemax.models.rows import known_features, normalized, sparsified
 from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
@@ -308,6 +308,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         )
 
     # --- prediction -------------------------------------------------------------------------------------
+
+    def _rows_to_predict(self, X: Any) -> Rows:
+        rows = super()._rows_to_predict(X)
+        if isinstance(rows, SparseRows):  # features that are not known have no effect, on the length neither
+            rows = known_features(rows, self.n_features_in_)
+        return self._prepared(rows)
 
     def _search(self) -> int | None:
         return None if self.search == "exact" else min(int(self.beam), self.model_.n_nodes)

@@ -1,8 +1,10 @@
 """How kernels are compiled."""
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +77,69 @@ for sparse in (False, True):
         for _ in range(2)
     ]  # fmt: skip
     assert len(found[0].split()) == 4 and found[0] == found[1]
+
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    file
+    for folder in ("src/treemax", "tests", "benchmarks")
+    for file in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def decorators(function):
+    return [
+        node.id for node in ast.walk(ast.Module(function.decorator_list, [])) if isinstance(node, ast.Name)
+    ]
+
+
+def inner_kernels(tree):
+    """The names of the kernels of a module that have no wrapper for calls from Python."""
+    found = set()
+    for node in tree.body:
+        names = decorators(node) if isinstance(node, ast.FunctionDef) else []
+        if any(name.endswith("kernel") and ("inline" in name or node.name.startswith("_")) for name in names):
+            found.add(node.name)
+    return found
+
+
+@pytest.mark.slow
+def test_python_calls_no_inner_kernel():
+    """Such a call would be a segmentation fault: those kernels are compiled for calls from other kernels only."""
+    trees = {file: ast.parse(file.read_text()) for file in FILES}
+    modules = {
+        ".".join(file.relative_to(ROOT / "src").with_suffix("").parts): inner_kernels(tree)
+        for file, tree in trees.items()
+        if "src" in file.relative_to(ROOT).parts
+    }
+    assert sum(map(len, modules.values())) > 50
+    for file, tree in trees.items():
+        forbidden = {(None, name) for name in inner_kernels(tree)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    name = alias.asname or alias.name
+                    if alias.name in modules.get(node.module, ()):
+                        forbidden.add((None, name))
+                    forbidden |= {(name, inner) for inner in modules.get(f"{node.module}.{alias.name}", ())}
+        for target in python_calls(tree):
+            called = (None, target.id) if isinstance(target, ast.Name) else (target.value.id, target.attr)
+            assert called not in forbidden, (
+                f"{file}:{target.lineno} calls {called[1]}, a kernel for kernels only"
+            )
+
+
+def python_calls(node):
+    """What the code outside of kernels calls: names, and attributes of names."""
+    if isinstance(node, ast.FunctionDef):
+        compiled = ("kernel", "overload", "intrinsic", "njit")
+        if any(name.endswith(compiled) for name in decorators(node)):
+            return
+    if isinstance(node, ast.Call):
+        target = node.func
+        if isinstance(target, ast.Name) or (
+            isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
+        ):
+            yield target
+    for child in ast.iter_child_nodes(node):
+        yield from python_calls(child)

@@ -84,8 +84,11 @@ def fit(
     from treemax.models import TrainingInterrupted
 
     places = {"--cluster": cluster, "--checkpoint": checkpoint}
-    if model_name == "auto" and (hierarchy or memory or cluster or checkpoint):
-        model_name = "label-tree"  # the one that supports all of them
+    special = {"--hierarchy": hierarchy, "--memory": memory, **places}
+    needing = [option for option, value in special.items() if value is not None]
+    if model_name == "auto" and needing:
+        model_name = "label-tree"  # supports all of them
+        click.echo(f"Model: LabelTree, for {', '.join(needing)} (--model label-tree)", err=True)
     model = make_model(model_name, settings, jobs, as_published)
     _check_options(model, model_name, data, hierarchy, memory, scratch, places)
     vectorizer = make_vectorizer(text, text_settings)

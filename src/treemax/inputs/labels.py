@@ -131,6 +131,14 @@ def picked_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
     return Targets(indptr, targets.ids[np.repeat(starts, counts) + entry])
 
 
+def check_same_length(n_rows: int, n_labels: int) -> None:
+    """Raise if X and y have different numbers of rows."""
+    if n_rows != n_labels:
+        raise ValueError(
+            f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows, y has {n_labels}."
+        )
+
+
 def read_labels(y: Any, name: str = "y") -> RaggedLabels:
     """Validate and convert `y`: a vector of strings or integers, a list of label lists, or an indicator matrix.
 

@@ -26,6 +26,7 @@ from treemax.inputs.labels import (
     LabelIndex,
     RaggedLabels,
     Targets,
+    check_same_length,
     distinct,
     read_labels,
     requested_ids,
@@ -245,10 +246,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
         rows, labels = as_rows(X), read_labels(y)
-        if len(rows) != len(labels):
-            raise ValueError(
-                f"Found input variables with inconsistent numbers of samples: X has {len(rows)} rows, y has {len(labels)}."
-            )
+        check_same_length(len(rows), len(labels))
         if labels.multi_label and self.ONE_LABEL_ONLY:
             raise ValueError(
                 f"{type(self).__name__} supports one label per row, but y is multi-label (label lists or an indicator "

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from treemax.inputs.labels import RaggedLabels, read_labels
+from treemax.inputs.labels import RaggedLabels, check_same_length, read_labels
 from treemax.inputs.rows import SparseRows, as_rows
 from treemax.models.base import LabelClassifier
 from treemax.models.label_tree.estimator import LabelTree
@@ -120,11 +120,7 @@ def data_facts(X: Any, labels: RaggedLabels, stream: bool) -> DataFacts:
     if not holds_texts(X):
         rows = as_rows(X)
         facts = facts._replace(sparse=isinstance(rows, SparseRows), n_features=rows.shape[1])
-    if len(rows) != len(labels):
-        raise ValueError(
-            "Found input variables with inconsistent numbers of samples: "
-            f"X has {len(rows)} rows, y has {len(labels)}."
-        )
+    check_same_length(len(rows), len(labels))
     used = labels.values[labels.indptr[0] : labels.indptr[-1]]
     return facts._replace(n_rows=len(labels), n_labels=len(set(used.tolist())))
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.formats.examples import keep_labels
-from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels
+from treemax.inputs.labels import LabelIndex, RaggedLabels, check_same_length, read_labels
 from treemax.inputs.rows import Rows, SparseRows, as_rows, chosen_rows
 from treemax.memory import available_bytes
 from treemax.text.vectorizers import holds_texts, read_texts
@@ -44,11 +44,7 @@ class TuningData:
         self.labels = read_labels(y)
         self.n_rows = len(self.labels)
         found = len(self.rows) if self.texts is None else len(self.texts)  # type: ignore[arg-type]
-        if found != self.n_rows:
-            raise ValueError(
-                "Found input variables with inconsistent numbers of samples: "
-                f"X has {found} rows, y has {self.n_rows}."
-            )
+        check_same_length(found, self.n_rows)
         if self.n_rows < LEAST_ROWS:
             raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
         if not len(self.labels.values):

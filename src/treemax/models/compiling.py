@@ -27,10 +27,10 @@ def compile_model(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for X, y in _data(kind):
             model = kind(random_state=0, verbose=0)
-            _use(model, X, y, Path(folder) / "model.treemax")
+            _train_and_predict(model, X, y, Path(folder) / "model.treemax")
     if "n_trees" in kind().get_params():
         X, y = next(_data(kind))
-        _ask(kind(random_state=0, verbose=0, n_trees=3).fit(X, y), X)
+        _predict(kind(random_state=0, verbose=0, n_trees=3).fit(X, y), X)
 
 
 def _data(kind: type[LabelClassifier]) -> Iterator[tuple[Any, Any]]:
@@ -48,21 +48,21 @@ def _data(kind: type[LabelClassifier]) -> Iterator[tuple[Any, Any]]:
             yield X, [[f"label {number}", f"label {number // 2}"] for number in numbers]
 
 
-def _use(model: Any, X: Any, y: Any, path: Path) -> None:
+def _train_and_predict(model: Any, X: Any, y: Any, path: Path) -> None:
     """Train, save, load and predict as a user would."""
     if isinstance(X, list):
         if hasattr(model, "partial_fit"):
             TextModel(HashingText(), type(model)(random_state=0, verbose=0)).partial_fit(X, y)
         model = TextModel(TfidfText(), model)
     model.fit(X, y)
-    _ask(model, X)
+    _predict(model, X)
     if not isinstance(X, list) and hasattr(model, "partial_fit"):
         model.partial_fit(X, y)
     model.save(path)
-    _ask(load(path), X)
+    _predict(load(path), X)
 
 
-def _ask(model: Any, X: Any) -> None:
+def _predict(model: Any, X: Any) -> None:
     for rows in (X, X[:1]):
         model.predict(rows)
         model.predict_topk(rows, 5)

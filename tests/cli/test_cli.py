@@ -303,14 +303,57 @@ def test_a_stream_finds_out_whether_rows_have_several_labels(tmp_path):
     assert json.loads(done("stream", data, "--json", "--skip-bad").splitlines()[-1])["n"] == 2
 
 
-def test_a_pipe_is_told_that_rows_have_several_labels(monkeypatch):
-    rows = b"__label__a x\n__label__a __label__b y\nz\n"
-    for options in ([], ["--multi-label"]):
-        result = CliRunner().invoke(commands, ["stream", "-", "--json", *options], input=rows)
-        if options:
-            assert json.loads(result.stdout.splitlines()[-1])["n"] == 3
-        else:
-            assert "example 2 has several labels" in result.stderr and "--multi-label" in result.stderr
+def test_a_model_may_be_named_as_its_class(folder, tmp_path):
+    models = [tmp_path / name for name in ("LabelTree", "label-tree")]
+    for model in models:
+        done("fit", folder / "train.txt", "-o", model, "--model", model.name)
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def streamed(rows, *options):
+    result = CliRunner().invoke(commands, ["stream", "-", "--json", *map(str, options)], input=rows.encode())
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+
+def test_a_pipe_becomes_multi_label_at_the_first_row_with_several_labels(tmp_path):
+    rows = "".join(f"__label__{row % 3} word{row % 3}\n" for row in range(5)) + "z\n"
+    rows += "__label__0 __label__1 word0 word1\n__label__2 word2\n"
+    models = [tmp_path / "found.treemax", tmp_path / "told.treemax"]
+    predictions = tmp_path / "predictions.jsonl"
+    found, messages = streamed(rows, "-o", models[0], "--predictions", predictions)
+    told, _ = streamed(rows, "-o", models[1], "--multi-label")
+    assert "Example 7 has several labels" in messages
+    assert [line["examples"] for line in found[:-1]] == [1, 2, 4, 8]
+    assert found[-1]["n"] == 8 and found[-1]["P@1"] == told[-1]["P@1"]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    assert (
+        len(predictions.read_text().splitlines()) == 7
+    )  # the row without a label was not predicted at first
+
+
+def test_a_stream_that_cannot_become_multi_label_keeps_what_it_learned(tmp_path, monkeypatch):
+    rows = "__label__a x\n__label__b y\n__label__a __label__b y\n"
+    model = tmp_path / "model.treemax"
+    for options in (["--model", "recall-tree"], ["--start", str(model)]):
+        result = CliRunner().invoke(
+            commands, ["stream", "-", "-o", str(model), *options], input=rows.encode()
+        )
+        assert result.exit_code == 1
+        assert ("one label per row" in result.stderr) == (options[0] == "--model")
+        assert ("without --start" in result.stderr) == (options[0] == "--start")
+    assert json.loads(done("info", model, "--json"))["examples"] == 4
+    monkeypatch.setattr("treemax.cli.stream.KEPT_EXAMPLES", 1)
+    result = CliRunner().invoke(commands, ["stream", "-"], input=rows.encode())
+    assert result.exit_code == 1 and "example 3 has several labels" in result.stderr
+    assert "--multi-label" in result.stderr
+
+
+def test_a_multi_label_stream_begins_with_the_first_label():
+    lines, messages = streamed(
+        "x\n__label__a y\n__label__a __label__b z\n", "--multi-label", "--format", "fasttext"
+    )
+    assert lines[-1]["n"] == 2 and "Left out 1 row before the first label" in messages
 
 
 def test_eval_and_stream_report_the_same(folder, tmp_path):
@@ -512,7 +555,10 @@ def test_a_stream_is_not_for_every_model(folder, tmp_path):
     done("fit", folder / "train.txt", "-o", batch, "--model", "label-tree", "--text", "hashing")
     for options in (["--model", "label-tree"], ["--start", batch]):
         error = refused("stream", folder / "train.txt", *options)
-        assert "LabelTree has no partial_fit; " in error and "online-label-tree" in error
+        assert (
+            "LabelTree cannot learn from a stream: it has no partial_fit" in error
+            and "online-label-tree" in error
+        )
 
 
 @pytest.mark.slow
@@ -583,7 +629,7 @@ def test_values_of_settings(text, value):
         (["stream", "DATA", "--model", "nope"], "unknown model 'nope'"),
         (["stream", "DATA", "--chunk", "0"], "x>=1"),
         (["predict", "MODEL", "DATA", "--top", "0"], "x>=1"),
-        (["predict", "MODEL", "DATA", "--top", "-1"], "x>=1"),
+        (["predict", "MODEL", "DATA", "--k", "-1"], "x>=1"),
         (["fit", "DATA", "-o", "OUT", "--bits", "99"], "1<=x<=31"),
         (["demo", "--rows", "0"], "x>=1"),
         (["completion", "tcsh"], "'tcsh' is not one of"),

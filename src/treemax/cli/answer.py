@@ -15,7 +15,9 @@ from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_opti
 @click.command(short_help="Answer, one line of JSON per example.")
 @click.argument("model")
 @click.argument("data")
-@click.option("--top", default=5, show_default=True, type=click.IntRange(min=1), help="Labels per example.")
+@click.option(
+    "--top", "--k", default=5, show_default=True, type=click.IntRange(min=1), help="Labels per example."
+)
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),

@@ -169,4 +169,5 @@ def report_dropped(rows: TrainingRows) -> None:
         raise FormatError(f"{rows.name}: has no {'labels' if rows.n_read else 'examples'}")
     if rows.n_dropped:
         noun = "row" if rows.n_dropped == 1 else "rows"
-        click.echo(f"Left out {rows.n_dropped:,} {noun} without a label; the others have one each.", err=True)
+        others = "before the first label" if rows.multi_label else "without a label; the others have one each"
+        click.echo(f"Left out {rows.n_dropped:,} {noun} {others}.", err=True)

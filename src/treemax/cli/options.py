@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -119,6 +120,18 @@ def _complete_model(context: click.Context, parameter: click.Parameter, start: s
     return [name for name in ("auto", *MODELS) if name.startswith(start)]
 
 
+def name_of_model(name: str) -> str:
+    """Return the name of a model on the command line; the name of its class will do.
+
+    >>> name_of_model("LabelTree"), name_of_model("label-tree"), name_of_model("forest")
+    ('label-tree', 'label-tree', 'forest')
+    """
+    from treemax.models import MODELS
+
+    classes = {kind.__name__.lower(): known for known, kind in MODELS.items()}
+    return classes.get(re.sub("[-_]", "", name).lower(), name)
+
+
 def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bool = False) -> Any:
     """Return the model of this name with these parameters, and the defaults or the paper's settings for the others.
 
@@ -126,6 +139,7 @@ def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bo
     """
     from treemax.models import MODELS
 
+    name = name_of_model(name)
     if name == "auto":
         if settings or as_published:
             option = "--set" if settings else "--as-published"

@@ -6,6 +6,8 @@ import time
 
 import click
 
+from treemax.cli.options import name_of_model
+
 
 @click.command(short_help="Trees on the embedded WordNet data, in one table.")
 @click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
@@ -33,6 +35,7 @@ def compile_models(models: tuple[str, ...]) -> None:
     from treemax.models import MODELS
     from treemax.models.compiling import compile_model
 
+    models = tuple(map(name_of_model, models))
     unknown = [name for name in models if name not in MODELS]
     if unknown:
         raise click.BadParameter(f"unknown model {unknown[0]!r}; choose from {', '.join(MODELS)}.")

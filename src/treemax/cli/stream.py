@@ -23,6 +23,8 @@ from treemax.cli.options import (
 from treemax.cli.reporting import Predictions, metric_options, print_metrics
 from treemax.cli.saving import finish, save_model
 
+KEPT_EXAMPLES = 10_000  # of a stream that began with one label per row, to start again as multi-label
+
 
 @click.command(short_help="Predict, then learn, in order: progressive validation.")
 @click.argument("data", is_eager=True)  # known when MODEL is checked
@@ -60,7 +62,7 @@ from treemax.cli.saving import finish, save_model
 @click.option(
     "--multi-label",
     is_flag=True,
-    help="Rows from a pipe may have several labels although the first have one; of a file this is found out.",
+    help="Rows may have several labels, although the first 10,000 rows of a pipe have one; else this is found out.",
 )
 @metric_options
 @data_options
@@ -106,7 +108,13 @@ def stream(
     report = _json_line if as_json else _Table().line
     with open_data(data, reading, chunk, None if start is None else model) as reader:
         several = multi_label or getattr(model, "multi_label_", False)
-        rows = TrainingRows(reader.name, several, option="--multi-label")
+        rows = TrainingRows(
+            reader.name,
+            several,
+            "pass --multi-label if rows may have several."
+            if start is None
+            else f"{start} was started so. Start a new model, without --start.",
+        )
         progress = {
             "k": k,
             "report": report,
@@ -143,39 +151,82 @@ class _Learner:
     def __init__(
         self, model: Any, jobs: int, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, options: dict[str, Any]
     ) -> None:  # fmt: skip
-        from treemax.metrics.progressive import ProgressiveRun
-
-        self.model, self.run = model, None  # the model is chosen by the first chunk if it is None
-        self._jobs = jobs
+        self.model = model  # chosen by the first chunk if it is None
+        self.run: Any = None
+        self._is_chosen, self._jobs = model is None, jobs
+        self._earlier: list[Any] | None = None if hasattr(model, "model_") else []  # chunks, to start again
         self._vectorizer, self._rows, self._kept, self._options = vectorizer, rows, kept, options
         self._between_chunks = True  # no chunk is half learned
         if kept is not None and kept.found is not None:
-            self.model, header, arrays = kept.restored()
-            self.run = ProgressiveRun(self.model, **options)
-            self.run.restore(header, arrays)
+            self.model, *parts = kept.restored()
+            self._resume(*parts)
             rows.multi_label = self.model.multi_label_  # although DATA may have grown
 
     def process(self, chunk: Any) -> None:
         """Predict and learn the examples of a chunk, unless they were learned before the checkpoint."""
         self._between_chunks = False
         learned = self._kept is not None and self._kept.learned_before(chunk, self._rows.name)
+        several = chunk.labels.counts > 1
+        if (
+            several.any()
+            and self.run is not None
+            and self._earlier is not None
+            and not self._rows.multi_label
+        ):
+            self._start_again(several)
         examples = self._rows.select(chunk)
-        if not learned and len(examples):
+        if self.run is None and not len(examples.labels.values) and not hasattr(self.model, "model_"):
+            self._rows.n_dropped += len(examples)  # learning begins with the first label
+        elif not learned and len(examples):
             if self.run is None:
                 self.run = self._start(examples)
             self.run.step(examples.features, self._rows.labels(examples))
+        self._remember(chunk)
         self._between_chunks = True
         if self.run is not None and self._kept is not None and self._kept.due:
             self.keep(ended=False)
 
+    def _remember(self, chunk: Any) -> None:
+        """Keep the chunk while the stream could start again as multi-label."""
+        if self._earlier is not None:
+            self._earlier.append(chunk)
+            if self._rows.multi_label or self._rows.n_read > KEPT_EXAMPLES:
+                self._earlier = None
+
+    def _start_again(self, several: Any) -> None:
+        """Replace the model by a multi-label one that learned the same examples, without reporting them again."""
+        from sklearn.base import clone
+
+        rows = self._rows
+        click.echo(
+            f"Example {rows.n_read + int(several.argmax()) + 1:,} has several labels, and those before it had one: "
+            "starting again as multi-label.",
+            err=True,
+        )
+        model = None if self._is_chosen else clone(self.model)
+        silent = {**self._options, "report": None, "on_predictions": None}
+        again = _Learner(model, self._jobs, self._vectorizer, type(rows)(rows.name, True), None, silent)
+        for chunk in self._earlier or []:
+            again.process(chunk)
+        self.model, self._earlier = again.model, None
+        self._resume(*again.run.parts())
+        rows.multi_label, rows.n_dropped = True, again._rows.n_dropped
+
+    def _resume(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Continue a run of the model, with the metrics of its parts."""
+        from treemax.metrics.progressive import ProgressiveRun
+
+        self.run = ProgressiveRun(self.model, **self._options)
+        self.run.restore(header, arrays)
+
     def _start(self, examples: Any) -> Any:
-        from treemax.cli.data import check_kind
+        from treemax.cli.data import check_kind, takes_text
         from treemax.metrics.progressive import ProgressiveRun
         from treemax.models.text_model import TextModel
 
         if self.model is None:
             self.model = choose_model(examples, self._jobs, stream=True, multi_label=self._rows.multi_label)
-        if not hasattr(self.model, "model_") and examples.texts is not None:
+        if not hasattr(self.model, "model_") and examples.texts is not None and not takes_text(self.model):
             self.model = TextModel(self._vectorizer, self.model)
         check_kind(self.model, examples, self._rows.name)
         _check_online(self.model)
@@ -205,7 +256,7 @@ def _check_online(model: Any) -> None:
 
         able = ", ".join(name for name, kind in MODELS.items() if hasattr(kind, "partial_fit"))
         kind = type(getattr(model, "estimator", model)).__name__
-        raise ValueError(f"{kind} has no partial_fit; use one of {able}")
+        raise ValueError(f"{kind} cannot learn from a stream: it has no partial_fit. Use one of {able}.")
 
 
 def _given(parameter: str) -> bool:

@@ -23,15 +23,20 @@ def drop_unlabelled(examples: Examples, multi_label: bool) -> Examples:
 class TrainingRows:
     """Select the rows to learn from, chunk by chunk.
 
-    The first chunk with labels decides whether the data is multi-label, unless `multi_label`; in errors, `option`
-    is how to say so. `n_dropped` counts the rows of multi-class data without a label.
+    The first chunk with labels decides whether the data is multi-label, unless `multi_label`; `advice` ends the error
+    for a later row with several labels. `n_dropped` counts the rows of multi-class data without a label.
     """
 
-    def __init__(self, name: str, multi_label: bool = False, option: str = "multi_label=True") -> None:
+    def __init__(
+        self,
+        name: str,
+        multi_label: bool = False,
+        advice: str = "pass multi_label=True if rows may have several.",
+    ) -> None:
         self.name = name
         self.multi_label = multi_label
         self.n_read = self.n_dropped = 0
-        self._option = option
+        self._advice = advice
 
     def select(self, chunk: Examples) -> Examples:
         """Return the rows of the next chunk to learn from."""
@@ -41,7 +46,7 @@ class TrainingRows:
         if not self.multi_label and several.any():
             raise ValueError(
                 f"{self.name}: example {self.n_read + int(several.argmax()) + 1:,} has several labels, and "
-                f"those before it had one; pass {self._option} if rows may have several."
+                f"those before it had one; {self._advice}"
             )
         selected = drop_unlabelled(chunk, self.multi_label)
         self.n_read += len(chunk)

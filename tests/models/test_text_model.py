@@ -52,3 +52,8 @@ def test_either_part_may_be_left_out(part: str) -> None:
     del given[part]
     model = treemax.TextModel(**given).fit(TEXTS, KINDS)
     assert model.predict(["green apple"]).tolist() == ["fruit"]
+
+
+def test_an_estimator_in_the_place_of_the_vectorizer_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Write TextModel\(estimator=LabelTree\(\)\)"):
+        treemax.TextModel(treemax.LabelTree()).fit(["red apple"], ["fruit"])

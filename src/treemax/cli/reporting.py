@@ -77,7 +77,7 @@ def print_metrics(
     for name, value in metrics.items():
         if ("@" in name or name == "entropy_reduction") and name not in main_metrics(k):
             continue
-        click.echo(f"{name:>18} {value:,}" if isinstance(value, int) else f"{name:>18} {value:.4f}")
+        click.echo(f"{name:>20} {value:,}" if isinstance(value, int) else f"{name:>20} {value:.4f}")
     if by_label is not None:
         _print_by_label(by_label)
 

@@ -79,11 +79,15 @@ def format_of_source(source: LineReader, holds_text: bool = False) -> str:
         # A line of fastText may have no label; look for one on any line.
         if pattern.match(line) or (name == "fasttext" and _ANY_LABELLED.search(head)):
             return name
+    seen = (
+        f"{quoted(line)}. Text begins with its labels, such as '__label__fruit red apple'; for others"
+        if line
+        else "an empty file;"
+    )
     raise UnknownFormat.at(
         source.name,
         None,
-        f"cannot tell the format from {quoted(line) if line else 'an empty file'}; "
-        f"pass format, one of {', '.join(FORMATS)}",
+        f"cannot tell the format from {seen} pass format (--format), one of {', '.join(FORMATS)}",
     )
 
 

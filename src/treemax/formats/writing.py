@@ -55,7 +55,7 @@ def write_examples(
     found = format_of_name(path) if format == "auto" else format
     if found is None:
         raise ValueError(
-            f"The extension of {path} is not that of a format; pass format, one of {', '.join(FORMATS)}."
+            f"The extension of {path} is not that of a format; pass format (--format), one of {', '.join(FORMATS)}."
         )
     chunks = [examples] if isinstance(examples, Examples) else examples
     with open_target(path) as target:

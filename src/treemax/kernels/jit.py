@@ -96,7 +96,9 @@ class _Announcement(event.Listener):
             return
         self.done = True
         if kernel.stats.cache_path is not None:
-            logger.warning("treemax: compiling for the first use; this takes seconds, once on this machine")
+            logger.warning(
+                "treemax: compiling for the first use of a model or method; this takes seconds, once on this machine"
+            )
         else:
             logger.warning(
                 "treemax: compiling, in every process: neither the folder of the package nor the home folder is "

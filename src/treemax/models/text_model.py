@@ -89,6 +89,11 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
         `options` (such as `label_features` of `LabelTree`) are passed to the estimator's `fit`.
         """
+        if not hasattr(self.vectorizer, "transform"):
+            raise ValueError(
+                f"TextModel takes a vectorizer first, and {self.vectorizer!r} is none: it has no transform. "
+                f"Write TextModel(estimator={self.vectorizer!r})."
+            )
         vectorizer = clone(self.vectorizer)
         X = vectorizer.fit_transform(texts)
         self._train(vectorizer, lambda estimator: estimator.fit(X, y, **options))

@@ -93,7 +93,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         "paper" is the algorithm of the paper: a binary tree, a single path that may end early, and logistic regressors.
         "beam" is more accurate: M-ary routers, beam search, and a softmax over the candidates.
     n_candidates : "auto" or int
-        Labels scored for each row; "auto" is ten times the logarithm of the labels seen so far (four times for
+        Labels scored for each row; "auto" is 30 times the logarithm of the labels seen so far (four times for
         "paper"). With fewer labels, all of them are candidates.
     beam : int
         Nodes kept at each level of the tree. Only for "beam", as are `arity`, `prior` and `least_share`.

@@ -27,6 +27,8 @@ MIN_PROBABILITY = 1e-6
 SCORER_ARRAYS = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_PER_LEAF = 8  # a tree with fewer labels per leaf is deep enough
 ROWS_PER_LEAF = 16  # a tree with fewer rows per leaf is too deep
+LEAST_KEPT = 10  # times the logarithm of the number of labels: candidates that a leaf keeps in any case
+MOST_KEPT = 1 << 22  # candidates kept by all leaves together, if that is more
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,13 @@ def depth_for(n_labels: int, arity: int, n_rows: int) -> int:
 
 def candidates_for(n_labels: int) -> int:
     """Default number of candidates, proportional to the logarithm of the number of labels."""
-    return 10 * max(1, math.ceil(math.log2(max(2, n_labels))))
+    return 30 * math.ceil(math.log2(max(2, n_labels)))
+
+
+def kept_at_leaf(n_candidates: int, n_labels: int, n_leaves: int) -> int:
+    """Number of candidates that a leaf keeps: all that are scored, unless the tree is large."""
+    least = LEAST_KEPT * math.ceil(math.log2(max(2, n_labels)))
+    return min(n_candidates, n_labels, max(least, MOST_KEPT // n_leaves))
 
 
 def empty_model(
@@ -67,11 +75,11 @@ def empty_model(
 ) -> RecallTreeModel:
     """An untrained model."""
     n_inner = (arity**depth - 1) // (arity - 1)
-    n_nodes, n_candidates = n_inner * arity + 1, min(n_candidates, n_labels)
+    n_nodes, n_kept = n_inner * arity + 1, kept_at_leaf(n_candidates, n_labels, arity**depth)
     histograms = Histograms(
         np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, arity), np.float32), np.zeros(2, np.int64),
-        np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_candidates), np.int32),
-        np.zeros((n_nodes, n_candidates), np.float32), np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64),
+        np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_kept), np.int32),
+        np.zeros((n_nodes, n_kept), np.float32), np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64),
     )  # fmt: skip
     return RecallTreeModel(
         arity, depth, n_labels, n_features,
@@ -95,10 +103,10 @@ def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> S
 
 
 def ensure_capacity(model: RecallTreeModel, n_labels: int, n_features: int, n_candidates: int) -> None:
-    """Enlarge the model to `n_labels` regressors, `n_features` features and `n_candidates` per node."""
-    own, n_candidates = model.histograms, min(n_candidates, n_labels)
-    if own.labels.shape[1] < n_candidates:
-        wider = ((0, 0), (0, n_candidates - own.labels.shape[1]))
+    """Enlarge the model to `n_labels` regressors, `n_features` features and `n_candidates` per row."""
+    own, n_kept = model.histograms, kept_at_leaf(n_candidates, n_labels, model.arity**model.depth)
+    if own.labels.shape[1] < n_kept:
+        wider = ((0, 0), (0, n_kept - own.labels.shape[1]))
         labels, counts = np.pad(own.labels, wider), np.pad(own.label_counts, wider)
         model.histograms = own._replace(labels=labels, label_counts=counts)
     model.n_features = max(model.n_features, n_features)

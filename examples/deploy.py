@@ -21,10 +21,11 @@ def answer(texts: list[str]) -> list[str]:
     """What a worker of a web server does: load once, then answer."""
     start = time.perf_counter()
     model = load(MODEL)
-    loaded = time.perf_counter()
+    model.predict(texts[:1])  # the first answer loads the compiled kernels
+    ready = time.perf_counter()
     found = [str(model.predict([text])[0]) for text in texts]
-    each = (time.perf_counter() - loaded) / len(texts)
-    print(f"loaded in {1e3 * (loaded - start):.0f} ms, {1e6 * each:.0f} us a text")
+    each = (time.perf_counter() - ready) / len(texts)
+    print(f"ready in {1e3 * (ready - start):.0f} ms, {1e6 * each:.0f} us a text")
     return found
 
 

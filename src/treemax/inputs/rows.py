@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array
 
 from treemax.inputs.scipy_sparse import csr_parts
-from treemax.kernels import row_copy, validation
+from treemax.kernels import sparse_rows, validation
 
 MAX_FEATURES = 2**32 - 1  # column indices are uint32
 LONGEST_QUOTED = 200  # characters of another library's message that ours repeats
@@ -52,6 +52,11 @@ class SparseRows:
     @property
     def shape(self) -> tuple[int, int]:
         return len(self), self.n_features
+
+    @property
+    def arrays(self) -> sparse_rows.Rows:
+        """The arrays as kernels take them."""
+        return sparse_rows.Rows(self.indptr, self.indices, self.values)
 
     @property
     def nnz(self) -> int:
@@ -91,7 +96,7 @@ def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
     indices = np.empty(int(lengths.sum()), dtype=np.uint32)
     values = np.empty(len(indices), dtype=np.float32)
     first, last = rows.indptr[0], rows.indptr[-1]
-    row_copy.copy_rows(
+    sparse_rows.copy_rows(
         rows.indptr, rows.indices[first:last], rows.values[first:last], numbers, indices, values
     )
     return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)

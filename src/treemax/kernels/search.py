@@ -17,6 +17,7 @@ from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer, pop, push
+from treemax.kernels.sparse_rows import Rows
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from scores of siblings to conditional probabilities given the parent
 
@@ -30,14 +31,6 @@ _LOW_HALF = np.uint32(0xFFFF)
 _ONE = np.float32(1.0)
 _HUGE = np.float32(3e38)
 _WIDTH = np.uint64(vector.WIDTH)
-
-
-class Rows(NamedTuple):
-    """Sparse rows: row i has the entries indptr[i] to indptr[i + 1]."""
-
-    indptr: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
 
 
 class Weights(NamedTuple):

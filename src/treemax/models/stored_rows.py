@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
-from treemax.kernels import row_copy as kernels
+from treemax.kernels import sparse_rows as kernels
 from treemax.kernels.validation import squared_lengths
 from treemax.models.rates import SUMMED_TOGETHER, mean_without_outliers, squared_sum
 from treemax.replacing import temporary_files

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import SparseRows, picked_rows
-from treemax.kernels import row_copy
+from treemax.kernels import sparse_rows
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.nodes import LOSSES, SLOPES, SMALL, Common, NodeProblem, pack_result
 from treemax.models.label_tree.packed_tree import NodeWeights
@@ -167,7 +167,7 @@ class LargeNode:
         indptr = np.empty(len(order) + 1, dtype=np.int64)
         indices = np.empty(rows.nnz, dtype=np.uint32)
         values = np.empty(rows.nnz, dtype=np.float32)
-        row_copy.copy_local_rows(
+        sparse_rows.copy_local_rows(
             rows.indptr, rows.indices, rows.values, order, self.local_of, indptr, indices, values
         )
         values /= np.float32(self.common.length)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from treemax.kernels.assignment import take_best_bounded
@@ -9,10 +11,21 @@ from treemax.kernels.jit import fast_kernel, kernel
 from treemax.models.learned_tree.kernels import n_vectors, score_all, softmax_of_children
 
 
+class Shape(NamedTuple):
+    """The tree: the children of node v are `children[v * arity:v * arity + n_children[v]]`."""
+
+    arity: int
+    most_depth: int
+    vectors_a_node: int
+    children: np.ndarray
+    n_children: np.ndarray
+
+
 @fast_kernel
-def _mean_shares(labels, hidden, row_starts, weights, biases, first, n_children, width, means):
+def _mean_shares(labels, hidden, row_starts, vectors, first, n_children, means):
     """The mean probability of each child over the rows of each label: p_j|i, equation 9."""
-    width, first, n_children = np.uint64(width), np.uint64(first), np.uint64(n_children)
+    weights, biases, width = vectors.weights, vectors.biases, vectors.width
+    first, n_children = np.uint64(first), np.uint64(n_children)
     count = np.uint64(n_vectors(n_children))
     shares = np.empty(n_children, np.float32)
     for i in range(labels.size):
@@ -30,8 +43,9 @@ def _mean_shares(labels, hidden, row_starts, weights, biases, first, n_children,
 
 
 @kernel
-def _summed_shares(labels, node, n_labels, keys, sums, seen, means, counts):
+def _summed_shares(labels, node, n_labels, statistics, means, counts):
     """p_j|i from the running sums of Algorithm 1. A label never seen at this node has a count of zero."""
+    keys, sums, seen = statistics
     for i in range(labels.size):
         key = node * n_labels + labels[i]
         place = np.searchsorted(keys, key)
@@ -103,44 +117,31 @@ def _divide(labels, arity, levels, scores, moved):
 
 
 @kernel
-def reassign(
-    labels, counts, hidden, row_starts, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares,
-    width,
-):  # fmt: skip
+def reassign(labels, counts, hidden, row_starts, shape, vectors):
     """AssignLabels of Algorithm 2 from the current probabilities: the rows of label i are
     `hidden[row_starts[i]:row_starts[i + 1]]`."""
     nothing = (np.empty(0, np.int64), np.empty((0, 0), np.float32), np.empty(0, np.float32))
-    _reassign(
-        labels, counts, hidden.ravel(), row_starts, nothing, arity, most_depth, children, n_children, vectors_a_node,
-        weights, biases, squares, width, np.empty(n_children.size, np.bool_),
-    )  # fmt: skip
+    renewed = np.empty(shape.n_children.size, np.bool_)
+    _reassign(labels, counts, hidden.ravel(), row_starts, nothing, shape, vectors, renewed)
 
 
 @kernel
-def reassign_by_sums(
-    labels, statistics, arity, most_depth, children, n_children, vectors_a_node, weights, biases, squares, width, renewed,
-):  # fmt: skip
+def reassign_by_sums(labels, statistics, shape, vectors, renewed):
     """AssignLabels of Algorithm 2 from running sums: sorted keys node * labels + label, and for each the sums of
     probabilities and the number of examples. `renewed` marks the nodes that were reset."""
     none, no_rows = np.empty(0, np.float64), np.empty(0, np.float32)
-    _reassign(
-        labels, none, no_rows, np.empty(0, np.int64), statistics, arity, most_depth, children, n_children,
-        vectors_a_node, weights, biases, squares, width, renewed,
-    )  # fmt: skip
+    _reassign(labels, none, no_rows, np.empty(0, np.int64), statistics, shape, vectors, renewed)
 
 
 @kernel
-def _reassign(
-    labels, counts, hidden, row_starts, statistics, arity, most_depth, children, n_children, vectors_a_node, weights,
-    biases, squares, width, renewed,
-):  # fmt: skip
+def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, renewed):
     """Assign labels to children from the root down.
 
     A node keeps its number and its vectors while its number of children stays the same. A leaf that becomes an inner
     node gets a free number and zero vectors. `labels` is sorted by leaf.
     """
-    keys, sums, seen = statistics
-    n_labels = labels.size
+    arity, most_depth, vectors_a_node, children, n_children = shape
+    n_labels, width = labels.size, np.int64(vectors.width)
     moved = np.empty(n_labels, np.int64)
     used = np.zeros(n_children.size, np.bool_)
     # Queue of nodes: number (-1: not known yet), labels, depth, and where to write the number.
@@ -179,19 +180,19 @@ def _reassign(
         first = node * vectors_a_node
         renewed[node] = fresh
         if fresh:
-            weights[first * width : (first + vectors_a_node) * width] = 0.0
-            biases[first : first + vectors_a_node] = 0.0
-            squares[first : first + vectors_a_node] = np.float32(1e-8)
+            vectors.weights[first * width : (first + vectors_a_node) * width] = 0.0
+            vectors.biases[first : first + vectors_a_node] = 0.0
+            vectors.squares[first : first + vectors_a_node] = np.float32(1e-8)
         scores = np.zeros((here.size, n_here))
         if fresh:
             _prefer_in_turn(scores)
         else:
             if row_starts.size > 0:
                 counts_here = counts[here]
-                _mean_shares(here, hidden, row_starts, weights, biases, first, n_here, width, scores)
+                _mean_shares(here, hidden, row_starts, vectors, first, n_here, scores)
             else:
                 counts_here = np.zeros(here.size)
-                _summed_shares(here, node, n_labels, keys, sums, seen, scores, counts_here)
+                _summed_shares(here, node, n_labels, statistics, scores, counts_here)
             _gradients(counts_here, scores)
         held = _divide(here, arity, most_depth - depths[entry] - 1, scores, moved)
         begin = starts[entry]

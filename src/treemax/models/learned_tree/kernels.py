@@ -9,12 +9,20 @@ optimizer is AdaGrad with one sum of squares per vector, or plain SGD.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import exp32, log32, next_random
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.jit import (
+    bare_fast_inline_kernel,
+    bare_inline_kernel,
+    fast_inline_kernel,
+    fast_kernel,
+    inline_kernel,
+    kernel,
+)
 
 ALL_LABELS, ONE_LABEL = 0, 1  # of a row, in one step
 PLAIN, ADAGRAD = 0, 1
@@ -26,6 +34,56 @@ _MOST_LINES = np.uint64(32)  # cache lines to prefetch; more would delay the cur
 _LANES = np.uint64(vector.WIDTH)
 _SMALLEST = np.float32(1e-30)
 _TINY = np.float32(1e-18)  # whose square is not zero
+
+
+class Paths(NamedTuple):
+    """For every label the nodes from the root to it: first vector, number of children, and target child."""
+
+    starts: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
+    slots: np.ndarray
+
+
+class Vectors(NamedTuple):
+    """The vectors of all nodes, their biases and AdaGrad's sums of squares."""
+
+    weights: np.ndarray
+    biases: np.ndarray
+    squares: np.ndarray
+    width: np.uint64
+
+
+class Embeddings(NamedTuple):
+    """The embeddings of features, AdaGrad's sums of squares, and the factor of a row's values."""
+
+    numbers: np.ndarray
+    squares: np.ndarray
+    scale: np.float32
+
+
+class Step(NamedTuple):
+    """Settings of a step of gradient descent."""
+
+    rate: np.float32
+    least: np.float32  # error of a vector to be updated
+    optimizer: int
+    objective: int
+    labels: int  # all labels of a row, or one
+    dropout: float
+
+
+class Scratch(NamedTuple):
+    """Scratch memory of one thread: a row, its gradient, vectors of a path, and features after dropout."""
+
+    hidden: np.ndarray
+    gradient: np.ndarray
+    numbers: np.ndarray
+    kept: np.ndarray
+    scores: np.ndarray
+    sizes: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
 
 
 @fast_inline_kernel
@@ -141,17 +199,18 @@ def _squared(array, width):
     return vector.total(sums)
 
 
-@fast_inline_kernel
-def _step_sizes(n, numbers, errors, squared, weight, rate, least, optimizer, squares, kept, sizes):
+@bare_fast_inline_kernel
+def _step_sizes(n, squared, weight, step, squares, scratch):
     """Select the vectors whose error is not negligible; writes their numbers to `kept`, and their step sizes."""
+    numbers, errors, kept, sizes = scratch.numbers, scratch.scores, scratch.kept, scratch.sizes
     left = np.uint64(0)
     for v in range(np.uint64(0), n):
         error = errors[v] * weight
-        if abs(error) < least:
+        if abs(error) < step.least:
             continue
         number = numbers[v]
-        size = rate * error
-        if optimizer == ADAGRAD:
+        size = step.rate * error
+        if step.optimizer == ADAGRAD:
             square = squares[number] + error * error * squared
             squares[number] = square
             size /= np.float32(math.sqrt(square))
@@ -162,9 +221,11 @@ def _step_sizes(n, numbers, errors, squared, weight, rate, least, optimizer, squ
     return left
 
 
-@fast_inline_kernel
-def _move(left, kept, errors, sizes, hidden, gradient, weights, biases, width):
+@bare_fast_inline_kernel
+def _move(left, vectors, scratch):
     """Update the vectors, and add the gradient by the row to `gradient`."""
+    weights, width, hidden, gradient = vectors.weights, vectors.width, scratch.hidden, scratch.gradient
+    errors, kept, sizes = scratch.scores, scratch.kept, scratch.sizes
     for i in range(np.uint64(0), width, _LANES):
         row, wanted = vector.load(hidden, i), vector.load(gradient, i)
         for v in range(np.uint64(0), left):
@@ -174,40 +235,48 @@ def _move(left, kept, errors, sizes, hidden, gradient, weights, biases, width):
             vector.store(weights, at, vector.multiply_add(vector.splat(sizes[v]), row, numbers))
         vector.store(gradient, i, wanted)
     for v in range(np.uint64(0), left):
-        biases[kept[v]] += sizes[v]
+        vectors.biases[kept[v]] += sizes[v]
 
 
-@fast_inline_kernel
-def _learn_path(
-    label, path_starts, path_firsts, path_children, path_slots, hidden, gradient, weights, biases, squares, width,
-    squared, weight, rate, least, optimizer, objective, statistics, numbers, kept, scores, sizes,
-):  # fmt: skip
+@bare_fast_inline_kernel
+def _learn_path(label, paths, vectors, squared, weight, step, statistics, scratch):
     """One step on log p of a label, or on the p of each node of its path; returns log p.
 
     `statistics` has the index of each node of a path into sums of probabilities, these sums and their numbers of
     examples: SumProbas and Counts of Algorithm 1. Without indices nothing is summed.
     """
     places, sums, seen = statistics
-    begin, end = np.uint64(path_starts[label]), np.uint64(path_starts[label + _NEXT])
+    scores = scratch.scores
+    begin, end = np.uint64(paths.starts[label]), np.uint64(paths.starts[label + _NEXT])
     n = np.uint64(0)
     for s in range(begin, end):
-        first, count = np.uint64(path_firsts[s]), np.uint64(n_vectors(path_children[s]))
-        score_all(hidden, np.uint64(0), weights, biases, first, count, width, scores, n)
+        first, count = np.uint64(paths.firsts[s]), np.uint64(n_vectors(paths.counts[s]))
+        score_all(
+            scratch.hidden,
+            np.uint64(0),
+            vectors.weights,
+            vectors.biases,
+            first,
+            count,
+            vectors.width,
+            scores,
+            n,
+        )
         for v in range(np.uint64(0), count):
-            numbers[n + v] = np.uint32(first + v)
+            scratch.numbers[n + v] = np.uint32(first + v)
         n += count
     likelihood, product = ZERO, ONE
     n = np.uint64(0)
     for s in range(begin, end):
-        children, target = np.uint64(path_children[s]), np.uint64(path_slots[s])
-        count = np.uint64(n_vectors(path_children[s]))
+        children, target = np.uint64(paths.counts[s]), np.uint64(paths.slots[s])
+        count = np.uint64(n_vectors(paths.counts[s]))
         if children > _NEXT:
             chosen = _errors(scores, n, children, target)
             if places.size > 0:
                 place = np.uint64(places[s])
                 _note_shares(scores, n, children, target, sums, place * np.uint64(sums.size // seen.size))
                 seen[place] += ONE
-            if objective == PROBABILITY:  # the gradient of p is p times that of log p
+            if step.objective == PROBABILITY:  # the gradient of p is p times that of log p
                 for v in range(n, n + count):
                     scores[v] *= chosen
             product *= max(chosen, _TINY)
@@ -216,115 +285,101 @@ def _learn_path(
                 product = ONE
         n += count
     likelihood += log32(product)
-    left = _step_sizes(n, numbers, scores, squared, weight, rate, least, optimizer, squares, kept, sizes)
-    _move(left, kept, scores, sizes, hidden, gradient, weights, biases, width)
+    _move(_step_sizes(n, squared, weight, step, vectors.squares, scratch), vectors, scratch)
     return likelihood
 
 
-@fast_inline_kernel
-def _move_embeddings(
-    indices, values, first, last, scale, rate, optimizer, gradient, embeddings, squares, width
-):
-    """Update the embeddings of the row's features."""
+@bare_fast_inline_kernel
+def _move_embeddings(n, embeddings, step, width, scratch):
+    """Update the embeddings of the row's features, `n` after dropout."""
+    numbers, squares, gradient = embeddings.numbers, embeddings.squares, scratch.gradient
     length = _squared(gradient, width)
-    for p in range(first, last):
-        feature = np.uint64(indices[p])
-        value = values[p] * scale
-        size = rate * value
-        if optimizer == ADAGRAD:
+    for p in range(np.uint64(0), n):
+        feature = np.uint64(scratch.indices[p])
+        value = scratch.values[p] * embeddings.scale
+        size = step.rate * value
+        if step.optimizer == ADAGRAD:
             square = squares[feature] + value * value * length
             squares[feature] = square
             size /= np.float32(math.sqrt(max(square, _SMALLEST)))
-        step = vector.splat(size)
         for i in range(np.uint64(0), width, _LANES):
             at = feature * width + i
-            vector.store(
-                embeddings,
-                at,
-                vector.multiply_add(step, vector.load(gradient, i), vector.load(embeddings, at)),
+            moved = vector.multiply_add(
+                vector.splat(size), vector.load(gradient, i), vector.load(numbers, at)
             )
+            vector.store(numbers, at, moved)
 
 
-@fast_inline_kernel
-def _prefetch_path(label, path_starts, path_firsts, path_children, weights, width):
+@bare_fast_inline_kernel
+def _prefetch_path(label, paths, weights, width):
     """Prefetch the vectors of the last nodes of a path; those near the root are in the cache anyway."""
-    s, asked = np.uint64(path_starts[label + _NEXT]), np.uint64(0)
-    while s > np.uint64(path_starts[label]) and asked < _MOST_LINES:
+    s, asked = np.uint64(paths.starts[label + _NEXT]), np.uint64(0)
+    while s > np.uint64(paths.starts[label]) and asked < _MOST_LINES:
         s -= _NEXT
-        at, length = np.uint64(path_firsts[s]) * width, np.uint64(n_vectors(path_children[s])) * width
+        at, length = np.uint64(paths.firsts[s]) * width, np.uint64(n_vectors(paths.counts[s])) * width
         for i in range(np.uint64(0), length, _LANES):
             vector.prefetch(weights, at + i)
         asked += length // _LANES
 
 
-@fast_inline_kernel
-def _prefetch(indices, first, last, embeddings, width):
+@bare_fast_inline_kernel
+def _prefetch(rows, row, embeddings, width):
     """Prefetch the embeddings of a later row."""
-    for p in range(first, last):
-        at = np.uint64(indices[p]) * width
+    for p in range(np.uint64(rows.indptr[row]), np.uint64(rows.indptr[row + _NEXT])):
+        at = np.uint64(rows.indices[p]) * width
         for i in range(np.uint64(0), width, _LANES):
             vector.prefetch(embeddings, at + i)
 
 
-@inline_kernel
-def _drop(indices, values, first, last, most, random, kept_indices, kept_values):
+@bare_inline_kernel
+def _drop(rows, row, most, random, scratch):
     """Dropout: copy the features of a row whose random number is below `most` (of 2**32), at least one.
 
     Returns their number and the new state of the random number generator."""
-    n = np.uint64(0)
-    for p in range(first, last):
+    n, last = np.uint64(0), np.uint64(rows.indptr[row + _NEXT])
+    for p in range(np.uint64(rows.indptr[row]), last):
         random = next_random(random)
         if (random >> np.uint64(32)) < most or (n == np.uint64(0) and p + _NEXT == last):
-            kept_indices[n] = indices[p]
-            kept_values[n] = values[p]
+            scratch.indices[n] = rows.indices[p]
+            scratch.values[n] = rows.values[p]
             n += _NEXT
     return n, random
 
 
 @fast_kernel
-def learn(
-    indptr, indices, values, order, label_starts, labels, paths, scale, embeddings, feature_squares, weights, biases,
-    squares, width, rate, least, optimizer, objective, which, dropout, statistics, random, scratch,
-):  # fmt: skip
+def learn(rows, order, label_starts, labels, paths, embeddings, vectors, step, statistics, random, scratch):
     """Learn the rows of `order`; returns the sum of log p and the number of labels in it."""
-    path_starts, path_firsts, path_children, path_slots = paths
-    hidden, gradient, numbers, kept, scores, sizes, kept_indices, kept_values = scratch
-    width = np.uint64(width)
+    hidden, width = scratch.hidden, vectors.width
     likelihood, n_learned = 0.0, 0
-    most = np.uint64((1.0 - dropout) * 4294967296.0)
+    most = np.uint64((1.0 - step.dropout) * 4294967296.0)
     for o in range(np.uint64(0), np.uint64(order.size)):
         row = np.uint64(order[o])
         if o + _AHEAD < np.uint64(order.size):
             ahead = np.uint64(order[o + _AHEAD])
-            _prefetch(indices, np.uint64(indptr[ahead]), np.uint64(indptr[ahead + _NEXT]), embeddings, width)
+            _prefetch(rows, ahead, embeddings.numbers, width)
             if label_starts[ahead] < label_starts[ahead + _NEXT]:
-                label = np.uint64(labels[label_starts[ahead]])
-                _prefetch_path(label, path_starts, path_firsts, path_children, weights, width)
+                _prefetch_path(np.uint64(labels[label_starts[ahead]]), paths, vectors.weights, width)
         begin, end = np.uint64(label_starts[row]), np.uint64(label_starts[row + _NEXT])
         if begin == end:
             continue
-        if which == ONE_LABEL and end - begin > _NEXT:
+        if step.labels == ONE_LABEL and end - begin > _NEXT:
             random = next_random(random)
             begin += (random >> np.uint64(32)) % (end - begin)
             end = begin + _NEXT
-        first, last = np.uint64(indptr[row]), np.uint64(indptr[row + _NEXT])
-        n_kept, random = _drop(indices, values, first, last, most, random, kept_indices, kept_values)
-        first, last = np.uint64(0), n_kept
-        sum_embeddings(kept_indices, kept_values, first, last, scale, embeddings, width, hidden)
-        _clear(gradient, width)
+        n_kept, random = _drop(rows, row, most, random, scratch)
+        sum_embeddings(
+            scratch.indices, scratch.values, np.uint64(0), n_kept, embeddings.scale, embeddings.numbers, width, hidden
+        )  # fmt: skip
+        _clear(scratch.gradient, width)
         squared = _squared(hidden, width) + ONE  # the one is for the bias
         weight = ONE / np.float32(end - begin)
         for place in range(begin, end):
+            label = np.uint64(labels[place])
             likelihood += weight * _learn_path(
-                np.uint64(labels[place]), path_starts, path_firsts, path_children, path_slots, hidden, gradient, weights,
-                biases, squares, width, squared, weight, rate, least, optimizer, objective, statistics, numbers, kept,
-                scores, sizes,
-            )  # fmt: skip
+                label, paths, vectors, squared, weight, step, statistics, scratch
+            )
         n_learned += 1
-        _move_embeddings(
-            kept_indices, kept_values, first, last, scale, rate, optimizer, gradient, embeddings, feature_squares,
-            width,
-        )  # fmt: skip
+        _move_embeddings(n_kept, embeddings, step, width, scratch)
     return likelihood, n_learned
 
 
@@ -375,32 +430,33 @@ def write_paths(
             node = parents[node]
 
 
+@bare_fast_inline_kernel
+def represent_row(rows, row, scale, embeddings, width, out):
+    """The sum of the embeddings of a row's features."""
+    first, last = np.uint64(rows.indptr[row]), np.uint64(rows.indptr[row + 1])
+    sum_embeddings(rows.indices, rows.values, first, last, scale, embeddings, width, out)
+
+
 @fast_kernel
-def represent(indptr, indices, values, rows, scale, embeddings, width, out):
-    """The representations of the given rows, one after the other."""
-    width = np.uint64(width)
+def represent(rows, chosen, embeddings, width, out):
+    """The representations of the chosen rows, one after the other."""
     hidden = np.empty(width, np.float32)
-    for r in range(rows.size):
-        if r + 2 < rows.size:
-            ahead = rows[r + 2]
-            _prefetch(indices, np.uint64(indptr[ahead]), np.uint64(indptr[ahead + 1]), embeddings, width)
-        first, last = np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])
-        sum_embeddings(indices, values, first, last, scale, embeddings, width, hidden)
+    for r in range(chosen.size):
+        if r + 2 < chosen.size:
+            _prefetch(rows, np.uint64(chosen[r + 2]), embeddings.numbers, width)
+        represent_row(rows, chosen[r], embeddings.scale, embeddings.numbers, width, hidden)
         out[r] = hidden
 
 
 @fast_kernel
-def represent_means(indptr, indices, values, rows, row_starts, scale, embeddings, width, out):
+def represent_means(rows, chosen, starts, embeddings, width, out):
     """The mean representation of each group of rows, such as those of a label; zeros where there are none."""
-    width = np.uint64(width)
     hidden, sums = np.empty(width, np.float32), np.empty(width, np.float32)
-    for label in range(row_starts.size - 1):
+    for label in range(starts.size - 1):
         sums[:] = ZERO
-        for r in range(row_starts[label], row_starts[label + 1]):
-            if r + 2 < rows.size:
-                ahead = rows[r + 2]
-                _prefetch(indices, np.uint64(indptr[ahead]), np.uint64(indptr[ahead + 1]), embeddings, width)
-            first, last = np.uint64(indptr[rows[r]]), np.uint64(indptr[rows[r] + 1])
-            sum_embeddings(indices, values, first, last, scale, embeddings, width, hidden)
+        for r in range(starts[label], starts[label + 1]):
+            if r + 2 < chosen.size:
+                _prefetch(rows, np.uint64(chosen[r + 2]), embeddings.numbers, width)
+            represent_row(rows, chosen[r], embeddings.scale, embeddings.numbers, width, hidden)
             sums += hidden
-        out[label] = sums / np.float32(max(1, row_starts[label + 1] - row_starts[label]))
+        out[label] = sums / np.float32(max(1, starts[label + 1] - starts[label]))

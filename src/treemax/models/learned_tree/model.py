@@ -78,12 +78,14 @@ class LearnedTreeModel:
 
     @cached_property
     def _arrays(self) -> tuple[Any, ...]:
+        """The arrays of `search_kernels.SearchTree`."""
         tree = self.tree
         arrays: list[NDArray[Any]] = [
             tree.first_child, tree.n_children, tree.label, self.first_vectors, self.weights.ravel(), self.biases,
         ]  # fmt: skip
         widest = int(tree.n_children.max())
-        return (read_only(self.embeddings.ravel()), self.embeddings.shape[1], widest, *map(read_only, arrays))
+        width = np.uint64(self.embeddings.shape[1])
+        return (read_only(self.embeddings.ravel()), width, widest, *map(read_only, arrays))
 
     def known(self, rows: Rows) -> SparseRows:
         """Rows with features renumbered as rows of the embeddings; features not seen in training are dropped."""
@@ -94,7 +96,7 @@ class LearnedTreeModel:
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
         known = self.known(rows)
-        return (known.indptr, known.indices, known.values, *self._arrays)
+        return tuple(known.arrays), self._arrays
 
     # --- answers ----------------------------------------------------------------------------------------
 

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel
+from treemax.kernels.jit import bare_fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.sparse_rows import Rows
 from treemax.models.learned_tree.kernels import (
     ONE,
     ZERO,
     n_vectors,
+    represent_row,
     score_all,
     softmax_of_children,
-    sum_embeddings,
 )
 
-# `widest` is the largest number of children; finding it would take longer than the prediction of one row.
+
+class SearchTree(NamedTuple):
+    """A trained tree. The searches take it and the rows as plain tuples: for a named one, which Numba examines in
+    Python, a call from Python takes two microseconds more."""
+
+    embeddings: np.ndarray
+    width: np.uint64
+    widest: int  # largest number of children; finding it would take longer than the prediction of one row
+    first_child: np.ndarray
+    n_children: np.ndarray
+    labels: np.ndarray
+    first_vectors: np.ndarray
+    weights: np.ndarray
+    biases: np.ndarray
+
+
+@kernel
+def _set_up(rows, tree):
+    """The rows and the tree as named tuples, and memory for a row and for the probabilities of children."""
+    tree = SearchTree(*tree)
+    return Rows(*rows), tree, np.empty(tree.width, np.float32), np.empty(tree.widest, np.float32)
 
 
 @inline_kernel
@@ -39,13 +62,13 @@ def _offer(label, probability, ids, probabilities, filled):
     return filled
 
 
-@fast_inline_kernel
-def _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares):
+@bare_fast_inline_kernel
+def _shares_at(node, tree, hidden, shares):
     """The probabilities of a node's children."""
-    count = np.uint64(n_vectors(n_children[node]))
-    first = np.uint64(first_vectors[node])
-    score_all(hidden, np.uint64(0), weights, biases, first, count, width, shares, np.uint64(0))
-    softmax_of_children(shares, np.uint64(0), np.uint64(n_children[node]))
+    count = np.uint64(n_vectors(tree.n_children[node]))
+    first, zero = np.uint64(tree.first_vectors[node]), np.uint64(0)
+    score_all(hidden, zero, tree.weights, tree.biases, first, count, tree.width, shares, zero)
+    softmax_of_children(shares, zero, np.uint64(tree.n_children[node]))
 
 
 @inline_kernel
@@ -61,19 +84,16 @@ def _insert(nodes, probabilities, begin, n, node, probability):
 
 
 @fast_kernel
-def best_exact(
-    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, depth,
-    ids, probabilities,
-):  # fmt: skip
+def best_exact(rows, tree, depth, ids, probabilities):
     """The k most probable labels of each row by depth-first branch and bound, the most probable child first."""
-    width = np.uint64(width)
-    hidden = np.empty(width, np.float32)
-    shares = np.empty(widest, np.float32)
-    nodes, chances = np.empty(depth * widest + 2, np.int64), np.empty(depth * widest + 2, np.float32)
+    rows, tree, hidden, shares = _set_up(rows, tree)
+    nodes, chances = (
+        np.empty(depth * tree.widest + 2, np.int64),
+        np.empty(depth * tree.widest + 2, np.float32),
+    )
     k = ids.shape[1]
     for r in range(ids.shape[0]):
-        first, last = np.uint64(indptr[r]), np.uint64(indptr[r + 1])
-        sum_embeddings(indices, values, first, last, ONE, embeddings, width, hidden)
+        represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         filled = 0
         nodes[0], chances[0] = 0, ONE
         n = 1
@@ -82,34 +102,28 @@ def best_exact(
             node, chance = nodes[n], chances[n]
             if filled == k and chance < probabilities[r, k - 1]:
                 continue
-            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
+            _shares_at(node, tree, hidden, shares)
             begin = n
-            for c in range(n_children[node]):
-                child, probability = first_child[node] + c, chance * shares[c]
+            for c in range(tree.n_children[node]):
+                child, probability = tree.first_child[node] + c, chance * shares[c]
                 if filled == k and probability < probabilities[r, k - 1]:
                     continue
-                if n_children[child] == 0:
-                    filled = _offer(labels[child], probability, ids[r], probabilities[r], filled)
+                if tree.n_children[child] == 0:
+                    filled = _offer(tree.labels[child], probability, ids[r], probabilities[r], filled)
                 else:
                     _insert(nodes, chances, begin, n, child, probability)
                     n += 1
 
 
 @fast_kernel
-def best_beam(
-    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, beam,
-    ids, probabilities,
-):  # fmt: skip
+def best_beam(rows, tree, beam, ids, probabilities):
     """The best labels below the `beam` most probable nodes of each level."""
-    width = np.uint64(width)
-    hidden = np.empty(width, np.float32)
-    shares = np.empty(widest, np.float32)
+    rows, tree, hidden, shares = _set_up(rows, tree)
     nodes, following = np.empty(beam, np.int64), np.empty(beam, np.int64)
     chances, coming = np.empty(beam, np.float32), np.empty(beam, np.float32)
     k = ids.shape[1]
     for r in range(ids.shape[0]):
-        first, last = np.uint64(indptr[r]), np.uint64(indptr[r + 1])
-        sum_embeddings(indices, values, first, last, ONE, embeddings, width, hidden)
+        represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         filled = 0
         nodes[0], chances[0] = 0, ONE
         n = 1
@@ -119,11 +133,11 @@ def best_beam(
                 node = nodes[b]
                 if filled == k and chances[b] < probabilities[r, k - 1]:
                     continue
-                _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
-                for c in range(n_children[node]):
-                    child, probability = first_child[node] + c, chances[b] * shares[c]
-                    if n_children[child] == 0:
-                        filled = _offer(labels[child], probability, ids[r], probabilities[r], filled)
+                _shares_at(node, tree, hidden, shares)
+                for c in range(tree.n_children[node]):
+                    child, probability = tree.first_child[node] + c, chances[b] * shares[c]
+                    if tree.n_children[child] == 0:
+                        filled = _offer(tree.labels[child], probability, ids[r], probabilities[r], filled)
                     else:
                         n_following = _offer(child, probability, following, coming, n_following)
             nodes, following = following, nodes
@@ -134,90 +148,64 @@ def best_beam(
 
 
 @fast_kernel
-def all_above(
-    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, depth,
-    threshold, starts,
-):  # fmt: skip
+def all_above(rows, tree, depth, threshold, starts):
     """Ids and probabilities of all labels with at least this probability; `starts` delimits the rows."""
-    width = np.uint64(width)
-    hidden = np.empty(width, np.float32)
-    shares = np.empty(widest, np.float32)
-    nodes, chances = np.empty(depth * widest + 2, np.int64), np.empty(depth * widest + 2, np.float32)
+    rows, tree, hidden, shares = _set_up(rows, tree)
+    nodes, chances = (
+        np.empty(depth * tree.widest + 2, np.int64),
+        np.empty(depth * tree.widest + 2, np.float32),
+    )
     ids, probabilities = np.empty(256, np.int64), np.empty(256, np.float32)
     found = 0
     starts[0] = 0
     for r in range(starts.size - 1):
-        first, last = np.uint64(indptr[r]), np.uint64(indptr[r + 1])
-        sum_embeddings(indices, values, first, last, ONE, embeddings, width, hidden)
+        represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         nodes[0], chances[0] = 0, ONE
         n = 1
         while n > 0:
             n -= 1
             node, chance = nodes[n], chances[n]
-            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
-            for c in range(n_children[node]):
-                child, probability = first_child[node] + c, chance * shares[c]
+            _shares_at(node, tree, hidden, shares)
+            for c in range(tree.n_children[node]):
+                child, probability = tree.first_child[node] + c, chance * shares[c]
                 if probability < threshold:
                     continue
-                if n_children[child] > 0:
+                if tree.n_children[child] > 0:
                     nodes[n], chances[n] = child, probability
                     n += 1
                     continue
                 if found == ids.size:
                     ids = np.concatenate((ids, np.empty(found, np.int64)))
                     probabilities = np.concatenate((probabilities, np.empty(found, np.float32)))
-                ids[found], probabilities[found] = labels[child], probability
+                ids[found], probabilities[found] = tree.labels[child], probability
                 found += 1
         starts[r + 1] = found
     return ids[:found], probabilities[:found]
 
 
 @fast_kernel
-def probabilities_of_all(
-    indptr,
-    indices,
-    values,
-    embeddings,
-    width,
-    widest,
-    first_child,
-    n_children,
-    labels,
-    first_vectors,
-    weights,
-    biases,
-    out,
-):
+def probabilities_of_all(rows, tree, out):
     """The probability of every label, from the root down."""
-    width = np.uint64(width)
-    hidden = np.empty(width, np.float32)
-    shares = np.empty(widest, np.float32)
-    chances = np.empty(n_children.size, np.float32)
+    rows, tree, hidden, shares = _set_up(rows, tree)
+    chances = np.empty(tree.n_children.size, np.float32)
     for r in range(out.shape[0]):
-        first, last = np.uint64(indptr[r]), np.uint64(indptr[r + 1])
-        sum_embeddings(indices, values, first, last, ONE, embeddings, width, hidden)
+        represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         chances[0] = ONE
-        for node in range(n_children.size):
-            if n_children[node] == 0:
-                out[r, labels[node]] = chances[node]
+        for node in range(tree.n_children.size):
+            if tree.n_children[node] == 0:
+                out[r, tree.labels[node]] = chances[node]
                 continue
-            _shares_at(node, n_children, first_vectors, hidden, weights, biases, width, shares)
-            for c in range(n_children[node]):
-                chances[first_child[node] + c] = chances[node] * shares[c]
+            _shares_at(node, tree, hidden, shares)
+            for c in range(tree.n_children[node]):
+                chances[tree.first_child[node] + c] = chances[node] * shares[c]
 
 
 @fast_kernel
-def probabilities_of_given(
-    indptr, indices, values, embeddings, width, widest, first_child, n_children, labels, first_vectors, weights, biases, parents,
-    leaves, ids, out,
-):  # fmt: skip
+def probabilities_of_given(rows, tree, parents, leaves, ids, out):
     """The probabilities of given labels, from the leaf up; zero for an id of -1."""
-    width = np.uint64(width)
-    hidden = np.empty(width, np.float32)
-    shares = np.empty(widest, np.float32)
+    rows, tree, hidden, shares = _set_up(rows, tree)
     for r in range(out.shape[0]):
-        first, last = np.uint64(indptr[r]), np.uint64(indptr[r + 1])
-        sum_embeddings(indices, values, first, last, ONE, embeddings, width, hidden)
+        represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         for i in range(ids.shape[1]):
             out[r, i] = ZERO
             if ids[r, i] < 0:
@@ -225,7 +213,7 @@ def probabilities_of_given(
             node, probability = leaves[ids[r, i]], ONE
             while node > 0:
                 parent = parents[node]
-                _shares_at(parent, n_children, first_vectors, hidden, weights, biases, width, shares)
-                probability *= shares[node - first_child[parent]]
+                _shares_at(parent, tree, hidden, shares)
+                probability *= shares[node - tree.first_child[parent]]
                 node = parent
             out[r, i] = probability

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from treemax.inputs.rows import SparseRows, chosen_rows, read_only
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import assignment_kernels, kernels
+from treemax.models.learned_tree.kernels import Paths
 from treemax.models.learned_tree.model import (
     LearnedTreeModel,
     aligned,
@@ -70,15 +70,6 @@ class LearnedTreeSettings:
     one_label: bool = False  # learn one random label of a row in a step instead of all
     objective: str = "log-likelihood"
     statistics: str = "means"  # of the assignment of labels
-
-
-class Paths(NamedTuple):
-    """For every label the nodes from the root to it: first vector, number of children, and target child."""
-
-    starts: NDArray[np.int64]
-    firsts: NDArray[np.uint32]
-    counts: NDArray[np.uint32]
-    slots: NDArray[np.uint32]
 
 
 @dataclass
@@ -307,19 +298,28 @@ class Training:
         rows, targets, settings = self.rows, self.targets, self.settings
         width = self.embeddings.shape[1]
         n_scores = int(self._scores_on_a_path()) + 1
-        scratch = (
-            aligned((width,)), aligned((width,)), np.empty(n_scores, np.uint32), np.empty(n_scores, np.uint32),
-            np.empty(n_scores, np.float32), np.empty(n_scores, np.float32), np.empty(self._longest, np.uint32),
-            np.empty(self._longest, np.float32),
-        )  # fmt: skip
-        return kernels.learn(
-            rows.indptr, rows.indices, rows.values, order, targets.indptr, targets.ids, tuple(self.paths), np.float32(self.scale / (1.0 - settings.dropout)),
-            self.embeddings.ravel(), self.feature_squares, self.weights.ravel(), self.biases, self.squares, width,
-            np.float32(rate), np.float32(MIN_ERROR),
-            OPTIMIZERS[settings.optimizer], OBJECTIVES[settings.objective],
+        sizes = [(n_scores, np.uint32)] * 2 + [(n_scores, np.float32)] * 2
+        sizes += [(self._longest, np.uint32), (self._longest, np.float32)]
+        scratch = kernels.Scratch(aligned((width,)), aligned((width,)), *[np.empty(*size) for size in sizes])
+        step = kernels.Step(
+            np.float32(rate), np.float32(MIN_ERROR), OPTIMIZERS[settings.optimizer], OBJECTIVES[settings.objective],
             kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS, float(settings.dropout),
-            (read_only(self.sums.places), self.sums.sums.ravel(), self.sums.seen), np.uint64(seed), scratch,
         )  # fmt: skip
+        statistics = (read_only(self.sums.places), self.sums.sums.ravel(), self.sums.seen)
+        return kernels.learn(
+            rows.arrays, order, targets.indptr, targets.ids, self.paths, self._embeddings(1.0 - settings.dropout),
+            self._vectors(), step, statistics, np.uint64(seed), scratch,
+        )  # fmt: skip
+
+    def _embeddings(self, share: float = 1.0) -> kernels.Embeddings:
+        """The embeddings, scaled for a share of the features."""
+        return kernels.Embeddings(
+            self.embeddings.ravel(), self.feature_squares, np.float32(self.scale / share)
+        )
+
+    def _vectors(self) -> kernels.Vectors:
+        width = np.uint64(self.weights.shape[1])
+        return kernels.Vectors(self.weights.ravel(), self.biases, self.squares, width)
 
     def _scores_on_a_path(self) -> int:
         sums = np.concatenate([[0], np.cumsum(self.paths.counts, dtype=np.int64)])
@@ -332,20 +332,19 @@ class Training:
         if self.n_labels <= 1:
             return
         structure = self.structure
-        shape = (
-            self.arity, max_depth(self.n_labels, self.arity), structure.children, structure.n_children,
-            vectors_per_node(self.arity), self.weights.ravel(), self.biases, self.squares, self.weights.shape[1],
+        shape = assignment_kernels.Shape(
+            self.arity, max_depth(self.n_labels, self.arity), vectors_per_node(self.arity), structure.children,
+            structure.n_children,
         )  # fmt: skip
-        labels = np.arange(self.n_labels)
+        labels, vectors = np.arange(self.n_labels), self._vectors()
         if self.settings.statistics == "running":
             renewed = np.zeros(len(structure.n_children), dtype=bool)
-            assignment_kernels.reassign_by_sums(
-                labels, (self.sums.keys, self.sums.sums, self.sums.seen), *shape, renewed
-            )
+            sums = (self.sums.keys, self.sums.sums, self.sums.seen)
+            assignment_kernels.reassign_by_sums(labels, sums, shape, vectors, renewed)
             self._update_paths(renewed)
             return
         counts = np.bincount(self.targets.ids, minlength=self.n_labels).astype(np.float64)
-        assignment_kernels.reassign(labels, counts, *self._label_representations(), *shape)
+        assignment_kernels.reassign(labels, counts, *self._label_representations(), shape, vectors)
         self.paths = structure.paths()
 
     def _update_paths(self, renewed: NDArray[np.bool_]) -> None:
@@ -356,14 +355,13 @@ class Training:
 
     def _label_representations(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Representations of each label, its mean or its rows, and where those of each label start."""
-        rows, (chosen, starts), width = self.rows, self._rows_by_label, self.embeddings.shape[1]
-        csr = rows.indptr, rows.indices, rows.values, chosen
+        (chosen, starts), width = self._rows_by_label, np.uint64(self.embeddings.shape[1])
         if self.settings.statistics == "means":
             means = np.empty((self.n_labels, width), dtype=np.float32)
-            kernels.represent_means(*csr, starts, self.scale, self.embeddings.ravel(), width, means)
+            kernels.represent_means(self.rows.arrays, chosen, starts, self._embeddings(), width, means)
             return means, np.arange(self.n_labels + 1)
         hidden = np.empty((len(chosen), width), dtype=np.float32)
-        kernels.represent(*csr, self.scale, self.embeddings.ravel(), width, hidden)
+        kernels.represent(self.rows.arrays, chosen, self._embeddings(), width, hidden)
         return hidden, starts
 
     @cached_property

@@ -332,15 +332,13 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         first = np.concatenate([np.arange(n), n + starts[:-1]])
         return first, np.concatenate([np.ones(n, np.int64), np.diff(starts)])
 
-    def _arguments(
-        self, rows: Rows
-    ) -> tuple[sparse_kernels.Rows, sparse_kernels.HardTrees, sparse_kernels.Scratch]:
+    def _arguments(self, rows: Rows) -> tuple[Any, sparse_kernels.HardTrees, sparse_kernels.Scratch]:
         """The first arguments of both kernels."""
         own = sparsified(rows)
         longest = int(np.diff(own.indptr).max(initial=0))
         scores = np.zeros(16 * (self.widest // 16 + 2), np.float32)
         scratch = sparse_kernels.Scratch(np.zeros(longest + 1, np.uint64), scores)
-        return sparse_kernels.Rows(own.indptr, own.indices, own.values), self._trees, scratch
+        return own.arrays, self._trees, scratch
 
     @cached_property
     def _trees(self) -> sparse_kernels.HardTrees:

@@ -1,8 +1,20 @@
-"""Copy rows of a sparse matrix."""
+"""Sparse rows: the arrays that kernels take, and copies of rows."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from treemax.kernels.jit import kernel
+
+
+class Rows(NamedTuple):
+    """Sparse rows: row i has the entries indptr[i] to indptr[i + 1]."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
 
 
 @kernel

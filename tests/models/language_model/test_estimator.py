@@ -15,7 +15,6 @@ from treemax.models import TrainingInterrupted
 from treemax.models.language_model import kernels
 from treemax.models.language_model.training import (
     INITIAL_SQUARES,
-    OPTIMIZERS,
     FlatOutput,
     LanguageModelSettings,
     TokenStream,
@@ -24,7 +23,7 @@ from treemax.models.language_model.training import (
 )
 from treemax.models.language_model.words import END, UNKNOWN, WordVocabulary, tokens
 from treemax.models.learned_tree.model import padded
-from treemax.models.learned_tree.training import Structure
+from treemax.models.learned_tree.training import OPTIMIZERS, Structure
 from treemax.trees import frequent_at_root_tree, random_tree
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat ran to the dog", "a dog ran", ""] * 8

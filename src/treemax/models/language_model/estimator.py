@@ -22,7 +22,6 @@ from treemax.models.finite import check_learned
 from treemax.models.hierarchies import parameter_parts, parameters_from_parts
 from treemax.models.language_model.model import LanguageModel
 from treemax.models.language_model.training import (
-    OPTIMIZERS,
     FlatOutput,
     LanguageModelSettings,
     TokenStream,
@@ -31,7 +30,7 @@ from treemax.models.language_model.training import (
 )
 from treemax.models.language_model.words import END, WordVocabulary
 from treemax.models.learned_tree.model import padded
-from treemax.models.learned_tree.training import LARGEST_FACTOR, Structure
+from treemax.models.learned_tree.training import LARGEST_FACTOR, OPTIMIZERS, Structure
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
 from treemax.models.published import PublishedSettings
 from treemax.models.rows import sparsified

@@ -14,9 +14,15 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import exp32, log32, next_random
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.jit import (
+    bare_fast_inline_kernel,
+    fast_inline_kernel,
+    fast_kernel,
+    inline_kernel,
+    kernel,
+)
+from treemax.models.learned_tree.kernels import ADAGRAD
 
-PLAIN, ADAGRAD = 0, 1
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 _FIRST, _NEXT, _FOUR = np.uint64(0), np.uint64(1), np.uint64(4)
 _LANES = np.uint64(vector.WIDTH)
@@ -32,18 +38,15 @@ def _n_vectors(n_children):
 
 
 @kernel
-def _rows_by_node(targets, path_starts, path_firsts, path_children, path_slots, n_vectors):
+def _rows_by_node(targets, paths, n_vectors):
     """The rows that reach each node as linked lists: the last entry of each node; and of each entry its row, its target
     child and the previous entry (-1 for none)."""
+    path_starts, path_firsts, path_children, path_slots = paths
     n_entries = 0
     for r in range(targets.size):
         n_entries += path_starts[targets[r] + 1] - path_starts[targets[r]]
     last_of = np.full(n_vectors + 1, -1, np.int32)  # by the first vector of a node
-    rows, slots, before = (
-        np.empty(n_entries, np.int32),
-        np.empty(n_entries, np.int32),
-        np.empty(n_entries, np.int32),
-    )
+    rows, slots, before = [np.empty(n_entries, np.int32) for _ in range(3)]
     steps = np.empty(n_entries, np.int64)
     n_nodes = n = 0
     for r in range(targets.size):
@@ -61,14 +64,12 @@ def _rows_by_node(targets, path_starts, path_firsts, path_children, path_slots, 
 
 
 @fast_inline_kernel
-def _score_four(hidden, a, b, c, d, weights, at, width):
-    """Products of four rows, which begin at a, b, c and d, with one vector."""
-    of_a, of_b, of_c, of_d = (
-        vector.splat(_ZERO),
-        vector.splat(_ZERO),
-        vector.splat(_ZERO),
-        vector.splat(_ZERO),
-    )
+def _score_four(hidden, rows, r, weights, at, width):
+    """Products of four rows, from `rows[r]` on, with one vector."""
+    a, b = np.uint64(rows[r]) * width, np.uint64(rows[r + _NEXT]) * width
+    c, d = np.uint64(rows[r + np.uint64(2)]) * width, np.uint64(rows[r + np.uint64(3)]) * width
+    of_a, of_b = vector.splat(_ZERO), vector.splat(_ZERO)
+    of_c, of_d = vector.splat(_ZERO), vector.splat(_ZERO)
     for i in range(_FIRST, width, _LANES):
         w = vector.load(weights, at + i)
         of_a = vector.multiply_add(vector.load(hidden, a + i), w, of_a)
@@ -86,18 +87,16 @@ def _score_one(hidden, a, weights, at, width):
     return vector.total(sums)
 
 
-@fast_inline_kernel
-def _score_rows(hidden, rows, n_rows, weights, biases, first, count, width, scores):
+@bare_fast_inline_kernel
+def _score_rows(hidden, rows, n_rows, vectors, first, count, scores):
     """scores[r * count + v]: the product of row r and vector v of a node, four rows at a time."""
+    weights, width = vectors.weights, vectors.width
     for v in range(_FIRST, count):
-        at, bias = (first + v) * width, biases[first + v]
+        at, bias = (first + v) * width, vectors.biases[first + v]
         r = _FIRST
         while r + _FOUR <= n_rows:
             place = r * count + v
-            of_a, of_b, of_c, of_d = _score_four(
-                hidden, np.uint64(rows[r]) * width, np.uint64(rows[r + _NEXT]) * width,
-                np.uint64(rows[r + np.uint64(2)]) * width, np.uint64(rows[r + np.uint64(3)]) * width, weights, at, width,
-            )  # fmt: skip
+            of_a, of_b, of_c, of_d = _score_four(hidden, rows, r, weights, at, width)
             scores[place] = of_a + bias
             scores[place + count] = of_b + bias
             scores[place + np.uint64(2) * count] = of_c + bias
@@ -181,12 +180,8 @@ def _sum_over_rows(hidden, rows, n_rows, errors, count, width, sums):
     v = _FIRST
     while v + _FOUR <= count:
         for i in range(_FIRST, width, _LANES):
-            of_a, of_b, of_c, of_d = (
-                vector.splat(_ZERO),
-                vector.splat(_ZERO),
-                vector.splat(_ZERO),
-                vector.splat(_ZERO),
-            )
+            of_a, of_b = vector.splat(_ZERO), vector.splat(_ZERO)
+            of_c, of_d = vector.splat(_ZERO), vector.splat(_ZERO)
             for r in range(_FIRST, n_rows):
                 h, place = vector.load(hidden, np.uint64(rows[r]) * width + i), r * count + v
                 of_a = vector.multiply_add(vector.splat(errors[place]), h, of_a)
@@ -209,12 +204,13 @@ def _sum_over_rows(hidden, rows, n_rows, errors, count, width, sums):
         v += _NEXT
 
 
-@fast_inline_kernel
-def _move(gradient, at, width, more, rate, optimizer, numbers, to, squares, number):
-    """Update the vector at offset `to` by the gradient at offset `at`; returns the step size.
+@bare_fast_inline_kernel
+def _move(gradient, at, more, rate, optimizer, vectors, number):
+    """Update a vector by the gradient at offset `at`; returns the step size.
 
     `more` is added to the squared norm of the gradient, for a bias that shares the sum of squares."""
-    size = rate
+    weights, squares, width = vectors.weights, vectors.squares, vectors.width
+    size, to = rate, number * width
     if optimizer == ADAGRAD:
         lengths = vector.splat(_ZERO)
         for i in range(_FIRST, width, _LANES):
@@ -225,51 +221,44 @@ def _move(gradient, at, width, more, rate, optimizer, numbers, to, squares, numb
         size /= np.float32(math.sqrt(square))
     step = vector.splat(size)
     for i in range(_FIRST, width, _LANES):
-        moved = vector.multiply_add(step, vector.load(gradient, at + i), vector.load(numbers, to + i))
-        vector.store(numbers, to + i, moved)
+        moved = vector.multiply_add(step, vector.load(gradient, at + i), vector.load(weights, to + i))
+        vector.store(weights, to + i, moved)
     return size
 
 
 @fast_kernel
-def learn_paths(
-    hidden, targets, path_starts, path_firsts, path_children, path_slots, weights, biases, squares, width, rate, optimizer,
-    gradient,
-):  # fmt: skip
+def learn_paths(hidden, targets, paths, vectors, rate, optimizer, gradient):
     """One step on the sum of log p of the targets, which it returns; writes its gradient by the rows."""
-    width, rate = np.uint64(width), np.float32(rate)
-    steps, last_of, entry_rows, entry_slots, before = _rows_by_node(
-        targets, path_starts, path_firsts, path_children, path_slots, biases.size
-    )
+    width, rate = vectors.width, np.float32(rate)
+    steps, last_of, entry_rows, entry_slots, before = _rows_by_node(targets, paths, vectors.biases.size)
     widest = 1
     for node in range(steps.size):
-        widest = max(widest, path_children[steps[node]])
+        widest = max(widest, paths.counts[steps[node]])
     rows, slots = np.empty(targets.size, np.uint32), np.empty(targets.size, np.uint32)
     scores = np.empty(targets.size * widest, np.float32)
     sums = np.empty(np.uint64(widest) * width, np.float32)
     gradient[:] = _ZERO
     likelihood = 0.0
     for node in range(steps.size):
-        first = np.uint64(path_firsts[steps[node]])
-        count = np.uint64(_n_vectors(path_children[steps[node]]))
+        first = np.uint64(paths.firsts[steps[node]])
+        count = np.uint64(_n_vectors(paths.counts[steps[node]]))
         n_rows, entry = _FIRST, last_of[first]
         while entry >= 0:
             rows[n_rows], slots[n_rows] = entry_rows[entry], entry_slots[entry]
             n_rows += _NEXT
             entry = before[entry]
-        _score_rows(hidden, rows, n_rows, weights, biases, first, count, width, scores)
+        _score_rows(hidden, rows, n_rows, vectors, first, count, scores)
         for r in range(_FIRST, n_rows):
             likelihood += _errors(scores, r * count, count, np.uint64(slots[r]))
-        _add_to_rows(rows, n_rows, scores, weights, first, count, width, gradient)
+        _add_to_rows(rows, n_rows, scores, vectors.weights, first, count, width, gradient)
         _sum_over_rows(hidden, rows, n_rows, scores, count, width, sums)
         for v in range(_FIRST, count):
             error = _ZERO
             for r in range(_FIRST, n_rows):
                 error += scores[r * count + v]
             number = first + v
-            size = _move(
-                sums, v * width, width, error * error, rate, optimizer, weights, number * width, squares, number
-            )  # fmt: skip
-            biases[number] += size * error
+            size = _move(sums, v * width, error * error, rate, optimizer, vectors, number)
+            vectors.biases[number] += size * error
     return likelihood
 
 
@@ -288,36 +277,28 @@ def flat_errors(scores, biases, targets, out):
         out[r] = _softmax_errors(flat, at, n_words, np.uint64(targets[r]))
 
 
-@fast_kernel
-def move_all(gradient, bias_gradient, rate, optimizer, numbers, biases, squares, width):
-    """Update every vector and its bias."""
-    width, rate = np.uint64(width), np.float32(rate)
-    for number in range(np.uint64(squares.size)):
-        error = bias_gradient[number]
-        at = number * width
-        size = _move(gradient, at, width, error * error, rate, optimizer, numbers, at, squares, number)
-        biases[number] += size * error
-
-
 # --- embeddings and transitions --------------------------------------------------------------------------
 
 
 @fast_kernel
-def move_rows(gradient, rate, optimizer, numbers, squares, width):
-    """Update every row of a matrix."""
-    width, rate = np.uint64(width), np.float32(rate)
-    for number in range(np.uint64(squares.size)):
-        at = number * width
-        _move(gradient, at, width, _ZERO, rate, optimizer, numbers, at, squares, number)
+def move_all(gradient, bias_gradient, rate, optimizer, vectors):
+    """Update every vector and its bias, if it has one."""
+    rate = np.float32(rate)
+    for number in range(np.uint64(vectors.squares.size)):
+        error = bias_gradient[number] if bias_gradient.size else _ZERO
+        size = _move(gradient, number * vectors.width, error * error, rate, optimizer, vectors, number)
+        if bias_gradient.size:
+            vectors.biases[number] += size * error
 
 
 @fast_kernel
-def move_embeddings(words, gradient, rate, optimizer, embeddings, squares, width):
+def move_embeddings(words, gradient, rate, optimizer, embeddings):
     """Update the embedding of every word in `words`; `gradient` has a row for each of them."""
-    width, rate = np.uint64(width), np.float32(rate)
-    place_of = np.full(squares.size, -1, np.int32)
+    width, rate = embeddings.width, np.float32(rate)
+    n_embeddings = embeddings.squares.size
+    place_of = np.full(n_embeddings, -1, np.int32)
     used = np.empty(words.size, np.uint32)
-    sums = np.zeros(min(words.size, squares.size) * width, np.float32)
+    sums = np.zeros(min(words.size, n_embeddings) * width, np.float32)
     n_used = _FIRST
     for e in range(np.uint64(words.size)):
         word = np.uint64(words[e])
@@ -329,8 +310,7 @@ def move_embeddings(words, gradient, rate, optimizer, embeddings, squares, width
         for i in range(_FIRST, width, _LANES):
             vector.store(sums, to + i, vector.add(vector.load(sums, to + i), vector.load(gradient, at + i)))
     for u in range(_FIRST, n_used):
-        word = np.uint64(used[u])
-        _move(sums, u * width, width, _ZERO, rate, optimizer, embeddings, word * width, squares, word)
+        _move(sums, u * width, _ZERO, rate, optimizer, embeddings, np.uint64(used[u]))
 
 
 @fast_kernel

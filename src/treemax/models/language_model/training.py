@@ -21,12 +21,12 @@ from treemax.inputs.rows import read_only
 from treemax.models.language_model import kernels
 from treemax.models.language_model.model import Floats, LanguageModel, Words, represent
 from treemax.models.learned_tree.assignment import assign_labels
+from treemax.models.learned_tree.kernels import Vectors
 from treemax.models.learned_tree.model import aligned, padded
-from treemax.models.learned_tree.training import Structure, ranges_between_assignments
+from treemax.models.learned_tree.training import OPTIMIZERS, Structure, ranges_between_assignments
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree
 
-OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
 INITIAL_SQUARES = np.float32(1.0)  # of AdaGrad: shortens the first steps of rare words
 CONTEXTS_PER_WORD = 32  # at most, in the mean representation of a word
 CONTEXTS_AT_ONCE = 2048
@@ -77,58 +77,52 @@ class TokenStream:
         return self.ids[self.places[chosen]]
 
 
-@dataclass
-class FlatOutput:
+class OutputVectors:
+    """The vectors of an output layer."""
+
+    def __init__(self, n_vectors: int, width: int, optimizer: int) -> None:
+        self.width, self.optimizer = width, optimizer
+        self.weights = aligned((n_vectors, width))
+        self.biases = np.zeros(n_vectors, dtype=np.float32)
+        self.squares = np.full(n_vectors, INITIAL_SQUARES)
+
+    def vectors(self) -> Vectors:
+        """The arrays that kernels take."""
+        return Vectors(self.weights.ravel(), self.biases, self.squares, np.uint64(self.width))
+
+
+class FlatOutput(OutputVectors):
     """A softmax over all words."""
-
-    n_words: int
-    width: int
-    optimizer: int
-
-    def __post_init__(self) -> None:
-        self.weights = aligned((self.n_words, self.width))
-        self.biases = np.zeros(self.n_words, dtype=np.float32)
-        self.squares = np.full(self.n_words, INITIAL_SQUARES)
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
         """One step; returns the sum of log p, and writes its gradient by the representations to `gradient`."""
         errors, likelihoods = hidden @ self.weights.T, np.empty(len(hidden), dtype=np.float32)
         kernels.flat_errors(errors, self.biases, targets, likelihoods)
         np.matmul(errors, self.weights, out=gradient)
-        kernels.move_all(
-            (errors.T @ hidden).ravel(), errors.sum(axis=0), rate, self.optimizer, self.weights.ravel(), self.biases,
-            self.squares, self.width,
-        )  # fmt: skip
+        gradients = (errors.T @ hidden).ravel(), errors.sum(axis=0)
+        kernels.move_all(*gradients, rate, self.optimizer, self.vectors())
         return float(likelihoods.sum(dtype=np.float64))
 
     def packed(self) -> tuple[Tree, Floats, Floats]:
         """The tree, its vectors and their biases."""
-        parents, labels = np.zeros(self.n_words + 1, dtype=np.int64), np.arange(-1, self.n_words)
+        n_words = len(self.biases)
+        parents, labels = np.zeros(n_words + 1, dtype=np.int64), np.arange(-1, n_words)
         parents[0] = -1
         return Tree.from_parents(parents, labels), self.weights.copy(), self.biases.copy()
 
 
-@dataclass
-class TreeOutput:
+class TreeOutput(OutputVectors):
     """Hierarchical softmax, with the interface of `FlatOutput`. Words can be reassigned, except for children of the
     root."""
 
-    structure: Structure
-    width: int
-    optimizer: int
-
-    def __post_init__(self) -> None:
-        n_vectors = self.structure.n_vectors
-        self.weights = aligned((n_vectors, self.width))
-        self.biases = np.zeros(n_vectors, dtype=np.float32)
-        self.squares = np.full(n_vectors, INITIAL_SQUARES)
-        self.paths = self.structure.paths()
+    def __init__(self, structure: Structure, width: int, optimizer: int) -> None:
+        super().__init__(structure.n_vectors, width, optimizer)
+        self.structure, self.paths = structure, structure.paths()
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
-        return kernels.learn_paths(
-            read_only(hidden.ravel()), read_only(targets), *self.paths, self.weights.ravel(), self.biases, self.squares,
-            self.width, rate, self.optimizer, gradient.ravel(),
-        )  # fmt: skip
+        rows, words = read_only(hidden.ravel()), read_only(targets)
+        optimizer, gradient = self.optimizer, gradient.ravel()
+        return kernels.learn_paths(rows, words, self.paths, self.vectors(), rate, optimizer, gradient)
 
     def packed(self) -> tuple[Tree, Floats, Floats]:
         tree, vectors = self.structure.as_tree()
@@ -328,12 +322,11 @@ class Training:
         else:
             of_words = gradient[:, None] * self.transitions
             of_transitions = np.einsum("ntw,nw->tw", words, gradient)
-        kernels.move_rows(
-            of_transitions.ravel(), rate, optimizer, self.transitions.ravel(), self.transition_squares, width
-        )
-        kernels.move_embeddings(
-            contexts.ravel(), of_words.ravel(), rate, optimizer, self.embeddings.ravel(), self.embedding_squares, width
-        )  # fmt: skip
+        none = np.empty(0, dtype=np.float32)  # without biases
+        transitions = Vectors(self.transitions.ravel(), none, self.transition_squares, np.uint64(width))
+        kernels.move_all(of_transitions.ravel(), none, rate, optimizer, transitions)
+        embeddings = Vectors(self.embeddings.ravel(), none, self.embedding_squares, np.uint64(width))
+        kernels.move_embeddings(contexts.ravel(), of_words.ravel(), rate, optimizer, embeddings)
 
     # --- the tree ---------------------------------------------------------------------------------------
 
@@ -370,6 +363,5 @@ class Training:
         tree, weights, biases = self.output.packed()
         embeddings = aligned(self.embeddings.shape)
         embeddings[:] = self.embeddings
-        return LanguageModel(
-            tree, self.settings.dimension, embeddings, self.transitions.copy(), self.settings.length, weights, biases
-        )  # fmt: skip
+        dimension, length = self.settings.dimension, self.settings.length
+        return LanguageModel(tree, dimension, embeddings, self.transitions.copy(), length, weights, biases)

@@ -87,6 +87,7 @@ def _insert(nodes, probabilities, begin, n, node, probability):
 def best_exact(rows, tree, depth, ids, probabilities):
     """The k most probable labels of each row by depth-first branch and bound, the most probable child first."""
     rows, tree, hidden, shares = _set_up(rows, tree)
+    first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
     nodes, chances = (
         np.empty(depth * tree.widest + 2, np.int64),
         np.empty(depth * tree.widest + 2, np.float32),
@@ -104,12 +105,12 @@ def best_exact(rows, tree, depth, ids, probabilities):
                 continue
             _shares_at(node, tree, hidden, shares)
             begin = n
-            for c in range(tree.n_children[node]):
-                child, probability = tree.first_child[node] + c, chance * shares[c]
+            for c in range(n_children[node]):
+                child, probability = first_child[node] + c, chance * shares[c]
                 if filled == k and probability < probabilities[r, k - 1]:
                     continue
-                if tree.n_children[child] == 0:
-                    filled = _offer(tree.labels[child], probability, ids[r], probabilities[r], filled)
+                if n_children[child] == 0:
+                    filled = _offer(labels[child], probability, ids[r], probabilities[r], filled)
                 else:
                     _insert(nodes, chances, begin, n, child, probability)
                     n += 1
@@ -119,6 +120,7 @@ def best_exact(rows, tree, depth, ids, probabilities):
 def best_beam(rows, tree, beam, ids, probabilities):
     """The best labels below the `beam` most probable nodes of each level."""
     rows, tree, hidden, shares = _set_up(rows, tree)
+    first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
     nodes, following = np.empty(beam, np.int64), np.empty(beam, np.int64)
     chances, coming = np.empty(beam, np.float32), np.empty(beam, np.float32)
     k = ids.shape[1]
@@ -134,10 +136,10 @@ def best_beam(rows, tree, beam, ids, probabilities):
                 if filled == k and chances[b] < probabilities[r, k - 1]:
                     continue
                 _shares_at(node, tree, hidden, shares)
-                for c in range(tree.n_children[node]):
-                    child, probability = tree.first_child[node] + c, chances[b] * shares[c]
-                    if tree.n_children[child] == 0:
-                        filled = _offer(tree.labels[child], probability, ids[r], probabilities[r], filled)
+                for c in range(n_children[node]):
+                    child, probability = first_child[node] + c, chances[b] * shares[c]
+                    if n_children[child] == 0:
+                        filled = _offer(labels[child], probability, ids[r], probabilities[r], filled)
                     else:
                         n_following = _offer(child, probability, following, coming, n_following)
             nodes, following = following, nodes
@@ -151,6 +153,7 @@ def best_beam(rows, tree, beam, ids, probabilities):
 def all_above(rows, tree, depth, threshold, starts):
     """Ids and probabilities of all labels with at least this probability; `starts` delimits the rows."""
     rows, tree, hidden, shares = _set_up(rows, tree)
+    first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
     nodes, chances = (
         np.empty(depth * tree.widest + 2, np.int64),
         np.empty(depth * tree.widest + 2, np.float32),
@@ -166,18 +169,18 @@ def all_above(rows, tree, depth, threshold, starts):
             n -= 1
             node, chance = nodes[n], chances[n]
             _shares_at(node, tree, hidden, shares)
-            for c in range(tree.n_children[node]):
-                child, probability = tree.first_child[node] + c, chance * shares[c]
+            for c in range(n_children[node]):
+                child, probability = first_child[node] + c, chance * shares[c]
                 if probability < threshold:
                     continue
-                if tree.n_children[child] > 0:
+                if n_children[child] > 0:
                     nodes[n], chances[n] = child, probability
                     n += 1
                     continue
                 if found == ids.size:
                     ids = np.concatenate((ids, np.empty(found, np.int64)))
                     probabilities = np.concatenate((probabilities, np.empty(found, np.float32)))
-                ids[found], probabilities[found] = tree.labels[child], probability
+                ids[found], probabilities[found] = labels[child], probability
                 found += 1
         starts[r + 1] = found
     return ids[:found], probabilities[:found]
@@ -187,23 +190,25 @@ def all_above(rows, tree, depth, threshold, starts):
 def probabilities_of_all(rows, tree, out):
     """The probability of every label, from the root down."""
     rows, tree, hidden, shares = _set_up(rows, tree)
-    chances = np.empty(tree.n_children.size, np.float32)
+    first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
+    chances = np.empty(n_children.size, np.float32)
     for r in range(out.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         chances[0] = ONE
-        for node in range(tree.n_children.size):
-            if tree.n_children[node] == 0:
-                out[r, tree.labels[node]] = chances[node]
+        for node in range(n_children.size):
+            if n_children[node] == 0:
+                out[r, labels[node]] = chances[node]
                 continue
             _shares_at(node, tree, hidden, shares)
-            for c in range(tree.n_children[node]):
-                chances[tree.first_child[node] + c] = chances[node] * shares[c]
+            for c in range(n_children[node]):
+                chances[first_child[node] + c] = chances[node] * shares[c]
 
 
 @fast_kernel
 def probabilities_of_given(rows, tree, parents, leaves, ids, out):
     """The probabilities of given labels, from the leaf up; zero for an id of -1."""
     rows, tree, hidden, shares = _set_up(rows, tree)
+    first_child = tree.first_child
     for r in range(out.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         for i in range(ids.shape[1]):
@@ -214,6 +219,6 @@ def probabilities_of_given(rows, tree, parents, leaves, ids, out):
             while node > 0:
                 parent = parents[node]
                 _shares_at(parent, tree, hidden, shares)
-                probability *= shares[node - tree.first_child[parent]]
+                probability *= shares[node - first_child[parent]]
                 node = parent
             out[r, i] = probability

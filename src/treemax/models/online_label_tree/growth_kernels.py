@@ -13,6 +13,7 @@ from treemax.models.online_label_tree.kernels import (
     CHUNK_BITS,
     COMPLETE,
     EMPTY,
+    FIRST,
     LANES,
     LOWER_HALF,
     NODES,
@@ -142,7 +143,8 @@ def _insert_node(node, policy, nodes, blocks, store, leaf_of, counts):
         if parent >= 0:
             nodes.n_inner[parent] += 1
         if policy == COMPLETE:
-            nodes.first_block[new] = nodes.last_block[new] = _copy_of_lane(block, 0, blocks, store, counts)
+            copy = _copy_of_lane(block, FIRST, blocks, store, counts)
+            nodes.first_block[new] = nodes.last_block[new] = copy
     else:
         b = nodes.first_block[node]
         nodes.first_block[new], nodes.last_block[new] = b, block
@@ -188,7 +190,7 @@ def plant(first_child, n_children, label, growth, nodes, blocks, store, leaf_of,
     _put_root_above(_new_block(SMALLEST_TABLE_BITS, blocks, store, counts), blocks)
     n = label.size
     for node in range(n):
-        _new_node(-1, label[node], nodes, counts)
+        _new_node(np.int64(-1), label[node], nodes, counts)
         if label[node] >= 0:
             leaf_of[label[node]] = node
     nodes.place[0] = 0
@@ -283,7 +285,7 @@ def _only_leaf(node, nodes, blocks):
 def _select(indices, values, growth, nodes, blocks, store, counts, found, room):
     """A_policy: the node to extend. Algorithm 8 for the random and the best-greedy policy."""
     policy, arity, most_children, alpha, together = growth
-    node = 0
+    node = FIRST
     if policy == COMPLETE:  # the bits of the number of leaves lead to the leaf that is next in breadth
         level = 1
         while nodes.n_leaves[0] >> level > 0:

@@ -25,7 +25,7 @@ from treemax.kernels.jit import inline_kernel, kernel
 LANES = 16
 RECORD_BYTES = 128  # sixteen weights, then sixteen sums of squares
 CHUNK_BITS = 15  # records of a chunk of memory: 4 MB
-SMALLEST_TABLE_BITS = 3
+SMALLEST_TABLE_BITS = np.int64(3)
 
 BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL = 0, 1, 2, 3, 4  # policies
 
@@ -42,6 +42,7 @@ ALL_LANES = np.uint32(0xFFFF)
 _MULTIPLIER = np.uint32(0x9E3779B1)
 ONE = np.float32(1.0)
 ZERO = np.float32(0.0)
+FIRST = np.int64(0)  # block, lane or node; for a literal 0, Numba would compile the callees once more
 
 
 class Nodes(NamedTuple):

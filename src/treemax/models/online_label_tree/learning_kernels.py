@@ -11,6 +11,7 @@ from treemax.models.online_label_tree.kernels import (
     ALL_LANES,
     AUXILIARY_UPDATES,
     CHUNK_BITS,
+    FIRST,
     LANES,
     RECORDS,
     RECORDS_PLANNED,
@@ -51,7 +52,7 @@ def _slots_needed(block, n_features, blocks):
 @kernel
 def _plan(count, n_features, nodes, blocks, store, counts, scratch):
     """Reserve capacity for the update of a row; return the records and slots reserved, or (-1, 0) if it is exhausted."""
-    records, slots = n_features, _slots_needed(0, n_features, blocks)
+    records, slots = n_features, _slots_needed(FIRST, n_features, blocks)
     for i in range(count):
         block = nodes.first_block[scratch.positive[i]]
         while block >= 0:
@@ -80,7 +81,7 @@ def _update_classifiers(
     records, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
     if records >= 0 and crowned:
         targets = np.uint32(1 if count else 0)
-        update_block(0, targets, indices, values, blocks, store, counts, scratch.found, learner)
+        update_block(FIRST, targets, indices, values, blocks, store, counts, scratch.found, learner)
         counts[UPDATES] += 1
     scratch.targets[0] = 0
     for i in range(count):

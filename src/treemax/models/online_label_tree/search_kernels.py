@@ -7,7 +7,7 @@ import numpy as np
 from treemax.kernels import vector
 from treemax.kernels.jit import inline_kernel, kernel
 from treemax.kernels.queues import offer, pop, push
-from treemax.models.online_label_tree.kernels import LANES, ONE, ZERO, block_scores, find_all
+from treemax.models.online_label_tree.kernels import FIRST, LANES, ONE, ZERO, block_scores, find_all
 
 
 @inline_kernel
@@ -42,8 +42,8 @@ def _expand(node, above, indices, values, one_label, nodes, blocks, store, found
 def _root_probability(indices, values, one_label, blocks, store, found, scores):
     if one_label:
         return ONE
-    find_all(0, indices, blocks, store, found)
-    vector.store(scores, np.uint64(0), logistic(block_scores(0, values, blocks, found)))
+    find_all(FIRST, indices, blocks, store, found)
+    vector.store(scores, np.uint64(0), logistic(block_scores(FIRST, values, blocks, found)))
     return scores[0]
 
 
@@ -69,11 +69,11 @@ def beam_search(
         x = slice(indptr[row], indptr[row + 1])
         best, best_scores = ids[row], probabilities[row]
         root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
-        beam[0], beam_scores[0], size, n_best = 0, root, 1, 0
+        beam[0], beam_scores[0], size, n_best = 0, root, 1, np.int64(0)
         if nodes.label[0] >= 0:
-            n_best, size = offer(nodes.label[0], root, best, best_scores, 0), 0
+            n_best, size = offer(nodes.label[0], root, best, best_scores, n_best), 0
         while size:
-            n_following = 0
+            n_following = np.int64(0)
             for j in range(size):
                 node = beam[j]
                 if n_best == k and beam_scores[j] <= best_scores[k - 1]:
@@ -120,8 +120,8 @@ def exact_search(
     for row in range(indptr.size - 1):
         x = slice(indptr[row], indptr[row + 1])
         root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
-        size = push(heap_nodes, heap_scores, 0, 0, root)
-        n_bound, n_found = 0, 0
+        size = push(heap_nodes, heap_scores, np.int64(0), FIRST, root)
+        n_bound, n_found = np.int64(0), 0
         while size and n_found < k:
             size = pop(heap_nodes, heap_scores, size)
             node, score = heap_nodes[size], heap_scores[size]

@@ -11,11 +11,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks import FOLDER
-from benchmarks.harness import recipes
+from benchmarks.harness import paper_data, recipes
 from benchmarks.harness.recipes import Part, Reader, starts_of
 
 CACHE = FOLDER / ".cache"
@@ -62,6 +63,8 @@ def find_files(name: str, suite: Suite, parts: Sequence[str] = ("train", "test")
             if suite.made
             else "Set TREEMAX_DATA to the folder that has it."
         )
+        if name in paper_data.SOURCES:
+            remedy = f"It is {paper_data.SOURCES[name]}. {remedy}"
         raise DataMissing(
             f"The suite {name} needs {', '.join(missing)} below {folder}, and that is not there. {remedy}"
         )
@@ -260,4 +263,51 @@ SUITES = {
     "icd-minilm": vector_suite(
         "icd-minilm", "embedded term of a disease -> its category, dense, 384 numbers"
     ),
+}
+
+
+def paper_suite(
+    file: str, format: str, about: str, peers: str, multi_label: bool = False, **options: Any
+) -> Suite:
+    """A data set of the papers, which does not come with the project."""
+    read = paper_data.examples(file, format, **options)
+    return Suite(read, recipes.as_they_are, (file,), about, peers, multi_label)
+
+
+HASHED = {"format": "vw", "peers": "vw-recall-tree,vw-log-multi", "bits": paper_data.HASH_BITS}
+
+SUITES |= {
+    "aloi": Suite(
+        paper_data.aloi,
+        recipes.centred,
+        ("aloi/aloi.scale.bz2",),
+        "colour histogram -> one of 1,000 objects, dense, 128 numbers; papers on recall, softmax and online label trees",
+        "vw-oaa,vw-recall-tree,vw-log-multi,sklearn-logistic",
+    ),
+    "odp": paper_suite(
+        "odp/odp_{part}.vw.gz",
+        about="web page -> one of 105,033 categories; recall and softmax trees",
+        **HASHED,
+    ),
+    "ltcb": paper_suite(
+        "ltcb/enwik9.{part}.vw.gz", about="six words -> the next, one of 80,001; recall trees", **HASHED
+    ),
+    "ltcb-in-order": paper_suite(
+        "ltcb/enwik9.inorder.{part}.vw.gz", about="the same, in the order of the text", **HASHED
+    ),
+    "wiki-small": paper_suite(
+        "wiki-small/{part}.txt",
+        "svmlight",
+        "page -> one of 36,504 categories; softmax trees",
+        "pecos,omikuji-1,vw-recall-tree",
+    ),
+    **{
+        name: paper_suite(f"{name}/{{part}}.txt", "xmc", f"{about}; online label trees", LABEL_TREES, True)
+        for name, about in {
+            "eurlex": "law -> subjects, 3,993 labels",
+            "wiki10": "page of Wikipedia -> tags, 30,938 labels",
+            "amazoncat": "product -> categories, 13,330 labels",
+        }.items()
+    },
+    "yfcc100m": text_suite("yfcc100m", "title and caption of a photo -> tags, 312,116 labels; learned trees"),
 }

@@ -349,11 +349,16 @@ def test_a_stream_that_cannot_become_multi_label_keeps_what_it_learned(tmp_path,
     assert "--multi-label" in result.stderr
 
 
-def test_a_multi_label_stream_begins_with_the_first_label():
-    lines, messages = streamed(
-        "x\n__label__a y\n__label__a __label__b z\n", "--multi-label", "--format", "fasttext"
-    )
-    assert lines[-1]["n"] == 2 and "Left out 1 row before the first label" in messages
+@pytest.mark.parametrize("chunk", ["1", "2", "1000"])
+def test_a_multi_label_stream_may_begin_without_labels(chunk):
+    options = ("--multi-label", "--format", "fasttext", "--chunk", chunk)
+    rows = "x\n__label__a y\n__label__a __label__b z\n"
+    for model in ("auto", "online-label-tree"):
+        lines, messages = streamed(rows, *options, "--model", model)
+        assert lines[-1]["n"] == 3 and "Left out" not in messages
+    lines, messages = streamed(rows, *options, "--model", "one-vs-all")  # it begins with the first label
+    left_out = chunk == "1"
+    assert lines[-1]["n"] == 3 - left_out and ("Left out 1 row before the first" in messages) == left_out
 
 
 def test_eval_and_stream_report_the_same(folder, tmp_path):

@@ -253,3 +253,17 @@ def test_bad_calls_are_refused():
     result = progressive_validation(FrequentLabels(), X, y)
     with pytest.raises(ValueError, match="no column 'loss'"):
         result.column("loss")
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 3, None])
+def test_a_multi_label_stream_may_begin_with_rows_without_labels(chunk_rows):
+    X = np.eye(8, dtype=np.float32)[[0, 1, 0, 1, 2, 2, 2, 2]]
+    y = [[], [], [], [], ["a"], ["a"], ["a", "b"], ["a"]]
+    model = treemax.OnlineLabelTree(verbose=0)
+    result = progressive_validation(model, sp.csr_matrix(X), y, chunk_rows=chunk_rows)
+    assert result.metrics["n"] == 8 and result.metrics["labels_known"] == 2
+    assert result.metrics["P@1"] == {1: 3 / 8, 3: 2 / 8, None: 0.0}[chunk_rows]
+    whole = treemax.OnlineLabelTree(verbose=0).partial_fit(sp.csr_matrix(X), y)
+    np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
+    chunks = [(sp.csr_matrix(X[:4]), y[:4]), (sp.csr_matrix(X[4:]), y[4:])]
+    assert progressive_validation(treemax.OnlineLabelTree(verbose=0), chunks).metrics["n"] == 8

@@ -175,7 +175,7 @@ class _Learner:
         ):
             self._start_again(several)
         examples = self._rows.select(chunk)
-        if self.run is None and not len(examples.labels.values) and not hasattr(self.model, "model_"):
+        if self.run is None and not len(examples.labels.values) and not self._may_start(examples):
             self._rows.n_dropped += len(examples)  # learning begins with the first label
         elif not learned and len(examples):
             if self.run is None:
@@ -185,6 +185,15 @@ class _Learner:
         self._between_chunks = True
         if self.run is not None and self._kept is not None and self._kept.due:
             self.keep(ended=False)
+
+    def _may_start(self, examples: Any) -> bool:
+        """Whether the model can learn from these examples, which have no labels."""
+        if hasattr(self.model, "model_") or not self._rows.multi_label or not len(examples):
+            return hasattr(self.model, "model_")
+        if self.model is None:
+            self.model = choose_model(examples, self._jobs, stream=True, multi_label=True)
+        estimator = getattr(self.model, "estimator", self.model)
+        return bool(getattr(estimator, "STARTS_WITHOUT_LABELS", False))
 
     def _remember(self, chunk: Any) -> None:
         """Keep the chunk while the stream could start again as multi-label."""

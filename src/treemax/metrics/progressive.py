@@ -291,5 +291,6 @@ def _row_count(X: Any) -> int:
 def _joined(chunks: list[RaggedLabels]) -> RaggedLabels:
     """Concatenate labels; chunks without labels have no dtype and are ignored."""
     counts = np.concatenate([chunk.counts for chunk in chunks])
-    values = [chunk.values for chunk in chunks if len(chunk.values)] or [chunks[0].values]
-    return RaggedLabels(np.concatenate(([0], np.cumsum(counts))), np.concatenate(values), chunks[0].dtype)
+    labelled = [chunk for chunk in chunks if len(chunk.values)] or chunks[:1]
+    values = np.concatenate([chunk.values for chunk in labelled])
+    return RaggedLabels(np.concatenate(([0], np.cumsum(counts))), values, labelled[0].dtype)

@@ -86,6 +86,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     """
 
     ONE_LABEL_ONLY = False  # whether multi-label targets are unsupported
+    STARTS_WITHOUT_LABELS = False  # whether a stream may begin with rows that have no labels
     supports_distributed = False  # whether nodes are trained by an executor: on clusters, with checkpoints
     LARGEST_WEIGHT = LARGEST_WEIGHT  # smaller where scores are products of weights
 
@@ -593,13 +594,14 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         estimator._check_when_used()
         index = LabelIndex.from_arrays(modelfile.part("labels", arrays), header["label_dtype"])
         form, names = header["label_form"], header["feature_names"]
-        if len(index) == 0 or form not in get_args(Form):
+        may_be_empty = cls.STARTS_WITHOUT_LABELS and form == "lists"
+        if (len(index) == 0 and not may_be_empty) or form not in get_args(Form):
             raise ValueError(f"it has {len(index)} labels, in the form {form!r:.40}")
         if form.endswith("indicator") and not np.array_equal(index.classes, np.arange(len(index))):
             raise ValueError("the labels are not the columns of an indicator matrix")
         estimator.label_index_ = index
         n_examples = estimator.n_examples_ = whole_number(
-            "n_examples", header["n_examples"], most=MOST_COUNTED // len(index)
+            "n_examples", header["n_examples"], most=MOST_COUNTED // max(1, len(index))
         )
         counts = expect_counts(arrays, "label_counts", np.int64, (len(index),), most=n_examples)
         estimator.label_counts_ = np.array(counts)

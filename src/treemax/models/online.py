@@ -150,7 +150,7 @@ class OnlineLabelClassifier(LabelClassifier):
                 raise ValueError(f"y has labels that are not in classes: {sorted(missing)[:5]}.")
         index = LabelIndex()
         n_labels = self._count_labels(index, labels, announced, rows.shape[1])
-        if n_labels == 0:
+        if n_labels == 0 and not (self.STARTS_WITHOUT_LABELS and labels.form == "lists"):
             raise ValueError(
                 "y has no labels at all: the first call of partial_fit needs at least one label."
             )

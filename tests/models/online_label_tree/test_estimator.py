@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import treemax
-from tests.models.online_label_tree.reference import as_arrays, random_stream
+from tests.models.online_label_tree.reference import Reference, as_arrays, random_stream
 from treemax import OnlineLabelTree
 from treemax.inputs.labels import RaggedLabels
 from treemax.inputs.rows import as_rows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.online_label_tree.training import POLICIES
+from treemax.models.rows import normalized
 
 VARIANTS = {
     **{policy: {"policy": policy, "arity": 2, "max_leaf": 3} for policy in sorted(POLICIES)},
@@ -359,6 +360,44 @@ def test_rows_without_labels_or_features():
     assert model.n_examples_ == 10 and len(model.classes_) == 3
     likely = model.predict_proba(nothing)
     assert likely.shape == (3, 3) and (likely < 0.5).all(), "mostly nothing is right"
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 2, 3), (7,), (12,), (13, 14)])
+def test_rows_without_labels_before_the_first_label(cuts, tmp_path):
+    """They are negative examples of the root (Algorithms 2 and 9), in one call or in many, saved in between or not."""
+    X, y = data(17, n_rows=60)
+    y = [[] for _ in range(12)] + y[12:]
+    whole, pieces = estimator("paper").partial_fit(X, y), estimator("paper")
+    for part in parts(X.shape[0], cuts):
+        pieces.partial_fit(X[part], y[part])
+        pieces.save(tmp_path / "model.treemax", resume=True)
+        pieces = treemax.load(tmp_path / "model.treemax")
+    assert_same_model(whole, pieces, X)
+    rows = normalized(as_rows(X))
+    reference = Reference(whole.settings_, one_label=False)
+    for labels, (start, stop) in zip(y, pairwise(rows.indptr)):
+        x = list(zip(rows.indices[start:stop].tolist(), rows.values[start:stop].tolist()))
+        reference.learn(x, whole.label_index_.ids(labels).tolist())
+    weights, bias = whole.model_.classifier(0)
+    expected, expected_bias = reference.root.eta.parameters()
+    assert weights == pytest.approx(expected, abs=2e-4) and bias == pytest.approx(expected_bias, abs=2e-4)
+
+
+def test_answers_before_the_first_label(tmp_path):
+    X, _ = data(18)
+    model = estimator("best-greedy").partial_fit(X[:20], [[]] * 20)
+    model.save(tmp_path / "model.treemax", resume=True)
+    for twin in (model, treemax.load(tmp_path / "model.treemax"), copy.deepcopy(model)):
+        assert twin.predict_topk(X[:3], 5).labels.shape == (3, 0) and twin.predict_proba(X[:3]).shape == (
+            3,
+            0,
+        )
+        assert twin.predict(X[:3]) == twin.predict_above(X[:3], 0.0) == [[], [], []]
+        assert twin.classes_.tolist() == [] and twin.n_examples_ == 20 and twin.describe()["labels"] == 0
+        with pytest.raises(ValueError, match="no labels at all"):
+            twin.fit(X[:3], [[], [], []])
+        twin.partial_fit(X[:2], [["a"], ["b"]])
+        assert twin.predict_topk(X[:1], 5).labels.shape == (1, 2)
 
 
 def test_empty_batches():

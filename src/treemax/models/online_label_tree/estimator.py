@@ -140,6 +140,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         "shuffle": True,
         "search": "exact",
     }
+    STARTS_WITHOUT_LABELS = True
     settings_: OnlineTreeSettings
     model_: OnlineTree
 

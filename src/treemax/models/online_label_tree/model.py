@@ -280,6 +280,8 @@ class OnlineTree:
         None is exact, by uniform-cost search.
         """
         ids, probabilities = empty_top_k(len(rows), k)
+        if k == 0:  # no label is known yet
+            return ids, probabilities
         kernel, options = (
             (search_kernels.exact_search, ()) if search is None else (search_kernels.beam_search, (search,))
         )

@@ -69,9 +69,9 @@ def beam_search(
         x = slice(indptr[row], indptr[row + 1])
         best, best_scores = ids[row], probabilities[row]
         root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
-        beam[0], beam_scores[0], size, n_best = 0, root, 1, np.int64(0)
+        beam[0], beam_scores[0], size, n_best = 0, root, np.int64(1), np.int64(0)
         if nodes.label[0] >= 0:
-            n_best, size = offer(nodes.label[0], root, best, best_scores, n_best), 0
+            n_best, size = offer(nodes.label[0], root, best, best_scores, n_best), np.int64(0)
         while size:
             n_following = np.int64(0)
             for j in range(size):

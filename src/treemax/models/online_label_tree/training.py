@@ -113,7 +113,7 @@ def _new_tree(
 ) -> OnlineTree:
     online = OnlineTree(one_label, seed)
     n_blocks = 2 + len(label) + int((n_children // LANES).sum())
-    online.reserve(nodes=len(label), blocks=n_blocks, slots=n_blocks << kernels.SMALLEST_TABLE_BITS)
+    online.reserve(nodes=len(label), blocks=n_blocks, slots=n_blocks << int(kernels.SMALLEST_TABLE_BITS))
     online.reserve_labels(int(label.max()) + 1)
     growth_kernels.plant(
         first_child, n_children, label, settings.growth, online.nodes, online.blocks, online.store, online.leaf_of,

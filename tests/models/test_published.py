@@ -65,6 +65,12 @@ def test_overrides_replace_the_settings_of_the_paper():
         treemax.SoftmaxTree.as_published(depths=5)
 
 
+def test_the_published_recall_tree_updates_everything_by_the_printed_weight():
+    model = treemax.RecallTree.as_published()
+    assert (model.router_weight, model.least_gradient) == ("printed", 0.0)
+    assert (model.path_features, model.randomized_routing) == (True, False)
+
+
 @pytest.mark.parametrize("model", CLASSIFIERS)
 def test_published_classifiers_fit_and_predict(model):
     rng = np.random.default_rng(0)

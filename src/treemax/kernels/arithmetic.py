@@ -91,6 +91,15 @@ def next_random(random):
     return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
 
 
+@inline_kernel
+def random_for(seed, number):
+    """Return the state of `next_random` for one of many items, whatever their order (SplitMix64)."""
+    mixed = seed + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
 @kernel
 def stride(n, random):
     """Return a random stride that visits each of 0..n-1 once."""

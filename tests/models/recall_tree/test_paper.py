@@ -29,8 +29,8 @@ def problem(n_rows=400, n_labels=40, n_features=12, seed=0):
     return X.astype(np.float32), y
 
 
-def learned(X, y, descent, sparse=False, passes=1):
-    model = empty_model(sparse, X.shape[1], int(y.max()) + 1, descent.n_candidates)
+def learned(X, y, descent, sparse=False, passes=1, node_only=False):
+    model = empty_model(sparse, X.shape[1], int(y.max()) + 1, descent.n_candidates, node_only)
     rows = treemax.inputs.rows.as_rows(sp.csr_matrix(X) if sparse else X)
     targets = Targets(np.arange(len(y) + 1), y.astype(np.uint32))
     orders = [np.arange(len(y), dtype=np.uint32)] * passes
@@ -56,6 +56,18 @@ def bernstein(covered, total, bound):
     return r - math.sqrt(bound * r * (1 - r) / total) - bound / total
 
 
+def random_numbers(seed, row):
+    """The random numbers of a row: SplitMix64 gives the state of a linear congruential generator."""
+    most = 2**64
+    state = (seed + row * 0x9E3779B97F4A7C15) % most
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % most
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB % most
+    state ^= state >> 31
+    while True:
+        state = (state * 6364136223846793005 + 1442695040888963407) % most
+        yield (state >> 40) / 2**24
+
+
 class Node:
     def __init__(self, number, n_features):
         self.number, self.left, self.right = number, None, None
@@ -70,7 +82,8 @@ class Node:
 class Reference:
     """Algorithms 1 to 4, plain: objects, dictionaries, entropies from their definition."""
 
-    def __init__(self, n_labels, n_features, descent, least_new=0.0):
+    def __init__(self, n_labels, n_features, descent, least_new=0.0, node_only=False):
+        self.node_only, self.n_rows = node_only, 0
         self.n_features, self.descent, self.n_nodes = n_features, descent, 1
         self.least_new, self.made = least_new, np.zeros((n_labels, n_features + 1), dtype=bool)
         self.made[:, -1] = True  # the biases
@@ -123,8 +136,11 @@ class Reference:
     def score(self, x, path, label):
         own = self.weights[label] @ x
         if self.descent.path_features:
-            own += sum(self.path_weights.get((label, number), 0.0) for number in path)
+            own += sum(self.path_weights.get((label, number), 0.0) for number in self.features(path))
         return own
+
+    def features(self, path):
+        return path[-1:] if self.node_only else path
 
     def update_regressors(self, x, path, label, candidates):
         if label not in candidates:
@@ -138,7 +154,7 @@ class Reference:
                 self.made[candidate] |= x != 0
             seen = np.where(self.made[candidate], x, 0.0)
             self.step(self.weights[candidate], self.squares[candidate], seen, gradient, SETTINGS.rate)
-            for number in path:
+            for number in self.features(path) if self.descent.path_features else []:
                 key = candidate, number
                 self.path_squares[key] = self.path_squares.get(key, 0.0) + gradient**2
                 step = SETTINGS.rate * gradient / math.sqrt(self.path_squares[key] + SETTINGS.initial)
@@ -149,13 +165,17 @@ class Reference:
 
     def train(self, x, label):
         x, node, path = np.append(x.astype(float), 1.0), self.root, []
+        drawn, self.n_rows = random_numbers(self.descent.seed, self.n_rows), self.n_rows + 1
         self.update_candidates(node, label)
         for _ in range(self.descent.depth):
             self.update_router(x, label, node)
-            if self.child(x, node) is None:
+            score = node.weights @ x
+            goes_left = next(drawn) < 0.5 + score if self.descent.randomized else score > 0
+            side = "left" if goes_left else "right"
+            if getattr(node, side) is None:
                 new, self.n_nodes = Node(self.n_nodes, self.n_features), self.n_nodes + 1
-                setattr(node, "left" if node.weights @ x > 0 else "right", new)
-            child = self.child(x, node)
+                setattr(node, side, new)
+            child = getattr(node, side)
             self.update_candidates(child, label)
             if self.stops(node, child):
                 break
@@ -174,20 +194,23 @@ class Reference:
 
 
 @pytest.mark.parametrize(
-    "descent",
+    "descent, node_only",
     [
-        Descent(8, 6),
-        Descent(5, 4, 0.1, True, "unit"),
-        Descent(8, 5, 0.0, False, "increase"),
-        Descent(6, 3, None, True, "printed"),
+        (Descent(8, 6), False),
+        (Descent(8, 6), True),
+        (Descent(5, 4, 0.1, True, "unit"), False),
+        (Descent(8, 5, 0.0, False, "increase"), False),
+        (Descent(6, 3, None, True, "printed"), False),
+        (Descent(8, 6, 1.0, True, "increase", True, 5), False),
+        (Descent(6, 3, None, True, "increase", True, 6), True),
     ],
 )
 @pytest.mark.parametrize("sparse", [False, True])
-def test_learns_as_the_reference_does(descent, sparse):
+def test_learns_as_the_reference_does(descent, node_only, sparse):
     X, y = problem()
     X[np.abs(X) < 0.4] = 0.0
-    model, rows = learned(X, y, descent, sparse)
-    reference = Reference(40, X.shape[1], descent, LEAST_NEW if sparse else 0.0)
+    model, rows = learned(X, y, descent, sparse, node_only=node_only)
+    reference = Reference(40, X.shape[1], descent, LEAST_NEW if sparse else 0.0, node_only)
     for x, label in zip(X, y.tolist()):
         reference.train(x, label)
     assert model.n_nodes == reference.n_nodes > 7
@@ -262,6 +285,78 @@ def test_regressors_do_not_learn_where_the_label_is_no_candidate():
     assert after.nodes.total[0] == 11
 
 
+# --- theory ----------------------------------------------------------------------------------------------
+
+
+def grid(n=21):
+    """All points of a grid over the plane."""
+    line = np.linspace(-3, 3, n, dtype=np.float32)
+    return np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+
+
+@pytest.mark.parametrize("bound", [None, 1.0])
+def test_path_features_can_be_as_good_as_the_tree(bound):
+    """The proposition of section 3.2: with weights of nodes alone, the regressors answer as the tree does.
+
+    The tree answers with the most frequent label of the node where a row ends. Each node outweighs those above it.
+    """
+    X, y = problem(600, 9, 2)
+    descent = Descent(3, 4, bound)
+    model, _ = learned(X, y, descent)
+    rows = treemax.inputs.rows.as_rows(grid())
+    records = model.tallies.records
+    model.regressors.weights[:], model.regressors.bias[:], records["weight"] = 0.0, 0.0, 0.0
+    depth = {0: 0}
+    for node in range(model.n_nodes):
+        depth.update(
+            dict.fromkeys(model.nodes.children[node][model.nodes.children[node] > 0], depth[node] + 1)
+        )
+        records["weight"][model.nodes.candidates[node, 0]] = 3.0 ** depth[node]
+    model.regressors.bias[model.nodes.labels[0, 0]] = 0.5  # the root has no feature
+    ends = np.empty(len(rows), np.int64)
+    kernels.find_nodes(
+        model.rows(rows), len(rows), model.nodes, model.routers, descent.way, model.workspace(descent), ends
+    )
+    model.path_scores = None
+    ids, _ = model.top_k(rows, 1, descent)
+    np.testing.assert_array_equal(ids[:, 0], model.nodes.labels[ends, 0])
+    assert len(set(ends.tolist())) > 3 and len(set(ids[:, 0].tolist())) > 2
+
+
+@pytest.mark.parametrize("router_weight", ["increase", "printed", "unit"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_error_of_a_grown_tree_is_bounded(router_weight, seed):
+    """Theorem 2: after t > 2 splits, largest leaf first, of which each lowers the mean entropy of its leaf by gamma,
+    the error is at most H_1 - gamma ln(t + 1). Entropies are those that the model keeps, in bits."""
+    X, y = problem(3000, 24, 6, seed)
+    model, _ = learned(X, y, Descent(24, 5, None, True, router_weight))
+    nodes, records = model.nodes, model.tallies.records[: model.tallies.used[0]]
+
+    def bits(node):
+        n = nodes.total[node]
+        return float((np.log(n) - nodes.sums[node] / n) / np.log(2))
+
+    for node in range(model.n_nodes):
+        counts = records["count"][records["node"] == node]
+        assert bits(node) == pytest.approx(entropy(dict(enumerate(counts.tolist()))) / math.log(2), abs=1e-9)
+    n_rows, leaves, gamma, n_splits = len(y), [0], math.inf, 0
+    while True:
+        largest = max(leaves, key=lambda node: nodes.total[node])
+        children = nodes.children[largest][nodes.children[largest] > 0].tolist()
+        if len(children) < 2:
+            break
+        below = sum(nodes.total[child] / nodes.total[largest] * bits(child) for child in children)
+        gamma, n_splits = min(gamma, bits(largest) - below), n_splits + 1
+        leaves = [leaf for leaf in leaves if leaf != largest] + children
+        right = sum(int(records["count"][nodes.candidates[leaf, 0]]) for leaf in leaves)
+        mean_entropy = sum(nodes.total[leaf] / n_rows * bits(leaf) for leaf in leaves)
+        assert gamma > -1e-12
+        assert 1 - right / n_rows <= mean_entropy + 1e-12
+        if n_splits > 2:
+            assert 1 - right / n_rows <= bits(0) - gamma * math.log(n_splits + 1) + 1e-12
+    assert n_splits > 2
+
+
 # --- switches --------------------------------------------------------------------------------------------
 
 
@@ -291,6 +386,39 @@ def test_few_labels_are_all_candidates():
     model = paper(n_candidates=12).fit(X, y)
     assert (model.predict_proba(X) > 0).all()
     assert model.score(X, y) > 0.95
+
+
+def test_one_feature_for_the_last_node_in_place_of_the_path(tmp_path):
+    X, y = problem(1500, 40)
+    path, node = paper().fit(X, y), paper(path_features="node").fit(X, y)
+    assert (path.predict_proba(X) != node.predict_proba(X)).any()
+    assert node.score(X, y) > 0.8
+    for resume in (False, True):
+        node.save(tmp_path / "model", resume=resume)
+        again = treemax.load(tmp_path / "model")
+        np.testing.assert_array_equal(again.predict_proba(X), node.predict_proba(X))
+        again.model_.restart_learning()
+        np.testing.assert_allclose(again.predict_proba(X), node.predict_proba(X), atol=1e-3)
+    with pytest.raises(ValueError, match="this model has features of the last node only"):
+        node.set_params(path_features=True).partial_fit(X, y)
+    with pytest.raises(ValueError, match="this model has features of whole paths"):
+        path.set_params(path_features="node").partial_fit(X, y)
+
+
+def test_random_sides_are_those_of_the_seed_and_of_no_answer():
+    X, y = problem(1500, 40)
+    first, again, other, greedy = (
+        paper(randomized_routing=random, random_state=seed, passes=1).partial_fit(X, y)
+        for random, seed in ((True, 1), (True, 1), (True, 2), (False, 1))
+    )
+    np.testing.assert_array_equal(first.predict_proba(X), first.predict_proba(X))
+    np.testing.assert_array_equal(first.predict_proba(X), again.predict_proba(X))
+    assert (first.predict_proba(X) != other.predict_proba(X)).any()
+    assert first.model_.n_nodes > greedy.model_.n_nodes  # rows near the boundary see both sides
+    pieces = paper(randomized_routing=True, random_state=1)
+    for part in np.array_split(np.arange(len(X)), 7):
+        pieces.partial_fit(X[part], y[part], classes=np.arange(40))
+    assert_counts_are_sound(pieces.model_, len(X))
 
 
 @pytest.mark.parametrize("router_weight", ["increase", "unit"])
@@ -476,6 +604,8 @@ def test_saved_to_answer_it_is_small_and_learns_again(tmp_path, sparse):
         ({"algorithm": "printed"}, "algorithm must be one of beam, paper"),
         ({"router_weight": "none"}, "router_weight must be one of"),
         ({"bound": -1.0}, "bound must be"),
+        ({"path_features": "nodes"}, 'path_features must be True, False or "node"'),
+        ({"randomized_routing": 1}, "randomized_routing must be True or False"),
     ],
 )
 def test_parameters_are_refused_by_name(parameters, message):

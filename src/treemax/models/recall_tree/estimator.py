@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets, picked_targets
@@ -139,12 +140,16 @@ class RecallTree(WithRate, OnlineTreeClassifier):
     -------------------------
     bound : float or None
         Lambda of the recall bound (equation 1) that ends the descent early; 0 uses the empirical recall, None always
-        descends to a leaf. Only for "paper", as are the next two.
-    path_features : bool
-        Whether the nodes on a row's path are features of the regressors.
+        descends to a leaf. Only for "paper", as are the next three.
+    path_features : bool or "node"
+        Whether the nodes on a row's path are features of the regressors; "node" is the last node only, as with
+        `--node_only` of Vowpal Wabbit.
     router_weight : "increase", "printed" or "unit"
         Importance weight of a row for a router: the difference in total entropy between the two sides, the difference
         in mean entropy as printed in the paper, or one.
+    randomized_routing : bool
+        Whether a training row goes to a random side of a node, left with probability 1/2 + score of the router, as with
+        the option of Vowpal Wabbit. Predictions are not random.
 
     Attributes
     ----------
@@ -205,11 +210,12 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         random_state: Any = 0,
         verbose: int = 1,
         bound: float | None = 1.0,
-        path_features: bool = True,
+        path_features: bool | str = True,
         router_weight: str = "increase",
         calibration: float = 0.05,
         scale: bool = True,
         max_labels: int | None = None,
+        randomized_routing: bool = False,
     ) -> None:
         self.algorithm = algorithm
         self.n_candidates = n_candidates
@@ -232,6 +238,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         self.calibration = calibration
         self.scale = scale
         self.max_labels = max_labels
+        self.randomized_routing = randomized_routing
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -251,8 +258,10 @@ class RecallTree(WithRate, OnlineTreeClassifier):
             check_number(name, getattr(self, name), least=0, most=1)
         check_number("prior", self.prior, least=0)
         check_number("least_gradient", self.least_gradient, least=0, auto=True)
-        for name in ("path_features", "scale"):
+        for name in ("scale", "randomized_routing"):
             check_flag(name, getattr(self, name))
+        if not (isinstance(self.path_features, bool | np.bool_) or self.path_features == "node"):
+            raise ValueError(f'path_features must be True, False or "node", got {self.path_features!r:.60}.')
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -314,12 +323,21 @@ class RecallTree(WithRate, OnlineTreeClassifier):
             )
         n_candidates = self._search_of(model, n_labels).n_candidates
         if isinstance(model, PaperTreeModel):
+            self._check_path_features(model)
             paper.ensure_capacity(model, n_labels, n_features, n_candidates)
             return model
         ensure_capacity(model, n_labels, n_features, n_candidates)
         while is_auto(self.depth) and model.depth < depth_for(n_labels, model.arity, int(model.found[2])):
             model = with_one_more_level(model, n_candidates)
         return model
+
+    def _check_path_features(self, model: PaperTreeModel) -> None:
+        if self.path_features and (self.path_features == "node") != model.node_only:
+            known = "the last node only" if model.node_only else "whole paths"
+            raise ValueError(
+                f"path_features is {self.path_features!r}, but this model has features of {known}. "
+                "Set path_features back, or start a new model."
+            )
 
     def _continue(self, model: Model, rows: Rows, targets: Targets) -> Iterator[int]:
         steady = replace(self.settings_, final_rate=1.0)
@@ -336,6 +354,8 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         threads = thread_count(self.n_jobs)
         if isinstance(model, PaperTreeModel):
             descent = self._descent(model.n_labels)
+            if descent.randomized:
+                descent = descent._replace(seed=int(check_random_state(self.random_state).randint(2**31)))
             return paper.learn(model, rows, targets, orders, settings, descent, planned, threads, done)
         beam = self._beam(model.n_labels)
         return learn(model, rows, targets, orders, settings, beam, planned, threads, done)
@@ -343,7 +363,8 @@ class RecallTree(WithRate, OnlineTreeClassifier):
     def _empty(self, rows: Rows, n_labels: int) -> Model:
         sparse, n_features = isinstance(rows, SparseRows), rows.shape[1]
         if self.algorithm == "paper":
-            return paper.empty_model(sparse, n_features, n_labels, self._descent(n_labels).n_candidates)
+            n_candidates, node_only = self._descent(n_labels).n_candidates, self.path_features == "node"
+            return paper.empty_model(sparse, n_features, n_labels, n_candidates, node_only)
         depth = depth_for(n_labels, self.arity, len(rows)) if is_auto(self.depth) else int(self.depth)
         n_candidates = self._beam(n_labels).n_candidates
         return empty_model(sparse, n_features, n_labels, self.arity, depth, n_candidates)
@@ -360,7 +381,8 @@ class RecallTree(WithRate, OnlineTreeClassifier):
     def _descent(self, n_labels: int) -> Descent:
         n_candidates = self._n_candidates(n_labels, paper.candidates_for)
         depth = paper.depth_for(n_labels) if is_auto(self.depth) else int(self.depth)
-        return Descent(n_candidates, depth, self.bound, self.path_features, self.router_weight)
+        path_features, randomized = bool(self.path_features), bool(self.randomized_routing)
+        return Descent(n_candidates, depth, self.bound, path_features, self.router_weight, randomized)
 
     def _n_candidates(self, n_labels: int, suggested: Callable[[int], int]) -> int:
         """Number of candidates, bounded by the number of labels because nodes preallocate them."""

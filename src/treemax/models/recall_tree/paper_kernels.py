@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels import atomic
-from treemax.kernels.arithmetic import MOST_COUNT, exp32
+from treemax.kernels.arithmetic import MOST_COUNT, exp32, next_random, random_for
 from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
@@ -45,6 +45,8 @@ _COUNTS = np.arange(1.0, FEW + 1)
 MORE = np.diff(np.concatenate([[0.0], _COUNTS * np.log(_COUNTS)]))  # (n + 1) log(n + 1) - n log n
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
+_HALF = np.float32(0.5)
+_UNIT = np.float32(2.0**-24)
 
 
 class Nodes(NamedTuple):
@@ -79,6 +81,9 @@ class Way(NamedTuple):
     path_features: bool
     router_weight: int
     alone: bool  # a single thread: no locks, whose memory fences are slow
+    node_only: bool  # of the path, only the last node is a feature
+    randomized: bool  # training rows are routed at random
+    seed: np.uint64
 
 
 class Rates(NamedTuple):
@@ -285,11 +290,13 @@ def _router_score(x, router, routers, one):
 
 
 @bare_inline_kernel
-def _path_score(tally, tallies):
-    """The sum of the path features of a candidate, over its nodes except the root."""
+def _path_score(tally, tallies, node_only):
+    """The sum of the path features of a candidate, over its nodes except the root, or that of the last node."""
     total, at = _ZERO, np.uint64(tally)
     while tallies.records[at].above != NONE:
         total += tallies.records[at].weight
+        if node_only:
+            break
         at = np.uint64(tallies.records[at].above)
     return total
 
@@ -301,7 +308,7 @@ def _score(x, node, nodes, tallies, regressors, way, out):
     scores_of(regressors, nodes.labels[node], n, x, out)
     if way.path_features:
         for q in range(n):  # a separate loop lets the memory reads of the walks overlap
-            out[q] += _path_score(nodes.candidates[node, q], tallies)
+            out[q] += _path_score(nodes.candidates[node, q], tallies, way.node_only)
     return n
 
 
@@ -317,7 +324,7 @@ def _score_again(x, node, nodes, tallies, regressors, way, own):
             scores(regressors, labels[q], 1, x, own.one)
             own.scores[q] = own.one[0]
             if way.path_features:
-                own.scores[q] += _path_score(nodes.candidates[node, q], tallies)
+                own.scores[q] += _path_score(nodes.candidates[node, q], tallies, way.node_only)
     return n
 
 
@@ -347,7 +354,7 @@ def update_regressors(x, label, node, asked, nodes, tallies, regressors, way, ra
     if way.path_features:
         for q in range(n):
             if own.gradients[q] != _ZERO:
-                _update_path(nodes.candidates[node, q], own.gradients[q], tallies, rates)
+                _update_path(nodes.candidates[node, q], own.gradients[q], tallies, way, rates)
 
 
 @bare_fast_kernel
@@ -369,12 +376,14 @@ def _add_and_total(scores, of_path):
 
 
 @bare_inline_kernel
-def _update_path(tally, gradient, tallies, rates):
+def _update_path(tally, gradient, tallies, way, rates):
     at = np.uint64(tally)
     while tallies.records[at].above != NONE:
         record = tallies.records[at]
         record.square += gradient * gradient
         record.weight -= rates.regressors * gradient / np.sqrt(record.square + rates.initial)
+        if way.node_only:
+            break
         at = np.uint64(record.above)
 
 
@@ -423,7 +432,15 @@ def _child(node, side, nodes, way):
 
 
 @bare_inline_kernel
-def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, rates, own):
+def _side(score, way, random):
+    """The side to which a training row goes; at random, left with probability 1/2 + score."""
+    if not way.randomized:
+        return LEFT if score > _ZERO else RIGHT
+    return LEFT if np.float32(random >> np.uint64(40)) * _UNIT < _HALF + score else RIGHT
+
+
+@bare_inline_kernel
+def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, rates, own, random):
     """Algorithm 2. Unlike in the paper, the root counts the row too.
 
     The prediction before passed `length` routers to the node `asked`; their scores are reused.
@@ -439,7 +456,8 @@ def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, ra
             score = _router_score(x, router, routers, own.one)
         advantage = _advantage(node, tally, nodes, tallies, way)
         score = update_router(x, router, score, advantage, routers, way, rates, own.one)
-        side = LEFT if score > _ZERO else RIGHT
+        random = next_random(random)
+        side = _side(score, way, random)
         child = _child(node, side, nodes, way)
         tally = _count_at_child(child, tally, side, nodes, tallies, way)
         following = recall(child, way, nodes)
@@ -498,7 +516,8 @@ def learn(
             return i
         now = Rates(rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient)
         asked, length = _ask(x, label, nodes, tallies, routers, regressors, way, own, found)
-        _train(x, label, asked, length, nodes, tallies, routers, regressors, way, now, own)
+        random = random_for(way.seed, i)
+        _train(x, label, asked, length, nodes, tallies, routers, regressors, way, now, own, random)
         release(routers, for_routers)
         release(regressors, for_regressors)
     return order.size
@@ -514,11 +533,11 @@ def room_for(rows, i, n_threads, routers, regressors, way, n_candidates):
 
 
 @bare_kernel
-def path_scores(nodes, tallies, out):
-    """The sum of the path features of each candidate, which is the same for all rows that end at the node."""
+def path_scores(nodes, tallies, node_only, out):
+    """The score of each candidate by its path features, which is the same for all rows that end at the node."""
     for node in range(nodes.used[0]):
         for q in range(nodes.n_candidates[node]):
-            out[node, q] = _path_score(nodes.candidates[node, q], tallies)
+            out[node, q] = _path_score(nodes.candidates[node, q], tallies, node_only)
 
 
 @kernel

@@ -40,13 +40,18 @@ class Descent(NamedTuple):
     bound: float | None = 1.0
     path_features: bool = True
     router_weight: str = "increase"
+    randomized: bool = False
+    seed: int = 0  # of the random sides
 
     @property
     def way(self) -> Way:
         """The settings in the form that the kernels take."""
         stops = self.bound is not None
         weight = ROUTER_WEIGHTS[self.router_weight]
-        return Way(self.depth, stops, float(self.bound or 0.0), bool(self.path_features), weight, True)
+        return Way(
+            self.depth, stops, float(self.bound or 0.0), self.path_features, weight, True, False, self.randomized,
+            np.uint64(self.seed),
+        )  # fmt: skip
 
 
 @dataclass
@@ -67,13 +72,14 @@ class PaperTreeModel(CandidateModel):
     candidate_counts: NDArray[np.int32] | None = (
         None  # of all nodes; replaces the tallies in a model saved without them
     )
+    node_only: bool = False  # of the path, only the last node is a feature
 
     def restart_learning(self) -> None:
         super().restart_learning()
         if self.candidate_counts is not None and self.path_scores is not None:
             counts = _padded_rows(self.candidate_counts, self.nodes.n_candidates, self.nodes.labels.shape[1])
             self.nodes, self.tallies = _nodes_and_tallies_from_candidates(
-                self.nodes, counts, self.path_scores, self.n_labels
+                self.nodes, counts, self.path_scores, self.n_labels, self.node_only
             )
             self.candidate_counts = self.path_scores = None
 
@@ -145,7 +151,7 @@ class PaperTreeModel(CandidateModel):
     def _all_path_scores(self) -> NDArray[np.float32]:
         if self.path_scores is None:
             path_scores = np.zeros(self.nodes.labels.shape, np.float32)
-            kernels.path_scores(self.nodes, self.tallies, path_scores)
+            kernels.path_scores(self.nodes, self.tallies, self.node_only, path_scores)
             self.path_scores = path_scores
         return self.path_scores
 
@@ -159,7 +165,7 @@ class PaperTreeModel(CandidateModel):
         resume = resume and self.candidate_counts is None
         header = {
             "n_features": self.n_features, "sparse": self.is_sparse, "found": self.found.tolist(), "resume": resume,
-            "width": self.nodes.labels.shape[1],
+            "width": self.nodes.labels.shape[1], **({"node_only": True} if self.node_only else {}),
         }  # fmt: skip
         n = self.n_nodes
         arrays: dict[str, NDArray[Any]] = {}
@@ -204,7 +210,8 @@ class PaperTreeModel(CandidateModel):
         regressors = scorers_from_arrays(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         found = whole_numbers("found", header["found"], 3)
         return cls(
-            n_labels, n_features, routers, regressors, nodes, tallies, found, resume, paths, counts
+            n_labels, n_features, routers, regressors, nodes, tallies, found, resume, paths, counts,
+            truth("node_only", header.get("node_only", False)),
         )  # fmt: skip
 
 
@@ -322,7 +329,7 @@ def _nodes_for_prediction(
 
 
 def _nodes_and_tallies_from_candidates(
-    nodes: Nodes, counts: NDArray[np.int32], paths: NDArray[np.float32], n_labels: int
+    nodes: Nodes, counts: NDArray[np.int32], paths: NDArray[np.float32], n_labels: int, node_only: bool
 ) -> tuple[Nodes, Tallies]:
     """Reconstruct nodes and tallies from the candidates; a label that is no candidate below a node is lost there."""
     n, width = nodes.labels.shape
@@ -354,7 +361,7 @@ def _nodes_and_tallies_from_candidates(
         for label, count in own.items():
             at = places[node, label]
             above = places[int(parents[node]), label] if node else NONE
-            before = path_scores[above] if node else 0.0
+            before = path_scores[above] if node and not node_only else 0.0
             path_scores[at] = path.get(label, before) if node else 0.0
             records[at] = (label, node, min(count, MOST_COUNT), above, 0, 0, path_scores[at] - before, 0.0)
             if node == 0:

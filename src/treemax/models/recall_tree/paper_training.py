@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
-from treemax.kernels.scorers import SparseScorers
+from treemax.kernels.scorers import MIX, SparseScorers
 from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
@@ -43,7 +43,9 @@ def initial_bias(n_candidates: int) -> float:
     return -math.log(n_candidates)
 
 
-def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int) -> PaperTreeModel:
+def empty_model(
+    sparse: bool, n_features: int, n_labels: int, n_candidates: int, node_only: bool = False
+) -> PaperTreeModel:
     """An untrained model: a root without rows."""
     width = min(n_candidates, n_labels)
     nodes = Nodes(
@@ -53,7 +55,7 @@ def empty_model(sparse: bool, n_features: int, n_labels: int, n_candidates: int)
     tallies = Tallies(np.zeros(1, np.int64), np.zeros(n_labels, np.int32), np.zeros(0, TALLY))
     routers, regressors = (empty_scorers(sparse, n, 1, n_features) for n in (1, n_labels))
     regressors.bias[:] = initial_bias(n_candidates)
-    return PaperTreeModel(n_labels, n_features, routers, regressors, nodes, tallies)
+    return PaperTreeModel(n_labels, n_features, routers, regressors, nodes, tallies, node_only=node_only)
 
 
 # --- capacity --------------------------------------------------------------------------------------------
@@ -169,7 +171,8 @@ def _learn_piece(
         if isinstance(scorers, SparseScorers):
             scorers.used[3] = threads == 1
 
-    way = search.way._replace(alone=threads == 1)
+    seed = np.uint64((search.seed + int(MIX) * int(model.found[2])) % 2**64)  # other sides for each row
+    way = search.way._replace(alone=threads == 1, node_only=model.node_only, seed=seed)
 
     def work(thread: int) -> None:
         done[thread] = kernels.learn(

@@ -154,3 +154,40 @@ def test_threads_learn_as_well_as_one(digits):
         for seed in range(3)
     ]
     assert min(scores) > OneVsAll(passes=5).fit(X_train, y_train).score(X_test, y_test) - 0.02
+
+
+# --- a sample of the negative labels -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
+def test_a_sample_of_negatives_is_nearly_as_accurate(form):
+    random = np.random.RandomState(0)
+    y = random.randint(50, size=3000)
+    X = form((random.normal(size=(50, 20))[y] + 0.7 * random.normal(size=(3000, 20))).astype(np.float32))
+    everything = treemax.OneVsAll(loss="logistic", verbose=0).fit(X[:2000], y[:2000])
+    sampled = treemax.OneVsAll(negatives=5, verbose=0).fit(X[:2000], y[:2000])
+    assert sampled.settings_.loss == "logistic"
+    assert sampled.score(X[2000:], y[2000:]) > everything.score(X[2000:], y[2000:]) - 0.05
+    again = treemax.OneVsAll(negatives=5, verbose=0).fit(X[:2000], y[:2000])
+    np.testing.assert_array_equal(again.predict_proba(X), sampled.predict_proba(X))
+
+
+def test_a_stream_draws_other_negatives_for_every_row(tmp_path):
+    random = np.random.RandomState(0)
+    X, y = np.ones((40, 3), dtype=np.float32), random.randint(20, size=40)
+    whole, pieces = (
+        treemax.OneVsAll(negatives=2, verbose=0, learning_rate=0.1, initial_accumulator=1.0) for _ in range(2)
+    )
+    whole.partial_fit(X, y, classes=np.arange(20))
+    for start in range(0, 40, 10):
+        pieces.partial_fit(X[start : start + 10], y[start : start + 10], classes=np.arange(20))
+        pieces.save(tmp_path / "model", resume=True)
+        pieces = treemax.load(tmp_path / "model")
+    np.testing.assert_allclose(pieces.predict_proba(X), whole.predict_proba(X), rtol=1e-5)
+
+
+def test_the_softmax_takes_no_sample():
+    with pytest.raises(ValueError, match="negatives is 3, but the softmax needs all labels"):
+        treemax.OneVsAll(loss="softmax", negatives=3).fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(ValueError, match="negatives must be an integer at least 1"):
+        treemax.OneVsAll(negatives=0).fit([[0.0], [1.0]], [0, 1])

@@ -15,6 +15,7 @@ from treemax.inputs.rows import as_rows
 from treemax.kernels import arithmetic
 from treemax.models.one_vs_all import kernels
 from treemax.models.one_vs_all import model as linear
+from treemax.models.one_vs_all.sampling_kernels import Sampling
 from treemax.models.one_vs_all.training import LOSSES, AdaGradSettings, empty_model, learn, prior_bias
 
 N_FEATURES, N_LABELS = 9, 6
@@ -44,18 +45,44 @@ def reference_gradient(loss, scores, truth):
     return -sign * np.maximum(0.0, 1.0 - sign * scores)
 
 
-def reference_learn(X, lists, order, settings, bias):
+def drawn_negatives(seed, row, truth, n):
+    """Labels drawn until there are n that the row does not have: SplitMix64, then a congruential generator."""
+    most = 2**64
+    state = (seed + row * 0x9E3779B97F4A7C15) % most
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % most
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB % most
+    state ^= state >> 31
+    found = []
+    while len(found) < min(n, N_LABELS - len(truth)):
+        state = (state * 6364136223846793005 + 1442695040888963407) % most
+        label = (state >> 32) * N_LABELS >> 32
+        if label not in found and label not in truth:
+            found.append(label)
+    return found
+
+
+def reference_learn(X, lists, order, settings, bias, negatives=None, first=0):
     """Mini-batches: scores from the weights at the start of the batch, then one AdaGrad step per example."""
     weights, squares = np.zeros((N_LABELS, N_FEATURES)), np.zeros((N_LABELS, N_FEATURES))
     bias, bias_squares = bias.astype(float), np.zeros(N_LABELS)
-    planned = len(order)
+    planned, done = len(order), first
     for start in range(0, len(order), settings.batch_rows):
         rate = settings.rate * (1 - (1 - settings.final_rate) * start / planned)
         batch = order[start : start + settings.batch_rows]
         scores = X[batch].astype(float) @ weights.T + bias
         for row, row_scores in zip(batch, scores):
-            g = reference_gradient(settings.loss, row_scores, lists[row])
+            truth = lists[row]
+            if negatives is not None:
+                row_scores = weights @ X[row] + bias
+            g = reference_gradient(settings.loss, row_scores, truth)
             g[np.abs(g) < settings.least_gradient] = 0.0
+            if negatives is not None:
+                sample = drawn_negatives(5, done, truth, negatives)
+                factor = np.zeros(N_LABELS)
+                factor[sample] = (N_LABELS - len(truth)) / max(1, len(sample))
+                factor[truth] = 1.0
+                g *= factor
+            done += 1
             step = np.outer(g, X[row])
             squares += step**2
             weights -= rate * step / np.sqrt(squares + settings.initial)
@@ -80,6 +107,33 @@ def test_learning_follows_the_reference(loss, form, batch_rows):
     learned = model.weights if isinstance(model, linear.LabelMajor) else model.weights.T
     np.testing.assert_allclose(learned, weights, rtol=2e-3, atol=2e-5)
     np.testing.assert_allclose(model.bias, expected_bias, rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("negatives", [1, 2, 10])
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
+def test_learning_from_a_sample_of_labels_follows_the_reference(loss, form, negatives):
+    X, lists, targets = problem()
+    how = AdaGradSettings(loss, 0.4, 0.3, 0.5, final_rate=0.2, batch_rows=7, least_gradient=0.05)
+    order = np.random.RandomState(1).permutation(len(X)).astype(np.uint32)
+    bias = np.linspace(-1, 1, N_LABELS).astype(np.float32)
+    model = empty_model(form is sp.csr_matrix, N_FEATURES, bias.copy())
+    sampling = Sampling(negatives, np.uint64(5), 3)
+    rows = as_rows(form(X))
+    assert sum(learn(model, rows, targets, [order], how, len(order), 1, sampling=sampling)) == len(X)
+    weights, expected_bias = reference_learn(X, lists, order, how, bias, negatives, first=3)
+    learned = model.weights if isinstance(model, linear.LabelMajor) else model.weights.T
+    np.testing.assert_allclose(learned, weights, rtol=2e-3, atol=2e-5)
+    np.testing.assert_allclose(model.bias, expected_bias, rtol=2e-3, atol=2e-5)
+
+
+def test_every_negative_label_is_equally_likely():
+    """So that the expected gradient is that of all labels."""
+    counts = np.bincount(
+        [label for row in range(6000) for label in drawn_negatives(1, row, [2], 2)], minlength=N_LABELS
+    )
+    assert counts[2] == 0
+    np.testing.assert_allclose(np.delete(counts, 2) / 6000, 2 / 5, atol=0.03)
 
 
 def test_the_priors_are_the_best_constants():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets, picked_targets
@@ -17,6 +18,7 @@ from treemax.models.base import TrainingInterrupted
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import Schedule
 from treemax.models.one_vs_all import model as linear
+from treemax.models.one_vs_all.sampling_kernels import Sampling
 from treemax.models.one_vs_all.training import (
     LOSSES,
     MOST_BATCH_ROWS,
@@ -84,6 +86,10 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         Rows whose scores are computed together.
     least_gradient : float
         Labels with a smaller gradient are not updated: with a softmax soon most of them.
+    negatives : int or None
+        Number of labels, drawn at random for each row, that learn that they are not its label; their gradients are
+        multiplied so that their expected sum is that of all labels. Training then takes time in proportion to this
+        number. None updates all labels. Not for the softmax; "auto" is then the logistic loss.
 
     Attributes
     ----------
@@ -127,6 +133,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         scale: bool = True,
         calibration: float = 0.05,
         max_labels: int | None = None,
+        negatives: int | None = None,
     ) -> None:
         self.loss = loss
         self.passes = passes
@@ -142,6 +149,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         self.scale = scale
         self.calibration = calibration
         self.max_labels = max_labels
+        self.negatives = negatives
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -154,6 +162,13 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         check_number("learning_rate", self.learning_rate, above=0, most=MOST_RATE, auto=True)
         check_number("initial_accumulator", self.initial_accumulator, above=0, auto=True)
         check_flag("scale", self.scale)
+        if self.negatives is not None:
+            check_number("negatives", self.negatives, whole=True, least=1)
+            if self.loss == "softmax":
+                raise ValueError(
+                    f"negatives is {self.negatives}, but the softmax needs all labels. "
+                    "Use loss='logistic' or 'squared_hinge', or negatives=None."
+                )
         if self.max_memory is not None:
             check_number("max_memory", self.max_memory, above=0)
 
@@ -171,6 +186,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
         schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
         self.settings_, self._calibration = settings, None
+        sampling = self._sampling(0)
         done = 0
         with progress_bar(schedule.planned, "one-vs-all", "rows", self.verbose) as bar:
             try:
@@ -180,7 +196,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
                         self._calibration = self._calibrate(model, *held, multi_label)
                     threads = thread_count(self.n_jobs)
                     for n in learn(
-                        model, rows, targets, part.orders, settings, schedule.planned, threads, done
+                        model, rows, targets, part.orders, settings, schedule.planned, threads, done, sampling
                     ):
                         done += n
                         bar.update(n)
@@ -224,7 +240,15 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         settings = self.settings_
         order = [np.arange(len(rows), dtype=np.uint32)]
         steady = replace(settings, rate=settings.rate * settings.final_rate, final_rate=1.0)
-        return learn(model, rows, targets, order, steady, len(rows), thread_count(self.n_jobs))
+        threads, sampling = thread_count(self.n_jobs), self._sampling(self.n_examples_)
+        return learn(model, rows, targets, order, steady, len(rows), threads, sampling=sampling)
+
+    def _sampling(self, n_before: int) -> Sampling | None:
+        """Return how negative labels are drawn after `n_before` rows."""
+        if self.negatives is None:
+            return None
+        seed = check_random_state(self.random_state).randint(2**31)
+        return Sampling(int(self.negatives), np.uint64(seed), n_before)
 
     def _biases(self, model: TrainableModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.bias[ids]
@@ -240,7 +264,8 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     ) -> AdaGradSettings:
         """Return the settings for passes over these rows, or without targets for a stream that begins with them."""
         stream = targets is None
-        loss = self.loss if self.loss != "auto" else ("logistic" if multi_label else "softmax")
+        independent = multi_label or self.negatives is not None
+        loss = self.loss if self.loss != "auto" else ("logistic" if independent else "softmax")
         passes = _passes(self.passes, rows)
         if targets is None:
             suggested = suggestion_for_stream(loss, rows)

@@ -71,7 +71,7 @@ def _worth_updating(gradient, least, labels, values):
 
 
 @fast_kernel
-def _update_bias(bias, bias_squares, labels, values, count, rate, initial, constant):
+def update_bias(bias, bias_squares, labels, values, count, rate, initial, constant):
     """The bias is the weight of a feature that always has the value `constant`, times that value."""
     for j in range(count):
         c = labels[j]
@@ -113,7 +113,7 @@ def learn_dense(
                     total = s[d] + step * step
                     s[d] = total
                     w[d] -= rate * step / np.sqrt(total + initial)
-            _update_bias(bias, bias_squares, labels, values, count, rate, initial, constant)
+            update_bias(bias, bias_squares, labels, values, count, rate, initial, constant)
 
 
 @kernel
@@ -168,7 +168,7 @@ def learn_sparse(
                     total = s[c] + step * step
                     s[c] = total
                     w[c] -= rate * step / np.sqrt(total + initial)
-            _update_bias(bias, bias_squares, labels, values, count, rate, initial, constant)
+            update_bias(bias, bias_squares, labels, values, count, rate, initial, constant)
 
 
 # --- scoring -------------------------------------------------------------------------------------------

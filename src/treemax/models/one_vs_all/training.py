@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.one_vs_all import kernels
+from treemax.models.one_vs_all import kernels, sampling_kernels
 from treemax.models.one_vs_all.model import FeatureMajor, LabelMajor, LinearModel, unpacked
+from treemax.models.one_vs_all.sampling_kernels import Sampling
 from treemax.models.rows import densified, sparsified
 from treemax.parallel.threads import one_blas_thread, run_all
 
@@ -100,24 +101,26 @@ def learn(
     planned_rows: int,
     threads: int,
     done_before: int = 0,
+    sampling: Sampling | None = None,
 ) -> Iterator[int]:
     """Train in place on the rows in the given orders, one per pass; yield the number of rows after each block.
 
     `done_before` of the planned rows have been used before; the rate continues from there. Several threads update
-    the weights without locks.
+    the weights without locks. With `sampling`, only a sample of the negative labels learns from a row.
     """
     state = (model.weights, model.squares, model.bias, model.bias_squares)
     constants = (
         np.float32(settings.initial), np.float32(settings.constant), LOSSES[settings.loss], np.float32(settings.least_gradient),
         min(settings.batch_rows, len(rows)), int(np.diff(targets.indptr).max(initial=0)),
     )  # fmt: skip
-    run, inputs = _kernel_and_inputs(model, rows)
+    run, inputs = _kernel_and_inputs(model, rows, sampling is not None)
 
     def work(piece: tuple[int, NDArray[np.uint32]]) -> None:
         done, order = piece
         rates = _rates(settings, done_before + done, len(order), planned_rows)
+        drawn = () if sampling is None else (sampling._replace(first=sampling.first + done_before + done),)
         with one_blas_thread():
-            run(*inputs, order, targets.indptr, targets.ids, *state, rates, *constants)
+            run(*inputs, order, targets.indptr, targets.ids, *state, rates, *constants, *drawn)
 
     pieces = _cut(orders, _piece_rows(model, rows))
     while block := list(islice(pieces, 1 if threads == 1 else 2 * threads)):
@@ -126,13 +129,14 @@ def learn(
 
 
 def _kernel_and_inputs(
-    model: TrainableModel, rows: Rows
+    model: TrainableModel, rows: Rows, sampled: bool
 ) -> tuple[Callable[..., None], tuple[NDArray[Any], ...]]:
+    module = sampling_kernels if sampled else kernels
     if isinstance(model, FeatureMajor):
         sparse = sparsified(rows)
-        return kernels.learn_sparse, (sparse.indptr, sparse.indices, sparse.values)
+        return module.learn_sparse, (sparse.indptr, sparse.indices, sparse.values)
     dense = densified(rows, model.n_features) if isinstance(rows, SparseRows) else rows
-    return kernels.learn_dense, (model.scaled(dense),)
+    return module.learn_dense, (model.scaled(dense),)
 
 
 def _rates(settings: AdaGradSettings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:

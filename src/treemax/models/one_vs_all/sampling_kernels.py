@@ -1,0 +1,135 @@
+"""Learning with a random sample of the negative labels: only the labels of a row and the sample are scored."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from treemax.kernels.arithmetic import exp32, next_random, random_for
+from treemax.kernels.jit import bare_fast_inline_kernel, bare_inline_kernel, fast_kernel
+from treemax.models.one_vs_all.kernels import LOGISTIC, STEEPEST, update_bias
+
+_ONE = np.float32(1.0)
+_ZERO = np.float32(0.0)
+
+
+class Sampling(NamedTuple):
+    """How many negative labels a row gets, and the random numbers of its draws."""
+
+    n_negatives: int
+    seed: np.uint64
+    first: int  # rows learned before
+
+
+class Chosen(NamedTuple):
+    """The labels of a row, then its negatives, with their scores and gradients."""
+
+    labels: np.ndarray
+    values: np.ndarray
+    drawn: np.ndarray  # whether a label is chosen; all False between rows
+
+
+@bare_inline_kernel
+def _choose(truth, n_negatives, random, chosen):
+    """The labels of a row and `n_negatives` others, all sets of which are equally likely."""
+    n_labels, count = np.uint64(chosen.drawn.size), 0
+    for j in range(truth.size):
+        chosen.labels[count] = truth[j]
+        chosen.drawn[truth[j]] = True
+        count += 1
+    while count < truth.size + n_negatives:
+        random = next_random(random)
+        label = (random >> np.uint64(32)) * n_labels >> np.uint64(32)
+        if not chosen.drawn[label]:
+            chosen.labels[count] = label
+            chosen.drawn[label] = True
+            count += 1
+    for j in range(count):
+        chosen.drawn[chosen.labels[j]] = False
+    return count
+
+
+@bare_fast_inline_kernel
+def _find_gradients(count, n_true, n_negatives, n_labels, loss, least, chosen):
+    """Replace scores by gradients; those of the negatives have the weight of all negatives. Small ones are left out.
+
+    Returns the number of those that are left.
+    """
+    weight, kept = np.float32(n_labels - n_true) / np.float32(max(1, n_negatives)), 0
+    for j in range(count):
+        score = chosen.values[j]
+        if loss == LOGISTIC:
+            gradient = _ONE / (_ONE + exp32(-score)) - (_ONE if j < n_true else _ZERO)
+        elif j < n_true:
+            gradient = -min(max(_ZERO, _ONE - score), STEEPEST)
+        else:
+            gradient = min(max(_ZERO, _ONE + score), STEEPEST)
+        if abs(gradient) >= least:
+            chosen.labels[kept] = chosen.labels[j]
+            chosen.values[kept] = gradient if j < n_true else gradient * weight
+            kept += 1
+    return kept
+
+
+@fast_kernel
+def learn_dense(
+    X, order, target_indptr, target_ids, weights, squares, bias, bias_squares, rates, initial, constant, loss, least,
+    batch_rows, most_labels, sampling,
+):  # fmt: skip
+    """Learn the dense rows X[order] one by one with label-major weights."""
+    n_labels, n_features = weights.shape
+    size = min(n_labels, most_labels + sampling.n_negatives)
+    chosen = Chosen(np.empty(size, np.uint32), np.empty(size, np.float32), np.zeros(n_labels, np.bool_))
+    for i in range(order.size):
+        x, truth = X[order[i]], target_ids[target_indptr[order[i]] : target_indptr[order[i] + 1]]
+        n_negatives = min(sampling.n_negatives, n_labels - truth.size)
+        count = _choose(truth, n_negatives, random_for(sampling.seed, sampling.first + i), chosen)
+        for j in range(count):
+            w, score = weights[chosen.labels[j]], _ZERO
+            for d in range(n_features):
+                score += w[d] * x[d]
+            chosen.values[j] = score + bias[chosen.labels[j]]
+        kept = _find_gradients(count, truth.size, n_negatives, n_labels, loss, least, chosen)
+        rate = rates[i // batch_rows]
+        for j in range(kept):
+            w, s, g = weights[chosen.labels[j]], squares[chosen.labels[j]], chosen.values[j]
+            for d in range(n_features):
+                step = g * x[d]
+                total = s[d] + step * step
+                s[d] = total
+                w[d] -= rate * step / np.sqrt(total + initial)
+        update_bias(bias, bias_squares, chosen.labels, chosen.values, kept, rate, initial, constant)
+
+
+@fast_kernel
+def learn_sparse(
+    indptr, indices, data, order, target_indptr, target_ids, weights, squares, bias, bias_squares, rates, initial,
+    constant, loss, least, batch_rows, most_labels, sampling,
+):  # fmt: skip
+    """Learn sparse rows one by one with feature-major weights; bias.size labels are in use."""
+    n_labels = bias.size
+    size = min(n_labels, most_labels + sampling.n_negatives)
+    chosen = Chosen(np.empty(size, np.uint32), np.empty(size, np.float32), np.zeros(n_labels, np.bool_))
+    for i in range(order.size):
+        row = order[i]
+        truth = target_ids[target_indptr[row] : target_indptr[row + 1]]
+        n_negatives = min(sampling.n_negatives, n_labels - truth.size)
+        count = _choose(truth, n_negatives, random_for(sampling.seed, sampling.first + i), chosen)
+        for j in range(count):
+            chosen.values[j] = bias[chosen.labels[j]]
+        for p in range(indptr[row], indptr[row + 1]):
+            w, x = weights[indices[p]], data[p]
+            for j in range(count):
+                chosen.values[j] += x * w[chosen.labels[j]]
+        kept = _find_gradients(count, truth.size, n_negatives, n_labels, loss, least, chosen)
+        rate = rates[i // batch_rows]
+        for p in range(indptr[row], indptr[row + 1]):
+            w, s, x = weights[indices[p]], squares[indices[p]], data[p]
+            for j in range(kept):
+                c = chosen.labels[j]
+                step = chosen.values[j] * x
+                total = s[c] + step * step
+                s[c] = total
+                w[c] -= rate * step / np.sqrt(total + initial)
+        update_bias(bias, bias_squares, chosen.labels, chosen.values, kept, rate, initial, constant)

@@ -345,6 +345,49 @@ def test_fewer_clusters_than_leaves_leave_leaves_empty():
     assert len(set(leaf)) == 3 and leaf.max() < 8
 
 
+def slow_order(centres, sizes, depth):
+    """Algorithm 2 by enumeration: at each depth the two closest clusters that are left; empty ones come last."""
+    level = [([i], np.array(c, float), float(n)) for i, (c, n) in enumerate(zip(centres, sizes))]
+    level += [([None], None, 0.0)] * (2**depth - len(level))
+    while len(level) > 1:
+        merged, left = [], list(range(len(level)))
+        while left:
+            pairs = [(a, b) for a in left for b in left if a < b]
+            a, b = min(pairs, key=lambda pair: slow_distance(level[pair[0]], level[pair[1]]))
+            (first, one, n), (second, other, m) = level[a], level[b]
+            mean = (n * one + m * other) / (n + m) if n and m else one if n else other
+            merged.append((first + second, mean, n + m))
+            left = [c for c in left if c not in (a, b)]
+        level = merged
+    leaves = level[0][0]
+    return [leaves.index(i) for i in range(len(centres))]
+
+
+def slow_distance(one, other):
+    return math.dist(one[1], other[1]) if one[2] and other[2] else math.inf
+
+
+def test_empty_subtrees_are_not_clusters_at_the_origin():
+    centres = np.array([[0.5], [0.6], [2.0], [2.1], [50.0]])
+    leaf = tao_start.merged_order(centres, np.ones(5), 3)
+    assert len({int(place) // 4 for place in leaf[:4]}) == 1  # the near pairs share a side of the root
+    assert leaf[4] // 4 != leaf[0] // 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clusters_are_merged_as_in_algorithm_2(seed):
+    random = np.random.RandomState(seed)
+    depth = random.randint(1, 5)
+    n = random.randint(1, 2**depth + 1)
+    centres, sizes = random.normal(size=(n, 2)), random.randint(1, 9, size=n)
+    leaf = tao_start.merged_order(centres, sizes, depth)
+    for level in range(1, depth + 1):  # the same groups at every depth, whichever side they are on
+        found, expected = (
+            [place >> level for place in places] for places in (leaf, slow_order(centres, sizes, depth))
+        )
+        assert [[a == b for b in found] for a in found] == [[a == b for b in expected] for a in expected]
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_balanced_leaves_have_similar_numbers_of_rows_and_whole_classes(sparse):
     X, y = problem(2000, 64)

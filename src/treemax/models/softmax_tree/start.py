@@ -66,22 +66,20 @@ def _clustered(
 def merged_order(centres: NDArray[Any], sizes: NDArray[Any], depth: int) -> Indices:
     """The leaf of every cluster: at each depth, the two closest become siblings, then the two closest of the rest.
 
-    With fewer clusters than leaves, some leaves stay empty.
+    With fewer clusters than leaves, some leaves stay empty: empty subtrees are merged last.
     """
     n_leaves = 2**depth
-    members = [[i] for i in range(len(centres))] + [[] for _ in range(n_leaves - len(centres))]
+    members = [[i] if i < len(centres) else [-1] for i in range(n_leaves)]
     means = np.zeros((n_leaves, centres.shape[1]))
     means[: len(centres)] = centres
     weights = np.zeros(n_leaves)
     weights[: len(sizes)] = sizes
     while len(members) > 1:
-        pairs = _closest_pairs(means, np.array([bool(member) for member in members]))
+        pairs = _closest_pairs(means, weights > 0)
         total = np.maximum(weights[pairs].sum(axis=1), 1e-30)
         means = (means[pairs] * weights[pairs][:, :, None]).sum(axis=1) / total[:, None]
         weights = weights[pairs].sum(axis=1)
-        # all members have the length of a complete subtree: empty leaves are -1
-        width = n_leaves // len(members)
-        members = [_padded(members[a], width) + _padded(members[b], width) for a, b in pairs]
+        members = [members[a] + members[b] for a, b in pairs]
     order = np.zeros(len(centres), np.int64)
     for leaf, cluster in enumerate(members[0]):
         if cluster >= 0:
@@ -89,12 +87,8 @@ def merged_order(centres: NDArray[Any], sizes: NDArray[Any], depth: int) -> Indi
     return order
 
 
-def _padded(member: list[int], width: int) -> list[int]:
-    return member + [-1] * (width - len(member))
-
-
 def _closest_pairs(means: NDArray[np.float64], used: NDArray[np.bool_]) -> Indices:
-    """Greedy pairing: the two closest, then the two closest of the rest; unused items last."""
+    """Greedy pairing: the two closest, then the two closest of the rest; empty subtrees last."""
     n = len(means)
     square = (means**2).sum(axis=1)
     distance = square[:, None] + square[None, :] - 2.0 * means @ means.T

@@ -173,6 +173,21 @@ def test_the_history_never_rises_in_the_modes_of_the_paper():
         assert math.isclose(errors[-1], 1.0 - model.score(X, y), abs_tol=0.01)
 
 
+def test_the_history_is_finite_when_rows_are_dropped():
+    """And has the objective of the tree at every depth, not only after an iteration."""
+    X, y = problem(400, 20, noise=0.8)
+    own = TaoSettings(0.1, 4, DROP)
+    tao, leaf_of = initial(X, y, 2, "prototypes", own)
+    for record in tao.run(4, leaf_of):
+        if record.iteration > 0:
+            assert math.isclose(record.objective, slow_objective(X, y, tao.state, own), rel_tol=1e-4)
+    assert record.iteration == 3
+    model = treemax.SoftmaxTree(depth=2, leaf_classes=4, missing=DROP, spill=0, growth=1.0, verbose=0).fit(
+        X, y
+    )
+    assert all(math.isfinite(r.objective) for r in model.history_ if r.iteration > 0)
+
+
 # --- nodes ----------------------------------------------------------------------------------------------
 
 

@@ -101,7 +101,7 @@ class TaoSettings:
     @property
     def is_monotone(self) -> bool:
         """Whether the objective never increases."""
-        return not self.spill and self.early_share == 1.0
+        return not self.spill and self.early_share == 1.0 and self.missing != DROP
 
     def penalty(self, node: Plane | Leaf) -> float:
         """The penalty of the weights of a node."""
@@ -238,6 +238,24 @@ class LeafProblem(NamedTuple):
     weights: NDArray[np.float32]
 
 
+class Cost(NamedTuple):
+    """The objective of a reduced problem; with `missing="drop"`, fewer dropped rows are better than less loss."""
+
+    dropped: int
+    finite: float
+
+
+def _cost(losses: NDArray[np.float64], penalty_of_weights: float) -> Cost:
+    finite = np.isfinite(losses)
+    total = float(losses[finite].sum(dtype=np.float64))
+    return Cost(len(losses) - int(np.count_nonzero(finite)), total + penalty_of_weights)
+
+
+def _outcome(before: Cost, after: Cost, accepted: bool) -> NDArray[np.float64]:
+    """The change of the objective, and whether the new parameters are accepted."""
+    return np.array([after.finite - before.finite if accepted else 0.0, accepted])
+
+
 def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem) -> Arrays:
     """Train the softmax of a leaf over its most frequent classes; also the change of the objective, and whether the
     softmax is accepted.
@@ -266,10 +284,9 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
     new = Leaf(classes, found.coef, found.bias)
     if old is None:
         return *packed_leaf(new), np.array([0.0, True])
-    before = _sum(objective.leaf_loss(old, reduced)) + settings.penalty(old)
-    after = _sum(objective.leaf_loss(new, reduced)) + settings.penalty(new)
+    before, after = (_cost(objective.leaf_loss(leaf, reduced), settings.penalty(leaf)) for leaf in (old, new))
     accepted = after <= before or settings.spill > 0
-    return *packed_leaf(new if accepted else old), np.array([after - before if accepted else 0.0, accepted])
+    return *packed_leaf(new if accepted else old), _outcome(before, after, accepted)
 
 
 def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
@@ -281,22 +298,23 @@ def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) 
     if old is not None and old.is_constant:
         return *packed_plane(old), np.array([0.0, False])
     left, right = objective.loss(state, 2 * node + 1, rows), objective.loss(state, 2 * node + 2, rows)
-    if settings.missing == DROP:
-        finite = np.isfinite(left) & np.isfinite(right)
-        rows, left, right = rows[finite], left[finite], right[finite]
+    kept = np.isfinite(left) & np.isfinite(right)  # all rows, except with missing="drop"
     alpha, ridge = settings.plane_costs
     found = l1_logistic(
-        table.rows, rows, np.where(right < left, 1, -1), alpha, np.abs(right - left), ridge=ridge,
+        table.rows, rows[kept], np.where(right < left, 1, -1)[kept], alpha, np.abs(right[kept] - left[kept]), ridge=ridge,
         start=None if old is None else (old.coef, np.array([old.bias], np.float32)),
         tolerance=settings.tolerance, max_iterations=settings.max_steps,
     )  # fmt: skip
     new = Plane(found.coef, float(found.bias[0]))
     if old is None:
         return *packed_plane(new), np.array([0.0, True])
-    before = _sum(np.where(objective.goes_right(old, rows), right, left)) + settings.penalty(old)
-    after = _sum(np.where(objective.goes_right(new, rows), right, left)) + settings.penalty(new)
+    costs = []
+    for plane in (old, new):
+        losses = np.where(objective.goes_right(plane, rows), right, left)
+        costs.append((_cost(losses[kept], settings.penalty(plane)), _cost(losses, settings.penalty(plane))))
+    (before, before_of_all), (after, after_of_all) = costs
     accepted = after <= before
-    return *packed_plane(new if accepted else old), np.array([after - before if accepted else 0.0, accepted])
+    return *packed_plane(new if accepted else old), _outcome(before_of_all, after_of_all, accepted)
 
 
 def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
@@ -326,7 +344,7 @@ def score_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -
     assert leaf is not None
     cross_entropy, wrong = objective.leaf_losses(leaf, rows)
     loss = objective.counted(cross_entropy, wrong)
-    return (np.array([_sum(loss[np.isfinite(loss)]), wrong.sum()], np.float64),)
+    return (np.array([_cost(loss, 0.0).finite, wrong.sum()], np.float64),)
 
 
 def empty_leaf(table: Table) -> Leaf:
@@ -665,10 +683,6 @@ def state_from_parts(
         for i, d, *rest in header["history"]
     ]
     return SoftmaxTreeState(depth, list(planes), list(leaves), history)
-
-
-def _sum(losses: NDArray[np.float64]) -> float:
-    return float(losses.sum(dtype=np.float64))
 
 
 def _middle(part: slice) -> int:

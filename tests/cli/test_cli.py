@@ -380,6 +380,37 @@ def test_eval_and_stream_report_the_same(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["train.txt", "data.svm"])
+@pytest.mark.parametrize("kind", ["one-vs-all", "softmax-tree"])
+def test_perplexity_and_coverage_are_shown_when_asked_for(folder, tmp_path, name, kind):
+    data, model = folder / name, tmp_path / "model.treemax"
+    done("fit", data, "-o", model, "--model", kind)
+    measured = json.loads(done("eval", model, data, "--perplexity", "--json"))
+    loaded, examples = treemax.load(model), read_examples(data, zero_based=True)
+    own = loaded.predict_proba_of(examples.X, np.reshape(examples.y, (-1, 1)))[:, 0]
+    expected = treemax.metrics.perplexity(own)
+    assert measured["perplexity"] == pytest.approx(expected.perplexity)
+    assert measured["coverage"] == pytest.approx(expected.coverage)
+    plain, more = (
+        [line.split()[0] for line in done("eval", model, data, *flag).splitlines()]
+        for flag in ([], ["--perplexity"])
+    )
+    assert set(more) - set(plain) == {"perplexity", "coverage", "error@1", "error@3", "error@5"}
+    assert plain == [line for line in more if line in plain]
+
+
+def test_labels_that_training_never_had_are_not_covered(folder, tmp_path):
+    model, data = tmp_path / "model.treemax", tmp_path / "data.txt"
+    lines = (folder / "train.txt").read_text().splitlines()[:10]
+    data.write_text(
+        "\n".join([*lines, *(f"__label__unheard {line.partition(' ')[2]}" for line in lines)]) + "\n"
+    )
+    done("fit", folder / "train.txt", "-o", model, "--model", "one-vs-all")
+    assert json.loads(done("eval", model, data, "--perplexity", "--json"))["coverage"] == 0.5
+    done("fit", folder / "multi.txt", "-o", model, "--model", "one-vs-all")
+    assert "is multi-label" in refused("eval", model, data, "--perplexity")
+
+
+@pytest.mark.parametrize("name", ["train.txt", "data.svm"])
 def test_predictions_and_figures_of_every_label(folder, tmp_path, name):
     data, model, out = folder / name, tmp_path / "model.treemax", tmp_path / "predictions.jsonl"
     done("fit", data, "-o", model, "--model", "one-vs-all")

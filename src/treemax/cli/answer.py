@@ -70,19 +70,25 @@ def _predictions(
 @click.argument("model", is_eager=True)  # known when FILE is checked
 @click.argument("data", is_eager=True)
 @metric_options
+@click.option("--perplexity", is_flag=True,
+              help="Also print perplexity, coverage and error@k, of a model with one label per example.")  # fmt: skip
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def evaluate(
-    model: str, data: str, k: int, per_label: bool, predictions: str | None, as_json: bool, jobs: int | None, reading: Reading
+    model: str, data: str, k: int, per_label: bool, predictions: str | None, as_json: bool, perplexity: bool,
+    jobs: int | None, reading: Reading,
 ) -> None:  # fmt: skip
     """Evaluate MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
     from treemax.cli.data import check_kind, chunks, load_model, open_data
     from treemax.formats.training_rows import drop_unlabelled
-    from treemax.metrics import IdEncoder, Scores
+    from treemax.metrics import DensityScores, IdEncoder, Scores
 
     loaded = load_model(model, jobs)
+    if perplexity and loaded.multi_label_:
+        raise ValueError(f"--perplexity needs a model with one label per example, but {model} is multi-label")
     encoder = IdEncoder(loaded.label_index_)
     scores = Scores(ks=metric_ks(k), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
+    density = DensityScores()
     seconds, n, n_dropped = 0.0, 0, 0
     kept = None if predictions is None else Predictions(predictions)
     with open_data(data, reading, model=loaded) as reader:
@@ -100,6 +106,8 @@ def evaluate(
             seconds += time.perf_counter() - start
             n += len(examples)
             scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))
+            if perplexity:
+                density.update(_probabilities_of_labels(loaded, examples, reader.name))
             if kept is not None:
                 kept.add(examples.labels, top.labels.tolist(), top.scores.tolist())
     if n + n_dropped == 0:
@@ -109,9 +117,22 @@ def evaluate(
         raise ValueError(f"{reader.name}: no example has a label, so there is nothing to evaluate")
     if n_dropped:
         click.echo(f"Left out {n_dropped:,} without a label.", err=True)
+    if perplexity:
+        found = density.result()
+        result |= {"perplexity": found.perplexity, "coverage": found.coverage}
     result |= {
         "labels_known": len(loaded.label_index_),
         "ms_per_example": 1e3 * seconds / n,
         "model_mb": Path(model).stat().st_size / 1e6,
     }
     print_metrics(result, k, as_json, scores.per_label(encoder.index) if per_label else None)
+
+
+def _probabilities_of_labels(model: Any, examples: Any, name: str) -> Any:
+    """Return the probability of the label of each example, 0 for a label that training never had."""
+    if (examples.labels.counts != 1).any():
+        raise ValueError(f"{name}: --perplexity needs one label per example, but some have several")
+    labels = [own[0] for own in examples.labels]
+    known = model.label_index_.ids(labels) >= 0
+    asked = [[label if is_known else None] for label, is_known in zip(labels, known)]
+    return model.predict_proba_of(examples.features, asked)[:, 0]

@@ -74,8 +74,9 @@ def print_metrics(
         }
         click.echo(json.dumps(facts if by_label is None else {**facts, "per_label": by_label}))
         return
+    shown = main_metrics(k) + [f"error@{at}" for at in metric_ks(k) if "perplexity" in metrics]
     for name, value in metrics.items():
-        if ("@" in name or name == "entropy_reduction") and name not in main_metrics(k):
+        if ("@" in name or name == "entropy_reduction") and name not in shown:
             continue
         click.echo(f"{name:>20} {value:,}" if isinstance(value, int) else f"{name:>20} {value:.4f}")
     if by_label is not None:

@@ -15,6 +15,7 @@ from treemax.models.softmax_tree import start as tao_start
 from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.estimator import ALPHA_FOR_FEW_ROWS, ALPHAS, _progress_text
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
+from treemax.models.softmax_tree.smoothing import best_smoothing
 from treemax.models.softmax_tree.training import (
     BETA,
     DROP,
@@ -120,7 +121,7 @@ def test_the_objective_is_that_of_the_paper(missing, sparse, costs):
     plane_ridge=st.sampled_from([0.0, 3.0]),
     plane_alpha=st.sampled_from([None, 0.0, 0.5]),
     missing=st.sampled_from([ZERO_ONE, BETA]),
-    start=st.sampled_from(["balanced", "prototypes", "kmeans", "random"]),
+    start=st.sampled_from(steps.STARTS),
     sparse=st.booleans(),
 )
 def test_no_update_of_any_node_raises_the_objective(
@@ -171,6 +172,31 @@ def test_the_history_never_rises_in_the_modes_of_the_paper():
         assert len(objectives) > 4 and (np.diff(objectives) <= 1e-6 * objectives[0]).all()
         errors = [record.error for record in model.history_ if record.depth == 0]
         assert math.isclose(errors[-1], 1.0 - model.score(X, y), abs_tol=0.01)
+
+
+def test_nodes_may_take_parameters_that_are_worse_as_in_algorithm_1():
+    X, y = problem(400, 25, noise=1.0)
+    own = {
+        "depth": 3,
+        "leaf_classes": 6,
+        "spill": 0,
+        "growth": 1.0,
+        "alpha": 0.3,
+        "iterations": 8,
+        "verbose": 0,
+    }
+    for missing in (ZERO_ONE, BETA):
+        guarded, free = (
+            treemax.SoftmaxTree(accept_worse=worse, missing=missing, **own).fit(X, y)
+            for worse in (False, True)
+        )
+        rises = [np.diff([r.objective for r in m.history_ if r.iteration > 0]).max() for m in (guarded, free)]
+        assert rises[0] <= 1e-6 * guarded.history_[-1].objective < rises[1]
+        assert free.history_[-1].iteration == 7  # until the maximum number of iterations
+        last = slow_objective(
+            X, y, free.states_[0], TaoSettings(0.3, 6, missing, plane_alpha=3.0, ridge=0.1, plane_ridge=1.0)
+        )
+        assert math.isclose(free.history_[-1].objective, last, rel_tol=1e-4)
 
 
 def test_the_history_is_finite_when_rows_are_dropped():
@@ -413,6 +439,54 @@ def test_balanced_leaves_have_similar_numbers_of_rows_and_whole_classes(sparse):
     assert all(len(set(leaf[y == label])) == 1 for label in range(64))
 
 
+def test_the_random_start_of_the_paper_is_normal_and_of_unit_length():
+    drawn = np.random.RandomState(3).normal(size=(7, 9))
+    expected = drawn / np.sqrt((drawn**2).sum(axis=1, keepdims=True))
+    X, y = problem(100, 5)
+    for rows in (X, as_rows(sp.csr_matrix(X))):
+        state, leaf_of = steps.initial_state(rows, y, 5, 3, "gaussian", np.random.RandomState(3))
+        assert leaf_of is None
+        for plane, own in zip(state.planes, expected):
+            weights = plane.coef.toarray() if sp.issparse(plane.coef) else plane.coef
+            np.testing.assert_allclose([*weights[0], plane.bias], own, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_tree_learns_from_the_random_start_of_the_paper(sparse):
+    X, y = problem(600, 12)
+    model = treemax.SoftmaxTree.as_published(
+        depth=3, leaf_classes=6, start="gaussian", iterations=5, verbose=0
+    ).fit(sp.csr_matrix(X) if sparse else X, y)
+    assert model.score(X, y) > 0.8
+
+
+def test_several_runs_of_k_means_give_the_tightest_clusters():
+    X, _ = problem(300, 30)
+
+    def spread(n_init, seed):
+        leaf = tao_start.kmeans_leaves(X, 4, np.random.RandomState(seed), n_init)
+        return sum(((X[leaf == own] - X[leaf == own].mean(axis=0)) ** 2).sum() for own in np.unique(leaf))
+
+    pairs = [(spread(1, seed), spread(8, seed)) for seed in range(5)]
+    assert all(best <= one * (1 + 1e-6) for one, best in pairs)
+    assert any(best < 0.99 * one for one, best in pairs)
+
+
+def test_the_number_of_runs_of_a_model_reaches_k_means(monkeypatch):
+    X, y = problem(200, 12)
+    seen = []
+    kind = tao_start.KMeans
+
+    def noted(n_clusters, n_init, random_state):
+        seen.append(n_init)
+        return kind(n_clusters, n_init=n_init, random_state=random_state)
+
+    monkeypatch.setattr(tao_start, "KMeans", noted)
+    for start in ("prototypes", "kmeans"):
+        treemax.SoftmaxTree(depth=2, start=start, n_init=3, iterations=1, verbose=0).fit(X, y)
+    assert seen == [3, 3]
+
+
 # --- answers --------------------------------------------------------------------------------------------
 
 
@@ -495,6 +569,54 @@ def test_smoothing_gives_every_label_a_probability():
     assert after.coverage == 1.0 and after.perplexity > before
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_smoothing_has_the_largest_likelihood(seed):
+    random = np.random.RandomState(seed)
+    covered, n_missing = (
+        random.uniform(size=200) < random.uniform(0.3, 0.99),
+        random.randint(5, 400, size=200),
+    )
+
+    def likelihood(smoothing):
+        return np.log(np.where(covered, 1.0, smoothing) / (1.0 + smoothing * n_missing)).sum()
+
+    best = best_smoothing(covered, n_missing)
+    assert likelihood(best) >= max(likelihood(s) for s in np.geomspace(1e-6, 1.0, 400)) - 1e-9
+
+
+def test_smoothing_where_there_is_nothing_to_smooth():
+    everything = np.ones(30, bool)
+    assert best_smoothing(everything, np.zeros(30, np.int64)) == 0.0
+    assert 0 < best_smoothing(everything, np.full(30, 5)) < 0.01
+    assert best_smoothing(~everything, np.full(30, 5)) == 1.0
+
+
+@pytest.mark.parametrize("kind", [treemax.SoftmaxTree, treemax.SoftmaxForest])
+def test_smoothing_is_chosen_on_rows_held_out(kind, tmp_path):
+    X, y = problem(2400, 30, noise=1.2)
+    train, test = slice(0, 1600), slice(1600, None)
+    own = {"leaf_classes": 6, "iterations": 2, "verbose": 0}
+    model = kind(smoothing="auto", **own).fit(X[train], y[train])
+    plain = kind(**own).fit(X[train], y[train])
+    assert (model.predict(X) == plain.predict(X)).all()  # the trees do not depend on the smoothing
+    found = model.perplexity(X[test], y[test])
+    assert found.coverage == 1.0 and model.describe()["smoothing"] == model.smoothing_ > 0
+    grid = [
+        plain.set_params(smoothing=s).perplexity(X[test], y[test]).perplexity
+        for s in np.geomspace(1e-5, 1, 40)
+    ]
+    assert found.perplexity < 1.02 * min(grid)
+    model.save(tmp_path / "model")
+    assert treemax.load(tmp_path / "model").perplexity(X[test], y[test]) == found
+    few = kind(smoothing="auto", **own).fit(X[:150], y[:150])
+    assert few.smoothing_ == best_smoothing(
+        *few.model_.coverage(few._prepared(X[:150]), few.label_index_.ids(y[:150]))
+    )
+    with pytest.raises(ValueError, match="smoothing must be a number, since fit did not choose it"):
+        plain.set_params(smoothing="auto").predict(X)
+    assert not hasattr(plain, "smoothing_")
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_an_explanation_is_the_way_of_the_row(sparse):
     X, y = problem(400, 20)
@@ -520,6 +642,28 @@ def test_alpha_is_chosen_on_rows_held_out():
     assert model.alpha_ in ALPHAS and model.describe()["alpha"] == model.alpha_
     few = treemax.SoftmaxTree(leaf_classes=6, alpha="auto", iterations=1, verbose=0).fit(X[:60], y[:60])
     assert few.alpha_ == ALPHA_FOR_FEW_ROWS
+
+
+def test_alphas_above_one_are_tried_while_the_largest_is_best(monkeypatch):
+    tried = []
+    train = steps.train
+
+    def noted(table, executor, state, leaf_of, settings, iterations):
+        tried.append(settings.alpha)
+        return train(table, executor, state, leaf_of, settings, iterations)
+
+    monkeypatch.setattr(steps, "train", noted)
+    own = {"leaf_classes": None, "depth": 1, "alpha": "auto", "ridge": 0, "iterations": 1, "verbose": 0}
+    random = np.random.RandomState(0)
+    y = random.randint(2, size=400)
+    X = random.normal(size=(400, 200)).astype(np.float32)
+    X[:, 0] = np.where(random.uniform(size=400) < 0.85, 1, -1) * (2 * y - 1)  # the others are noise
+    model = treemax.SoftmaxTree(**own).fit(X, y)
+    assert model.alpha_ > 1 and tuple(tried[:-1]) == ALPHAS[: len(tried) - 1] and len(tried) > 7
+    tried.clear()
+    X, y = problem(500, 20, noise=0.5)
+    model = treemax.SoftmaxTree(**own).fit(X, y)
+    assert model.alpha_ < 1 and tuple(tried[:-1]) == ALPHAS[:6]
 
 
 def test_threads_give_the_same_tree():
@@ -601,6 +745,9 @@ def test_damaged_parts_are_refused():
         ({"ridge": -1.0}, "ridge must be"),
         ({"plane_penalty": 0}, "plane_penalty must be"),
         ({"iterations": 0}, "iterations must be"),
+        ({"n_init": 0}, "n_init must be"),
+        ({"accept_worse": "no"}, "accept_worse must be"),
+        ({"smoothing": 2.0}, "smoothing must be"),
     ],
 )
 def test_parameters_are_refused_by_name(parameters, message):

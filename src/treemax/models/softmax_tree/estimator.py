@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from treemax.models.rates import clip_outliers, mean_squared_length
 from treemax.models.sharing import read_access, snapshot_access
 from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
+from treemax.models.softmax_tree.smoothing import best_smoothing
 from treemax.models.softmax_tree.training import (
     BETA,
     DROP,
@@ -37,14 +38,18 @@ from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number
 from treemax.trees import NodeLabels
 
-ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3)  # candidates of alpha="auto"
+ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # candidates of alpha="auto"
+ALPHAS_ALWAYS_TRIED = 6  # the larger ones only while the largest so far is the best
 ALPHA_FOR_FEW_ROWS = 0.01  # if there are too few rows to hold any out
 RIDGE_OF_DENSE = 0.1  # sparse rows are more accurate without
 SPILL_OF_DENSE, SPILL_OF_SPARSE = 0.4, 0.8
 LEVELS_TO_GROW = 2  # initial depth of a growing tree, below that of a complete tree
 DENSE = 0.5  # rows with at least this fraction of nonzero values count as dense, in any format
-HELD_OUT = 0.1  # fraction of the rows that selects alpha
+HELD_OUT = 0.1  # fraction of the rows that selects alpha and smoothing
+FEWEST_HELD_OUT = 20  # rows
 ITERATIONS_TO_CHOOSE = 2
+
+Coverage: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.int64]]  # from `SoftmaxTreeModel.coverage`
 
 
 class Step(NamedTuple):
@@ -89,15 +94,16 @@ class SoftmaxTree(LabelClassifier):
         Maximum number of classes of a leaf; "auto" is proportional to the square root of the number of classes, None is
         all of them.
     alpha : "auto" or float
-        L1 penalty of the weights, relative to the sum of the losses of the rows; "auto" selects one of a few values by
-        the error on a tenth of the rows, which takes several times as long.
+        L1 penalty of the weights, relative to the sum of the losses of the rows; "auto" selects a value from 0.003 to
+        10 by the error on a tenth of the rows, which takes several times as long.
     iterations : int
         Maximum number of TAO iterations, each over all nodes from the leaves to the root.
     early_share : float
         Fraction of the rows, drawn anew each time, that all iterations but the last use. 1 is the paper's algorithm;
         less saves most of the time if there are far more rows than weights.
-    smoothing : float
-        Probability of each class that is not in the leaf, before normalisation.
+    smoothing : "auto" or float
+        Probability of each class that is not in the leaf, before normalisation. "auto" is the one with the largest
+        likelihood of a tenth of the rows, after a second training on the others; of all rows if there are fewer than 200.
     tolerance : float
         Tolerance of the solvers at the nodes.
     warm_start : bool
@@ -121,9 +127,12 @@ class SoftmaxTree(LabelClassifier):
         cross-entropy, and `beta` for such rows; "drop" ignores such rows, which does not work and is here to show it.
     beta : float
         See `missing`.
-    start : "balanced", "prototypes", "kmeans" or "random"
+    start : "balanced", "prototypes", "kmeans", "random" or "gaussian"
         Initial assignment of classes to leaves: balanced bisections of the classes; k-means of class means, or of all
-        rows, with greedy merging; or random hyperplanes.
+        rows, with greedy merging; random hyperplanes through the median of the rows of each node; or, as in Appendix D
+        of the paper, hyperplanes with normally distributed weights and bias, scaled to unit length.
+    n_init : int
+        Number of runs of k-means with `start="prototypes"` or `"kmeans"`, of which the best is used.
     spill : "auto" or float
         Standard deviation of the noise assumed in the scores of a hyperplane when leaves are trained, relative to that
         of the scores: a row near a hyperplane trains the leaves on both sides, weighted by the probability of each.
@@ -132,6 +141,10 @@ class SoftmaxTree(LabelClassifier):
     growth : float
         Between iterations, a leaf is split if it lacks the class of more than this share of its rows, starting from
         `depth`. 1 is the complete tree of the paper.
+    accept_worse : bool
+        Whether a node takes new parameters also if they increase the objective of its rows, as in Algorithm 1 of the
+        paper. Otherwise the objective of the tree never increases (without spill), and training ends with the first
+        iteration that does not decrease it.
 
     Attributes
     ----------
@@ -139,6 +152,8 @@ class SoftmaxTree(LabelClassifier):
         Iteration, depth, objective and training error after the update of each depth.
     alpha_ : float
         The L1 penalty in use.
+    smoothing_ : float
+        The smoothing in use.
 
     Examples
     --------
@@ -163,13 +178,16 @@ class SoftmaxTree(LabelClassifier):
         "iterations": 20,
         "missing": ZERO_ONE,
         "start": "prototypes",
+        "n_init": 10,
         "spill": 0.0,
         "growth": 1.0,
+        "accept_worse": True,
         "early_share": 1.0,
         "smoothing": 0.0,
     }
     model_: SoftmaxTreeModel
     alpha_: float
+    _best_smoothing_: float | None  # chosen by smoothing="auto"
     states_: list[SoftmaxTreeState] | None  # for warm_start
 
     def __init__(
@@ -184,10 +202,12 @@ class SoftmaxTree(LabelClassifier):
         missing: str = ZERO_ONE,
         beta: float = 100.0,
         start: str = "balanced",
+        n_init: int = 1,
         spill: float | str = "auto",
         growth: float = 0.02,
+        accept_worse: bool = False,
         early_share: float = 1.0,
-        smoothing: float = 0.0,
+        smoothing: float | str = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,
         n_jobs: int | None = None,
@@ -203,8 +223,10 @@ class SoftmaxTree(LabelClassifier):
         self.missing = missing
         self.beta = beta
         self.start = start
+        self.n_init = n_init
         self.spill = spill
         self.growth = growth
+        self.accept_worse = accept_worse
         self.early_share = early_share
         self.smoothing = smoothing
         self.tolerance = tolerance
@@ -219,15 +241,17 @@ class SoftmaxTree(LabelClassifier):
         check_number("depth", self.depth, whole=True, least=0, most=24, auto=True)
         if self.leaf_classes is not None:
             check_number("leaf_classes", self.leaf_classes, whole=True, least=1, auto=True)
-        check_flag("warm_start", self.warm_start)
-        check_number("iterations", self.iterations, whole=True, least=1)
+        for name in ("warm_start", "accept_worse"):
+            check_flag(name, getattr(self, name))
+        for name in ("iterations", "n_init"):
+            check_number(name, getattr(self, name), whole=True, least=1)
         for name in ("beta", "tolerance", "plane_penalty"):
             check_number(name, getattr(self, name), above=0)
         for name in ("alpha", "ridge", "spill"):
             check_number(name, getattr(self, name), least=0, auto=True)
         check_number("growth", self.growth, above=0, most=1)
         check_number("early_share", self.early_share, above=0, most=1)
-        check_number("smoothing", self.smoothing, least=0, most=1)
+        check_number("smoothing", self.smoothing, least=0, most=1, auto=True)
 
     @property
     def _n_trees(self) -> int:
@@ -245,31 +269,49 @@ class SoftmaxTree(LabelClassifier):
         alpha = self.alpha_ if states else self._selected_alpha(rows, labels, n_labels, random)
         settings = self._settings(rows, alpha, n_labels)
         started: list[Any] = [(state, None) for state in states] or [
-            steps.initial_state(rows, labels, n_labels, self._depth(n_labels), self.start, random)
-            for _ in range(self._n_trees)
+            self._initial_state(rows, labels, n_labels, random) for _ in range(self._n_trees)
         ]
-        levels = sum((self.iterations * (state.depth + 1)) for state, _ in started)
+        chooses = self.smoothing == "auto"
+        levels = (1 + chooses) * sum((self.iterations * (state.depth + 1)) for state, _ in started)
         done, table = 0, table_of(rows, labels)
         executor = pool_for(thread_count(self.n_jobs)).share(table)
         with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
-            try:
+
+            def train(table: Table, executor: Executor, started: list[Any]) -> None:
+                nonlocal done
                 for state, leaf_of in started:
                     for _ in steps.train(table, executor, state, leaf_of, settings, self.iterations):
                         done += 1
                         bar.update(1)
                         bar.set_postfix_str(_progress_text(state.history))
+
+            try:
+                train(table, executor, started)
+                held_out = (
+                    self._held_out_coverage(rows, labels, n_labels, random, settings, train)
+                    if chooses
+                    else None
+                )
             except KeyboardInterrupt:
                 whole = [state for state, _ in started if state.is_complete]
                 if not whole:
                     raise
-                self._keep(whole, alpha)
                 model = self._pack(whole, table, executor, settings, n_labels)
+                self._keep(whole, alpha, self._best_smoothing(model, rows, labels, None))
                 raise TrainingInterrupted(model, done / levels) from None
-        self._keep([state for state, _ in started], alpha)
-        return self._pack([state for state, _ in started], table, executor, settings, n_labels)
+        trained = [state for state, _ in started]
+        model = self._pack(trained, table, executor, settings, n_labels)
+        self._keep(trained, alpha, self._best_smoothing(model, rows, labels, held_out))
+        return model
 
-    def _keep(self, states: list[SoftmaxTreeState], alpha: float) -> None:
-        self.states_, self.alpha_ = states, alpha
+    def _keep(self, states: list[SoftmaxTreeState], alpha: float, smoothing: float | None) -> None:
+        self.states_, self.alpha_, self._best_smoothing_ = states, alpha, smoothing
+
+    def _initial_state(
+        self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState
+    ) -> tuple[SoftmaxTreeState, NDArray[np.int64] | None]:
+        depth = self._depth(n_labels)
+        return steps.initial_state(rows, labels, n_labels, depth, self.start, random, int(self.n_init))
 
     def _pack(
         self,
@@ -320,7 +362,7 @@ class SoftmaxTree(LabelClassifier):
         return TaoSettings(
             alpha, self._leaf_classes(n_labels), self.missing, self.beta, spill, self.tolerance, ridge=ridge,
             plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
-            early_share=float(self.early_share),
+            early_share=float(self.early_share), accept_worse=bool(self.accept_worse),
         )  # fmt: skip
 
     def _selected_alpha(
@@ -329,18 +371,17 @@ class SoftmaxTree(LabelClassifier):
         """The penalty with the smallest error on held-out rows, after few iterations."""
         if self.alpha != "auto":
             return float(self.alpha)
-        n_held = int(HELD_OUT * len(rows))
-        if n_held < 20:
+        parts = _split(len(rows), random)
+        if parts is None:
             return ALPHA_FOR_FEW_ROWS
-        order = random.permutation(len(rows))
-        held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
+        held, kept = parts
         table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
-        initial = steps.initial_state(
-            table.rows, labels[kept], n_labels, self._depth(n_labels), self.start, random
-        )
+        initial = self._initial_state(table.rows, labels[kept], n_labels, random)
         best, fewest = ALPHA_FOR_FEW_ROWS, math.inf
-        for alpha in ALPHAS:
+        for number, alpha in enumerate(ALPHAS):
+            if number >= ALPHAS_ALWAYS_TRIED and best != ALPHAS[number - 1]:
+                break
             settings = self._settings(rows, alpha, n_labels)
             state = SoftmaxTreeState(initial[0].depth, list(initial[0].planes), list(initial[0].leaves))
             for _ in steps.train(table, executor, state, initial[1], settings, ITERATIONS_TO_CHOOSE):
@@ -352,10 +393,51 @@ class SoftmaxTree(LabelClassifier):
                 best, fewest = alpha, wrong
         return best
 
+    def _held_out_coverage(
+        self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState, settings: TaoSettings,
+        train: Callable[[Table, Executor, list[Any]], None],
+    ) -> Coverage | None:  # fmt: skip
+        """Which held-out rows find their class at the leaves of trees trained on the others; None if rows are few."""
+        parts = _split(len(rows), random)
+        if parts is None:
+            return None
+        held, kept = parts
+        table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
+        executor = pool_for(threads).share(table)
+        started = [
+            self._initial_state(table.rows, labels[kept], n_labels, random) for _ in range(self._n_trees)
+        ]
+        train(table, executor, started)
+        model = self._pack([state for state, _ in started], table, executor, settings, n_labels)
+        return model.coverage(chosen_rows(rows, held), labels[held], threads)
+
+    def _best_smoothing(
+        self, model: SoftmaxTreeModel, rows: Rows, labels: NDArray[np.int64], held_out: Coverage | None
+    ) -> float | None:
+        """The smoothing by the held-out rows, or by the training rows where none were held out."""
+        if self.smoothing != "auto":
+            return None
+        return best_smoothing(*(held_out or model.coverage(rows, labels, thread_count(self.n_jobs))))
+
     # --- answering --------------------------------------------------------------------------------------
 
     def _search(self) -> float:
-        return self.smoothing
+        if self.smoothing == "auto" and self._best_smoothing_ is None:
+            raise ValueError(
+                'smoothing must be a number, since fit did not choose it: set one, or fit with "auto".'
+            )
+        return self.smoothing_
+
+    @property
+    def smoothing_(self) -> float:
+        """The smoothing in use: `smoothing`, or what `fit` chose for "auto"."""
+        if self.smoothing != "auto":
+            return float(self.smoothing)
+        if self.__dict__.get("_best_smoothing_") is None:
+            raise AttributeError(
+                f'{type(self).__name__} has no smoothing_ before it is fitted with smoothing="auto"'
+            )
+        return float(self._best_smoothing_)  # type: ignore[arg-type]
 
     def perplexity(self, X: Any, y: Any) -> Perplexity:
         """Perplexity of the labels over the rows whose label is in their leaf, and the share of these rows.
@@ -413,13 +495,14 @@ class SoftmaxTree(LabelClassifier):
             "leaves": model.n_leaves,
             "classes_of_a_leaf": round(float(np.diff(model.structure.starts).mean()), 1),
             "alpha": self.alpha_,
+            **({"smoothing": self.smoothing_} if self.smoothing == "auto" else {}),
         }
 
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         header, arrays = self.model_.to_parts(resume)
-        header |= {"alpha": self.alpha_, "states": []}
+        header |= {"alpha": self.alpha_, "smoothing": self._best_smoothing_, "states": []}
         if resume and self.states_ is not None:
             for i, state in enumerate(self.states_):
                 own, parts = state_parts(state)
@@ -429,7 +512,10 @@ class SoftmaxTree(LabelClassifier):
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> SoftmaxTreeModel:
         model = SoftmaxTreeModel.from_parts(header, arrays, len(self.label_index_))
-        self.alpha_, self.states_ = real_number("alpha", header["alpha"]), None
+        chosen = header.get("smoothing")
+        smoothing = None if chosen is None else real_number("smoothing", chosen, most=1.0)
+        self._keep([], real_number("alpha", header["alpha"]), smoothing)
+        self.states_ = None
         if header["states"]:
             self.states_ = []
             for i, own in enumerate(header["states"]):
@@ -476,10 +562,12 @@ class SoftmaxForest(SoftmaxTree):
         missing: str = ZERO_ONE,
         beta: float = 100.0,
         start: str = "balanced",
+        n_init: int = 1,
         spill: float | str = "auto",
         growth: float = 0.02,
+        accept_worse: bool = False,
         early_share: float = 1.0,
-        smoothing: float = 0.0,
+        smoothing: float | str = 0.0,
         tolerance: float = 1e-3,
         warm_start: bool = False,
         n_jobs: int | None = None,
@@ -497,8 +585,10 @@ class SoftmaxForest(SoftmaxTree):
             missing=missing,
             beta=beta,
             start=start,
+            n_init=n_init,
             spill=spill,
             growth=growth,
+            accept_worse=accept_worse,
             early_share=early_share,
             smoothing=smoothing,
             tolerance=tolerance,
@@ -525,6 +615,15 @@ def _progress_text(history: Sequence[Record]) -> str:
         words.append(f"objective {last.objective:,.0f}")
     errors = [record.error for record in history if not math.isnan(record.error)]
     return ", ".join(words + [f"training error {error:.1%}" for error in errors[-1:]])
+
+
+def _split(n_rows: int, random: np.random.RandomState) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Held-out rows and the others; None if there would be too few of them."""
+    n_held = int(HELD_OUT * n_rows)
+    if n_held < FEWEST_HELD_OUT:
+        return None
+    order = random.permutation(n_rows)
+    return np.sort(order[:n_held]), np.sort(order[n_held:])
 
 
 def _are_dense(rows: Rows) -> bool:

@@ -167,6 +167,18 @@ class SoftmaxTreeModel(FromAllProbabilities):
             out /= out.sum(axis=1, keepdims=True)
         return out
 
+    def coverage(
+        self, rows: Rows, labels: NDArray[np.int64], threads: int = 1
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Whether the label of each row is at its leaves, and the number of classes that are not."""
+        covered, n_missing = np.empty(len(rows), bool), np.empty(len(rows), np.int64)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            ids, _ = self._unsmoothed_top_k(rows[some], self._n_possible(), threads)
+            covered[some] = (ids == labels[some, None]).any(axis=1)
+            n_missing[some] = self.n_labels - (ids >= 0).sum(axis=1)
+        return covered, n_missing
+
     # --- implemented for dense and for sparse rows ------------------------------------------------------
 
     @classmethod

@@ -1,6 +1,6 @@
 """Initialisation of tree alternating optimisation: a leaf for every row, or random hyperplanes.
 
-Section 4.2 and Appendix A of Zharmagambetov et al. (2021); `balanced_leaves` is ours.
+Section 4.2 and Appendices A and D of Zharmagambetov et al. (2021); `random_planes` and `balanced_leaves` are ours.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ def class_means(rows: Rows, labels: Indices, n_labels: int) -> tuple[Any, NDArra
 
 
 def prototype_leaves(
-    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState
+    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState, n_init: int = 1
 ) -> Indices:
-    """The leaf of every row, by weighted k-means over the class means and greedy merging of the clusters."""
+    """The leaf of every row, by weighted k-means over the class means and greedy merging of the clusters (Algorithm 2)."""
     means, counts = class_means(rows, labels, n_labels)
     present = np.flatnonzero(counts)
     leaf_of_class = np.zeros(n_labels, np.int64)
-    leaf_of_class[present] = _clustered(means[present], counts[present], depth, random)
+    leaf_of_class[present] = _clustered(means[present], counts[present], depth, random, n_init)
     return leaf_of_class[labels]
 
 
-def kmeans_leaves(rows: Rows, depth: int, random: np.random.RandomState) -> Indices:
+def kmeans_leaves(rows: Rows, depth: int, random: np.random.RandomState, n_init: int = 1) -> Indices:
     """The leaf of every row, by k-means over all rows and greedy merging of the clusters."""
-    return _clustered(as_matrix(rows), np.ones(len(rows)), depth, random)
+    return _clustered(as_matrix(rows), np.ones(len(rows)), depth, random, n_init)
 
 
 def _clustered(
-    points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState
+    points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState, n_init: int
 ) -> Indices:
     n_clusters = min(2**depth, points.shape[0])
-    found = KMeans(n_clusters, n_init=1, random_state=random).fit(points, sample_weight=weights)
+    found = KMeans(n_clusters, n_init=n_init, random_state=random).fit(points, sample_weight=weights)
     sizes = np.bincount(found.labels_, weights=weights, minlength=n_clusters)
     order = merged_order(found.cluster_centers_, sizes, depth)
     return order[found.labels_]
@@ -102,6 +102,21 @@ def _closest_pairs(means: NDArray[np.float64], used: NDArray[np.bool_]) -> Indic
     return np.array(pairs)
 
 
+def gaussian_planes(
+    n_features: int, depth: int, random: np.random.RandomState
+) -> list[tuple[NDArray[np.float32], float]]:
+    """Standard normal weights and bias of every node, scaled to unit length together (Appendix D)."""
+    planes = []
+    for _ in range(2**depth - 1):
+        drawn = random.normal(size=n_features + 1)
+        drawn /= max(float(np.linalg.norm(drawn)), 1e-30)
+        planes.append((drawn[:-1].astype(np.float32), float(drawn[-1])))
+    return planes
+
+
+# --- ours ----------------------------------------------------------------------------------------------
+
+
 def random_planes(
     rows: Rows, depth: int, random: np.random.RandomState
 ) -> list[tuple[NDArray[np.float32], float]]:
@@ -119,9 +134,6 @@ def random_planes(
         sets += [own[~right], own[right]]
         planes.append((weights, bias))
     return planes
-
-
-# --- ours ----------------------------------------------------------------------------------------------
 
 
 def balanced_leaves(

@@ -16,7 +16,7 @@ from treemax.models.softmax_tree.model import Branch, Softmax
 from treemax.models.softmax_tree.training import Plane, Record, SoftmaxTreeState, Tao, TaoSettings
 from treemax.parallel.pools import Executor, Table
 
-STARTS = ("balanced", "prototypes", "kmeans", "random")
+STARTS = ("balanced", "prototypes", "kmeans", "random", "gaussian")
 SLOTS = 2.4  # places in leaves per class: with fewer, many rows miss their class
 
 Indices = NDArray[np.int64]
@@ -35,21 +35,33 @@ def depth_for(n_labels: int, n_classes: int) -> int:
 
 
 def initial_state(
-    rows: Rows, labels: Indices, n_labels: int, depth: int, start: str, random: np.random.RandomState
+    rows: Rows,
+    labels: Indices,
+    n_labels: int,
+    depth: int,
+    start: str,
+    random: np.random.RandomState,
+    n_init: int = 1,
 ) -> tuple[SoftmaxTreeState, Indices | None]:
-    """The initial tree, and the leaf of each row while the tree has no planes."""
+    """The initial tree, and the leaf of each row while the tree has no planes. `n_init` is the number of k-means runs."""
     state = SoftmaxTreeState.empty(depth)
     if depth == 0:
         return state, np.zeros(len(rows), np.int64)
-    if start == "random":
-        for node, (weights, bias) in enumerate(starts.random_planes(rows, depth, random)):
+    if start in ("random", "gaussian"):
+        planes = (
+            starts.random_planes(rows, depth, random)
+            if start == "random"
+            else starts.gaussian_planes(rows.shape[1], depth, random)
+        )
+        for node, (weights, bias) in enumerate(planes):
             coef: Any = weights[None]
             state.planes[node] = Plane(sp.csr_matrix(coef) if isinstance(rows, SparseRows) else coef, bias)
         return state, None
     if start == "kmeans":
-        return state, starts.kmeans_leaves(rows, depth, random)
-    assign = starts.prototype_leaves if start == "prototypes" else starts.balanced_leaves
-    return state, assign(rows, labels, n_labels, depth, random)
+        return state, starts.kmeans_leaves(rows, depth, random, n_init)
+    if start == "prototypes":
+        return state, starts.prototype_leaves(rows, labels, n_labels, depth, random, n_init)
+    return state, starts.balanced_leaves(rows, labels, n_labels, depth, random)
 
 
 def train(

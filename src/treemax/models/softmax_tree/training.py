@@ -2,8 +2,9 @@
 
 The tree is complete. Node i has the children 2 i + 1 (left) and 2 i + 2 (right); a row goes right if the score of the
 node's hyperplane is at least zero. A leaf has a softmax over a few classes. An iteration updates all nodes from the
-leaves to the root, each on its *reduced set*, the rows that reach it. A node's new parameters are accepted only if the
-objective of its reduced problem does not increase, so that the objective of the whole tree does not increase either.
+leaves to the root, each on its *reduced set*, the rows that reach it. Beyond Algorithm 1, a node's new parameters are
+accepted only if the objective of its reduced problem does not increase, so that the objective of the whole tree does not
+increase either (unless `accept_worse`).
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class TaoSettings:
         1.0  # leaves that miss the class of a larger share of their rows are split between iterations
     )
     early_share: float = 1.0  # of the rows: what all iterations but the last learn from
+    accept_worse: bool = False  # whether a node takes parameters that are worse for its reduced problem
 
     @property
     def plane_costs(self) -> tuple[float, float]:
@@ -101,7 +103,8 @@ class TaoSettings:
     @property
     def is_monotone(self) -> bool:
         """Whether the objective never increases."""
-        return not self.spill and self.early_share == 1.0 and self.missing != DROP
+        exact = not self.spill and self.early_share == 1.0 and self.missing != DROP
+        return exact and not self.accept_worse
 
     def penalty(self, node: Plane | Leaf) -> float:
         """The penalty of the weights of a node."""
@@ -260,8 +263,8 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
     """Train the softmax of a leaf over its most frequent classes; also the change of the objective, and whether the
     softmax is accepted.
 
-    It is rejected if the objective of the reduced problem increases. With spill it is always accepted, because its
-    training rows are not those that reach it.
+    It is rejected if the objective of the reduced problem increases, unless `accept_worse`. With spill it is always
+    accepted, because its training rows are not those that reach it.
     """
     settings, old = common.settings, common.state.leaves[problem.place]
     objective = Objective(table, settings)
@@ -285,7 +288,7 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
     if old is None:
         return *packed_leaf(new), np.array([0.0, True])
     before, after = (_cost(objective.leaf_loss(leaf, reduced), settings.penalty(leaf)) for leaf in (old, new))
-    accepted = after <= before or settings.spill > 0
+    accepted = after <= before or settings.spill > 0 or settings.accept_worse
     return *packed_leaf(new if accepted else old), _outcome(before, after, accepted)
 
 
@@ -313,7 +316,7 @@ def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) 
         losses = np.where(objective.goes_right(plane, rows), right, left)
         costs.append((_cost(losses[kept], settings.penalty(plane)), _cost(losses, settings.penalty(plane))))
     (before, before_of_all), (after, after_of_all) = costs
-    accepted = after <= before
+    accepted = after <= before or settings.accept_worse
     return *packed_plane(new if accepted else old), _outcome(before_of_all, after_of_all, accepted)
 
 

@@ -1,0 +1,32 @@
+"""The smoothing of classes that a leaf does not have, chosen on rows that were not trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit
+
+SMALLEST = -80.0  # logarithm of the smallest smoothing
+LEAST_MISSED = 0.5  # rows that miss their class, at least: new rows may, even if none of these does
+
+
+def best_smoothing(covered: NDArray[np.bool_], n_missing: NDArray[np.int64]) -> float:
+    """The smoothing, at most 1, with the largest likelihood of the rows.
+
+    `covered` says whether a row's class is in its leaf, `n_missing` is the number of classes m that are not. With
+    smoothing e, the probability of the row's class is p / (1 + e m) or e / (1 + e m). The logarithm of the likelihood is
+    concave in log e, with its maximum where the sum of e m / (1 + e m) is the number of rows that miss their class.
+
+    >>> best_smoothing(np.array([True, True, True, False]), np.array([10, 10, 10, 10]))  # e m / (1 + e m) = 1 / 4
+    0.0333...
+    """
+    sizes = np.log(n_missing[n_missing > 0])
+    missed = max(LEAST_MISSED, float(np.count_nonzero(~covered)))
+
+    def slope(log_smoothing: float) -> float:
+        return float(expit(log_smoothing + sizes).sum()) - missed
+
+    if not len(sizes):
+        return 0.0
+    return 1.0 if slope(0.0) <= 0.0 else float(np.exp(brentq(slope, SMALLEST, 0.0)))

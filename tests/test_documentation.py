@@ -170,6 +170,7 @@ def test_nothing_imports_upwards():
 ACQUAINTED = {
     ("language_model", "learned_tree"),
     ("lom_tree", "recall_tree"),
+    ("mach", "one_vs_all"),
 }
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from treemax.metrics.progressive import progressive_validation
     from treemax.modelfile import ModelFileError
     from treemax.models import (
+        MACH,
         MODELS,
         LabelTree,
         LearnedTree,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 # Names are imported on first use, so that `treemax --help` does not import Numba.
 _HOMES = {
+    "MACH": "treemax.models",
     "MODELS": "treemax.models",
     "LabelTree": "treemax.models",
     "LearnedTree": "treemax.models",
@@ -64,6 +66,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "MACH",
     "MODELS",
     "HashingText",
     "LOMTree",

@@ -57,6 +57,8 @@ KINDS: dict[str, Kind] = {
     "recall-tree, large ids": (lambda: treemax.RecallTree(arity=2), LARGE_IDS, NAMES),
     "lom-tree": (treemax.LOMTree, DENSE, NAMES),
     "lom-tree, sparse": (treemax.LOMTree, SPARSE, NUMBERS),
+    "mach": (lambda: treemax.MACH(n_buckets=3, n_repetitions=2), DENSE, NAMES),
+    "mach, sparse, several labels": (lambda: treemax.MACH(n_repetitions=2), SPARSE, SEVERAL),
     "learned-tree": (lambda: treemax.LearnedTree(arity=2), SPARSE, NAMES),
     "learned-tree, several labels": (lambda: treemax.LearnedTree(arity=3), SPARSE, SEVERAL),
     "softmax-tree": (lambda: treemax.SoftmaxTree(depth=2, leaf_classes=4), DENSE, NAMES),

@@ -7,6 +7,7 @@ from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.language_model.estimator import TreeLanguageModel
 from treemax.models.learned_tree.estimator import LearnedTree
 from treemax.models.lom_tree.estimator import LOMTree
+from treemax.models.mach.estimator import MACH
 from treemax.models.one_vs_all.estimator import OneVsAll
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.estimator import OnlineLabelTree
@@ -16,6 +17,7 @@ from treemax.models.softmax_tree.estimator import SoftmaxForest, SoftmaxTree
 from treemax.models.text_model import TextModel
 
 __all__ = [
+    "MACH",
     "MODELS",
     "LOMTree",
     "LabelClassifier",

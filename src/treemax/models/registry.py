@@ -12,6 +12,7 @@ from treemax.models.base import LabelClassifier
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.learned_tree.estimator import LearnedTree
 from treemax.models.lom_tree.estimator import LOMTree
+from treemax.models.mach.estimator import MACH
 from treemax.models.one_vs_all.estimator import OneVsAll
 from treemax.models.online_label_tree.estimator import OnlineLabelTree
 from treemax.models.recall_tree.estimator import RecallTree
@@ -23,6 +24,7 @@ MODELS: dict[str, type[LabelClassifier]] = {
     "label-tree": LabelTree,
     "learned-tree": LearnedTree,
     "lom-tree": LOMTree,
+    "mach": MACH,
     "one-vs-all": OneVsAll,
     "online-label-tree": OnlineLabelTree,
     "recall-tree": RecallTree,

@@ -177,7 +177,10 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     def _train(
         self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool
     ) -> linear.LinearModel:
-        n_labels = len(index)
+        return self.train_ids(rows, targets, len(index), multi_label)
+
+    def train_ids(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
+        """Train on label ids and return the model, for other models; the estimator itself is not fitted."""
         scaling = scaling_of(rows) if self.scale else None
         if scaling is not None and not isinstance(rows, SparseRows):
             rows = scaling(rows)

@@ -1,0 +1,1 @@
+"""MACH: merged-average classifiers via hashing."""

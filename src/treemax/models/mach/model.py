@@ -1,0 +1,103 @@
+"""A trained MACH model: linear models of buckets, and the hash functions that put labels into buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.rows import Rows, read_only
+from treemax.models.calibration import Calibration
+from treemax.models.mach import kernels
+from treemax.models.one_vs_all import kernels as flat_kernels
+from treemax.models.one_vs_all.model import LinearModel
+from treemax.models.parts import expect_counts, truth, whole_number
+from treemax.models.rows import Floats, blocks
+from treemax.models.searching import empty_top_k
+from treemax.models.trained import FromAllProbabilities
+from treemax.parallel.threads import run_all
+
+PRIME = 2**31 - 1
+COMBINE = {"mean": kernels.MEAN, "min": kernels.MIN, "median": kernels.MEDIAN}
+
+
+@dataclass
+class MACHModel(FromAllProbabilities):
+    """Linear models of the buckets of all repetitions, one after the other, and the hash functions.
+
+    In repetition r, label i is in bucket (multipliers[r] * i + offsets[r]) mod p mod n_buckets, for a prime p: a
+    2-universal family of hash functions.
+    """
+
+    flat: LinearModel
+    multipliers: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    n_buckets: int
+    n_labels: int
+    one_label: bool
+    calibration: Calibration | None = field(default=None, compare=False)
+
+    @cached_property
+    def buckets(self) -> NDArray[np.uint32]:
+        """The bucket of every label in every repetition."""
+        return read_only(buckets_of(self.multipliers, self.offsets, self.n_buckets, self.n_labels))
+
+    def _label_scores(self, rows: Rows, combine: str) -> Floats:
+        of_buckets = self.flat.scores(rows)
+        kernels.bucket_probabilities(of_buckets, self.n_buckets, self.one_label)
+        out = np.empty((len(rows), self.n_labels), dtype=np.float32)
+        kernels.label_scores(of_buckets, self.buckets, self.n_buckets, COMBINE[combine], out)
+        if self.one_label:
+            kernels.normalise(out, self.n_buckets)
+        return out
+
+    def top_k(self, rows: Rows, k: int, search: str, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
+        """The k best labels of each row, best first, and their probabilities."""
+        ids, best = empty_top_k(len(rows), min(k, self.n_labels))
+
+        def predict_block(block: slice) -> None:
+            flat_kernels.best_of_rows(self._label_scores(rows[block], search), ids[block], best[block])
+
+        run_all(blocks(len(rows), self.n_labels), predict_block, threads)
+        return ids, best
+
+    def probabilities(self, rows: Rows, search: str, threads: int = 1) -> Floats:
+        """The probability of every label for each row."""
+        out = np.empty((len(rows), self.n_labels), dtype=np.float32)
+
+        def predict_block(block: slice) -> None:
+            out[block] = self._label_scores(rows[block], search)
+
+        run_all(blocks(len(rows), self.n_labels), predict_block, threads)
+        return out
+
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the model as a JSON-able header and arrays."""
+        header, arrays = self.flat.to_parts()
+        header = {**header, "n_buckets": self.n_buckets, "one_label": self.one_label}
+        return header, {**arrays, "multipliers": self.multipliers, "offsets": self.offsets}
+
+    @classmethod
+    def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> MACHModel:
+        """Restore the model from its parts; raise ValueError if they are inconsistent."""
+        arrays = dict(arrays)
+        shape = arrays["multipliers"].shape
+        if len(shape) != 1 or shape[0] == 0:
+            raise ValueError("there are no hash functions")
+        multipliers = expect_counts(arrays, "multipliers", np.int64, shape, least=1, most=PRIME - 1)
+        offsets = expect_counts(arrays, "offsets", np.int64, shape, most=PRIME - 1)
+        n_buckets = whole_number("n_buckets", header["n_buckets"], least=2, most=PRIME)
+        del arrays["multipliers"], arrays["offsets"]
+        flat = LinearModel.from_parts(header, arrays, shape[0] * n_buckets)
+        return cls(flat, multipliers, offsets, n_buckets, n_labels, truth("one_label", header["one_label"]))
+
+
+def buckets_of(
+    multipliers: NDArray[np.int64], offsets: NDArray[np.int64], n_buckets: int, n_labels: int
+) -> NDArray[np.uint32]:
+    """Return the bucket of every label in every repetition."""
+    labels = np.arange(n_labels, dtype=np.int64)
+    return ((multipliers[:, None] * labels + offsets[:, None]) % PRIME % n_buckets).astype(np.uint32)

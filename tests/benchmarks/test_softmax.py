@@ -75,6 +75,9 @@ def problem(tmp_path, monkeypatch):
     """Eight classes around points in the plane; what is found goes to a folder of its own."""
     monkeypatch.setattr(output, "RESULTS", tmp_path)
     monkeypatch.setattr(output, "IMAGES", tmp_path)
+    monkeypatch.setattr(output, "STORED", tmp_path / "stored")
+    (tmp_path / "stored/softmax-tree").mkdir(parents=True)
+    (tmp_path / "stored/softmax-tree/page.json").write_text('{"title": "Softmax trees", "results": []}')
     monkeypatch.setattr(models, "DEPTH", 2)
     monkeypatch.setattr(models, "LEAF_CLASSES", 4)
     random = np.random.default_rng(0)
@@ -115,10 +118,18 @@ def test_starts_are_followed_from_iteration_to_iteration(problem, tmp_path, monk
     assert "| the paper's algorithm | random |" in capsys.readouterr().out
 
 
-def test_every_treatment_of_missing_classes_is_tried(problem, capsys):
+def test_every_treatment_of_missing_classes_is_tried_with_every_seed(problem, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(missing, "SEEDS", (0, 1))
     command.main(["missing"])
     rows = capsys.readouterr().out.splitlines()[2:]
     assert len(rows) == len(missing.WAYS) * len(missing.TREATMENTS)
+    kept = json.loads((tmp_path / "softmax-missing-glyphs1k.json").read_text())
+    errors = [outcome["error"] for outcome in kept["the paper's"]["beta = 10"]]
+    stored = json.loads((tmp_path / "stored/softmax-tree/missing.json").read_text())
+    cell = stored["rows"][1][3]
+    assert stored["rows"][1][1] == "beta = 10" and len(errors) == 2
+    assert cell["value"] == pytest.approx(np.mean(errors), abs=0.01)
+    assert cell["error"] == pytest.approx(np.std(errors, ddof=1), abs=0.01)
 
 
 def test_training_is_compared_with_the_reference(problem, monkeypatch, capsys):

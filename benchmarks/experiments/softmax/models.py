@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from benchmarks.harness.problem import Problem, hits, seconds
 from treemax import SoftmaxTree
 
@@ -41,7 +39,3 @@ def measured(model: SoftmaxTree, problem: Problem) -> Outcome:
         microseconds=1e6 * answering / len(problem.y_test),
         seconds=training,
     )
-
-
-def means(outcomes: list[Outcome]) -> Outcome:
-    return Outcome(*np.mean(outcomes, axis=0).tolist())

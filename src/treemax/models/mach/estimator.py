@@ -29,11 +29,11 @@ from treemax.parameters import check_choice, check_flag, check_number, is_auto
 
 @modelfile.saveable
 class MACH(LabelClassifier):
-    """Merged-average classifiers via hashing: a baseline with little memory.
+    """Merged-average classifiers via hashing: a baseline with fewer outputs than labels.
 
     In each repetition, a random hash function puts the labels into a few buckets, and a flat linear model learns the
     bucket of a row. The score of a label is the mean probability of its buckets. Prediction computes the scores of all
-    labels: the time is linear in their number, only memory is not.
+    labels: the time is linear in their number, only the number of weights is not.
 
     Parameters
     ----------

@@ -353,13 +353,14 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, da
     assert len(assigned) == 4
 
 
-def test_words_go_where_their_contexts_are_sent():
+@pytest.mark.parametrize("assign_by", ["difference", "gradient", "log-gradient"])
+def test_words_go_where_their_contexts_are_sent(assign_by):
     output = TreeOutput(
         Structure.with_capacity(frequent_at_root_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD
     )
     output.weights[:4] = 10 * np.eye(4, 16)
     groups = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # the child of the root that each word's contexts are sent to
-    output.assign(np.full(8, 5), output.weights[groups].copy(), 4)
+    output.assign(np.full(8, 5), output.weights[groups].copy(), 4, assign_by)
     tree, _, _ = output.packed()
     np.testing.assert_array_equal(tree.parent[tree.leaf_of], 1 + groups)
 
@@ -508,7 +509,7 @@ def test_bad_texts_are_refused(texts, words):
     [
         ("tree", "kmeans"), ("tree", 3), ("direct", 3), ("direct", "all"), ("arity", 1), ("dimension", 0), ("context", 0), ("passes", 0),
         ("learning_rate", 0), ("learning_rate", "fast"), ("schedule", "cosine"), ("optimizer", "adam"), ("dropout", 1),
-        ("batch_size", 0), ("assign_every", 0), ("assign_until", 2), ("min_count", 0), ("max_words", 2), ("n_jobs", 0),
+        ("batch_size", 0), ("assign_every", 0), ("assign_until", 2), ("assign_by", "sign"), ("min_count", 0), ("max_words", 2), ("n_jobs", 0),
         ("transitions", "none"),
     ],
 )  # fmt: skip

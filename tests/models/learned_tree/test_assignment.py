@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.models.learned_tree.reference import best_objective, node_gradient, objective, objective_gradient
 from treemax.kernels.assignment import take_best_bounded
-from treemax.models.learned_tree.assignment import assign_labels
+from treemax.models.learned_tree.assignment import assign_labels, assignment_scores
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -137,6 +137,92 @@ def test_gradient_from_statistics_is_that_of_means():  # Algorithm 1
     expected = objective_gradient(counts[:5] / 100, means, of_logarithm=True)
     assert node_gradient(sums, counts)[:5] == pytest.approx(expected)
     assert not node_gradient(sums, counts)[5].any(), "a label never seen prefers nothing"
+
+
+@given(seeds, st.integers(1, 8), st.integers(2, 6), st.booleans())
+@settings(deadline=None)
+def test_scores_of_pairs_are_the_gradient(seed, n_labels, n_children, of_logarithm):  # equations 10 and 12
+    _, probabilities = random_split(seed, n_labels, n_children)
+    counts = np.random.default_rng(seed).integers(1, 50, n_labels)
+    expected = objective_gradient(counts / counts.sum(), probabilities, of_logarithm)
+    scores = assignment_scores(counts, probabilities, "log-gradient" if of_logarithm else "gradient")
+    np.testing.assert_allclose(2 / n_children * scores, expected, atol=1e-12)
+
+
+# --- the error of a tree -------------------------------------------------------------------------------
+
+
+def split_largest(labels, leaves, n_children, random, balanced):
+    """Split the leaf with the most examples; returns its objective and the least share of a child.
+
+    A leaf is a list of examples. Examples of a label go mostly to one child; balanced leaves are cut in equal parts.
+    """
+    largest = max(range(len(leaves)), key=lambda leaf: len(leaves[leaf]))
+    examples = np.array(leaves.pop(largest))
+    if balanced:
+        examples = examples[np.argsort(labels[examples], kind="stable")]
+        children = np.repeat(np.arange(n_children), len(examples) // n_children)
+    else:
+        wanted = random.permutation(np.arange(labels.max() + 1) % n_children)[labels[examples]]
+        astray = random.random(len(examples)) < 0.1
+        children = np.where(astray, random.integers(n_children, size=len(examples)), wanted)
+    shares = np.bincount(labels[examples]) / len(examples)
+    sent = np.zeros((len(shares), n_children))
+    np.add.at(sent, (labels[examples], children), 1.0)
+    present = shares > 0
+    probabilities = sent[present] / sent[present].sum(axis=1, keepdims=True)
+    leaves += [
+        examples[children == child].tolist() for child in range(n_children) if (children == child).any()
+    ]
+    return objective(shares[present], probabilities), (shares[present] @ probabilities).min()
+
+
+def tree_error(labels, leaves):
+    """The share of examples that do not have the most frequent label of their leaf."""
+    return 1 - sum(int(np.bincount(labels[leaf]).max()) for leaf in leaves) / len(labels)
+
+
+def least_error(n_splits, exponent):
+    """The kappa for which (1 / kappa) ** exponent internal nodes are `n_splits`."""
+    return n_splits ** (-1 / exponent)
+
+
+@pytest.mark.parametrize("n_children", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_error_of_a_tree_is_bounded(seed, n_children):  # Theorem 1
+    """Where all nodes have an objective of at least gamma, so many splits have at most the error kappa."""
+    random, n_labels = np.random.default_rng(seed), 12
+    labels = random.integers(n_labels, size=2400)
+    leaves, gamma, n_checked = [list(range(len(labels)))], 1.0, 0
+    for n_splits in range(1, 15):
+        value, least = split_largest(labels, leaves, n_children, random, balanced=False)
+        gamma = min(gamma, value, 1 - n_children / 2 * least)  # the range that the theorem allows
+        assert gamma > 0
+        spread = n_children * (1 - 2 * gamma) + 2 * gamma
+        if gamma < n_children / 2 * least or spread <= 0:
+            continue
+        exponent = (
+            16 * spread * (n_children - 1) / (np.log2(np.e) * n_children**2 * gamma**2) * np.log(n_labels)
+        )
+        assert tree_error(labels, leaves) <= least_error(n_splits, exponent) + 1e-12
+        n_checked += 1
+    assert n_checked > 0
+
+
+@pytest.mark.parametrize("n_children, levels", [(2, 4), (3, 3), (4, 2)])
+def test_error_of_a_balanced_tree_is_bounded(n_children, levels):  # Corollary 1
+    """Equally frequent labels and pure, balanced splits: gamma is the best objective, and no error remains."""
+    n_labels = n_children**levels
+    labels, leaves = np.repeat(np.arange(n_labels), 3), [list(range(3 * n_labels))]
+    gamma, n_inner = np.inf, (n_labels - 1) // (n_children - 1)
+    for n_splits in range(1, n_inner + 1):
+        value, least = split_largest(labels, leaves, n_children, None, balanced=True)
+        gamma = min(gamma, value)
+        assert least == pytest.approx(1 / n_children)
+        assert gamma == pytest.approx(best_objective(n_children))
+        exponent = 16 * (n_children - 1) / (np.log2(np.e) * n_children**2 * gamma**2) * np.log(n_labels)
+        assert tree_error(labels, leaves) <= least_error(n_splits, exponent)
+    assert tree_error(labels, leaves) == 0
 
 
 # --- the assignment ------------------------------------------------------------------------------------

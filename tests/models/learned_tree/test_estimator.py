@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
+from tests.models.learned_tree.reference import objective_gradient
 from treemax import HashingText, LearnedTree, TextModel
 from treemax.checks import example_data, example_lists
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.kernels.assignment import take_best_bounded
+from treemax.kernels.jit import kernel
 from treemax.models import TrainingInterrupted
+from treemax.models.learned_tree.assignment_kernels import _summed_shares
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, vectors_of
 from treemax.models.learned_tree.training import (
     LearnedTreeSettings,
@@ -287,14 +290,19 @@ def means_at_root(training, statistics):
     return means, counts
 
 
+@pytest.mark.parametrize("assign_by", ["difference", "gradient", "log-gradient"])
 @pytest.mark.parametrize("statistics", ["means", "rows", "running"])
 @pytest.mark.parametrize("arity", [2, 3, 5])
-def test_labels_go_where_their_examples_go(arity, statistics):
-    training = small_training(arity, 20, n_rows=60, room=True, statistics=statistics, rate=0.0)
+def test_labels_go_where_their_examples_go(arity, statistics, assign_by):
+    options = {"statistics": statistics, "assign_by": assign_by}
+    training = small_training(arity, 20, n_rows=60, room=True, rate=0.0, **options)
     training._learn(np.arange(60, dtype=np.uint32), 0.0, 0)  # nothing moves, and sums are those of now
     means, counts = means_at_root(training, statistics)
-    shares = counts[:, None] / counts.sum()
-    scores = shares * (1 - shares) * (means - (shares * means).sum(axis=0))
+    shares = counts / counts.sum()
+    if assign_by == "difference":
+        scores = (shares * (1 - shares))[:, None] * (means - shares @ means)
+    else:
+        scores = objective_gradient(shares, means, of_logarithm=assign_by == "log-gradient")
     training.assign()
     most = arity ** (max_depth(20, arity) - 1)
     children = pairs_one_by_one(scores, padded_to_well_formed(20, arity), most)
@@ -328,6 +336,66 @@ def test_running_sums_are_of_what_was_learned():
         assert all(children_before[key // 20] > 0 for key in kept)
         expected = {key: value for key, value in expected.items() if key in kept}
         assert part > 1 or any(key // 20 == 0 for key in kept)
+
+
+@kernel
+def shares_at_node(labels, node, statistics, prior_count, means, counts):
+    _summed_shares(labels, node, 20, statistics, prior_count, means, counts)
+
+
+@pytest.mark.parametrize("prior_count", [0.0, 2.0])
+def test_a_label_new_at_a_node_has_the_prior(prior_count):
+    training = small_training(4, 20, n_rows=60, room=True, statistics="running", prior_count=prior_count)
+    sums, labels = training.sums, np.arange(20)
+    expected = np.full((20, 4), 0.125)
+    expected[labels, labels % 4] += 0.5
+    at_root = sums.keys < 20
+    assert (sums.seen[at_root] == prior_count).all()
+    np.testing.assert_allclose(sums.sums[at_root], prior_count * expected)
+    assert (sums.sums.sum(axis=1) == pytest.approx(prior_count)) and at_root.sum() == 20
+    means, counts = np.zeros((20, 4)), np.zeros(20)
+    statistics = (sums.keys, sums.sums, sums.seen)
+    shares_at_node(labels, len(training.structure.n_children) + 1, statistics, prior_count, means, counts)
+    np.testing.assert_allclose(means, expected if prior_count else 0.0)
+    assert (counts == prior_count).all()
+    training._learn(np.arange(60, dtype=np.uint32), 0.1, 0)
+    seen = training.sums.seen[training.sums.keys < 20]
+    np.testing.assert_array_equal(seen, prior_count + np.bincount(training.targets.ids, minlength=20))
+
+
+def test_the_prior_divides_labels_in_turn():
+    training = small_training(
+        4, 16, n_rows=60, room=True, statistics="running", prior_count=1.0, assign_by="gradient"
+    )
+    training.assign()
+    assert labels_below(training.structure) == [set(range(child, 16, 4)) for child in range(4)]
+
+
+@pytest.mark.parametrize("max_depth, deepest", [(2, 2), (3, 3), (None, 16)])
+def test_the_depth_is_bounded(max_depth, deepest):
+    X, y, _ = grouped_problem()
+    model = LearnedTree(arity=4, dimension=8, max_depth=max_depth, start="huffman", verbose=0).fit(X, y)
+    assert model.label_tree().depth <= deepest
+    with pytest.raises(ValueError, match="max_depth must be at least 2 for 16 labels and arity 4, got 1"):
+        model.set_params(max_depth=1).fit(X, y)
+
+
+def test_a_number_of_assignments(monkeypatch):
+    X, y, _ = grouped_problem(n_rows=500)
+    plain, times = Training.assign, []
+
+    def assign(training):
+        times.append(len(training.history))
+        plain(training)
+
+    monkeypatch.setattr(Training, "assign", assign)
+    options = {"dimension": 8, "passes": 12, "calibration": 0, "verbose": 0}
+    LearnedTree(n_assignments=10, assign_until=0.5, **options).fit(X, y)
+    assert len(times) == 10 and times == sorted(times) and times[0] == 0 and times[-1] == 6
+    times.clear()
+    LearnedTree(n_assignments=10, assign_until=0.0, **options).fit(X, y)
+    LearnedTree(n_assignments=10, tree="huffman", **options).fit(X, y)
+    assert not times
 
 
 def grouped_problem(n_groups=4, in_group=4, n_rows=1600, seed=0):

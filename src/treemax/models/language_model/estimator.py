@@ -29,6 +29,7 @@ from treemax.models.language_model.training import (
     TreeOutput,
 )
 from treemax.models.language_model.words import END, WordVocabulary
+from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import padded
 from treemax.models.learned_tree.training import LARGEST_FACTOR, OPTIMIZERS, Structure
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
@@ -110,9 +111,12 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     batch_size : int
         Words per step.
     assign_every : float
-        Passes between two assignments of words to children; may be fractional.
+        Passes between two assignments of words to children; may be fractional: less than a batch is every batch.
     assign_until : float
         Fraction of the training after which the tree is fixed.
+    assign_by : "difference", "gradient" or "log-gradient"
+        Score of a pair of word i and child j: q(1 - q)(p_j|i - p_j), or the gradient of the node's objective by p
+        (equation 10) or by log p (equation 12).
 
     Attributes
     ----------
@@ -147,6 +151,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         "optimizer": "sgd",
         "dropout": 0.0,
         "assign_until": 1.0,
+        "assign_by": "log-gradient",
     }
     model_: LanguageModel
     vocabulary_: WordVocabulary
@@ -176,6 +181,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        assign_by: str = "difference",
     ) -> None:
         self.tree = tree
         self.arity = arity
@@ -196,12 +202,14 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.assign_by = assign_by
 
     def _check_parameters(self) -> None:
         choices_of = {
             "transitions": ("full", "diagonal"),
             "schedule": tuple(SCHEDULES),
             "optimizer": tuple(OPTIMIZERS),
+            "assign_by": tuple(RULES),
         }
         for name, choices in choices_of.items():
             check_choice(name, getattr(self, name), choices)
@@ -304,7 +312,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
         return LanguageModelSettings(
             self.dimension, self.context, self.transitions == "full", rate, passes, SCHEDULES[self.schedule],
-            self.optimizer, self.dropout, self.batch_size,
+            self.optimizer, self.dropout, self.batch_size, self.assign_by,
         )  # fmt: skip
 
     def _output(

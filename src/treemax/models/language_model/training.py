@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import read_only
 from treemax.models.language_model import kernels
 from treemax.models.language_model.model import Floats, LanguageModel, Words, represent
-from treemax.models.learned_tree.assignment import assign_labels
+from treemax.models.learned_tree.assignment import assign_labels, assignment_scores
 from treemax.models.learned_tree.kernels import Vectors
 from treemax.models.learned_tree.model import aligned, padded
 from treemax.models.learned_tree.training import OPTIMIZERS, Structure, ranges_between_assignments
@@ -46,6 +46,7 @@ class LanguageModelSettings:
     optimizer: str = "adagrad"
     dropout: float = 0.0  # of the components of a representation
     batch: int = 256
+    assign_by: str = "difference"
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,9 @@ class TreeOutput(OutputVectors):
 
     # --- the assignment of words ------------------------------------------------------------------------
 
-    def assign(self, counts: NDArray[np.int64], means: Floats, arity: int) -> None:
+    def assign(
+        self, counts: NDArray[np.int64], means: Floats, arity: int, assign_by: str = "difference"
+    ) -> None:
         """Algorithm 2 at every node, from the root down, by the mean representation of each word's contexts.
 
         The vectors of words move with them, and AdaGrad's sums of squares are halved, because they belong to another
@@ -142,7 +145,7 @@ class TreeOutput(OutputVectors):
         own = self.weights[at], self.biases[at], self.squares[at]
         waiting = [(0, np.arange(len(counts)))]
         while waiting:
-            waiting += self._assign_at_node(*waiting.pop(), counts, means, arity)
+            waiting += self._assign_at_node(*waiting.pop(), counts, means, arity, assign_by)
         self.paths = self.structure.paths()
         to, has_own_vector = self._word_vectors()
         moved = had_own_vector & has_own_vector
@@ -160,8 +163,8 @@ class TreeOutput(OutputVectors):
         ), has_own_vector
 
     def _assign_at_node(
-        self, node: int, words: NDArray[np.int64], counts: NDArray[np.int64], means: Floats, arity: int
-    ) -> list[tuple[int, NDArray[np.int64]]]:
+        self, node: int, words: NDArray[np.int64], counts: NDArray[np.int64], means: Floats, arity: int, assign_by: str
+    ) -> list[tuple[int, NDArray[np.int64]]]:  # fmt: skip
         """Assign the words of a node to its children; returns the children that are inner nodes, and their words."""
         structure = self.structure
         begin = int(structure.starts[node])
@@ -177,10 +180,13 @@ class TreeOutput(OutputVectors):
             counts[words] / max(1, counts[words].sum()),
             self._child_probabilities(node, means[words])[:, slots],
         )
-        more = probabilities - shares @ probabilities  # with the sign of equation 12
+        more = probabilities - shares @ probabilities
         least, most = np.array([self._capacity(child, arity) for child in children[slots].tolist()]).T
         even = np.clip(math.ceil(SLACK * len(words) / len(slots)), least, most)
-        scores = (shares * (1.0 - shares))[:, None] * more
+        if assign_by == "difference":
+            scores = (shares * (1.0 - shares))[:, None] * more
+        else:
+            scores = assignment_scores(counts[words], probabilities, assign_by)
         if len(slots) == 1:
             slot_of_word = np.zeros(len(words), dtype=np.int64)
         else:
@@ -335,7 +341,7 @@ class Training:
         assert isinstance(self.output, TreeOutput)
         start = time.thread_time()
         counts = np.bincount(self.stream.targets(), minlength=self.n_words)
-        self.output.assign(counts, self._mean_representations(counts), arity)
+        self.output.assign(counts, self._mean_representations(counts), arity, self.settings.assign_by)
         self.output_seconds += time.thread_time() - start
 
     def _mean_representations(self, counts: NDArray[np.int64]) -> Floats:

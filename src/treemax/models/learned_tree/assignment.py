@@ -12,8 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.kernels.assignment import OPEN, take_pairs
+from treemax.models.learned_tree.assignment_kernels import DIFFERENCE, GRADIENT, LOG_GRADIENT, score_pairs
 
 Floats = NDArray[np.floating[Any]]
+RULES = {"difference": DIFFERENCE, "gradient": GRADIENT, "log-gradient": LOG_GRADIENT}
+
+
+def assignment_scores(counts: NDArray[Any], probabilities: Floats, rule: str) -> NDArray[np.float64]:
+    """The scores of pairs of label and child, from the examples of each label and the p_j|i.
+
+    "gradient" is equation 10 and "log-gradient" equation 12, both without the factor 2 / M, which is the same for all
+    pairs; "difference" is q_i (1 - q_i) (p_j|i - p_j).
+
+    >>> assignment_scores(np.array([1, 1]), np.array([[0.9, 0.1], [0.5, 0.5]]), "gradient")
+    array([[ 0.25, -0.25],
+           [-0.25,  0.25]])
+    """
+    scores = np.array(probabilities, dtype=np.float64)
+    score_pairs(np.asarray(counts, dtype=np.float64), scores, RULES[rule])
+    return scores
 
 
 def assign_labels(scores: Floats, capacities: NDArray[np.integer[Any]]) -> NDArray[np.int64]:

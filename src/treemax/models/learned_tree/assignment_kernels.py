@@ -10,6 +10,8 @@ from treemax.kernels.assignment import take_best_bounded
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.models.learned_tree.kernels import n_vectors, score_all, softmax_of_children
 
+DIFFERENCE, GRADIENT, LOG_GRADIENT = 0, 1, 2  # scores of a pair of label and child
+
 
 class Shape(NamedTuple):
     """The tree: the children of node v are `children[v * arity:v * arity + n_children[v]]`."""
@@ -19,6 +21,8 @@ class Shape(NamedTuple):
     vectors_a_node: int
     children: np.ndarray
     n_children: np.ndarray
+    rule: int  # of the scores
+    prior_count: float  # examples that a new pair of node and label is taken to have had
 
 
 @fast_kernel
@@ -43,10 +47,15 @@ def _mean_shares(labels, hidden, row_starts, vectors, first, n_children, means):
 
 
 @kernel
-def _summed_shares(labels, node, n_labels, statistics, means, counts):
-    """p_j|i from the running sums of Algorithm 1. A label never seen at this node has a count of zero."""
+def _summed_shares(labels, node, n_labels, statistics, prior_count, means, counts):
+    """p_j|i from the running sums of Algorithm 1. A label new at this node has the prior, if any, or a count of zero."""
     keys, sums, seen = statistics
+    n_children = means.shape[1]
     for i in range(labels.size):
+        if prior_count > 0.0:
+            counts[i] = prior_count
+            means[i] = 0.5 / n_children
+            means[i, labels[i] % n_children] += 0.5
         key = node * n_labels + labels[i]
         place = np.searchsorted(keys, key)
         if place < keys.size and keys[place] == key and seen[place] > 0:
@@ -56,8 +65,8 @@ def _summed_shares(labels, node, n_labels, statistics, means, counts):
 
 
 @kernel
-def _gradients(counts, means):
-    """Replace p_j|i by scores with the sign of equation 12, weighted by the distance from p_j instead of p_j|i."""
+def score_pairs(counts, means, rule):
+    """Replace p_j|i by the scores of pairs of label and child."""
     total = max(1.0, counts.sum())
     of_children = np.zeros(means.shape[1])
     for i in range(counts.size):
@@ -66,7 +75,12 @@ def _gradients(counts, means):
     for i in range(counts.size):
         share = counts[i] / total
         for j in range(of_children.size):
-            means[i, j] = share * (1.0 - share) * (means[i, j] - of_children[j])
+            more = means[i, j] - of_children[j]
+            if rule == GRADIENT:
+                more = np.sign(more)
+            elif rule == LOG_GRADIENT:
+                more = np.sign(more) * means[i, j]
+            means[i, j] = share * (1.0 - share) * more
 
 
 @kernel
@@ -140,7 +154,7 @@ def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, re
     A node keeps its number and its vectors while its number of children stays the same. A leaf that becomes an inner
     node gets a free number and zero vectors. `labels` is sorted by leaf.
     """
-    arity, most_depth, vectors_a_node, children, n_children = shape
+    arity, most_depth, vectors_a_node, children, n_children, rule, prior_count = shape
     n_labels, width = labels.size, np.int64(vectors.width)
     moved = np.empty(n_labels, np.int64)
     used = np.zeros(n_children.size, np.bool_)
@@ -192,8 +206,8 @@ def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, re
                 _mean_shares(here, hidden, row_starts, vectors, first, n_here, scores)
             else:
                 counts_here = np.zeros(here.size)
-                _summed_shares(here, node, n_labels, statistics, scores, counts_here)
-            _gradients(counts_here, scores)
+                _summed_shares(here, node, n_labels, statistics, prior_count, scores, counts_here)
+            score_pairs(counts_here, scores, rule)
         held = _divide(here, arity, most_depth - depths[entry] - 1, scores, moved)
         begin = starts[entry]
         for j in range(n_here):

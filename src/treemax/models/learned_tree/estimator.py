@@ -14,6 +14,7 @@ from treemax.memory import check_fits
 from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import held_out_rows
 from treemax.models.hierarchies import WithHierarchy
+from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import LearnedTreeModel, padded
 from treemax.models.learned_tree.training import (
     LARGEST_FACTOR,
@@ -23,6 +24,8 @@ from treemax.models.learned_tree.training import (
     LearnedTreeSettings,
     Structure,
     Training,
+    complete_depth,
+    max_depth,
     suggested_passes,
 )
 from treemax.models.parts import real_number
@@ -44,8 +47,8 @@ class LearnedTree(WithHierarchy):
 
     A row is represented by the sum of its features' embeddings, each times the feature's value: a bag of words for text,
     a linear layer for dense rows. The probability of a label is the product of the softmaxes along its path. Models are
-    small for their accuracy, and prediction is fast. Multi-class and multi-label. `as_published` gives Algorithm 1 of
-    the paper; it assigns labels before every batch, for which `assign_every` depends on the number of rows.
+    small for their accuracy, and prediction is fast. Multi-class and multi-label. `as_published` has the settings of the
+    program that the authors published with the paper.
 
     Parameters
     ----------
@@ -92,12 +95,22 @@ class LearnedTree(WithHierarchy):
     labels : "all" or "one"
         Loss of a row with several labels in a step: the mean over its labels, or one label drawn at random.
     assign_every : float
-        Passes between two assignments of labels to children; may be fractional.
+        Passes between two assignments of labels to children; may be fractional. Ignored with `n_assignments`.
+    n_assignments : int or None
+        Number of assignments, at equal distances until `assign_until`.
     assign_until : float
         Fraction of the training after which the tree is fixed.
     statistics : "means", "rows" or "running"
         Estimate of the probability of each child given a label, for the assignment: that for the mean representation of
         the label's rows, its mean over the rows, or its running mean since the start of the training, as in Algorithm 1.
+    assign_by : "difference", "gradient" or "log-gradient"
+        Score of a pair of label i and child j: q(1 - q)(p_j|i - p_j), or the gradient of the node's objective by p
+        (equation 10) or by log p (equation 12).
+    prior_count : float
+        With `statistics="running"`, the number of examples that a label new at a node is taken to have had there: half
+        of them at one child, in turn by label, and half at all. Without it, such a label prefers no child.
+    max_depth : "auto", int or None
+        Maximum depth of the tree after an assignment; "auto" is half more than that of a complete tree, None is no bound.
 
     Attributes
     ----------
@@ -124,16 +137,21 @@ class LearnedTree(WithHierarchy):
     LARGEST_WEIGHT = LARGEST_FACTOR
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "tree": "learned",
-        "start": "random",
+        "start": "huffman",
         "arity": 20,
         "dimension": 200,
+        "passes": 25,
         "schedule": "hold",
         "optimizer": "sgd",
-        "objective": "probability",
+        "objective": "log-likelihood",
         "dropout": 0.0,
         "labels": "one",
-        "assign_until": 1.0,
+        "n_assignments": 10,
+        "assign_until": 0.5,
         "statistics": "running",
+        "assign_by": "log-gradient",
+        "prior_count": 1.0,
+        "max_depth": None,
         "calibration": 0.0,
     }
     model_: LearnedTreeModel
@@ -162,6 +180,10 @@ class LearnedTree(WithHierarchy):
         random_state: Any = 0,
         verbose: int = 1,
         calibration: float = 0.05,
+        n_assignments: int | None = None,
+        assign_by: str = "difference",
+        prior_count: float = 0.0,
+        max_depth: int | str | None = "auto",
     ) -> None:
         self.tree = tree
         self.start = start
@@ -183,6 +205,10 @@ class LearnedTree(WithHierarchy):
         self.random_state = random_state
         self.verbose = verbose
         self.calibration = calibration
+        self.n_assignments = n_assignments
+        self.assign_by = assign_by
+        self.prior_count = prior_count
+        self.max_depth = max_depth
 
     def _check_parameters(self) -> None:
         choices_of = {
@@ -191,6 +217,7 @@ class LearnedTree(WithHierarchy):
             "optimizer": tuple(OPTIMIZERS),
             "objective": tuple(OBJECTIVES),
             "statistics": STATISTICS,
+            "assign_by": tuple(RULES),
             "labels": ("all", "one"),
             "search": ("exact", "beam"),
         }
@@ -206,6 +233,11 @@ class LearnedTree(WithHierarchy):
         check_number("dropout", self.dropout, least=0, most=0.9)
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
+        check_number("prior_count", self.prior_count, least=0, most=1e6)
+        if self.n_assignments is not None:
+            check_number("n_assignments", self.n_assignments, whole=True, least=1)
+        if self.max_depth is not None:
+            check_number("max_depth", self.max_depth, whole=True, least=1, auto=True)
         check_number("calibration", self.calibration, least=0, most=0.5)
         check_number("beam", self.beam, whole=True, least=1)
 
@@ -224,23 +256,33 @@ class LearnedTree(WithHierarchy):
         structure = (
             Structure.with_capacity(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
         )
-        settings = self._settings(len(sparse), multi_label)
+        settings = self._settings(len(sparse), len(index), multi_label)
         held = held_out_rows(len(sparse), self.calibration, random)
         training = Training(
             sparse, targets, settings, structure, random, self.arity, multi_label,
             held=held if settings.epochs > 1 else held[:0],
         )  # fmt: skip
         planned, done = settings.epochs * len(sparse), 0
-        every = max(1, round(self.assign_every * len(sparse))) if self._learns_tree else 0
+        every, until = self._assignments(len(sparse), planned)
         self.losses_ = training.history
         with progress_bar(planned, f"learned-tree, {self._tree_name}", "rows", self.verbose) as bar:
             try:
-                for n in training.run(thread_count(self.n_jobs), every, int(self.assign_until * planned)):
+                for n in training.run(thread_count(self.n_jobs), every, until):
                     done += n
                     bar.update(n)
             except KeyboardInterrupt:
                 raise TrainingInterrupted(training.model(), done / planned) from None
         return training.model()
+
+    def _assignments(self, n_rows: int, planned: int) -> tuple[int, int]:
+        """The rows between two assignments, and the rows after which there are none."""
+        if not self._learns_tree:
+            return 0, 0
+        until = int(self.assign_until * planned)
+        if self.n_assignments is None:
+            return max(1, round(self.assign_every * n_rows)), until
+        every = max(1, until // int(self.n_assignments))
+        return every, min(until, every * int(self.n_assignments))
 
     @property
     def _learns_tree(self) -> bool:
@@ -250,13 +292,25 @@ class LearnedTree(WithHierarchy):
     def _tree_name(self) -> str:
         return self.tree if isinstance(self.tree, str) else "own tree"
 
-    def _settings(self, n_rows: int, multi_label: bool) -> LearnedTreeSettings:
+    def _settings(self, n_rows: int, n_labels: int, multi_label: bool) -> LearnedTreeSettings:
         passes = suggested_passes(n_rows, multi_label) if is_auto(self.passes) else int(self.passes)
         rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
         return LearnedTreeSettings(
             self.dimension, rate, passes, SCHEDULES[self.schedule], self.optimizer, self.dropout, self.labels == "one",
-            self.objective, self.statistics,
+            self.objective, self.statistics, self.assign_by, self._depth_bound(n_labels), self.prior_count,
         )  # fmt: skip
+
+    def _depth_bound(self, n_labels: int) -> int:
+        if is_auto(self.max_depth):
+            return max_depth(n_labels, self.arity)
+        if self.max_depth is None:
+            return n_labels
+        if int(self.max_depth) < (least := complete_depth(n_labels, self.arity)):
+            raise ValueError(
+                f"max_depth must be at least {least} for {n_labels:,} labels and arity {self.arity}, "
+                f"got {self.max_depth}."
+            )
+        return int(self.max_depth)
 
     def _first_tree(self, rows: SparseRows, targets: Targets, index: LabelIndex, random: Any) -> Tree:
         if is_hierarchy(self.tree):

@@ -21,6 +21,7 @@ from treemax.inputs.rows import SparseRows, chosen_rows, read_only
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import assignment_kernels, kernels
+from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.kernels import Paths
 from treemax.models.learned_tree.model import (
     LearnedTreeModel,
@@ -70,6 +71,9 @@ class LearnedTreeSettings:
     one_label: bool = False  # learn one random label of a row in a step instead of all
     objective: str = "log-likelihood"
     statistics: str = "means"  # of the assignment of labels
+    assign_by: str = "difference"
+    max_depth: int | None = None  # of the tree after an assignment
+    prior_count: float = 0.0  # of new pairs of node and label in running sums
 
 
 @dataclass
@@ -162,17 +166,36 @@ class RunningSums:
         return cls(np.empty(0, dtype=np.int64), empty.reshape(0, arity), empty, np.empty(0, dtype=np.uint32))
 
     def for_paths(
-        self, paths: Paths, nodes: NDArray[np.int64], n_labels: int, renewed: NDArray[np.bool_]
+        self,
+        paths: Paths,
+        nodes: NDArray[np.int64],
+        n_labels: int,
+        renewed: NDArray[np.bool_],
+        prior_count: float = 0.0,
     ) -> RunningSums:
-        """The sums extended to new paths, and without those of nodes that were reset."""
-        needed = nodes * n_labels + np.repeat(np.arange(n_labels), np.diff(paths.starts))
+        """The sums extended to new paths, and without those of nodes that were reset.
+
+        With a prior, a new pair starts as if half of `prior_count` examples had gone to one child, in turn by label, and
+        half evenly to all.
+        """  # fmt: skip
+        labels = np.repeat(np.arange(n_labels), np.diff(paths.starts))
+        needed = nodes * n_labels + labels
         kept = ~renewed[self.keys // n_labels]
         keys = np.union1d(self.keys[kept], needed)
         sums = np.zeros((len(keys), self.sums.shape[1]), dtype=np.float32)
         seen = np.zeros(len(keys), dtype=np.float32)
+        places = np.searchsorted(keys, needed)
+        if prior_count > 0:
+            n_children = paths.counts.astype(np.int64)
+            sums[places] = np.where(
+                np.arange(sums.shape[1]) < n_children[:, None], 0.5 / n_children[:, None], 0
+            )
+            sums[places, labels % n_children] += 0.5
+            sums[places] *= prior_count
+            seen[places] = prior_count
         old = np.searchsorted(keys, self.keys[kept])
         sums[old], seen[old] = self.sums[kept], self.seen[kept]
-        return RunningSums(keys, sums, seen, np.searchsorted(keys, needed).astype(np.uint32))
+        return RunningSums(keys, sums, seen, places.astype(np.uint32))
 
 
 def vectors_per_node(arity: int) -> int:
@@ -192,9 +215,14 @@ def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def max_depth(n_labels: int, arity: int) -> int:
-    """Maximum depth of a learned tree: that of a complete tree plus a half, at least one more level."""
-    complete = max(1, math.ceil(math.log(max(2, n_labels)) / math.log(arity) - 1e-9))
+    """Default maximum depth of a learned tree: that of a complete tree plus a half, at least one more level."""
+    complete = complete_depth(n_labels, arity)
     return complete + max(1, complete // 2)
+
+
+def complete_depth(n_labels: int, arity: int) -> int:
+    """Depth of a complete tree."""
+    return max(1, math.ceil(math.log(max(2, n_labels)) / math.log(arity) - 1e-9))
 
 
 @dataclass
@@ -333,8 +361,8 @@ class Training:
             return
         structure = self.structure
         shape = assignment_kernels.Shape(
-            self.arity, max_depth(self.n_labels, self.arity), vectors_per_node(self.arity), structure.children,
-            structure.n_children,
+            self.arity, self.settings.max_depth or max_depth(self.n_labels, self.arity), vectors_per_node(self.arity),
+            structure.children, structure.n_children, RULES[self.settings.assign_by], float(self.settings.prior_count),
         )  # fmt: skip
         labels, vectors = np.arange(self.n_labels), self._vectors()
         if self.settings.statistics == "running":
@@ -351,7 +379,8 @@ class Training:
         """Recompute the paths of the tree, and extend the running sums to them."""
         self.paths = self.structure.paths()
         nodes = self.paths.firsts.astype(np.int64) // vectors_per_node(self.arity)
-        self.sums = self.sums.for_paths(self.paths, nodes, self.n_labels, renewed)
+        prior = self.settings.prior_count
+        self.sums = self.sums.for_paths(self.paths, nodes, self.n_labels, renewed, prior)
 
     def _label_representations(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Representations of each label, its mean or its rows, and where those of each label start."""

@@ -703,7 +703,8 @@ def test_learned_trees_are_compared_with_one_schedule_for_all(monkeypatch, capsy
     problem = Problem(X, y, X, y)
     monkeypatch.setattr(learned, "SEEDS", 1)
     monkeypatch.setattr(learned, "ARITIES", (3,))
-    monkeypatch.setattr(learned, "OPTIONS", {"as it is": {}, "the paper's way": learned.PAPER})
+    monkeypatch.setattr(learned, "OPTIONS", {"as it is": {}, "Algorithm 1": learned.ALGORITHM_1})
+    monkeypatch.setattr(learned, "DIMENSIONS", (8,))
     schedules = learned.schedule(problem)
     assert list(schedules) == [
         f"3, {name}" for name in ("adagrad, linear", "adagrad, hold", "sgd, linear", "sgd, hold")
@@ -711,7 +712,8 @@ def test_learned_trees_are_compared_with_one_schedule_for_all(monkeypatch, capsy
     assert all(tuple(row) == learned.TREES for row in schedules.values())
     assert all(0 <= one["precision"] <= 1 for row in learned.options(problem).values() for one in row)
     assert set(learned.threads(problem)) == {"1", "2"}
-    assert "| the paper's way |" in capsys.readouterr().out
+    assert set(learned.published(problem)) == {"2, 8", "3, 8"}
+    assert "| Algorithm 1 |" in capsys.readouterr().out
     assert learned.main([]) == 2
 
 

@@ -14,9 +14,11 @@ VARIANTS = {
     "label-tree, eight bits": LabelTree(precision="int8", max_leaf=3),
     "learned-tree, binary, from a random tree": LearnedTree(arity=2, start="random", assign_every=0.5),
     "learned-tree, three children, beam": LearnedTree(arity=3, search="beam", labels="one", schedule="hold"),
+    "learned-tree, the authors' program": LearnedTree.as_published(arity=3, dimension=16),
     "learned-tree, huffman, dimension 7": LearnedTree(tree="huffman", arity=2, dimension=7),
     "one-vs-all, logistic": OneVsAll(loss="logistic"),
     "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
+    "one-vs-all, sampled negatives": OneVsAll(negatives=3),
     "online-label-tree, the paper's": OnlineLabelTree(
         arity=2, max_leaf=100, together=True, learning_rate=1.0
     ),
@@ -25,6 +27,9 @@ VARIANTS = {
     "online-label-tree, warm start": OnlineLabelTree(tree="kmeans", sample=0.5, policy="random", max_leaf=3),
     "recall-tree, the paper's": RecallTree(algorithm="paper"),
     "recall-tree, the paper's, few candidates": RecallTree(algorithm="paper", n_candidates=3),
+    "recall-tree, the paper's, random sides": RecallTree(
+        algorithm="paper", path_features="node", randomized_routing=True
+    ),
 }
 
 

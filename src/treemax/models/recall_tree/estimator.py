@@ -260,7 +260,9 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         check_number("least_gradient", self.least_gradient, least=0, auto=True)
         for name in ("scale", "randomized_routing"):
             check_flag(name, getattr(self, name))
-        if not (isinstance(self.path_features, bool | np.bool_) or self.path_features == "node"):
+        if not isinstance(self.path_features, str):
+            check_flag("path_features", self.path_features)
+        elif self.path_features != "node":
             raise ValueError(f'path_features must be True, False or "node", got {self.path_features!r:.60}.')
 
     # --- learning ---------------------------------------------------------------------------------------

@@ -401,3 +401,28 @@ def test_control_c_in_a_long_fit():
     )
     kept, _, learned, labels = done.stdout.split()
     assert (kept, learned, labels) == ("kept", "True", "20"), done.stderr[-2000:]
+
+
+# --- parameters in the middle of a stream -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("one-vs-all", "loss", "squared_hinge"),
+        ("one-vs-all", "learning_rate", 0.25),
+        ("one-vs-all", "batch_size", 3),
+        ("recall-tree", "arity", 3),
+        ("recall-tree", "learning_rate", 0.25),
+        ("lom-tree", "learning_rate", 0.25),
+        ("online-label-tree", "tree", {"ant": "animals"}),
+    ],
+)
+def test_a_parameter_without_effect_is_refused_in_the_middle_of_a_stream(kind, name, value):
+    model = treemax.MODELS[kind](verbose=0).partial_fit(X, WORDS)
+    before, given = model.predict_proba(X), getattr(model, name)
+    with pytest.raises(ValueError, match=f"{name} cannot be changed in the middle of a stream"):
+        model.set_params(**{name: value}).partial_fit(X, WORDS)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+    model.set_params(**{name: given}).partial_fit(X, WORDS)
+    model.set_params(**{name: value}).fit(X, WORDS).partial_fit(X, WORDS)

@@ -62,6 +62,8 @@ class OnlineLabelClassifier(LabelClassifier):
     n_jobs: int | None
     settings_: Any
     max_labels: int | None = None
+    FIXED_IN_STREAM: tuple[str, ...] = ()  # parameters that are only read when a stream begins
+    _started_with: dict[str, Any] | None = None  # their values then
     _warned_of_labels = False
 
     def _check_parameters(self) -> None:
@@ -99,6 +101,8 @@ class OnlineLabelClassifier(LabelClassifier):
 
         `classes` may list labels in advance, as in scikit-learn; this is optional. Once `max_labels` are known, new labels
         are ignored with one warning, and rows without other labels are skipped. Labels are never removed.
+        Parameters set between calls (`set_params`) hold from the next call on; those that are only read when a stream
+        begins raise an error.
         """
         self._check_when_used()
         rows, labels = self._read(X, y)
@@ -164,6 +168,7 @@ class OnlineLabelClassifier(LabelClassifier):
         """Add the new labels and features of these rows to the model; return the targets of the rows."""
         self._check_width(X, rows)
         self._check_form(labels)
+        self._check_fixed_parameters()
         n_features = max(rows.shape[1], self.n_features_in_)
         n_labels = self._count_labels(self.label_index_, labels, announced, n_features)
         model = self._resized(self.model_, n_features, n_labels)
@@ -251,6 +256,29 @@ class OnlineLabelClassifier(LabelClassifier):
             )
         if self._label_form in ("indicator", "dense-indicator") and not labels.is_indicator:
             raise ValueError("The model was started with an indicator matrix as y, but y is not one.")
+
+    def _set_fitted(self, *fitted: Any) -> None:
+        super()._set_fitted(*fitted)
+        self._started_with = self._fixed_parameters()
+
+    @classmethod
+    def from_parts(cls: type[Self], header: dict[str, Any], arrays: modelfile.Arrays) -> Self:
+        """Restore the estimator from its parts."""
+        estimator = super().from_parts(header, arrays)
+        estimator._started_with = estimator._fixed_parameters()
+        return estimator
+
+    def _fixed_parameters(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.FIXED_IN_STREAM}
+
+    def _check_fixed_parameters(self) -> None:
+        """Raise if a parameter was changed that has no effect any more."""
+        for name, before in (self._started_with or {}).items():
+            if not _same(before, now := getattr(self, name)):
+                raise ValueError(
+                    f"{name} cannot be changed in the middle of a stream: the model was started with "
+                    f"{before!r:.60}, got {now!r:.60}. Set it back, or start a new model."
+                )
 
     def _update_settings(self, rows: Rows) -> None:
         """Recompute the learning rate if the first rows turn out to be outliers, far longer than these."""
@@ -354,6 +382,16 @@ class OnlineLabelClassifier(LabelClassifier):
         memo[id(self)] = duplicate
         duplicate.__setstate__(self.__getstate__())
         return duplicate
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two values of a parameter are the same object or equal."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(np.all(one == other))
+    except ValueError:  # values that cannot be compared
+        return False
 
 
 def _n_rows(X: Any) -> int:

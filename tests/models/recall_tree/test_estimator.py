@@ -373,10 +373,12 @@ def test_a_file_cannot_unfold_to_more_than_memory():
         _restored_candidates({"n_labels": n_labels}, n, n)
 
 
-def test_a_changed_arity_does_not_change_the_tree_that_is_there():
+def test_a_tree_grows_deeper_with_its_arity():
     X, y = np.eye(400, dtype=np.float32), np.arange(400)
     model = treemax.RecallTree(arity=16, verbose=0).partial_fit(X[:5], y[:5])
-    model.set_params(arity=2)
+    with pytest.raises(ValueError, match="arity cannot be changed in the middle of a stream"):
+        model.set_params(arity=2).partial_fit(X, y)
+    model.set_params(arity=16)
     for _ in range(20):
         model.partial_fit(X, y)
     assert (model.model_.arity, model.model_.depth) == (16, depth_for(400, 16, 8000))

@@ -83,6 +83,7 @@ class LOMTree(OnlineTreeClassifier):
 
     ONE_LABEL_ONLY = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {"least_weight": 1.0}
+    FIXED_IN_STREAM = ("learning_rate",)
     settings_: LOMTreeSettings
     model_: LOMTreeModel
 

@@ -112,6 +112,9 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     ([['north', 'east']], True)
     """
 
+    FIXED_IN_STREAM = (
+        "loss", "learning_rate", "final_rate", "initial_accumulator", "batch_size", "least_gradient", "scale",
+    )  # fmt: skip
     settings_: AdaGradSettings
     _calibration: Calibration | None
     STREAM_RARITY = 100  # minimum number of labels that initial biases in a stream assume

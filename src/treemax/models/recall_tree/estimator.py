@@ -188,6 +188,9 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         "calibration": 0.0,
         "scale": False,
     }
+    FIXED_IN_STREAM = (
+        "algorithm", "arity", "learning_rate", "router_rate", "least_gradient", "least_share", "scale",
+    )  # fmt: skip
     settings_: RecallTreeSettings
     model_: Model
 

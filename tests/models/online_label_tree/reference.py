@@ -171,11 +171,12 @@ class Reference:
         policy = self.settings.policy
         if policy == "one-level":
             return self.root, self.root.is_leaf
-        if policy == "complete":
-            level = [self.root]
-            while not any(node.is_leaf for node in level):
+        if policy in ("complete", "complete-kary"):
+            arity, level = 2 if policy == "complete" else self.settings.arity, [self.root]
+            while all(len(node.children) >= arity for node in level):
                 level = [child for node in level for child in node.children]
-            return next(node for node in level if node.is_leaf), True
+            node = next(node for node in level if len(node.children) < arity)
+            return node, node.is_leaf
         if before is None or (self.is_full(before) and not self.settings.together):
             before = self.root
         elif self.only_leaf(before):

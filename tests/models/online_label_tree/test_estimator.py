@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import joblib
@@ -20,10 +21,11 @@ from sklearn.base import clone
 import treemax
 from tests.models.online_label_tree.reference import Reference, as_arrays, random_stream
 from treemax import OnlineLabelTree
-from treemax.inputs.labels import RaggedLabels
+from treemax.inputs.labels import RaggedLabels, Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.base import TrainingInterrupted
-from treemax.models.online_label_tree.training import POLICIES
+from treemax.models.online_label_tree.training import POLICIES, learn
+from treemax.models.rates import row_orders
 from treemax.models.rows import normalized
 
 VARIANTS = {
@@ -470,3 +472,182 @@ def test_an_own_hierarchy_grows_too():
     model = estimator("best-greedy", tree=tree).partial_fit(X[:20], first)
     model.partial_fit(X, y)
     assert (model.model_.leaf_of >= 0).all()
+
+
+# --- warm starts and hierarchies ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tree", ["kmeans", "random", "huffman"])
+def test_the_sample_of_a_warm_start_is_what_is_learned_first(tree):
+    X, y = data(19, n_rows=200, one_label=True)
+    options = {"tree": tree, "sample": 0.2, "random_state": 3}
+    shuffled = estimator("best-greedy", shuffle=True, **options).fit(X, y)
+    order = next(row_orders(200, 1, 3))
+    assert_same_model(shuffled, estimator("best-greedy", **options).fit(X[order], y[order]), X)
+
+
+def lowest_above(tree, labels):
+    """The lowest node above all these labels."""
+    paths = []
+    for leaf in tree.leaf_of[labels].tolist():
+        paths.append([leaf])
+        while tree.nodes.parent[paths[-1][-1]] >= 0:
+            paths[-1].append(int(tree.nodes.parent[paths[-1][-1]]))
+    return next(node for node in paths[0] if all(node in path for path in paths))
+
+
+@pytest.mark.parametrize("policy", ["best-greedy", "best-greedy-printed", "random"])
+@pytest.mark.parametrize("n_first", [0, 5, 60])
+def test_later_labels_go_where_the_hierarchy_says(policy, n_first, tmp_path):
+    """Below the lowest node above the known labels of the nearest category that has any."""
+    random, n_labels = np.random.RandomState(4), 90
+    parents = {label: f"{label % 9} of {label % 3}" for label in range(n_labels)}
+    parents |= {f"{group} of {group % 3}": f"all {group % 3}" for group in range(9)}
+    X, _ = data(20, n_rows=150)
+    y = [
+        [],
+        *random.permutation(n_labels).reshape(-1, 1).tolist(),
+        *random.randint(n_labels, size=(59, 2)).tolist(),
+    ]
+    model = estimator(policy, tree=parents).partial_fit(X[: n_first + 1], y[: n_first + 1])
+    for i in range(n_first + 1, 150):
+        known = set(model.classes_.tolist())
+        (label, *_) = y[i]
+        same = [k for k in known if k % 9 == label % 9] or [k for k in known if k % 3 == label % 3]
+        ids = model.label_index_.ids(same)
+        before = lowest_above(model.model_, ids) if same else 0
+        beside = (
+            int(model.model_.nodes.parent[before]) if model.model_.nodes.first_block[before] < 0 else before
+        )
+        model.partial_fit(X[i], y[i : i + 1])
+        node = int(model.model_.leaf_of[model.label_index_.ids([label])[0]])
+        while label not in known and node != beside:
+            node = int(model.model_.nodes.parent[node])
+            assert node >= 0, "the label is not below its category"
+        if i == 100:
+            model.save(tmp_path / "model.treemax", resume=True)
+            model = treemax.load(tmp_path / "model.treemax")
+    at_once = estimator(policy, tree=parents).partial_fit(X[: n_first + 1], y[: n_first + 1])
+    at_once.partial_fit(X[n_first + 1 :], y[n_first + 1 :])
+    assert_same_model(at_once, model, X)
+    announced = estimator(policy, tree=parents).partial_fit(X[:2], y[:2], classes=[*range(5), *y[1]])
+    assert (announced.partial_fit(X[:2], y[:2], classes=list(range(90))).model_.leaf_of >= 0).all()
+
+
+# --- parameters in the middle of a stream -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learning_rate": 0.1},
+        {"learning_rate": "auto"},
+        {"epsilon": 1.0},
+        {"least_gradient": 0.3},
+        {"schedule": "constant"},
+        {"alpha": 0.0},
+        {"max_leaf": 2},
+        {"together": True},
+        {"arity": 2},
+        {"policy": "random"},
+        {"policy": "none"},
+    ],
+)
+def test_parameters_set_in_the_middle_of_a_stream_hold_from_then_on(changes):
+    X, y = data(21)
+    y = [[*labels, i % 40] if i % 40 not in labels else labels for i, labels in enumerate(y)]
+    model = estimator("best-greedy", arity=3).partial_fit(X[:60], [labels[:1] for labels in y[:60]])
+    unchanged, tree = copy.deepcopy(model), copy.deepcopy(model.model_)
+    model.set_params(**changes).partial_fit(X[60:], y[60:])
+    rows, ids = normalized(as_rows(X[60:])), model.label_index_
+    indptr = np.cumsum([0, *map(len, y[60:])])
+    targets = Targets(indptr, np.concatenate([ids.ids(labels) for labels in y[60:]]).astype(np.uint32))
+    changed = replace(
+        unchanged.settings_, **{{"learning_rate": "rate"}.get(k, k): v for k, v in changes.items()}
+    )
+    changed = replace(changed, rate=None) if changed.rate == "auto" else changed
+    tree.reserve_labels(len(ids))
+    for _ in learn(tree, rows, targets, [np.arange(60, dtype=np.uint32)], changed, 10):
+        pass
+    np.testing.assert_array_equal(model.model_.probabilities(rows), tree.probabilities(rows))
+    unchanged.partial_fit(X[60:], y[60:])
+    assert not np.array_equal(unchanged.model_.probabilities(rows), tree.probabilities(rows))
+
+
+def test_parameters_that_cannot_change_in_the_middle_of_a_stream_are_refused(tmp_path):
+    X, y = data(22)
+    started = estimator("best-greedy").partial_fit(X[:60], y[:60])
+    started.save(tmp_path / "model.treemax", resume=True)
+    for model in (started, treemax.load(tmp_path / "model.treemax")):
+        before = model.predict_proba(X)
+        for changes, message in (
+            ({"policy": "complete"}, "cannot be extended with policy='complete'"),
+            ({"arity": 200}, "arity=2 and cannot be extended with policy='best-greedy' and arity=200"),
+            ({"tree": "kmeans"}, "tree cannot be changed .* started with None, got 'kmeans'"),
+            ({"random_state": 7}, "random_state cannot be changed .* started with 0, got 7"),
+        ):
+            known = model.get_params()
+            with pytest.raises(ValueError, match=message):
+                model.set_params(**changes).partial_fit(X[60:], y[60:])
+            np.testing.assert_array_equal(model.predict_proba(X), before)
+            model.set_params(**{name: known[name] for name in changes})
+        model.partial_fit(X[60:], y[60:])
+
+
+# --- trees that do not grow, and estimates before calibration -----------------------------------------------
+
+
+@pytest.mark.parametrize("one_label", [False, True])
+def test_a_tree_that_does_not_grow(one_label, tmp_path):
+    X, y = data(23, n_rows=200, one_label=one_label)
+    model = estimator("best-greedy", policy="none", tree="kmeans", sample=0.1).fit(X, y)
+    inside = {label for labels in y[:20] for label in np.atleast_1d(labels).tolist()}
+    has_leaf = np.isin(model.classes_, sorted(inside))
+    np.testing.assert_array_equal(model.model_.leaf_of >= 0, has_leaf)
+    assert (model._probabilities(as_rows(X))[:, ~has_leaf] == 0).all()
+    with_features = X[np.diff(X.indptr) > 0]  # the others get the most frequent labels
+    top = model.set_params(search="exact").predict_topk(with_features, len(has_leaf)).labels
+    assert {label for row in top for label in row if label is not None} == inside
+    model.save(tmp_path / "model.treemax", resume=True)
+    twin = treemax.load(tmp_path / "model.treemax")
+    assert_same_model(model.partial_fit(X, y), twin.partial_fit(X, y), X)
+    for wrong in ({"tree": None}, {"policy": "none"}):
+        with pytest.raises(ValueError, match="policy='none' adds no labels"):
+            estimator("best-greedy", **{"policy": "none", "tree": "kmeans", **wrong}).partial_fit(X[:1], [[]])
+    with pytest.raises(ValueError, match="cannot be extended with policy='random'"):
+        model.set_params(policy="random").partial_fit(X, y)
+
+
+@pytest.mark.parametrize("one_label", [False, True])
+def test_path_probabilities_are_the_products_of_equation_2(one_label):
+    X, y = data(24, one_label=one_label)
+    model = estimator("best-greedy", normalize=False).partial_fit(X, y)
+    rows, tree = as_rows(X), model.model_
+    parent, label = tree.shape()
+    scores = np.zeros((len(rows), len(parent)))
+    for node in range(0 if not one_label else 1, len(parent)):
+        weights, bias = tree.classifier(node)
+        scores[:, node] = X[:, list(weights)] @ np.array(list(weights.values())) + bias
+    own = 1 / (1 + np.exp(-scores))
+    if one_label:
+        own[:, 0] = 1.0
+    expected = np.ones((len(rows), len(tree.leaf_of)))
+    for leaf in np.flatnonzero(label >= 0):
+        node = leaf
+        while node >= 0:
+            expected[:, label[leaf]] *= own[:, node]
+            node = parent[node]
+    np.testing.assert_allclose(model.path_probabilities(X), expected, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(model.no_label_probability(X), 1 - own[:, 0], rtol=1e-3, atol=1e-6)
+    if not one_label:
+        np.testing.assert_array_equal(model.path_probabilities(X), model._probabilities(rows))
+
+
+def test_the_probability_of_no_label_is_learned():
+    """P(y = 0 | x), also before there is any label."""
+    X = sp.csr_matrix(np.eye(2, dtype=np.float32)[[0, 1] * 100])
+    model = OnlineLabelTree(verbose=0).partial_fit(X[:100], [[]] * 100)
+    assert (model.no_label_probability(X[:2]) > 0.9).all()
+    model.partial_fit(X, [[], ["a"]] * 100)
+    nothing, something = model.no_label_probability(X[:2])
+    assert nothing > 0.9 and something < 0.1

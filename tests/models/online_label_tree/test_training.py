@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.models.online_label_tree.reference import Reference, as_arrays, random_stream
+from treemax.inputs.labels import Targets
 from treemax.models.online_label_tree import kernels
 from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.training import (
@@ -207,6 +208,10 @@ def assert_may_grow_when_it_should(tree, node, how):
     leaf, beside_inner = nodes.n_children[node] == 0, node > 0 and nodes.n_inner[nodes.parent[node]] > 0
     if how.policy == "complete":
         open_ended = leaf
+    elif how.policy == "complete-kary":
+        open_ended = leaf or 2 <= nodes.n_children[node] < how.arity
+    elif how.policy == "none":
+        open_ended = False
     elif how.policy == "one-level":
         open_ended = node == 0
     elif leaf:
@@ -320,7 +325,7 @@ def test_the_reference_grows_the_same_from_a_given_tree(how, one_label, seed):
     stream = random_stream(seed, n_rows=25, n_labels=60, n_features=10, one_label=one_label)
     rows, targets = as_arrays(stream)
     tree = planted_first(targets, how, one_label, seed)
-    if how.policy == "complete":
+    if how.policy in ("complete", "complete-kary"):
         return  # the tree given is not one
     reference = Reference(how, one_label, seed=7, nested=nested(tree))
     for x, labels in stream:
@@ -442,6 +447,96 @@ def test_the_depth_of_complete_and_one_level_trees(n_labels):
         assert complete.n_nodes == 2 * n_labels - 1
         flat = grown(*as_arrays(stream), replace(PLAIN, policy="one-level"), one_label)
         assert flat.depth == min(1, n_labels - 1)
+
+
+@pytest.mark.parametrize("arity", [2, 3, 4, 16, 17])
+def test_a_complete_tree_is_filled_in_breadth(arity):
+    """After n labels, all nodes but one have `arity` children or none, and leaves are on two levels."""
+    how = replace(PLAIN, policy="complete-kary", arity=arity)
+    for n_labels in (1, 2, 3, arity, arity + 1, 2 * arity - 1, 2 * arity, arity**2, arity**2 + 1):
+        stream = [([(label % 5, 1.0)], [label]) for label in range(n_labels)]
+        for one_label in (False, True):
+            tree = grown(*as_arrays(stream), how, one_label)
+            children = tree.nodes.n_children[: tree.n_nodes]
+            partly = children[(children > 0) & (children < arity)]
+            assert len(partly) <= 1 and children.max() <= arity
+            assert partly.sum() == ((n_labels - 1) % (arity - 1) or -1) + 1
+            levels = {depth_of(tree, leaf) for leaf in tree.leaf_of.tolist()}
+            assert max(levels) - min(levels) <= 1
+            assert_sound(tree, how)
+    if arity == 2:
+        binary = grown(*as_arrays(stream), replace(how, policy="complete"), False)
+        assert nested(binary) == nested(grown(*as_arrays(stream), how, False))
+
+
+def depth_of(tree, node):
+    depth = 0
+    while tree.nodes.parent[node] >= 0:
+        node, depth = tree.nodes.parent[node], depth + 1
+    return depth
+
+
+@settings(deadline=None, max_examples=30)
+@given(growths(), streams(), st.integers(0, 2**31))
+def test_a_tree_that_does_not_grow_learns_its_own_labels_only(how, stream, seed):
+    """IPLT-U: the same as Algorithm 1 on the stream without the labels that the tree does not have."""
+    rows, targets, one_label = stream
+    how = replace(how, policy="none")
+    tree = planted_first(targets, how, one_label, seed)
+    assume(tree.n_nodes > 1)
+    tree.reserve_labels(int(targets.ids.max()) + 1)
+    known = tree.leaf_of[targets.ids] >= 0
+    kept_before = np.concatenate([[0], np.cumsum(known)])
+    kept = Targets(kept_before[targets.indptr], targets.ids[known])
+    twin = planted_first(targets, how, one_label, seed)
+    shape = nested(tree)
+    taught(tree, rows, targets, how)
+    assert nested(tree) == shape
+    assert_sound(tree, how)
+    taught(twin, rows, kept, how)
+    twin.reserve_labels(len(tree.leaf_of))
+    assert_same_classifiers(tree, twin)
+
+
+# --- estimates (Theorem 1) -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_error_of_a_label_is_bounded_by_those_on_its_path(seed):
+    """Theorem 1, for instances whose distribution over all label sets is known."""
+    random, n_labels, n_instances = np.random.RandomState(seed), 6, 4
+    sets = np.array([[i >> j & 1 for j in range(n_labels)] for i in range(1 << n_labels)], dtype=bool)
+    chances = random.dirichlet(np.full(len(sets), 0.05), size=n_instances)
+    stream = []
+    for _ in range(400):
+        instance = random.randint(n_instances)
+        labels = np.flatnonzero(sets[random.choice(len(sets), p=chances[instance])]).tolist()
+        stream.append(([(instance, 1.0)], labels))
+    rows, targets = as_arrays(stream)
+    tree = grown(rows, targets, replace(PLAIN, arity=2, max_leaf=2), False)
+    parent, label = tree.shape()
+    below = np.zeros((tree.n_nodes, n_labels), dtype=bool)
+    for leaf in np.flatnonzero(label >= 0):
+        node = leaf
+        while node >= 0:
+            below[node, label[leaf]] = True
+            node = parent[node]
+    any_below = (sets[:, None, :] & below).any(axis=2)  # z of equation 1, of every set and node
+    one_each, _ = as_arrays([([(instance, 1.0)], []) for instance in range(n_instances)])
+    estimates = tree.probabilities(one_each)
+    classifiers = [tree.classifier(node) for node in range(tree.n_nodes)]
+    for instance in range(n_instances):
+        of_node = chances[instance] @ any_below
+        above = np.where(parent >= 0, of_node[parent], 1.0)
+        conditional = of_node / np.where(above > 0, above, 1.0)
+        scores = np.array([weights.get(instance, 0.0) + bias for weights, bias in classifiers])
+        errors = above * np.abs(conditional - 1 / (1 + np.exp(-scores)))
+        for j in range(n_labels):
+            node, bound = int(tree.leaf_of[j]), 0.0
+            while node >= 0:
+                node, bound = int(parent[node]), bound + errors[node]
+            truth = chances[instance] @ sets[:, j]
+            assert abs(truth - estimates[instance, j]) <= bound + 1e-5
 
 
 # --- to a file and back, damaged on the way ------------------------------------------------------------------
@@ -759,7 +854,10 @@ def test_thousands_of_labels(policy):
     tree = grown(rows, targets, how, False)
     assert (tree.leaf_of >= 0).all() and len(tree.leaf_of) == 3001
     if policy != "best-greedy-printed":
-        assert tree.depth <= {"one-level": 1, "complete": 12, "random": 8, "best-greedy": 8}[policy]
+        assert (
+            tree.depth
+            <= {"one-level": 1, "complete": 12, "complete-kary": 4, "random": 8, "best-greedy": 8}[policy]
+        )
     _, label = tree.shape()
     assert len(np.unique(label[label >= 0])) == 3001
     assert_tables_are_sound(tree)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, Targets
-from treemax.inputs.rows import Rows, SparseRows
+from treemax.inputs.labels import LabelIndex, Targets, picked_targets
+from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.memory import check_fits
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.model import OnlineTree
+from treemax.models.online_label_tree.placement import Placement
 from treemax.models.online_label_tree.training import (
+    NO_GROWTH,
     POLICIES,
     SCHEDULES,
     OnlineTreeSettings,
@@ -30,7 +33,7 @@ from treemax.models.online_label_tree.training import (
 from treemax.models.parts import settings_from
 from treemax.models.rates import row_orders
 from treemax.models.rows import known_features, normalized, sparsified
-from treemax.models.sharing import snapshot_access
+from treemax.models.sharing import read_access, read_access_by_rows, snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
@@ -48,17 +51,20 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     Parameters
     ----------
-    policy : "best-greedy", "random", "complete", "one-level" or "best-greedy-printed"
+    policy : "best-greedy", "random", "complete", "complete-kary", "one-level", "none" or "best-greedy-printed"
         Where a new label is inserted: "best-greedy" follows the most probable child, balanced by the size of the
-        subtrees; "random" a random child; "complete" keeps the tree a complete binary one (CPET); "one-level" inserts
-        all labels below the root (one-vs-rest). "best-greedy-printed" uses the formula exactly as the paper prints it.
+        subtrees; "random" a random child; "complete" keeps the tree a complete binary one (CPET), "complete-kary" one
+        of `arity` children; "one-level" inserts all labels below the root (one-vs-rest). "none" inserts no labels
+        (IPLT-U): only those of the initial `tree` are learned. "best-greedy-printed" uses the formula exactly as the
+        paper prints it.
     arity : int
-        Children of an inner node.
+        Children of an inner node; two in a tree that is "complete".
     max_leaf : int
         Maximum number of labels below a lowest inner node. Sixteen classifiers are updated at a time, one of which is
         reserved for new labels: multiples of 16 minus one are good choices.
     tree : None, "kmeans", "random", "complete", "huffman" or a hierarchy
-        The initial tree, as in `LabelTree`; None for an empty one.
+        The initial tree, as in `LabelTree`; None for an empty one. Labels that arrive later are placed by the policy,
+        if `tree` is a hierarchy below the nearest of their categories that has labels.
     learning_rate : "auto" or float
         "auto" depends on the mean number of labels and features of the rows seen so far: about 2 for short texts with
         one label, 1 for long texts with several. The paper has 1.
@@ -87,7 +93,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         Whether all new labels of a row are inserted below the same node, as in the paper, however deep the tree becomes
         there. By default another node is selected when one is full.
     sample : float or None
-        With `tree`, the share of the rows of `fit` from which the initial tree is built; None is all of them.
+        With `tree`, the share of the rows of `fit` from which the initial tree is built: the first to be learned. None
+        is all of them.
     schedule : "adagrad", "constant" or "inverse-root"
         Learning rate schedule: AdaGrad, constant, or inverse to the square root of the number of rows seen.
     epsilon : float
@@ -141,6 +148,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         "search": "exact",
     }
     STARTS_WITHOUT_LABELS = True
+    FIXED_IN_STREAM = ("tree", "random_state")
     settings_: OnlineTreeSettings
     model_: OnlineTree
 
@@ -191,7 +199,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        choices = {"policy": tuple(POLICIES), "schedule": SCHEDULES, "search": ("beam", "exact")}
+        choices = {"policy": (*POLICIES, NO_GROWTH), "schedule": SCHEDULES, "search": ("beam", "exact")}
         for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)
         for name in ("together", "normalize", "shuffle"):
@@ -216,8 +224,16 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         settings, sparse = self._settings(), sparsified(rows)
-        n_first = len(rows) if self.sample is None else max(1, int(self.sample * len(rows)))
-        tree = self._initial_tree(sparse[:n_first], targets[:n_first], index, multi_label, settings)
+        orders = iter(self._orders(len(rows)))
+        first_rows, first_targets = sparse, targets
+        if self.sample is not None:
+            first = next(orders)
+            orders, first = (
+                chain([first], orders),
+                first[: max(1, int(self.sample * len(rows)))].astype(np.int64),
+            )
+            first_rows, first_targets = sparsified(chosen_rows(sparse, first)), picked_targets(targets, first)
+        tree = self._initial_tree(first_rows, first_targets, index, multi_label, settings)
         tree.reserve_labels(len(index))
         self.settings_ = settings
         done, planned = 0, self.passes * len(rows)
@@ -227,7 +243,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
                     tree,
                     sparse,
                     targets,
-                    self._orders(len(rows)),
+                    orders,
                     settings,
                     self.beam,
                     thread_count(self.n_jobs),
@@ -252,6 +268,14 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return tree
 
     def _resized(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
+        settings = self._settings()
+        if settings != self.settings_ and not model.can_grow(settings.growth):
+            raise ValueError(
+                f"The tree was grown with policy={self.settings_.policy!r} and arity={self.settings_.arity} and cannot be "
+                f"extended with policy={self.policy!r} and arity={self.arity}: nodes that could get children have no "
+                "auxiliary classifier. Set them back, or start a new model."
+            )
+        self.settings_ = settings
         if not model.has_squares and self.settings_.schedule == "adagrad":
             warnings.warn(
                 "This model was saved without its learning state: AdaGrad starts again from its weights. "
@@ -263,14 +287,24 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return model
 
     def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> Iterator[int]:
-        order = np.arange(len(rows), dtype=np.uint32)
+        order, threads = np.arange(len(rows), dtype=np.uint32), thread_count(self.n_jobs)
+        placement = self._placement(model)
         yield from learn(
-            model, sparsified(rows), targets, [order], self.settings_, self.beam, thread_count(self.n_jobs)
+            model, sparsified(rows), targets, [order], self.settings_, self.beam, threads, placement
         )
-        add_missing_leaves(model, self.settings_)
+        add_missing_leaves(model, self.settings_, placement)
+
+    def _placement(self, model: OnlineTree) -> Placement | None:
+        """Return where new labels belong if `tree` is a hierarchy by name, which may have more labels than the model."""
+        if not is_hierarchy(self.tree) or isinstance(self.tree, Tree) or not self.settings_.follows_hierarchy:
+            return None
+        if model.placement is None or model.placement.n_nodes != model.n_nodes:
+            model.placement = Placement(self.tree, self.label_index_, model)
+        return model.placement
 
     def _biases(self, model: OnlineTree, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
-        return model.blocks.bias[model.nodes.place[model.leaf_of[ids]]]
+        leaves = model.leaf_of[ids]
+        return model.blocks.bias[model.nodes.place[leaves[leaves >= 0]]]
 
     def _initial_tree(
         self,
@@ -285,6 +319,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         row_ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
         targets = Targets(targets.indptr - targets.indptr[0], row_ids)
         ids = np.unique(row_ids)
+        if self.policy == NO_GROWTH and (self.tree is None or len(ids) == 0):
+            missing = "tree is None" if self.tree is None else "y has no labels"
+            raise ValueError(
+                f"policy='none' adds no labels to the initial tree, which would have none: {missing}. Set tree, and begin "
+                "with rows that have the labels to learn."
+            )
         if self.tree is None or len(ids) == 0:
             return empty_tree(not multi_label, settings, seed)
         shape: dict[str, Any] = {"arity": self.arity, "max_leaf": self.max_leaf, "seed": seed}
@@ -318,6 +358,30 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _search(self) -> int | None:
         return None if self.search == "exact" else min(int(self.beam), self.model_.n_nodes)
+
+    @read_access
+    def path_probabilities(self, X: Any) -> NDArray[np.float32]:
+        """Return the products of the classifiers on the path to every label (equation 2 of the paper).
+
+        In the order of `classes_`, of shape (n_rows, n_labels), before calibration. If rows have one label, those of
+        siblings are not scaled to sum to that of their parent, unlike in `predict_proba`.
+        """
+        rows = self._rows_to_predict(X)
+        n_labels = len(self.label_index_)
+        check_fits(
+            4 * len(rows) * n_labels,
+            f"path_probabilities for {len(rows):,} rows x {n_labels:,} labels",
+            "Use fewer rows at a time.",
+        )
+        return self.model_.path_probabilities(rows, self._threads())
+
+    @read_access_by_rows
+    def no_label_probability(self, X: Any) -> NDArray[np.float32]:
+        """Return the probability that a row has no label, one minus that of the root, not calibrated.
+
+        Zero for a multi-class model.
+        """
+        return 1 - self.model_.root_probabilities(self._rows_to_predict(X), self._threads())
 
     @property
     def learning_rate_(self) -> float:

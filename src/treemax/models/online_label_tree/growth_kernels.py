@@ -16,6 +16,7 @@ from treemax.models.online_label_tree.kernels import (
     FIRST,
     LANES,
     LOWER_HALF,
+    NO_GROWTH,
     NODES,
     ONE_LEVEL,
     RANDOM,
@@ -26,6 +27,7 @@ from treemax.models.online_label_tree.kernels import (
     SLOTS,
     SLOTS_WANTED,
     SMALLEST_TABLE_BITS,
+    START,
     UPPER_HALF,
     WIDEST,
     ZERO,
@@ -116,9 +118,11 @@ def _put_child(child, parent, block, nodes, blocks, counts):
 def may_grow(node, policy, arity, nodes):
     """Whether a node may get more children, or a node inserted below it, so that it needs its auxiliary classifier."""
     if policy == COMPLETE:
-        return nodes.n_children[node] == 0
+        return nodes.n_children[node] == 0 or 2 < nodes.n_children[node] + 1 <= arity
     if policy == ONE_LEVEL:
         return node == 0
+    if policy == NO_GROWTH:
+        return False
     return nodes.n_inner[node] == 0 or nodes.n_children[node] < arity
 
 
@@ -127,7 +131,9 @@ def leaf_may_grow(leaf, policy, nodes):
     """Whether a new leaf needs an auxiliary classifier: with the paper's policies, beside inner nodes only."""
     if policy == COMPLETE:
         return True
-    return policy != ONE_LEVEL and nodes.n_inner[nodes.parent[leaf]] > 0
+    if policy == ONE_LEVEL or policy == NO_GROWTH:
+        return False
+    return nodes.n_inner[nodes.parent[leaf]] > 0
 
 
 @kernel
@@ -282,21 +288,32 @@ def _only_leaf(node, nodes, blocks):
 
 
 @kernel
+def _next_in_breadth(arity, nodes, blocks):
+    """Return the first node in breadth, of a complete tree, that is a leaf or has fewer than `arity` children."""
+    offset, width = (
+        (nodes.n_leaves[0] - 1) // (arity - 1),
+        np.int64(1),
+    )  # the number of full nodes, all before it
+    while offset >= width:
+        offset, width = offset - width, width * arity
+    node, child = FIRST, FIRST
+    while nodes.n_children[node] > 0 and not (width == 1 and may_grow(node, COMPLETE, arity, nodes)):
+        if width > 1:
+            width //= arity
+            child, offset = offset // width, offset % width
+        node = _nth_child(node, min(child, nodes.n_children[node] - 1), nodes, blocks)
+    return node
+
+
+@kernel
 def _select(indices, values, growth, nodes, blocks, store, counts, found, room):
     """A_policy: the node to extend. Algorithm 8 for the random and the best-greedy policy."""
     policy, arity, most_children, alpha, together = growth
-    node = FIRST
-    if policy == COMPLETE:  # the bits of the number of leaves lead to the leaf that is next in breadth
-        level = 1
-        while nodes.n_leaves[0] >> level > 0:
-            level += 1
-        while nodes.n_children[node] > 0:
-            level -= 1
-            bit = (nodes.n_leaves[0] >> max(0, level - 1)) & 1
-            node = _nth_child(node, min(bit, nodes.n_children[node] - 1), nodes, blocks)
-        return node
+    if policy == COMPLETE:
+        return _next_in_breadth(arity, nodes, blocks)
     if policy == ONE_LEVEL:
-        return node
+        return FIRST
+    node = counts[START]
     before = counts[SELECTED]  # where the row's last new label went
     if before >= 0 and (together or not _is_full(before, most_children, nodes)):
         node = before
@@ -336,6 +353,9 @@ def _room_to_extend(node, nodes, blocks, store, counts):
 def update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of, counts, found, room):
     """Algorithm 4, UpdateTree, for the labels of one row; False if the capacity is exhausted."""
     policy, arity, most_children = growth[0], growth[1], growth[2]
+    if policy == NO_GROWTH:
+        return True
+    may_split = policy != ONE_LEVEL and policy != COMPLETE
     for j in range(labels.size):
         label = labels[j]
         if leaf_of[label] >= 0:
@@ -348,7 +368,7 @@ def update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of, 
         if not _room_to_extend(node, nodes, blocks, store, counts):
             counts[SELECTED], counts[RANDOM_STATE] = before, random_state  # to select the same again
             return False
-        if nodes.label[node] >= 0 or (policy != ONE_LEVEL and _is_full(node, most_children, nodes)):
+        if nodes.label[node] >= 0 or (may_split and _is_full(node, most_children, nodes)):
             _insert_node(node, policy, nodes, blocks, store, leaf_of, counts)
         _add_leaf(label, node, policy, arity, nodes, blocks, store, leaf_of, counts)
     counts[SELECTED] = -1

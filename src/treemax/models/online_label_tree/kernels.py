@@ -27,12 +27,13 @@ RECORD_BYTES = 128  # sixteen weights, then sixteen sums of squares
 CHUNK_BITS = 15  # records of a chunk of memory: 4 MB
 SMALLEST_TABLE_BITS = np.int64(3)
 
-BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL = 0, 1, 2, 3, 4  # policies
+BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL, NO_GROWTH = 0, 1, 2, 3, 4, 5  # policies
 
 # Indices into `counts`.
 NODES, BLOCKS, RECORDS, SLOTS, RECORDS_PLANNED, SLOTS_PLANNED = 0, 1, 2, 3, 4, 5
 SELECTED, RANDOM_STATE, UPDATES, AUXILIARY_UPDATES, TABLE_LOCK = 6, 7, 8, 9, 10
-RECORDS_WANTED, SLOTS_WANTED, WIDEST, N_COUNTS = 11, 12, 13, 14  # WIDEST: the most children of a node
+RECORDS_WANTED, SLOTS_WANTED, WIDEST, START, N_COUNTS = 11, 12, 13, 14, 15
+# WIDEST: the most children of a node; START: the node where the search for the place of a new label begins
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOWER_HALF = np.uint64(0xFFFFFFFF)

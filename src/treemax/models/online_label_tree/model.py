@@ -45,11 +45,12 @@ class OnlineTree:
         self.counts[kernels.SELECTED] = -1
         self.counts[kernels.RANDOM_STATE] = seed
         self.stream = StreamSummary()
+        self.placement: Any = None  # of the labels of a hierarchy, see `placement.py`
         self.reserve(nodes=INITIAL_CAPACITY, blocks=INITIAL_CAPACITY, records=1, slots=1024)
 
     def __getstate__(self) -> dict[str, Any]:
         without_addresses = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
-        return {**self.__dict__, "store": without_addresses, "scratch": []}
+        return {**self.__dict__, "store": without_addresses, "scratch": [], "placement": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copy the chunks, whose addresses change, and memory-mapped arrays, so that they are writeable."""
@@ -243,9 +244,7 @@ class OnlineTree:
         self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
         self.blocks.lanes[:n_blocks] = lanes
         followed = self.blocks.following[:n_blocks] >= 0
-        if (used[followed] != LANES).any() or not file_kernels.can_grow(
-            growth, n_nodes, self.nodes, self.blocks
-        ):
+        if (used[followed] != LANES).any() or not self.can_grow(growth):
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.has_squares = "squares" in arrays
@@ -290,8 +289,24 @@ class OnlineTree:
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
+        return self._all_probabilities(self._arguments(), rows, threads)
+
+    def path_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+        """The product of the classifiers on the path to every label (equation 2), siblings not scaled."""
+        products = self._all_probabilities(self._arguments(one_label=False), rows, threads)
+        if self.one_label:  # the classifier of the root, which was never updated, says 1/2 instead of 1
+            products *= 2
+        return products
+
+    def root_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
+        """The probability that a row has any label at all."""
+        out = np.empty((len(rows), 1), dtype=np.float32)
+        search_rows(search_kernels.root_probabilities, self._arguments(), rows, threads, (), out)
+        return out[:, 0]
+
+    def _all_probabilities(self, arguments: Arguments, rows: Rows, threads: int) -> NDArray[np.float32]:
         out = np.empty((len(rows), len(self.leaf_of)), dtype=np.float32)
-        search_rows(search_kernels.all_probabilities, self._arguments(), rows, threads, (), out)
+        search_rows(search_kernels.all_probabilities, arguments, rows, threads, (), out)
         return out
 
     def of_labels(
@@ -311,10 +326,14 @@ class OnlineTree:
         """All labels with at least this probability."""
         return search_above(search_kernels.labels_above, self._arguments(), rows, threshold, threads)
 
-    def _arguments(self) -> Arguments:
+    def can_grow(self, growth: tuple[int, int, int, float, bool]) -> bool:
+        """Whether the tree can be extended with the settings `growth`."""
+        return bool(file_kernels.can_grow(growth, self.n_nodes, self.nodes, self.blocks))
+
+    def _arguments(self, one_label: bool | None = None) -> Arguments:
         """Return the function that builds the first arguments of a search kernel."""
         state = (
-            self.one_label,
+            self.one_label if one_label is None else one_label,
             self.n_nodes,
             int(self.counts[kernels.WIDEST]),
             Nodes(*map(read_only, self.nodes)),

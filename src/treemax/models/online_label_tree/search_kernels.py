@@ -147,6 +147,15 @@ def exact_search(
 
 
 @kernel
+def root_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, out):
+    """The probability of the root for each row: that it has a label."""
+    found, scores = _rooms(indptr, widest)
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        out[row, 0] = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+
+
+@kernel
 def all_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, out):
     """The probability of every label for each row: every node is visited. Labels without a leaf have none."""
     found, scores = _rooms(indptr, widest)

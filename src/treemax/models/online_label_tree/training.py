@@ -16,6 +16,7 @@ from treemax.memory import available_bytes, format_bytes
 from treemax.models.online_label_tree import growth_kernels, kernels, learning_kernels
 from treemax.models.online_label_tree.kernels import LANES, Scratch
 from treemax.models.online_label_tree.model import CHUNK_RECORDS, OnlineTree
+from treemax.models.online_label_tree.placement import Placement
 from treemax.models.online_label_tree.stream_summary import LABELS, StreamSummary
 from treemax.parallel.threads import run_all
 from treemax.trees import Tree
@@ -25,8 +26,10 @@ POLICIES = {
     "best-greedy-printed": kernels.BEST_GREEDY_PRINTED,
     "random": kernels.RANDOM,
     "complete": kernels.COMPLETE,
+    "complete-kary": kernels.COMPLETE,
     "one-level": kernels.ONE_LEVEL,
 }
+NO_GROWTH = "none"
 SCHEDULES = ("adagrad", "constant", "inverse-root")
 ROWS_AT_ONCE = 2048
 RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
@@ -83,8 +86,14 @@ class OnlineTreeSettings:
     @property
     def growth(self) -> tuple[int, int, int, float, bool]:
         """The settings for the kernels, as Python numbers; NumPy scalars would compile another version."""
-        arity, max_leaf = int(self.arity), int(self.max_leaf)
-        return POLICIES[self.policy], arity, max_leaf, float(self.alpha), bool(self.together)
+        policy = kernels.NO_GROWTH if self.policy == NO_GROWTH else POLICIES[self.policy]
+        arity = 2 if self.policy == "complete" else int(self.arity)
+        return policy, arity, int(self.max_leaf), float(self.alpha), bool(self.together)
+
+    @property
+    def follows_hierarchy(self) -> bool:
+        """Whether the policy can begin at any node, and not only at the root."""
+        return self.growth[0] in (kernels.BEST_GREEDY, kernels.BEST_GREEDY_PRINTED, kernels.RANDOM)
 
 
 def empty_tree(one_label: bool, settings: OnlineTreeSettings, seed: int = 0) -> OnlineTree:
@@ -122,9 +131,11 @@ def _new_tree(
     return online
 
 
-def add_missing_leaves(tree: OnlineTree, settings: OnlineTreeSettings) -> None:
+def add_missing_leaves(
+    tree: OnlineTree, settings: OnlineTreeSettings, placement: Placement | None = None
+) -> None:
     """Add leaves for known labels that had no row yet."""
-    if tree.nodes.n_leaves[0] == len(tree.leaf_of):
+    if tree.nodes.n_leaves[0] == len(tree.leaf_of) or settings.policy == NO_GROWTH:
         return
     missing = np.flatnonzero(tree.leaf_of < 0)
     if len(missing):
@@ -133,7 +144,11 @@ def add_missing_leaves(tree: OnlineTree, settings: OnlineTreeSettings) -> None:
         )
         order = np.arange(len(missing), dtype=np.uint32)
         targets = Targets(np.arange(len(missing) + 1), missing.astype(np.uint32))
-        _grow(tree, empty_rows, targets, order, settings)
+        if placement is None:
+            _grow(tree, empty_rows, targets, order, settings)
+            return
+        for row in order.tolist():
+            _place(tree, empty_rows, targets, row, settings, placement)
 
 
 def learn(
@@ -144,20 +159,27 @@ def learn(
     settings: OnlineTreeSettings,
     width: int,
     threads: int = 1,
+    placement: Placement | None = None,
 ) -> Iterator[int]:
     """Algorithm 3, OPLT.Train: train in place on the rows in the given orders; yield the number of rows of each piece.
 
     Some rows of the first order are predicted before they are learned, by a beam of this `width`, to calibrate the
     probabilities. With several threads, the new labels of a piece get their leaves first; then the threads update the
-    weights without locks.
+    weights without locks. `placement` tells where the new labels of a hierarchy belong.
     """
     n_entries, n_labels = np.diff(rows.indptr), np.diff(targets.indptr)
+    with_new_labels = _rows_with_new_labels(tree, targets) if placement is not None else None
     for number, order in enumerate(orders):
         start = 0
         while start < len(order):
             stop = start + ROWS_AT_ONCE
             if number == 0:
                 stop = min(stop, start + _predict_first(tree, rows, targets, order[start:], width))
+            if placement is not None and with_new_labels is not None and number == 0:
+                if with_new_labels[order[start]]:
+                    _place(tree, rows, targets, int(order[start]), settings, placement)
+                following = np.flatnonzero(with_new_labels[order[start + 1 : stop]])
+                stop = start + 1 + int(following[0]) if len(following) else stop
             piece = order[start:stop]
             rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
             if threads > 1:
@@ -183,6 +205,32 @@ def _predict_first(
         truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
         tree.stream.add_prediction(seen, scores[0], ids[0], truth)
     return tree.stream.next_validation_row(seen + 1) - seen
+
+
+def _rows_with_new_labels(tree: OnlineTree, targets: Targets) -> NDArray[np.bool_]:
+    """Return whether each row has a label without a leaf."""
+    is_new = tree.leaf_of[targets.ids[targets.indptr[0] : targets.indptr[-1]]] < 0
+    new_before = np.concatenate([[0], np.cumsum(is_new)])
+    starts = targets.indptr - targets.indptr[0]
+    return new_before[starts[1:]] > new_before[starts[:-1]]
+
+
+def _place(
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    row: int,
+    settings: OnlineTreeSettings,
+    placement: Placement,
+) -> None:
+    """Add a leaf for every new label of a row, each below its category in the hierarchy."""
+    first = np.zeros(1, dtype=np.uint32)
+    for label in targets.ids[targets.indptr[row] : targets.indptr[row + 1]]:
+        if tree.leaf_of[label] < 0:
+            tree.counts[kernels.START] = placement.start(tree, int(label))
+            _grow(tree, rows[row : row + 1], Targets(np.arange(2), np.array([label])), first, settings)
+            placement.update(tree, int(label))
+    tree.counts[kernels.START] = 0
 
 
 def _grow(

@@ -255,6 +255,16 @@ def test_bad_calls_are_refused():
         result.column("loss")
 
 
+def test_the_curve_has_the_gain_over_the_best_constant_predictor():
+    X, y = np.ones((8, 1)), np.array(["a", "a", "b", "a", "a", "c", "a", "a"])
+    result = progressive_validation(FrequentLabels(), X, y, every=1)
+    hits = np.cumsum([0, 1, 0, 1, 1, 0, 1, 1])
+    constant = [max(Counter(y[:n].tolist()).values()) for n in range(1, 9)]
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(result.column("entropy_reduction"), np.log2(hits / constant))
+    assert result.column("entropy_reduction")[-1] == result.metrics["entropy_reduction"]
+
+
 @pytest.mark.parametrize("chunk_rows", [1, 3, None])
 def test_a_multi_label_stream_may_begin_with_rows_without_labels(chunk_rows):
     X = np.eye(8, dtype=np.float32)[[0, 1, 0, 1, 2, 2, 2, 2]]

@@ -20,6 +20,7 @@ from treemax.formats.reading import CHUNK_ROWS
 from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels
 from treemax.inputs.rows import SparseRows, sliceable
+from treemax.metrics.density import entropy_reduction
 from treemax.metrics.encoding import IdEncoder
 from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
 from treemax.modelfile import part, prefixed
@@ -45,6 +46,12 @@ class ProgressivePoint(NamedTuple):
     labels_known: int
     predict_seconds: float  # spent so far
     learn_seconds: float
+    constant_precision: float  # P@1 so far of the best constant predictor
+
+    @property
+    def entropy_reduction(self) -> float:
+        """log2(precision / constant_precision), the gain over the best constant predictor in bits."""
+        return entropy_reduction(self.precision, self.constant_precision)
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,13 @@ class ProgressiveResult:
     curve: tuple[ProgressivePoint, ...]
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return one field of all points of the curve, for plotting: `column("examples")`, `column("precision")`."""
-        if name not in ProgressivePoint._fields:
-            raise ValueError(f"no column {name!r}; there are {', '.join(ProgressivePoint._fields)}.")
+        """Return one field of all points of the curve, for plotting: `column("examples")`, `column("precision")`.
+
+        There is also "entropy_reduction", the gain over the best constant predictor in bits.
+        """
+        columns = (*ProgressivePoint._fields, "entropy_reduction")
+        if name not in columns:
+            raise ValueError(f"no column {name!r}; there are {', '.join(columns)}.")
         return np.array([getattr(point, name) for point in self.curve])
 
 
@@ -197,6 +208,7 @@ class ProgressiveRun:
             len(index),
             self._predict_seconds,
             self._learn_seconds,
+            self._scores.constant_hits / self._seen,
         )
         self._hits_before = hits
         self._next_point = self._after(self._seen)

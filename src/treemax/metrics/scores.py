@@ -146,9 +146,14 @@ class Scores:
         out |= {f"micro_F1@{k}": self._tallies.micro_f1(k) for k in self.ks}
         out |= {f"macro_F1@{k}": self._tallies.macro_f1(k) for k in self.ks}
         out |= {f"label_coverage@{k}": self._tallies.coverage(k) for k in self.ks}
-        out["constant_P@1"] = self._tallies.most_frequent() / self.n
+        out["constant_P@1"] = self.constant_hits / self.n
         out["entropy_reduction"] = entropy_reduction(self.first_hits / self.n, out["constant_P@1"])
         return out
+
+    @property
+    def constant_hits(self) -> int:
+        """Rows that have the most frequent label: the hits of the best constant predictor."""
+        return self._tallies.most_frequent()
 
     def per_label(self, index: LabelIndex) -> list[dict[str, Any]]:
         """Return precision, recall and F1 of each label as the first prediction, and its recall at the last k.

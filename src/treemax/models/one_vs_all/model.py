@@ -85,7 +85,7 @@ class LinearModel(FromAllProbabilities):
             for name in arrays.keys() & {"weights", "squares"}:
                 arrays[name] = arrays[name][:, : model.n_labels]
         if not resume:
-            arrays = {name: arrays[name] for name in arrays.keys() - {"squares", "bias_squares"}}
+            arrays = {name: array for name, array in arrays.items() if not name.endswith("squares")}
         return {"layout": model.layout}, arrays
 
     @classmethod

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from treemax.inputs.labels import Targets, picked_targets
+from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import as_rows
 from treemax.models.held_out import Schedule, held_out_rows
 from treemax.models.scaling import Scaling, scaling_of
@@ -51,5 +51,5 @@ def test_schedule_learns_every_row_and_judges_rows_before_it_learns_them(passes)
 
 def test_labels_of_some_rows():
     targets = Targets(np.array([0, 2, 2, 3]), np.array([1, 4, 0], dtype=np.uint32))
-    some = picked_targets(targets, np.array([2, 0, 1], dtype=np.uint32))
+    some = take_targets(targets, np.array([2, 0, 1], dtype=np.uint32))
     assert some.indptr.tolist() == [0, 1, 3, 3] and some.ids.tolist() == [0, 1, 4]

@@ -123,7 +123,7 @@ def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
     return np.dtype(object)
 
 
-def picked_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
+def take_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
     """Return the label ids of some rows."""
     starts, counts = targets.indptr[rows], targets.indptr[rows + 1] - targets.indptr[rows]
     indptr = np.concatenate([[0], np.cumsum(counts)])

@@ -78,7 +78,7 @@ class SparseRows:
         return sp.csr_matrix((self.values[first:last], signed, self.indptr - first), shape=self.shape)
 
 
-def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
+def take_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
     """Return a copy of some rows."""
     if not isinstance(rows, SparseRows):
         return rows[indices]
@@ -88,7 +88,7 @@ def chosen_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
     )
 
 
-def picked_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
+def take_sparse_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
     """Return the rows with these sorted numbers; a copy, unless they are all rows."""
     if len(numbers) == len(rows):
         return rows

@@ -39,8 +39,8 @@ from treemax.inputs.rows import (
     SparseRows,
     as_rows,
     check_scale,
-    chosen_rows,
     is_arrow,
+    take_rows,
 )
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
@@ -481,7 +481,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         empty = np.flatnonzero(np.bincount(row_of, minlength=len(rows)) == 0)
         if len(empty) == 0:
             return row_of, ids
-        first = self._calibrated_top(chosen_rows(rows, empty), 1)[0][:, 0]
+        first = self._calibrated_top(take_rows(rows, empty), 1)[0][:, 0]
         place = np.searchsorted(row_of, empty)
         return np.insert(row_of, place, empty), np.insert(ids, place, first)
 

@@ -18,7 +18,7 @@ from treemax import modelfile
 from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 from treemax.inputs.numbering import numbered
-from treemax.inputs.rows import Rows, SparseRows, check_scale, chosen_rows, sliceable
+from treemax.inputs.rows import Rows, SparseRows, check_scale, sliceable, take_rows
 from treemax.models.base import LabelClassifier, TopK
 from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
@@ -227,7 +227,7 @@ class OnlineLabelClassifier(LabelClassifier):
         counts = np.bincount(np.repeat(np.arange(len(labels)), labels.counts)[kept], minlength=len(labels))
         learned = np.flatnonzero((counts > 0) | (labels.counts == 0))
         indptr = np.concatenate([[0], np.cumsum(counts[learned])])
-        return chosen_rows(rows, learned), replace(labels, indptr=indptr, values=values[kept])
+        return take_rows(rows, learned), replace(labels, indptr=indptr, values=values[kept])
 
     def _check_biases(self, targets: Targets) -> None:
         """Raise if training diverged: weights that are NaN or infinite soon spread to the biases of the labels."""

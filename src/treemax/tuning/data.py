@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from treemax.formats.examples import keep_labels
 from treemax.inputs.labels import LabelIndex, RaggedLabels, check_same_length, read_labels
-from treemax.inputs.rows import Rows, SparseRows, as_rows, chosen_rows
+from treemax.inputs.rows import Rows, SparseRows, as_rows, take_rows
 from treemax.memory import available_bytes
 from treemax.text.vectorizers import holds_texts, read_texts
 from treemax.tuning.spaces import Setting
@@ -133,7 +133,7 @@ class TuningData:
         if self.texts is not None:
             return [self.texts[row] for row in rows.tolist()], labels
         assert self.rows is not None
-        return chosen_rows(self.rows, rows), labels
+        return take_rows(self.rows, rows), labels
 
 
 def sample_sizes(n_rows: int) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.rows import SparseRows, picked_rows
+from treemax.inputs.rows import SparseRows, take_sparse_rows
 from treemax.kernels import sparse_rows
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.nodes import LOSSES, SLOPES, SMALL, Common, NodeProblem, pack_result
@@ -53,7 +53,7 @@ class LargeNode:
             low, high = np.searchsorted(rows, [start, stop])
             if low == high:
                 continue
-            window = picked_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
+            window = take_sparse_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
             kernels.look_over(
                 window.indptr, window.indices, window.values, self.place_of[low:high].astype(np.int64),
                 np.float32(self.common.length), self.loss, self.cost, self.inverse, first_at,

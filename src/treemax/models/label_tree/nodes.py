@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
-from treemax.inputs.rows import SparseRows, picked_rows, read_only
+from treemax.inputs.rows import SparseRows, read_only, take_sparse_rows
 from treemax.kernels import grouping
 from treemax.models.calibration import logistic_curve
 from treemax.models.finite import check_learned
@@ -170,7 +170,7 @@ class RowsInMemory:
 
     def load(self, rows: NDArray[np.uint32]) -> SparseRows:
         """Return some rows, by number in ascending order."""
-        return picked_rows(self.rows, rows)
+        return take_sparse_rows(self.rows, rows)
 
     def run(self, work: Any, common: Common, problems: Sequence[Any]) -> list[Arrays]:
         """Return the results of all problems, in their order."""

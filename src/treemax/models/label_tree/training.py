@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from treemax.inputs.labels import LabelIndex, picked_targets
+from treemax.inputs.labels import LabelIndex, take_targets
 from treemax.inputs.rows import SparseRows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.label_tree.choices import calibrate, calibration_rows, choose_cost, held_out_share
@@ -78,7 +78,7 @@ def train_label_tree(
     model = LabelTreeModel(tuple(trees), settings.loss, settings.leaf_cost)
     if len(held_out):
         holdout_model = replace(model, trees=tuple(holdout_trees))
-        targets = picked_targets(source.targets, held_out)
+        targets = take_targets(source.targets, held_out)
         calibration = calibrate(holdout_model, held_out_rows, targets, multi_label, plan.beam, plan.threads)
         model = replace(model, calibration=calibration)
     if interrupted:

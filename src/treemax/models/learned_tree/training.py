@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import Targets, picked_targets
-from treemax.inputs.rows import SparseRows, chosen_rows, read_only
+from treemax.inputs.labels import Targets, take_targets
+from treemax.inputs.rows import SparseRows, read_only, take_rows
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import assignment_kernels, kernels
@@ -296,7 +296,7 @@ class Training:
 
     def calibrate(self) -> None:
         """Calibrate on the held-out rows."""
-        rows, targets = chosen_rows(self.original_rows, self.held), picked_targets(self.targets, self.held)
+        rows, targets = take_rows(self.original_rows, self.held), take_targets(self.targets, self.held)
         k = labels_to_rank(targets, self.n_labels, self.multi_label)
         ids, scores = self.model().top_k(rows, k)
         self.calibration = calibration_from_top_k(ids, scores, targets, self.n_labels, self.multi_label)

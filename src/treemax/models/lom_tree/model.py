@@ -151,7 +151,7 @@ class LOMTreeModel(CandidateModel):
         for name in ("best", "smallest", "sums"):
             arrays[f"nodes/{name}"] = getattr(self.nodes, name)[order]
         arrays |= {f"tallies/{name}": array for name, array in self.lists(order)._asdict().items()}
-        regressors = chosen_scorers(self.regressors, own[own > 0] - 1)
+        regressors = take_scorers(self.regressors, own[own > 0] - 1)
         arrays |= {
             f"regressors/{key}": array
             for key, array in scorer_arrays(regressors, self.n_inner, resume).items()
@@ -206,7 +206,7 @@ def tallies_from(lists: TallyLists, nodes: Nodes, n: int) -> Tallies:
     return tallies
 
 
-def chosen_scorers(scorers: Scorers, chosen: NDArray[Any]) -> Scorers:
+def take_scorers(scorers: Scorers, chosen: NDArray[Any]) -> Scorers:
     """The chosen scorers, renumbered in that order."""
     n = len(scorers.bias)
     if not isinstance(scorers, SparseScorers):  # in a model for prediction only, `weights` is empty

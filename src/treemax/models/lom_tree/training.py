@@ -16,9 +16,9 @@ from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, Nodes, Way
 from treemax.models.lom_tree.model import (
     LOMTreeModel,
-    chosen_scorers,
     empty_nodes,
     empty_tallies,
+    take_scorers,
     tallies_from,
     tree_from,
 )
@@ -87,7 +87,7 @@ def _compact(model: LOMTreeModel) -> None:
     model.nodes, model.tallies = tree_from(own > 0, model.lists(order))
     for name in ("best", "smallest", "sums"):
         getattr(model.nodes, name)[:] = getattr(old, name)[order]
-    model.regressors = chosen_scorers(model.regressors, own[own > 0] - 1)
+    model.regressors = take_scorers(model.regressors, own[own > 0] - 1)
 
 
 # --- learning --------------------------------------------------------------------------------------------

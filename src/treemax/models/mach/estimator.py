@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, Targets, picked_targets
-from treemax.inputs.rows import Rows, chosen_rows
+from treemax.inputs.labels import LabelIndex, Targets, take_targets
+from treemax.inputs.rows import Rows, take_rows
 from treemax.memory import check_fits
 from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.calibration import calibration_from_top_k, labels_to_rank
@@ -116,7 +116,7 @@ class MACH(LabelClassifier):
         random = check_random_state(self.random_state)
         held = held_out_rows(len(rows), self.calibration, random)
         learned = np.setdiff1d(np.arange(len(rows), dtype=np.uint32), held)
-        parts = chosen_rows(rows, learned), picked_targets(targets, learned)
+        parts = take_rows(rows, learned), take_targets(targets, learned)
         multipliers = random.randint(1, PRIME, self.n_repetitions, dtype=np.int64)
         offsets = random.randint(0, PRIME, self.n_repetitions, dtype=np.int64)
         n_buckets, n_labels = self._buckets(len(index)), len(index)
@@ -141,7 +141,7 @@ class MACH(LabelClassifier):
         whole = model()
         if len(held):
             whole.calibration = self._calibrated(
-                whole, chosen_rows(rows, held), picked_targets(targets, held), multi_label
+                whole, take_rows(rows, held), take_targets(targets, held), multi_label
             )
         return whole
 

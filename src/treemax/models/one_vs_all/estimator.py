@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, Targets, picked_targets
-from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.inputs.labels import LabelIndex, Targets, take_targets
+from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.memory import check_fits
 from treemax.models.base import TrainingInterrupted
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
@@ -198,7 +198,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
             try:
                 for part in schedule.parts:
                     if part.calibrates:
-                        held = chosen_rows(rows, schedule.held), picked_targets(targets, schedule.held)
+                        held = take_rows(rows, schedule.held), take_targets(targets, schedule.held)
                         self._calibration = self._calibrate(model, *held, multi_label)
                     threads = thread_count(self.n_jobs)
                     for n in learn(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, Targets, picked_targets
-from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.inputs.labels import LabelIndex, Targets, take_targets
+from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.memory import check_fits
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
@@ -232,7 +232,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
                 chain([first], orders),
                 first[: max(1, int(self.sample * len(rows)))].astype(np.int64),
             )
-            first_rows, first_targets = sparsified(chosen_rows(sparse, first)), picked_targets(targets, first)
+            first_rows, first_targets = sparsified(take_rows(sparse, first)), take_targets(targets, first)
         tree = self._initial_tree(first_rows, first_targets, index, multi_label, settings)
         tree.reserve_labels(len(index))
         self.settings_ = settings

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
-from treemax.inputs.labels import LabelIndex, Targets, picked_targets
-from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.inputs.labels import LabelIndex, Targets, take_targets
+from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import Schedule
 from treemax.models.online import OnlineLabelClassifier, WithRate
@@ -286,7 +286,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
             try:
                 for part in schedule.parts:
                     if part.calibrates:
-                        held = chosen_rows(rows, schedule.held), picked_targets(targets, schedule.held)
+                        held = take_rows(rows, schedule.held), take_targets(targets, schedule.held)
                         self._calibrate(model, *held)
                     learning = self._learn(
                         model, rows, targets, part.orders, self.settings_, schedule.planned, done

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
-from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.parts import real_number
 from treemax.models.rates import clip_outliers, mean_squared_length
@@ -375,7 +375,7 @@ class SoftmaxTree(LabelClassifier):
         if parts is None:
             return ALPHA_FOR_FEW_ROWS
         held, kept = parts
-        table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
+        table, threads = table_of(take_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
         initial = self._initial_state(table.rows, labels[kept], n_labels, random)
         best, fewest = ALPHA_FOR_FEW_ROWS, math.inf
@@ -387,7 +387,7 @@ class SoftmaxTree(LabelClassifier):
             for _ in steps.train(table, executor, state, initial[1], settings, ITERATIONS_TO_CHOOSE):
                 pass
             model = self._pack([state], table, executor, settings, n_labels)
-            ids, _ = model.top_k(chosen_rows(rows, held), 1, threads=threads)
+            ids, _ = model.top_k(take_rows(rows, held), 1, threads=threads)
             wrong = float((ids[:, 0] != labels[held]).mean())
             if wrong < fewest:
                 best, fewest = alpha, wrong
@@ -402,14 +402,14 @@ class SoftmaxTree(LabelClassifier):
         if parts is None:
             return None
         held, kept = parts
-        table, threads = table_of(chosen_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
+        table, threads = table_of(take_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
         started = [
             self._initial_state(table.rows, labels[kept], n_labels, random) for _ in range(self._n_trees)
         ]
         train(table, executor, started)
         model = self._pack([state for state, _ in started], table, executor, settings, n_labels)
-        return model.coverage(chosen_rows(rows, held), labels[held], threads)
+        return model.coverage(take_rows(rows, held), labels[held], threads)
 
     def _best_smoothing(
         self, model: SoftmaxTreeModel, rows: Rows, labels: NDArray[np.int64], held_out: Coverage | None

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from treemax.inputs.rows import Rows, SparseRows, chosen_rows
+from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.models.softmax_tree.solvers import Matrix, l1_logistic, l1_softmax, penalty
 from treemax.models.softmax_tree.start import balanced_leaves
 from treemax.parallel.pools import Arrays, Executor, Table, all_results
@@ -324,7 +324,7 @@ def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -
     """Train a plane that separates two halves of the classes of a leaf's rows, found by balanced 2-means."""
     settings = common.settings
     classes, places = np.unique(table.columns["labels"][rows], return_inverse=True)
-    own, random = chosen_rows(table.rows, rows), np.random.RandomState(0)
+    own, random = take_rows(table.rows, rows), np.random.RandomState(0)
     sides = balanced_leaves(own, places, len(classes), 1, random)
     alpha, ridge = settings.plane_costs
     found = l1_logistic(

@@ -12,9 +12,7 @@ from benchmarks.harness.command import add_options, run_suite
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="the data set: " + ", ".join(suites.SUITES))
-    parser.add_argument(
-        "--list", action="store_true", help="the suites, the peers and the models of the library"
-    )
+    parser.add_argument("--list", action="store_true", help="the suites, the peers and the models of the library")
     add_options(parser)
     return parser
 
@@ -26,10 +24,7 @@ def listing() -> str:
         models = f"(none: {missing})"
     lines = ["Suites:"]
     lines += [f"  {name:16} {suite.about}" for name, suite in suites.SUITES.items()]
-    lines += [
-        "Peers:",
-        *(f"  {name:20} {settings}" for name, (_, _, settings) in systems.peer_names().items()),
-    ]
+    lines += ["Peers:", *(f"  {name:20} {settings}" for name, (_, _, settings) in systems.peer_names().items())]
     return "\n".join([*lines, f"Ours: {models}"])
 
 

@@ -102,14 +102,10 @@ def perplexity(model: LanguageModel, data: list[tuple[Tensor, Tensor]]) -> float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, help="a file with one sentence a line; WordNet without")
     parser.add_argument("--output", choices=["tree", "flat"], default="tree")
-    parser.add_argument(
-        "--sentences", type=int, default=20_000, help="how many to use; the last tenth is the test"
-    )
+    parser.add_argument("--sentences", type=int, default=20_000, help="how many to use; the last tenth is the test")
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rate", type=float, default=0.005)
@@ -128,9 +124,7 @@ def main() -> None:
     )
 
     if not test:
-        raise SystemExit(
-            f"the text is too short: its last tenth must have more than {STREAMS * LENGTH} words."
-        )
+        raise SystemExit(f"the text is too short: its last tenth must have more than {STREAMS * LENGTH} words.")
 
     frequency = [sum(count == 1 for count in counts.values()), *(counts[word] for word in words[1:])]
     if options.output == "tree":

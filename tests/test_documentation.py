@@ -50,9 +50,7 @@ def run_python_blocks(page: Path) -> None:
             exec(compile(tree, named(page), "exec"), namespace)
 
 
-IN_PYTHON = [
-    page for page in sorted(DOCS.glob("*.md")) if blocks(page, "python") and page.stem not in WITH_EXTRAS
-]
+IN_PYTHON = [page for page in sorted(DOCS.glob("*.md")) if blocks(page, "python") and page.stem not in WITH_EXTRAS]
 
 
 @pytest.mark.slow
@@ -108,9 +106,7 @@ def test_links_lead_somewhere(page):
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{named(page)} links to {target}, which does not exist"
         if anchor:
-            assert anchor in anchors(file), (
-                f"{named(page)} links to {target}; there are {sorted(anchors(file))}"
-            )
+            assert anchor in anchors(file), f"{named(page)} links to {target}; there are {sorted(anchors(file))}"
 
 
 def anchors(page: Path) -> set[str]:
@@ -153,9 +149,7 @@ def imported_modules(file: Path) -> set[str]:
 def test_nothing_imports_upwards():
     layers = [re.findall(r"`(\w+)`", cells[0]) for cells in architecture_table("Layers")]
     height = {name: -depth for depth, names in enumerate(layers) for name in names}
-    modules = {
-        path.stem for path in (PACKAGE).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
+    modules = {path.stem for path in (PACKAGE).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert modules - {"__init__", "__main__"} == set(height), "the table of layers and the package differ"
     for file in PACKAGE.rglob("*.py"):
         name = str(file.relative_to(PACKAGE))
@@ -167,11 +161,7 @@ def test_nothing_imports_upwards():
 
 
 # A model may use these others, as the papers do.
-ACQUAINTED = {
-    ("language_model", "learned_tree"),
-    ("lom_tree", "recall_tree"),
-    ("mach", "one_vs_all"),
-}
+ACQUAINTED = {("language_model", "learned_tree"), ("lom_tree", "recall_tree"), ("mach", "one_vs_all")}
 
 
 def test_models_import_no_other_models():
@@ -216,9 +206,7 @@ def visible_options(command: click.Command) -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(commands.commands))
 def test_every_command_is_documented_with_its_options(name):
-    documented = set(
-        re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"```.*?```", "", command_section(name)))
-    )
+    documented = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", re.sub(r"```.*?```", "", command_section(name))))
     missing = visible_options(commands.commands[name]) - documented
     assert not missing, f"docs/command-line.md does not say what {sorted(missing)} of {name} do"
 

@@ -76,14 +76,7 @@ def test_windows_is_asked_by_its_own_calls(files, monkeypatch):
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [
-        (0, "0 bytes"),
-        (999, "999 bytes"),
-        (1000, "1.0 kB"),
-        (1.5e6, "1.5 MB"),
-        (2e9, "2.0 GB"),
-        (7.25e15, "7250.0 TB"),
-    ],
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1.5e6, "1.5 MB"), (2e9, "2.0 GB"), (7.25e15, "7250.0 TB")],
 )
 def test_sizes_in_words(size, words):
     assert format_bytes(size) == words

@@ -196,25 +196,7 @@ def test_arrays_of_anything_but_numbers_are_refused(tmp_path: Path, array: np.nd
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "",
-        "/",
-        "/etc",
-        "a/",
-        "/a",
-        "a//b",
-        "..",
-        "../a",
-        "a/../b",
-        ".",
-        "a\\b",
-        "c:",
-        "a\0",
-        "a\n",
-        "ä",
-        "x" * 501,
-        7,
-    ],
+    ["", "/", "/etc", "a/", "/a", "a//b", "..", "../a", "a/../b", ".", "a\\b", "c:", "a\0", "a\n", "ä", "x" * 501, 7],
 )
 def test_dangerous_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelFileError, match="cannot name an array"):
@@ -249,10 +231,7 @@ def sparse_model(path: Path, specs: list[modelfile._ArraySpec]) -> modelfile._La
 def test_files_beyond_four_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "large.treemax"
     count = 6 * 2**30 // 4
-    specs = [
-        modelfile._ArraySpec("large", "<f4", (count,), False),
-        modelfile._ArraySpec("last", "<i8", (3,), False),
-    ]
+    specs = [modelfile._ArraySpec("large", "<f4", (count,), False), modelfile._ArraySpec("last", "<i8", (3,), False)]
     values = struct.pack("<3q", 7, 8, 9)
     specs[1] = replace(specs[1], crc32=zlib.crc32(specs[1].npy_header() + values))
     layout = sparse_model(path, specs)
@@ -465,9 +444,7 @@ with replacing({str(small.parent / "other.treemax")!r}) as file:
 
 def test_a_full_disk_is_named_with_what_is_needed(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treemax.modelfile._write_array", fail)
-    with pytest.raises(
-        OSError, match=r"No space left on device: it needs at least 8.* MB, but .* is free"
-    ) as full:
+    with pytest.raises(OSError, match=r"No space left on device: it needs at least 8.* MB, but .* is free") as full:
         write_model(small, {}, {"w": np.ones(10**6)})
     assert full.value.filename == str(small) and full.value.errno == errno.ENOSPC
 
@@ -477,9 +454,7 @@ def test_a_limit_of_the_size_of_files_is_named(small: Path) -> None:
     before, limits = small.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, limits[1]))
     try:
-        with pytest.raises(
-            OSError, match=r"File too large: more than the file system, or a limit"
-        ) as refused:
+        with pytest.raises(OSError, match=r"File too large: more than the file system, or a limit") as refused:
             write_model(small, {}, {"w": np.ones(10**6)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

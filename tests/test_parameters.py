@@ -179,9 +179,7 @@ def test_a_vectoriser_checks_its_parameters_too():
         setattr(text, name, good)
         header, arrays = text.to_parts()
         with pytest.raises((ValueError, TypeError)):
-            treemax.TfidfText.from_parts(
-                {**header, "parameters": {**header["parameters"], name: value}}, arrays
-            )
+            treemax.TfidfText.from_parts({**header, "parameters": {**header["parameters"], name: value}}, arrays)
     assert treemax.HashingText(bits=np.int8(20)).transform(["red"]).shape == (1, 2**20)
 
 
@@ -213,18 +211,14 @@ def test_progress_shows_on_a_terminal_and_is_wiped_off(monkeypatch):
 
 
 ESTIMATORS = [*treemax.MODELS.values(), treemax.TreeLanguageModel]
-SECTION = re.compile(
-    r"(Parameters|Other Parameters|For reproducing the paper)\n-+\n(.*?)(?:\n\n|$)", re.DOTALL
-)
+SECTION = re.compile(r"(Parameters|Other Parameters|For reproducing the paper)\n-+\n(.*?)(?:\n\n|$)", re.DOTALL)
 
 
 def documented(estimator: type) -> dict[str, list[str]]:
     """The names of the parameters in each section of the docstring."""
     sections = SECTION.findall(inspect.getdoc(estimator))
     return {
-        title: [
-            name for names in re.findall(r"(?m)^(\w[\w, ]*?)(?: :|$)", text) for name in names.split(", ")
-        ]
+        title: [name for names in re.findall(r"(?m)^(\w[\w, ]*?)(?: :|$)", text) for name in names.split(", ")]
         for title, text in sections
     }
 

@@ -54,9 +54,7 @@ def test_what_has_no_history_says_so(forest, tmp_path):
 def labelled_rows(n_rows=600, n_labels=40):
     random = np.random.RandomState(1)
     y = random.randint(n_labels, size=n_rows) * random.randint(2, size=n_rows)  # 0 is half of them
-    return sp.csr_matrix(random.uniform(size=(n_labels, 30))[y]), np.array(
-        [f"label {i:02}" for i in range(40)]
-    )[y]
+    return sp.csr_matrix(random.uniform(size=(n_labels, 30))[y]), np.array([f"label {i:02}" for i in range(40)])[y]
 
 
 TREES = [
@@ -125,9 +123,7 @@ def test_trees_that_route_rows_show_the_labels_below(model, tmp_path):
     assert lines.startswith(f"{outline['n_labels']} labels") and ("examples" in lines) == knows_examples
     treemax.plot_tree(model).figure.savefig(tmp_path / "tree.svg")
     model.save(tmp_path / "model")
-    assert treemax.show_tree(treemax.load(tmp_path / "model"), form="json") == treemax.show_tree(
-        model, form="json"
-    )
+    assert treemax.show_tree(treemax.load(tmp_path / "model"), form="json") == treemax.show_tree(model, form="json")
 
 
 def test_a_lom_tree_shows_what_came_to_each_node():

@@ -90,9 +90,7 @@ def test_quoted_messages_are_those_of_the_code(message, tmp_path, monkeypatch):
         provoke()
     said = f"{type(caught.value).__name__}: {caught.value}"
     pattern = ".*".join(map(re.escape, message.split("...")))  # "..." stands for what the page leaves out
-    assert re.fullmatch(pattern, said, re.DOTALL), (
-        f"{quoted_errors()[message]} quotes {message!r}, got {said!r}"
-    )
+    assert re.fullmatch(pattern, said, re.DOTALL), f"{quoted_errors()[message]} quotes {message!r}, got {said!r}"
 
 
 def test_every_provoked_message_is_quoted():

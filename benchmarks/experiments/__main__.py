@@ -27,9 +27,7 @@ def run(command: str) -> int:
     words = shlex.split(command)
     blanks = [word for word in words if word.isupper()]
     if blanks or words[0] != "python":
-        raise SystemExit(
-            f"Run it by hand, with {' and '.join(blanks) or 'what it needs'} filled in: {command}"
-        )
+        raise SystemExit(f"Run it by hand, with {' and '.join(blanks) or 'what it needs'} filled in: {command}")
     return subprocess.run([sys.executable, *words[1:]], cwd=FOLDER.parent).returncode
 
 

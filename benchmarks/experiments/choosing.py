@@ -42,10 +42,7 @@ DENSE_MODELS = (
 Results = dict[str, dict[str, dict[str, Any]]]  # suite, model, figure
 SINGULAR_VECTORS = 200
 MACHINE = "one core of a two-core x86-64 machine (AMD EPYC, AVX-512), shared with other work"
-TEXTS = (
-    "P@1. Three label trees are within a point of the best model everywhere. RecallTree takes one "
-    "label per row."
-)
+TEXTS = "P@1. Three label trees are within a point of the best model everywhere. RecallTree takes one label per row."
 VECTORS = (
     "P@1. OneVsAll while it is affordable, then RecallTree, are within a point of the best of the "
     "models that train in seconds. Numbers of classes: glyphs1k 1,000, icons 1,490, icd-minilm 1,670, wordnet-minilm 3,000, "
@@ -128,23 +125,14 @@ def publish(
     found: Results, suites: tuple[str, ...], models: tuple[str, ...], name: str, title: str, shows: str
 ) -> None:
     """Store P@1 and training seconds for docs/experiments/choosing.md."""
-    rows = [
-        [suite, *(cell(found[suite].get(model, {})) for model in models)]
-        for suite in suites
-        if suite in found
-    ]
-    columns = [
-        "suite",
-        *({"name": model.replace(":n_trees=3", ", 3 trees"), "decimals": 4} for model in models),
-    ]
+    rows = [[suite, *(cell(found[suite].get(model, {})) for model in models)] for suite in suites if suite in found]
+    columns = ["suite", *({"name": model.replace(":n_trees=3", ", 3 trees"), "decimals": 4} for model in models)]
     shows = f"{shows} In brackets: processor seconds of training."
     store("choosing", name, title=title, shows=shows, columns=columns, rows=rows, machine=MACHINE)
 
 
 def cell(figures: dict[str, Any]) -> dict[str, float] | None:
-    return (
-        {"value": figures["P@1"], "beside": float(f"{figures['train s']:.2g}")} if "P@1" in figures else None
-    )
+    return {"value": figures["P@1"], "beside": float(f"{figures['train s']:.2g}")} if "P@1" in figures else None
 
 
 @click.command()

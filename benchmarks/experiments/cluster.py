@@ -100,10 +100,7 @@ def main() -> None:
         for way, (taken, serial) in best.items()
     ]
     print(table([f"{arguments.model}, {arguments.suite}", "s", "speed-up", "serial, % of one thread"], rows))
-    keep(
-        f"cluster-{arguments.model}-{arguments.suite}",
-        {"settings": settings, "rows": X.shape[0], "seconds": seconds},
-    )
+    keep(f"cluster-{arguments.model}-{arguments.suite}", {"settings": settings, "rows": X.shape[0], "seconds": seconds})
 
 
 def fitted(way: str, name: str, settings: dict[str, Any], X: Any, y: Any) -> tuple[Any, float, float]:

@@ -113,9 +113,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 def figure_table(results: Sequence[Result], figure: str) -> list[str]:
     values = values_of(results, figure)
-    columns = [
-        system for system in systems_in(results) if any(system in of_suite for of_suite in values.values())
-    ]
+    columns = [system for system in systems_in(results) if any(system in of_suite for of_suite in values.values())]
     lines = {**values, "mean": means_of(values)} if len(values) > 1 else values
     body = [
         [suite, *(with_error(figure, of_suite.get(system), signed=False) for system in columns)]
@@ -130,10 +128,7 @@ def standings_table(results: Sequence[Result]) -> list[str]:
     body = [
         [
             *pair,
-            *(
-                " / ".join(map(str, of_figure[pair])) if pair in of_figure else ""
-                for of_figure in standings.values()
-            ),
+            *(" / ".join(map(str, of_figure[pair])) if pair in of_figure else "" for of_figure in standings.values()),
         ]
         for pair in pairs
     ]

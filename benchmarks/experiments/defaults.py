@@ -164,9 +164,7 @@ def rule_losses(figures: Figures) -> dict[str, list[float]]:
         data = Data(suites.prepared(suite, validation=True))
         n_rows, (_, _, starts) = data.n_rows("train"), data.csr("train")[0]
         labels, entries = len(data.labels("train")[0]) / n_rows, starts[-1] / n_rows
-        rule = np.array(
-            [rule.factor * labels**rule.label_power * entries**rule.entry_power for rule in RULES]
-        )
+        rule = np.array([rule.factor * labels**rule.label_power * entries**rule.entry_power for rule in RULES])
         value = np.interp(np.log(rule), np.log(list(rates)), list(rates.values()))
         lost[suite] = (1 - value / max(rates.values())).tolist()
     return lost

@@ -26,11 +26,7 @@ from benchmarks.harness.suites import prepared
 
 DENSE = ("glyphs1k", "glyphs5k", "icons", "ptb", "wordnet-glove", "wordnet-minilm", "icd-minilm")
 SPARSE = ("wordnet", "icd", "debtags", "kinc", "builddeps")
-ODD = (
-    "few",
-    "units",
-    "narrow",
-)  # made of glyphs1k: few rows a class, random units and means, twenty features
+ODD = ("few", "units", "narrow")  # made of glyphs1k: few rows a class, random units and means, twenty features
 BINS = 15
 
 Setting = dict[str, Any]

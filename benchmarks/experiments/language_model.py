@@ -54,9 +54,7 @@ def train(names: list[str]) -> None:
 
 
 def kept() -> dict[str, Any]:
-    return {
-        name: treemax.load(KEPT / f"{name}.treemax") for name in NAMES if (KEPT / f"{name}.treemax").exists()
-    }
+    return {name: treemax.load(KEPT / f"{name}.treemax") for name in NAMES if (KEPT / f"{name}.treemax").exists()}
 
 
 def judged(models: dict[str, Any], test: list[str]) -> list[dict[str, Any]]:

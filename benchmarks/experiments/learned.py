@@ -27,13 +27,7 @@ DIMENSIONS = (50, 200)  # of the paper
 ARITIES = (5, 20)
 TREES = ("learned", "clusters", "huffman", "random")
 PLAIN = {"optimizer": "sgd", "dropout": 0.0}
-ALGORITHM_1 = {
-    **PLAIN,
-    "objective": "probability",
-    "statistics": "running",
-    "start": "random",
-    "assign_until": 1.0,
-}
+ALGORITHM_1 = {**PLAIN, "objective": "probability", "statistics": "running", "start": "random", "assign_until": 1.0}
 OPTIONS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "statistics=rows": {"statistics": "rows"},
@@ -124,9 +118,7 @@ def threads(problem: Problem) -> dict[str, Any]:
     for n_jobs in (1, 2):
         outcome = measured(problem, dimension=DIMENSION, n_jobs=n_jobs)
         found[str(n_jobs)] = outcome._asdict()
-        rows.append(
-            [str(n_jobs), f"{outcome.precision:.4f}", f"{outcome.wall:.2f}", f"{outcome.seconds:.2f}"]
-        )
+        rows.append([str(n_jobs), f"{outcome.precision:.4f}", f"{outcome.wall:.2f}", f"{outcome.seconds:.2f}"])
     print(table(["threads", "P@1", "wall s", "processor s"], rows))
     return found
 

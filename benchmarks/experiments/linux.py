@@ -36,11 +36,7 @@ DISTANCES = (1, 2, 3, 4)  # of the tokens that a row sees
 PAIRS = ((1, 2), (1, 3))
 START = 2**32 - 1  # what stands before a file
 TEST_ROWS = 100_000
-SETTINGS: dict[str, dict[str, Any]] = {
-    "online-label-tree": {},
-    "learned-tree": {"passes": 3},
-    "label-tree": {},
-}
+SETTINGS: dict[str, dict[str, Any]] = {"online-label-tree": {}, "learned-tree": {"passes": 3}, "label-tree": {}}
 
 
 # --- the text ------------------------------------------------------------------------------------------
@@ -55,9 +51,7 @@ def prepare() -> None:
     files = []
     for text in _sources(next(CACHE.glob("*.deb"))):
         tokens = TOKEN.findall(text)
-        files.append(
-            np.fromiter((numbers.setdefault(token, len(numbers)) for token in tokens), np.uint32, len(tokens))
-        )
+        files.append(np.fromiter((numbers.setdefault(token, len(numbers)) for token in tokens), np.uint32, len(tokens)))
     tokens = np.concatenate(files)
     counts = np.bincount(tokens)
     rank = np.empty(len(counts), np.uint32)
@@ -125,8 +119,7 @@ def _features(tokens: np.ndarray, file_of: np.ndarray, rows: np.ndarray) -> csr_
     columns.sort(axis=1)
     values = np.full(columns.size, 1.0 / np.sqrt(width), np.float32)
     X = csr_matrix(
-        (values, columns.ravel(), np.arange(len(rows) + 1, dtype=np.int64) * width),
-        shape=(len(rows), 2**BITS),
+        (values, columns.ravel(), np.arange(len(rows) + 1, dtype=np.int64) * width), shape=(len(rows), 2**BITS)
     )
     X.has_sorted_indices = True
     return X

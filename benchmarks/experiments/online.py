@@ -82,9 +82,7 @@ def judged(suite: Suite, model: Any) -> dict[str, Any]:
 def trained(suite: Suite, model: Any, rows: slice | None = None) -> dict[str, Any]:
     """Fit and judge a model; `rows` are the training rows to take."""
     X, y = suite.train.X[rows or slice(None)], suite.targets(suite.train)[rows or slice(None)]
-    type(model)(**{**model.get_params(), "sample": None} if "sample" in model.get_params() else {}).fit(
-        X[:50], y[:50]
-    )
+    type(model)(**{**model.get_params(), "sample": None} if "sample" in model.get_params() else {}).fit(X[:50], y[:50])
     start = time.perf_counter()
     model.fit(X, y)
     return {"train s": time.perf_counter() - start, **judged(suite, model)}
@@ -117,9 +115,7 @@ def warm_start_rows(suite: Suite, share: float) -> dict[str, Any]:
     known = set(suite.train.ids[: suite.train.starts[n_first]].tolist())
     kept = [[label for label in labels if label in known] for labels in suite.train.y]
     with_labels = np.flatnonzero([len(labels) > 0 for labels in kept])
-    known_only = Rows(
-        suite.train.X[with_labels], [kept[i] for i in with_labels], suite.train.ids, suite.train.starts
-    )
+    known_only = Rows(suite.train.X[with_labels], [kept[i] for i in with_labels], suite.train.ids, suite.train.starts)
     n_known = int(np.searchsorted(with_labels, n_first))
     only = Suite(suite.name, known_only, suite.test, suite.n_labels, suite.multi_label, suite.weights)
     return {
@@ -147,9 +143,7 @@ def tables(names: list[str]) -> None:
         found = {}
         for row, model in settings_of_tables().items():
             found[row] = trained(suite, clone(model))  # a model is large: none is kept
-            print(
-                row, {key: round(value, 4) for key, value in found[row].items()}, file=sys.stderr, flush=True
-            )
+            print(row, {key: round(value, 4) for key, value in found[row].items()}, file=sys.stderr, flush=True)
         for share in (0.05, 0.1, 0.15):
             found |= warm_start_rows(suite, share)
         RESULTS.mkdir(exist_ok=True)
@@ -273,12 +267,7 @@ def curve(name: str) -> None:
         "OPLT-W, first 10%": (online(tree="kmeans"), n_tenth, None, n_rows),
         "IPLT, tree of all rows": (online(tree=tree_of_all(suite)), 0, np.unique(suite.train.ids), n_rows),
         # time and memory in the number of labels: the first rows must do
-        f"one-vs-rest, {ROWS_ONE_LEVEL:,} rows": (
-            online(policy="one-level"),
-            0,
-            None,
-            min(ROWS_ONE_LEVEL, n_rows),
-        ),
+        f"one-vs-rest, {ROWS_ONE_LEVEL:,} rows": (online(policy="one-level"), 0, None, min(ROWS_ONE_LEVEL, n_rows)),
     }
     figure, axes = plt.subplots(figsize=(8, 4.5))
     found = {}

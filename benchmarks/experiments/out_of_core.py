@@ -131,9 +131,7 @@ def _table(results: list[Measured]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=2000, help="of text")
     parser.add_argument("--memory", default="1GB", help="what treemax fit --memory is told")
     parser.add_argument("--text", default="hashing", choices=("hashing", "tfidf"))

@@ -102,8 +102,7 @@ def main() -> None:
             ours, theirs, agree = compare(path)
             verdict = "yes" if agree else "NO"
             print(
-                f"| {name} | {size:.1f} | {size / ours:.0f} | {size / theirs:.1f} "
-                f"| {theirs / ours:.0f} | {verdict} |"
+                f"| {name} | {size:.1f} | {size / ours:.0f} | {size / theirs:.1f} | {theirs / ours:.0f} | {verdict} |"
             )
 
 

@@ -76,9 +76,7 @@ def main(path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    print(
-        "| data | loss | temperature | P@1 | mean probability | error, first answers | error, likely labels |"
-    )
+    print("| data | loss | temperature | P@1 | mean probability | error, first answers | error, likely labels |")
     print("|---|---|--:|--:|--:|--:|--:|")
     figure, axes = pyplot.subplots(2, len(SUITES), figsize=(9, 8.4), sharex=True, sharey=True)
     for column, suite in enumerate(SUITES):

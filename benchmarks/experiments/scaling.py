@@ -38,9 +38,7 @@ def rows_of(labels: np.ndarray, of_label: np.ndarray, random: np.random.Generato
     chosen = random.integers(0, WORDS_OF_A_LABEL, (n, OWN_WORDS))
     own = np.take_along_axis(of_label[labels], chosen, axis=1)
     indices = np.concatenate([own, words(random, (n, OTHER_WORDS))], axis=1)
-    values = (1.0 / np.log(2.0 + VOCABULARY / (1.0 + indices))).astype(
-        np.float32
-    ) ** -1  # rare words weigh more
+    values = (1.0 / np.log(2.0 + VOCABULARY / (1.0 + indices))).astype(np.float32) ** -1  # rare words weigh more
     width = OWN_WORDS + OTHER_WORDS
     X = csr_matrix((values.ravel(), indices.ravel(), np.arange(n + 1) * width), shape=(n, VOCABULARY))
     X.sum_duplicates()

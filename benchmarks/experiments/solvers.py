@@ -68,9 +68,7 @@ class Problem:
             losses = np.logaddexp(0.0, -self.y * scores[:, 0])
             return float(self.weights @ losses + cost + self.alpha * np.abs(bias).sum())
         top = scores.max(axis=1)
-        losses = (
-            np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top - scores[np.arange(len(self.y)), self.y]
-        )
+        losses = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top - scores[np.arange(len(self.y)), self.y]
         return float(losses.sum() + cost)
 
 
@@ -119,9 +117,7 @@ def ours(problem: Problem, rows: Rows, tolerance: float = 1e-4) -> Any:
     indices = np.arange(len(problem.y))
     options: dict[str, Any] = {"tolerance": tolerance, "max_iterations": 20_000}
     if problem.n_classes == 1:
-        return l1_logistic(
-            rows, indices, problem.y, problem.alpha, problem.weights, penalise_bias=True, **options
-        )
+        return l1_logistic(rows, indices, problem.y, problem.alpha, problem.weights, penalise_bias=True, **options)
     return l1_softmax(rows, indices, problem.y, problem.n_classes, problem.alpha, **options)
 
 

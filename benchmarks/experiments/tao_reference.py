@@ -112,9 +112,7 @@ class Tree:
 # --- the solvers of the nodes --------------------------------------------------------------------------
 
 
-def peers_decision(
-    X: np.ndarray, signs: np.ndarray, weights: np.ndarray, alpha: float, old: Decision
-) -> Decision:
+def peers_decision(X: np.ndarray, signs: np.ndarray, weights: np.ndarray, alpha: float, old: Decision) -> Decision:
     model = LogisticRegression(penalty="l1", solver="liblinear", C=1 / alpha, random_state=0)
     model.fit(X, signs, sample_weight=weights)
     return Decision(model.coef_[0].astype(np.float32), float(model.intercept_[0]))
@@ -130,17 +128,11 @@ def peers_leaf(X: np.ndarray, y: np.ndarray, classes: np.ndarray, alpha: float, 
         model.classes_, model.coef_, model.intercept_ = classes, old.W, old.w
     model.fit(X, y)
     if len(classes) == 2:  # scikit-learn keeps one row of weights for two classes
-        return Leaf(
-            classes,
-            np.vstack([-model.coef_, model.coef_]) / 2,
-            np.r_[-model.intercept_, model.intercept_] / 2,
-        )
+        return Leaf(classes, np.vstack([-model.coef_, model.coef_]) / 2, np.r_[-model.intercept_, model.intercept_] / 2)
     return Leaf(classes, model.coef_, model.intercept_)
 
 
-def our_decision(
-    X: np.ndarray, signs: np.ndarray, weights: np.ndarray, alpha: float, old: Decision
-) -> Decision:
+def our_decision(X: np.ndarray, signs: np.ndarray, weights: np.ndarray, alpha: float, old: Decision) -> Decision:
     start = (old.w[None].astype(np.float32), np.array([old.b], dtype=np.float32))
     found = l1_logistic(X, np.arange(len(X)), signs, alpha, weights, start=start)
     return Decision(found.coef[0], float(found.bias[0]))
@@ -265,9 +257,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=5)
     parser.add_argument("--classes", type=int, default=100, help="at most, of a leaf")
     parser.add_argument("--alpha", type=float, default=0.1)
-    parser.add_argument(
-        "--beta", type=float, help="the loss of a class that a leaf lacks; without it, the 0/1 loss"
-    )
+    parser.add_argument("--beta", type=float, help="the loss of a class that a leaf lacks; without it, the 0/1 loss")
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--solvers", choices=sorted(SOLVERS), default="scikit-learn")
     chosen = parser.parse_args()

@@ -61,9 +61,7 @@ def compared(texts: list[str]) -> dict[str, list[float]]:
             )
         )
         for who, model in (("theirs", theirs), ("ours", ours)):
-            timed(
-                seconds, f"{who} one", lambda model=model: [model.transform([text]) for text in texts[:200]]
-            )
+            timed(seconds, f"{who} one", lambda model=model: [model.transform([text]) for text in texts[:200]])
             seconds[f"{who} one"][-1] /= 200
     return seconds
 
@@ -76,9 +74,7 @@ def timed(seconds: dict[str, list[float]], name: str, work: Callable[[], Any]) -
 
 
 def check_same(one: Any, other: Any) -> None:
-    assert all(
-        np.array_equal(getattr(one, part), getattr(other, part)) for part in ("indptr", "indices", "data")
-    )
+    assert all(np.array_equal(getattr(one, part), getattr(other, part)) for part in ("indptr", "indices", "data"))
 
 
 if __name__ == "__main__":

@@ -54,11 +54,7 @@ def lines(names: Sequence[str]) -> Iterator[list[str]]:
         except suites.DataMissing as missing:
             print(f"benchmarks: {missing}", file=sys.stderr)
             continue
-        yield [
-            name,
-            f"{both:.2f}",
-            *(f"{share:.0%}" for share in (both / one - 1, one / none - 1, both / none - 1)),
-        ]
+        yield [name, f"{both:.2f}", *(f"{share:.0%}" for share in (both / one - 1, one / none - 1, both / none - 1))]
 
 
 if __name__ == "__main__":

@@ -46,9 +46,7 @@ def prepare(file: Path) -> None:
         np.fromiter((number.get(word, 0) for entry, out in zip(entries, held_out) if out == part for word in entry), np.uint32)
         for part in (False, True)
     )  # fmt: skip
-    order = np.argsort(
-        -np.bincount(train, minlength=len(number) + 1), kind="stable"
-    )  # unknown words among them
+    order = np.argsort(-np.bincount(train, minlength=len(number) + 1), kind="stable")  # unknown words among them
     rank = np.empty(len(order), np.uint32)
     rank[order] = np.arange(len(order))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -167,9 +165,7 @@ def held_out_loss(model: LanguageModel, text: Tensor) -> float:
 
 
 @torch.no_grad()
-def beam_agreement(
-    model: LanguageModel, text: Tensor, beams: tuple[int, ...] = (8, 16, 32)
-) -> dict[str, float]:
+def beam_agreement(model: LanguageModel, text: Tensor, beams: tuple[int, ...] = (8, 16, 32)) -> dict[str, float]:
     """Which part of the five best, and of the best, a beam finds; and the milliseconds of both."""
     hidden, _ = model.hidden(text[:, : 2 * LENGTH], None)
     hidden = hidden[:, LENGTH:].flatten(0, 1)
@@ -212,11 +208,7 @@ def main() -> None:
     if options.prepare:
         prepare(options.words)
     with np.load(options.words) as stored:
-        train_words, test_words, n_words = (
-            stored["train"][: options.limit],
-            stored["test"],
-            int(stored["n_words"]),
-        )
+        train_words, test_words, n_words = (stored["train"][: options.limit], stored["test"], int(stored["n_words"]))
     if options.limit:  # a small vocabulary for a small text
         n_words = int(train_words.max()) + 1
         test_words = np.minimum(test_words, n_words - 1)[: options.limit // 10]

@@ -78,9 +78,7 @@ class TwoLevel(nn.Module):
             logits = torch._grouped_mm(rows, self.within.transpose(1, 2), offs=starts[1:].int())
         else:
             logits = self._padded(rows, group, starts)
-        return F.cross_entropy(self.of_group(rows), group) + F.cross_entropy(
-            logits, (place % self.size)[order]
-        )
+        return F.cross_entropy(self.of_group(rows), group) + F.cross_entropy(logits, (place % self.size)[order])
 
     def _padded(self, rows: Tensor, group: Tensor, starts: Tensor) -> Tensor:
         rank = torch.arange(len(group), device=group.device) - starts[group]
@@ -92,9 +90,7 @@ class TwoLevel(nn.Module):
 class Tree(nn.Module):
     """Ours."""
 
-    def __init__(
-        self, features: int, n_classes: int, device: Any, dtype: torch.dtype, **settings: Any
-    ) -> None:
+    def __init__(self, features: int, n_classes: int, device: Any, dtype: torch.dtype, **settings: Any) -> None:
         super().__init__()
         self.beam = settings.pop("beam", 16)
         if settings.pop("with_counts", True):
@@ -163,9 +159,7 @@ def milliseconds(action: Callable[[int], Any], device: str, seconds: float) -> f
     action(0)
     torch.cuda.synchronize()
     repeats = max(5, min(200, int(seconds / (time.perf_counter() - start))))
-    marks = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)
-    ]
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
     for i, (before, after) in enumerate(marks):
         before.record()
         action(i)
@@ -273,9 +267,7 @@ def check(device: str) -> Iterator[str]:
     yield f"float32 under autocast: {errors(torch.float32, torch.bfloat16, two_levels, 200, device)}"
 
 
-def errors(
-    dtype: torch.dtype, computed: torch.dtype, settings: dict[str, Any], features: int, device: str
-) -> str:
+def errors(dtype: torch.dtype, computed: torch.dtype, settings: dict[str, Any], features: int, device: str) -> str:
     n_classes, n_rows = 5_003, 700
     layer = TreeSoftmax(features, n_classes, device=device, dtype=dtype, reassign_every=0, **settings)
     hidden = torch.randn(n_rows, features, device=device, dtype=dtype, requires_grad=True)
@@ -308,19 +300,14 @@ def profile(features: int, dtype: torch.dtype, options: argparse.Namespace, name
         for i in range(10):
             step(i)
         torch.cuda.synchronize()
-    return recorded.key_averages().table(
-        sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=60
-    )
+    return recorded.key_averages().table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=60)
 
 
 # --- the command ---------------------------------------------------------------------------------------
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    lines = [
-        "| layer | d | type | step ms | as a graph | peak MB | top-5 ms |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = ["| layer | d | type | step ms | as a graph | peak MB | top-5 ms |", "|---|---|---|---|---|---|---|"]
     for row in results:
         cells = [row["layer"], row["features"], row["dtype"]]
         for key in ("step_ms", "graph_ms", "peak_mb", "top5_ms"):

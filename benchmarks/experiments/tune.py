@@ -54,23 +54,16 @@ class Task:
     def figures(self, ranked: np.ndarray) -> Line:
         """How good ranked label ids are on the test rows."""
         dense = not (self.data.sparse or self.data.has_text)
-        return accuracy.accuracies(
-            ranked, *self.data.labels("test"), self._weights, self.multi_label, dense=dense
-        )
+        return accuracy.accuracies(ranked, *self.data.labels("test"), self._weights, self.multi_label, dense=dense)
 
 
-def searched(
-    task: Task, minutes: float, threads: int, metric: str | None, models: list[str] | None
-) -> list[Line]:
+def searched(task: Task, minutes: float, threads: int, metric: str | None, models: list[str] | None) -> list[Line]:
     """Ours: what the search gives, and the best of the defaults that it tried."""
     start = time.perf_counter()
     result = treemax.tune(task.X, task.y, minutes=minutes, metric=metric, models=models, n_jobs=threads)
     seconds = time.perf_counter() - start
     lines = [
-        {
-            **our_line(task, "treemax tune", result.model, seconds),
-            "chosen": str(Record.from_line(result.best).setting),
-        }
+        {**our_line(task, "treemax tune", result.model, seconds), "chosen": str(Record.from_line(result.best).setting)}
     ]
     defaults = [Record.from_line(line) for line in result.table]
     defaults = [record for record in defaults if record.setting.is_default and record.value is not None]
@@ -104,10 +97,7 @@ def autotuned(task: Task, minutes: float, threads: int, loss: str, k: int) -> Li
     held = set(TuningData(task.X, task.y, 0).held.tolist())
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        lines = [
-            " ".join([*(f"{fasttext.PREFIX}{label}" for label in row), text])
-            for row, text in zip(labels, texts)
-        ]
+        lines = [" ".join([*(f"{fasttext.PREFIX}{label}" for label in row), text]) for row, text in zip(labels, texts)]
         write(place / "all.txt", lines)
         write(place / "train.txt", (line for row, line in enumerate(lines) if row not in held))
         write(place / "valid.txt", (line for row, line in enumerate(lines) if row in held))
@@ -129,8 +119,7 @@ def autotuned(task: Task, minutes: float, threads: int, loss: str, k: int) -> Li
         "mb": final["mb"],
         "us": final["us"],
         "chosen": " ".join(
-            f"{name}={value if isinstance(value, str) else f'{value:.3g}'}"
-            for name, value in found["chosen"].items()
+            f"{name}={value if isinstance(value, str) else f'{value:.3g}'}" for name, value in found["chosen"].items()
         ),
     }
 
@@ -163,17 +152,13 @@ def markdown(lines: list[Line]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.experiments.tune", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.experiments.tune", description=__doc__.split("\n")[0])
     parser.add_argument("suite", choices=list(suites.SUITES))
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--metric", help="of ours; P@1, or P@5 for several labels a row, by default")
     parser.add_argument("--models", help="of ours, with commas between them")
-    parser.add_argument(
-        "--losses", default="auto", help="of fastText, with commas between them; none for no fastText"
-    )
+    parser.add_argument("--losses", default="auto", help="of fastText, with commas between them; none for no fastText")
     parser.add_argument("--limit", type=int, metavar="ROWS", help="a sample of so many rows")
     options = parser.parse_args()
     task = Task(options.suite, options.limit)
@@ -182,9 +167,7 @@ def main() -> None:
     if task.data.has_text or task.data.sparse:
         for loss in options.losses.split(",") if options.losses != "none" else []:
             try:
-                lines.append(
-                    autotuned(task, options.minutes, options.threads, loss, K if task.multi_label else 1)
-                )
+                lines.append(autotuned(task, options.minutes, options.threads, loss, K if task.multi_label else 1))
             except RuntimeError as error:  # it gives up when it has not trained once in its minutes
                 name = "fastText autotune" + ("" if loss == "auto" else f", {loss}")
                 lines.append({"system": name, "chosen": str(error).strip().splitlines()[-1]})

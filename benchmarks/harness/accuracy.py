@@ -12,12 +12,7 @@ PROPENSITY_A, PROPENSITY_B = 0.55, 1.5  # Jain and others, 2016
 
 
 def accuracies(
-    ranked: np.ndarray,
-    labels: np.ndarray,
-    starts: np.ndarray,
-    weights: np.ndarray,
-    multi_label: bool,
-    dense: bool,
+    ranked: np.ndarray, labels: np.ndarray, starts: np.ndarray, weights: np.ndarray, multi_label: bool, dense: bool
 ) -> dict[str, float | None]:
     """The figures a suite reports: error@k in per cent for dense data, P@k for sparse, and PSP@k with several labels.
 

@@ -18,26 +18,16 @@ SETTINGS = ("repeat", "threads", "limit", "validation", "timeout")
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", help="NAME[:setting=value,...],... or none; default: those of the suite")
     parser.add_argument("--ours", help="the same for the library's models; default: all of them")
-    parser.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="train each N times, take the best time"
-    )
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="train each N times, take the best time")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads and cores (default 1)")
-    parser.add_argument(
-        "--limit", type=int, metavar="ROWS", help="a sample of so many training and test rows"
-    )
+    parser.add_argument("--limit", type=int, metavar="ROWS", help="a sample of so many training and test rows")
     parser.add_argument(
         "--validation", action="store_true", help="predict rows cut from the training rows, read no test row"
     )
     parser.add_argument(
-        "--timeout",
-        type=float,
-        default=3600,
-        metavar="SECONDS",
-        help="for each stage of a run (default 3600)",
+        "--timeout", type=float, default=3600, metavar="SECONDS", help="for each stage of a run (default 3600)"
     )
-    parser.add_argument(
-        "--out", type=Path, default=FOLDER / "results", metavar="DIR", help="where to store the report"
-    )
+    parser.add_argument("--out", type=Path, default=FOLDER / "results", metavar="DIR", help="where to store the report")
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:

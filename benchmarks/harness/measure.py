@@ -121,12 +121,7 @@ def train(driver: ModuleType, job: dict[str, Any]) -> dict[str, Any]:
     peak = peak_megabytes()
     driver.save(model, folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return {
-        "train_seconds": wall,
-        "train_cpu_seconds": cpu,
-        "peak_mb": peak,
-        "model_mb": size / 2**20,
-    }
+    return {"train_seconds": wall, "train_cpu_seconds": cpu, "peak_mb": peak, "model_mb": size / 2**20}
 
 
 def predict(driver: ModuleType, job: dict[str, Any]) -> dict[str, Any]:

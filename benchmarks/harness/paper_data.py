@@ -54,9 +54,7 @@ def examples(file: str, format: str, **options: Any) -> Reader:
         for part in parts:
             with open_examples(folder / file.format(part=part), format=format, **options) as reader:
                 found.append(reader.read_all())
-        width = max(
-            one.X.shape[1] for one in found
-        )  # a file in the svmlight format does not say how wide it is
+        width = max(one.X.shape[1] for one in found)  # a file in the svmlight format does not say how wide it is
         return [Part(normalize(widened(one.X, width)), list(one.labels)) for one in found]
 
     return read

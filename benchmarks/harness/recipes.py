@@ -81,9 +81,7 @@ def gcc(folder: Path, parts: Sequence[str]) -> list[Part]:
     for start, stop in (GCC_YEARS[part] for part in parts):
         rows = [entry for entry in wanted if start <= entry["date"] < stop]
         kept = [(row["text"], sorted({label for label in row["labels"] if seen[label] > 1})) for row in rows]
-        found.append(
-            Part(None, [known for _, known in kept if known], [text for text, known in kept if known])
-        )
+        found.append(Part(None, [known for _, known in kept if known], [text for text, known in kept if known]))
     return found
 
 
@@ -136,9 +134,7 @@ def vectors(file: str) -> Reader:
 
 def _ptb_contexts(folder: Path, parts: Sequence[str]) -> dict[str, tuple[list[list[str]], list[list[str]]]]:
     """The three words before each word that is a class, within a sentence, and the word."""
-    sentences = {
-        part: [line.split() for line in lines_of(folder / f"ptb/{part}.txt.gz")] for part in ("train", *parts)
-    }
+    sentences = {part: [line.split() for line in lines_of(folder / f"ptb/{part}.txt.gz")] for part in ("train", *parts)}
     seen = Counter(word for sentence in sentences["train"] for word in sentence)
     classes = {word for word, count in seen.items() if count >= 10 and word != "<unk>"}
     found = {}

@@ -44,9 +44,7 @@ def summary(outcome: Outcome) -> Row:
         else:
             row[name] = sum(values) / len(values)
     figures = standard_errors.row_values(outcome.runs)
-    row["standard_errors"] = {
-        name: standard_errors.estimate(values)["error"] for name, values in figures.items()
-    }
+    row["standard_errors"] = {name: standard_errors.estimate(values)["error"] for name, values in figures.items()}
     return row
 
 
@@ -80,9 +78,7 @@ def differences(outcomes: Sequence[Outcome]) -> list[Row]:
     ]
 
 
-def report(
-    name: str, facts: dict[str, Any], outcomes: Sequence[Outcome], options: dict[str, Any]
-) -> dict[str, Any]:
+def report(name: str, facts: dict[str, Any], outcomes: Sequence[Outcome], options: dict[str, Any]) -> dict[str, Any]:
     """Everything about one run of a suite."""
     rows = [summary(outcome) for outcome in outcomes]
     return {
@@ -119,9 +115,7 @@ def markdown(outcome: dict[str, Any]) -> str:
         f"best of {options['repeat']}.",
         "",
     ]
-    body = [
-        [("**{}**" if row["ours"] else "{}").format(row["system"]), *_cells(row, columns)] for row in rows
-    ]
+    body = [[("**{}**" if row["ours"] else "{}").format(row["system"]), *_cells(row, columns)] for row in rows]
     page += table(["system", *columns.values()], body)
     compared = [name for name in columns if any(name in line for line in outcome["differences"])]
     if compared:
@@ -138,9 +132,7 @@ def markdown(outcome: dict[str, Any]) -> str:
             for name, head in columns.items()
             if name not in compared and any(line[name] is not None for line in outcome["ratios"])
         }
-        body = [
-            [line["ours"], line["peer"], *_cells(line, columns, ratio=True)] for line in outcome["ratios"]
-        ]
+        body = [[line["ours"], line["peer"], *_cells(line, columns, ratio=True)] for line in outcome["ratios"]]
         page += table(["ours", "peer", *columns.values()], body)
     return "\n".join([*page, *_notes(rows), ""])
 
@@ -216,17 +208,13 @@ def table(head: list[str], body: list[list[str]]) -> list[str]:
     ]
     drawn = [
         "| "
-        + " | ".join(
-            cell.ljust(w) if to_left else cell.rjust(w) for cell, w, to_left in zip(line, widths, left)
-        )
+        + " | ".join(cell.ljust(w) if to_left else cell.rjust(w) for cell, w, to_left in zip(line, widths, left))
         + " |"
         for line in lines
     ]
     rule = (
         "|"
-        + "|".join(
-            ":" + "-" * (w + 1) if to_left else "-" * (w + 1) + ":" for w, to_left in zip(widths, left)
-        )
+        + "|".join(":" + "-" * (w + 1) if to_left else "-" * (w + 1) + ":" for w, to_left in zip(widths, left))
         + "|"
     )
     return [drawn[0], rule, *drawn[1:]]

@@ -154,12 +154,12 @@ def write(train: Part, test: Part, multi_label: bool, folder: Path) -> None:
 LABEL_TREES = "omikuji,omikuji-1,pecos,napkinxc-plt,napkinxc-iplt,vw-plt,fasttext"
 TEXT_PEERS = "omikuji,omikuji-1,pecos,napkinxc-plt,napkinxc-oplt,fasttext"
 DENSE_PEERS = "sklearn-logistic,vw-recall-tree"
-VECTOR_PEERS = "sklearn-logistic,sklearn-logistic:C=100,vw-recall-tree"  # its default is far too cautious for unit vectors
+VECTOR_PEERS = (
+    "sklearn-logistic,sklearn-logistic:C=100,vw-recall-tree"  # its default is far too cautious for unit vectors
+)
 
 
-def text_suite(
-    name: str, about: str, peers: str = TEXT_PEERS, multi_label: bool = True, made: bool = False
-) -> Suite:
+def text_suite(name: str, about: str, peers: str = TEXT_PEERS, multi_label: bool = True, made: bool = False) -> Suite:
     """Text in the format of fastText, as tf-idf."""
     files = (f"{name}/{{part}}.txt.gz",)
     return Suite(recipes.texts(name), recipes.tfidf, files, about, peers, multi_label, made=made)
@@ -176,9 +176,7 @@ def image_suite(file: str, about: str, peers: str) -> Suite:
 
 
 SUITES = {
-    "wordnet": text_suite(
-        "wordnet", "text -> hypernym, one of 19,387 classes, tf-idf", LABEL_TREES, multi_label=False
-    ),
+    "wordnet": text_suite("wordnet", "text -> hypernym, one of 19,387 classes, tf-idf", LABEL_TREES, multi_label=False),
     "gcc": Suite(
         recipes.gcc,
         recipes.tfidf,
@@ -197,9 +195,7 @@ SUITES = {
         multi_label=True,
     ),
     "kinc": text_suite("kinc", "C file -> headers it includes, 7,355 labels, 10 a row, tf-idf"),
-    "builddeps": text_suite(
-        "builddeps", "source package -> what it needs to build, 15,863 labels, 8 a row, tf-idf"
-    ),
+    "builddeps": text_suite("builddeps", "source package -> what it needs to build, 15,863 labels, 8 a row, tf-idf"),
     "debtags": text_suite("debtags", "package description -> tags, 574 labels, 4 a row, tf-idf"),
     "icd": text_suite(
         "icd", "term of a disease -> its category, one of 1,776, 7 words a row, tf-idf", multi_label=False
@@ -210,13 +206,9 @@ SUITES = {
         "vw-oaa,vw-recall-tree,vw-log-multi,sklearn-logistic",
     ),
     "glyphs5k": image_suite(
-        "glyphs/glyphs5k.npz",
-        "16x16 images -> one of 5,000 characters, dense",
-        "vw-recall-tree,vw-log-multi",
+        "glyphs/glyphs5k.npz", "16x16 images -> one of 5,000 characters, dense", "vw-recall-tree,vw-log-multi"
     ),
-    "icons": image_suite(
-        "icons/icons.npz", "24x24 drawings -> one of 1,490 names, dense, not linear", DENSE_PEERS
-    ),
+    "icons": image_suite("icons/icons.npz", "24x24 drawings -> one of 1,490 names, dense, not linear", DENSE_PEERS),
     "ptb": Suite(
         recipes.ptb,
         recipes.as_they_are,
@@ -234,17 +226,13 @@ SUITES = {
         validation="file",
     ),
     "emoji": text_suite(
-        "emoji",
-        "name of a character in 16 languages -> keywords, 19,084 labels, 4 a row, tf-idf",
-        made=True,
+        "emoji", "name of a character in 16 languages -> keywords, 19,084 labels, 4 a row, tf-idf", made=True
     ),
     "icon-tags": text_suite(
         "icon-tags", "name of an icon -> tags, 7,771 labels, 7 a row, 2 words a row, tf-idf", made=True
     ),
     "parameters": text_suite(
-        "parameters",
-        "what a Python function does -> names of its parameters, 8,233 labels, 5 a row, tf-idf",
-        made=True,
+        "parameters", "what a Python function does -> names of its parameters, 8,233 labels, 5 a row, tf-idf", made=True
     ),
     "manuals": text_suite("manuals", "manual page -> pages it refers to, 700 words a row, tf-idf", made=True),
     "kconfig": text_suite("kconfig", "help of an option of Linux -> options it needs, tf-idf", made=True),
@@ -257,18 +245,12 @@ SUITES = {
     "wordnet-glove": vector_suite(
         "wordnet-glove", "mean of word vectors -> hypernym, one of 4,335, dense, 100 numbers"
     ),
-    "wordnet-minilm": vector_suite(
-        "wordnet-minilm", "embedded text -> hypernym, one of 3,000, dense, 384 numbers"
-    ),
-    "icd-minilm": vector_suite(
-        "icd-minilm", "embedded term of a disease -> its category, dense, 384 numbers"
-    ),
+    "wordnet-minilm": vector_suite("wordnet-minilm", "embedded text -> hypernym, one of 3,000, dense, 384 numbers"),
+    "icd-minilm": vector_suite("icd-minilm", "embedded term of a disease -> its category, dense, 384 numbers"),
 }
 
 
-def paper_suite(
-    file: str, format: str, about: str, peers: str, multi_label: bool = False, **options: Any
-) -> Suite:
+def paper_suite(file: str, format: str, about: str, peers: str, multi_label: bool = False, **options: Any) -> Suite:
     """A data set of the papers, which does not come with the project."""
     read = paper_data.examples(file, format, **options)
     return Suite(read, recipes.as_they_are, (file,), about, peers, multi_label)
@@ -285,9 +267,7 @@ SUITES |= {
         "vw-oaa,vw-recall-tree,vw-log-multi,sklearn-logistic",
     ),
     "odp": paper_suite(
-        "odp/odp_{part}.vw.gz",
-        about="web page -> one of 105,033 categories; recall and softmax trees",
-        **HASHED,
+        "odp/odp_{part}.vw.gz", about="web page -> one of 105,033 categories; recall and softmax trees", **HASHED
     ),
     "ltcb": paper_suite(
         "ltcb/enwik9.{part}.vw.gz", about="six words -> the next, one of 80,001; recall trees", **HASHED

@@ -55,8 +55,7 @@ def ours(text: str) -> list[System]:
     """Models of the library; whether a name or a setting exists is for the library to say."""
     driver = DRIVERS / "treemax.py"
     return [
-        System(name, driver, "project", {"model": base, **settings}, ours=True)
-        for name, base, settings in split(text)
+        System(name, driver, "project", {"model": base, **settings}, ours=True) for name, base, settings in split(text)
     ]
 
 

@@ -23,11 +23,7 @@ def main(texts: Path, out: Path) -> None:
     for start in range(0, len(lines), BATCH):
         rows = order[start : start + BATCH]
         tokens = tokenizer(
-            [lines[i] for i in rows],
-            padding=True,
-            truncation=True,
-            max_length=MOST_TOKENS,
-            return_tensors="pt",
+            [lines[i] for i in rows], padding=True, truncation=True, max_length=MOST_TOKENS, return_tensors="pt"
         )
         with torch.inference_mode():
             states = model(**tokens).last_hidden_state

@@ -12,9 +12,7 @@ from benchmarks.make_data.splits import TextRow, write_texts
 
 PACKAGE = "linux-source-6.1"
 ENTRY = re.compile(r"^(?:menu)?config\s+\w+\s*$", re.MULTILINE)
-END = re.compile(
-    r"^(?:if|endif|menu|endmenu|choice|endchoice|comment|source|config|menuconfig)\b", re.MULTILINE
-)
+END = re.compile(r"^(?:if|endif|menu|endmenu|choice|endchoice|comment|source|config|menuconfig)\b", re.MULTILINE)
 PROMPT = re.compile(r"^\s+(?:bool|tristate|string|int|hex|prompt)\s+\"(.*)\"", re.MULTILINE)
 NEEDS = re.compile(r"^\s+(?:depends on|select|imply)\s+(.*)$", re.MULTILINE)
 HELP = re.compile(r"^\s+(?:---)?help(?:---)?\s*$", re.MULTILINE)

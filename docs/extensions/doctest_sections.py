@@ -30,7 +30,6 @@ class DoctestSections(griffe.Extension):
 
 def _as_list(section: re.Match[str]) -> str:
     items = [
-        f"- **`{name}`** (`{kind}`): {' '.join(text.split())}\n"
-        for name, kind, text in PARAMETER.findall(section[2])
+        f"- **`{name}`** (`{kind}`): {' '.join(text.split())}\n" for name, kind, text in PARAMETER.findall(section[2])
     ]
     return section[1] + "".join(items)

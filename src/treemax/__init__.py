@@ -106,10 +106,7 @@ def load(path: Any, verify: bool | None = None) -> Any:
     """
     from treemax.modelfile import load as load_model
 
-    for module in (
-        "treemax.models",
-        "treemax.text.vectorizers",
-    ):  # register the classes of model files
+    for module in ("treemax.models", "treemax.text.vectorizers"):  # register the classes of model files
         import_module(module)
     return load_model(path, verify)
 

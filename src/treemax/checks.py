@@ -125,9 +125,7 @@ def check_top_is_sorted_and_consistent(estimator: Any) -> None:
     of_all = model.predict_proba_of(X, model.classes_)
     scaled = of_all / of_all.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(probabilities, scaled, rtol=1e-3, atol=1e-5)
-    assert model.predict_topk(X, 100).labels.shape == (len(X), len(CLASSES)), (
-        "k is not limited to the number of labels"
-    )
+    assert model.predict_topk(X, 100).labels.shape == (len(X), len(CLASSES)), "k is not limited to the number of labels"
 
 
 def agree_with_probabilities(model: Any, X: Any, labels: Any, scores: Any) -> None:
@@ -418,9 +416,7 @@ def check_extreme_values(estimator: Any) -> None:
                 begun = clone(estimator).partial_fit(form(wrong), y)
                 trained.append(begun.partial_fit(form(X), y).partial_fit(form(X), y))
         for model in trained:
-            assert model.score(form(X), y) > 0.85, (
-                f"one wrong value leaves an accuracy of {model.score(form(X), y)}"
-            )
+            assert model.score(form(X), y) > 0.85, f"one wrong value leaves an accuracy of {model.score(form(X), y)}"
         try:
             trained.append(clone(estimator).fit(form(mixed), y))
         except ValueError as error:
@@ -475,9 +471,7 @@ def check_large_feature_ids(estimator: Any) -> None:
         assert_same_predictions(model, loaded, wide)
         assert_same_predictions(pickle.loads(pickle.dumps(model)), loaded, wide)
         if hasattr(estimator, "partial_fit"):
-            assert_same_predictions(
-                model.partial_fit(wide[:30], y[:30]), loaded.partial_fit(wide[:30], y[:30]), wide
-            )
+            assert_same_predictions(model.partial_fit(wide[:30], y[:30]), loaded.partial_fit(wide[:30], y[:30]), wide)
     known = clone(estimator).fit(narrow, y)
     np.testing.assert_allclose(known.predict_proba(wide), known.predict_proba(narrow), atol=1e-6)
     same = known.predict_topk(wide, 3).scores
@@ -518,9 +512,7 @@ def _predicts_or_raises(model: Any, X: Any, y: Any) -> None:
         try:
             answer = call()
         except ValueError as error:
-            assert "must be" in str(error) or "cannot be used to seed" in str(error), (
-                f"not our error: {error}"
-            )
+            assert "must be" in str(error) or "cannot be used to seed" in str(error), f"not our error: {error}"
             refusals += 1
         else:
             assert len(answer) == X.shape[0] and (isinstance(answer, list) or np.isfinite(answer).all())
@@ -550,9 +542,7 @@ def check_partial_fit_continues(estimator: Any) -> None:
     X, y = example_data(2100)
     model = clone(estimator)
     late = np.isin(y, CLASSES[4:]) & (np.arange(len(X)) < 700)
-    order = np.concatenate(
-        [np.flatnonzero(~late), np.flatnonzero(late)]
-    )  # three classes appear after 400 rows
+    order = np.concatenate([np.flatnonzero(~late), np.flatnonzero(late)])  # three classes appear after 400 rows
     for start in range(0, len(X), 100):
         known = list(getattr(model, "classes_", []))
         part = order[start : start + 100]

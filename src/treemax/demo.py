@@ -88,9 +88,7 @@ def _predictions(model: LabelTree, vectorizer: TfidfText) -> Iterator[str]:
     yield "Predictions of label-tree, and the path from the root to the first label:"
     for text, best, probabilities in zip(TEXTS, labels, scores):
         yield ""
-        yield _readable(
-            f"{text}: " + ", ".join(f"{name} {value:.2f}" for name, value in zip(best, probabilities))
-        )
+        yield _readable(f"{text}: " + ", ".join(f"{name} {value:.2f}" for name, value in zip(best, probabilities)))
         for level, node in enumerate(path_to_label(model, best[0]), 1):
             yield "  " * level + _readable(node)
 

@@ -62,9 +62,7 @@ def used_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         if sys.platform == "win32":
-            counters = (ctypes.c_uint64 * 9)(
-                72
-            )  # PROCESS_MEMORY_COUNTERS of this process, whose handle is -1
+            counters = (ctypes.c_uint64 * 9)(72)  # PROCESS_MEMORY_COUNTERS of this process, whose handle is -1
             ctypes.windll.kernel32.K32GetProcessMemoryInfo(ctypes.c_void_p(-1), ctypes.byref(counters), 72)
             return int(counters[2])  # WorkingSetSize
         import resource

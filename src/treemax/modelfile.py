@@ -66,9 +66,7 @@ class _ArraySpec:
     dtype: str
     shape: tuple[int, ...]
     fortran_order: bool
-    crc32: int = (
-        2**32 - 1
-    )  # of the whole member with its .npy header; a placeholder of maximal width until known
+    crc32: int = 2**32 - 1  # of the whole member with its .npy header; a placeholder of maximal width until known
 
     @property
     def n_bytes(self) -> int:
@@ -103,9 +101,7 @@ class _Member:
         name = self.name.encode()
         zip64 = struct.pack("<HHQQQ", 1, 24, self.size, self.size, self.start)
         fixed = struct.pack("<IH", 0x02014B50, 3 << 8 | 45) + _common_fields(self.crc32)
-        rest = struct.pack(
-            "<HHHHHII", len(name), len(zip64), 0, 0, 0, (stat.S_IFREG | 0o644) << 16, 0xFFFFFFFF
-        )
+        rest = struct.pack("<HHHHHII", len(name), len(zip64), 0, 0, 0, (stat.S_IFREG | 0o644) << 16, 0xFFFFFFFF)
         return fixed + rest + name + zip64
 
 
@@ -123,15 +119,9 @@ def _next_member(name: str, start: int, size: int, crc32: int) -> _Member:
 
 def _end_records(n_members: int, start: int, size: int) -> bytes:
     """Return the end of the archive: the zip64 record, its locator, and the 32-bit record."""
-    record = struct.pack(
-        "<IQHHIIQQQQ", 0x06064B50, 44, 3 << 8 | 45, 45, 0, 0, n_members, n_members, size, start
-    )
+    record = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 3 << 8 | 45, 45, 0, 0, n_members, n_members, size, start)
     locator = struct.pack("<IIQI", 0x07064B50, 0, start + size, 1)
-    return (
-        record
-        + locator
-        + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
-    )
+    return record + locator + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
 
 
 def _aligned(position: int) -> int:
@@ -192,19 +182,14 @@ def _write(file: BinaryIO, header: Mapping[str, Any], arrays: Mapping[str, Any])
     layout = _Layout(header_size, 0, specs)
     offsets = layout.offsets
     file.truncate(layout.file_size)  # so that an error can state the space needed
-    specs = [
-        _write_array(file, offset, spec, array)
-        for offset, spec, array in zip(offsets, specs, stored.values())
-    ]
+    specs = [_write_array(file, offset, spec, array) for offset, spec, array in zip(offsets, specs, stored.values())]
     text = _header_text(content, specs, offsets).ljust(header_size)
     _write_at(file, HEADER_START, text)
     for position, piece in _Layout(header_size, zlib.crc32(text), specs).structure():
         _write_at(file, position, piece)
 
 
-def _planned(
-    header: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> tuple[Any, Arrays, list[_ArraySpec], int]:
+def _planned(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[Any, Arrays, list[_ArraySpec], int]:
     """Return the JSON-compatible header, the arrays, their specifications and the size of the header."""
     content = _plain(dict(header), "header")
     stored = {name: np.asarray(array) for name, array in arrays.items()}
@@ -459,9 +444,7 @@ def _check_structure(mapped: mmap.mmap, layout: _Layout, entries: list[dict[str,
         raise ModelFileError(f"is truncated: it has {size:,} of its {layout.file_size:,} bytes.")
     if size > layout.file_size:
         raise ModelFileError(f"is damaged: {size - layout.file_size:,} bytes follow its end.")
-    for offset, npy_header, member, entry in zip(
-        layout.offsets, layout.npy_headers, layout.members[1:], entries
-    ):
+    for offset, npy_header, member, entry in zip(layout.offsets, layout.npy_headers, layout.members[1:], entries):
         if entry.get("offset") != offset or entry.get("bytes") != member.size - len(npy_header[1]):
             raise ModelFileError(f"is damaged: array {entry['name']!r} is not at the offset in its header.")
     for position, piece in layout.structure():
@@ -609,9 +592,7 @@ def _check_numbers(arrays: Arrays) -> None:
             most = most if array.dtype.itemsize == 4 else math.inf  # float64 values may exceed float32
             valid = bool(array.min() >= -most and array.max() <= most)
         if not valid:
-            raise ModelFileError(
-                f"is damaged: array {name!r} has NaN, an infinity or a number beyond {LARGEST:g}."
-            )
+            raise ModelFileError(f"is damaged: array {name!r} has NaN, an infinity or a number beyond {LARGEST:g}.")
 
 
 def prefixed(name: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -63,9 +63,7 @@ def _check_seed(given: Any) -> None:
 def _values_of(estimator: Any) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     """Return a function that gets the values of all parameters from an estimator's attributes."""
     names = estimator._get_param_names()
-    return (
-        operator.itemgetter(*names) if len(names) > 1 else lambda given: tuple(given[name] for name in names)
-    )
+    return operator.itemgetter(*names) if len(names) > 1 else lambda given: tuple(given[name] for name in names)
 
 
 def _plain(value: Any) -> Any:
@@ -98,9 +96,7 @@ def check_number(
         above, good = SMALLEST, False
     good = good and (least is None or value >= least) and (above is None or value > above)
     if not (good and (most is None or value <= most)):
-        bounds = (
-            [f"at least {least}"] if least is not None else [f"above {above}"] if above is not None else []
-        )
+        bounds = [f"at least {least}"] if least is not None else [f"above {above}"] if above is not None else []
         bounds += [f"at most {most}"] if most is not None else []
         kind = "an integer" if whole else "a number"
         wanted = " ".join([kind, " and ".join(bounds)]).rstrip()

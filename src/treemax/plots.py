@@ -117,11 +117,7 @@ def path_to_label(model: Any, label: Any, labels: int = 4) -> list[str]:
     while node > 0:
         node = int(tree.parent[node])
         shown = _LabelTree(tree, counts).shown(node)
-        found = {
-            "n_labels": len(shown.labels),
-            "examples": None,
-            "labels": names[shown.labels[:labels]].tolist(),
-        }
+        found = {"n_labels": len(shown.labels), "examples": None, "labels": names[shown.labels[:labels]].tolist()}
         lines.insert(0, _title(found))
     return lines
 
@@ -198,9 +194,7 @@ def _tree_of(model: Any) -> _LabelTree | _RoutingTree:
         from treemax.models import MODELS, TreeLanguageModel
 
         able = ", ".join(kind.__name__ for kind in (*MODELS.values(), TreeLanguageModel) if _has_tree(kind))
-        raise TypeError(
-            f"show_tree and plot_tree need a model with a tree ({able}), got {type(model).__name__}."
-        )
+        raise TypeError(f"show_tree and plot_tree need a model with a tree ({able}), got {type(model).__name__}.")
     if "model_" not in vars(model):
         raise ValueError(f"This {type(model).__name__} has no tree yet; call fit first.")
     counts = np.asarray(model.label_counts_)
@@ -279,12 +273,7 @@ def _draw(axes: Any, outline: dict[str, Any], level: int, top: float) -> tuple[f
     names = "\n".join(str(name)[:24] for name in outline["labels"])
     title = names if outline["n_labels"] == 1 else f"{outline['n_labels']:,} labels\n{names}"
     axes.text(
-        level,
-        at,
-        title,
-        fontsize=6,
-        va="center",
-        bbox={"boxstyle": "round", "facecolor": "white", "linewidth": 0.5},
+        level, at, title, fontsize=6, va="center", bbox={"boxstyle": "round", "facecolor": "white", "linewidth": 0.5}
     )
     return at, max(1.0, height)
 

@@ -30,9 +30,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
-def replacing(
-    path: str | os.PathLike[str], check: Callable[[Path, Path], object] | None = None
-) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], check: Callable[[Path, Path], object] | None = None) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` once it is complete and on disk, and is removed on errors.
 
     `check` is called with the temporary file and the target before the replacement. Stale temporary files in the
@@ -78,9 +76,7 @@ def temporary_files(folder: str | os.PathLike[str] | None = None) -> Iterator[No
     except OSError as error:
         if error.filename is not None or error.errno not in _NO_ROOM:
             raise
-        advice = "use another folder" + (
-            " by setting the environment variable TMPDIR" if folder is None else ""
-        )
+        advice = "use another folder" + (" by setting the environment variable TMPDIR" if folder is None else "")
         what = f"{error.strerror} for a temporary file; {advice}"
         raise OSError(error.errno, what, str(folder or tempfile.gettempdir())) from error
 
@@ -147,9 +143,7 @@ def _message(error: OSError, size: int, folder: Path) -> str:
     if error.errno not in _NO_ROOM:
         return what
     if error.errno == errno.EFBIG:
-        return (
-            f"{what}: more than the file system, or a limit of this process (ulimit -f), allows for one file"
-        )
+        return f"{what}: more than the file system, or a limit of this process (ulimit -f), allows for one file"
     free = shutil.disk_usage(folder).free
     return f"{what}: it needs at least {format_bytes(size)}, but {format_bytes(free)} is free in that folder"
 

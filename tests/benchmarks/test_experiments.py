@@ -11,18 +11,14 @@ def test_list_has_every_table_with_its_command(capsys):
     assert command.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(command.stored()) > 50
-    assert any(
-        line.split("  ")[0] == "softmax-tree/missing" and "benchmarks.experiments" in line for line in lines
-    )
+    assert any(line.split("  ")[0] == "softmax-tree/missing" and "benchmarks.experiments" in line for line in lines)
 
 
 def test_a_table_is_shown(capsys):
     assert command.main(["softmax-tree/missing"]) == 0
     shown = capsys.readouterr().out
     result = command.stored()["softmax-tree/missing"]
-    assert (
-        result["title"] in shown and result["command"] in shown and shown.count("\n|") > len(result["rows"])
-    )
+    assert result["title"] in shown and result["command"] in shown and shown.count("\n|") > len(result["rows"])
 
 
 def test_run_runs_the_command_in_the_folder_of_the_project(monkeypatch):

@@ -21,17 +21,7 @@ from benchmarks.experiments import compare, sizes, tao_reference, time_of_choice
 from benchmarks.harness import accuracy, environments, measure, recipes, report, runner, suites, systems
 from benchmarks.make_data import kconfig, manuals, parameters, splits, verses
 
-DRIVER_FUNCTIONS = (
-    "load",
-    "train",
-    "save",
-    "restore",
-    "rows",
-    "single",
-    "predict_one",
-    "predict_batch",
-    "labels",
-)
+DRIVER_FUNCTIONS = ("load", "train", "save", "restore", "rows", "single", "predict_one", "predict_batch", "labels")
 
 FAKE_DRIVER = """
 import json, os, time
@@ -99,8 +89,7 @@ def test_settings_belong_to_the_system_before_them():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("passes=3", "follows no system"), ("vw-oaa:passes", "has no value"), ("wv", "no peer 'wv'")],
+    ("text", "message"), [("passes=3", "follows no system"), ("vw-oaa:passes", "has no value"), ("wv", "no peer 'wv'")]
 )
 def test_a_wrong_name_says_what_to_write(text, message):
     with pytest.raises(ValueError, match=message):
@@ -201,11 +190,7 @@ def test_summary_takes_best_time_mean_accuracy_and_largest_memory():
 
 def counted(**hits):
     """A run of which the rows are known: a digit a row."""
-    return {
-        "P@1": 0.5,
-        "train_seconds": 1.0,
-        "hits": {name.replace("_", "@"): row for name, row in hits.items()},
-    }
+    return {"P@1": 0.5, "train_seconds": 1.0, "hits": {name.replace("_", "@"): row for name, row in hits.items()}}
 
 
 def test_standard_errors_are_over_rows_and_differences_are_paired():
@@ -240,17 +225,13 @@ def test_ratios_are_ours_over_peer_and_leave_out_what_failed():
     assert line["P@1"] == pytest.approx(1.2) and line["train_seconds"] == 0.25 and line["peak_mb"] == 0.5
     assert line["P@3"] is None and line["model_mb"] is None
     page = report.markdown(result)
-    assert (
-        "broken failed: train: crashed (SIGSEGV)" in page and "| failed |" in page and "| **tree** |" in page
-    )
+    assert "broken failed: train: crashed (SIGSEGV)" in page and "| failed |" in page and "| **tree** |" in page
     json.dumps(result)
 
 
 def test_report_is_stored_beside_earlier_ones(tmp_path):
     facts = dict.fromkeys(("train_rows", "test_rows", "features", "labels"), 1)
-    result = report.report(
-        "toy", facts, [outcome("a", True, [run(0.5, 3.0, 10.0)])], {"threads": 1, "repeat": 1}
-    )
+    result = report.report("toy", facts, [outcome("a", True, [run(0.5, 3.0, 10.0)])], {"threads": 1, "repeat": 1})
     page = report.store(result, tmp_path / "new" / "folder")
     assert page.read_text().startswith("# toy")
     assert json.loads(page.with_suffix(".json").read_text())["rows"][0]["P@1"] == 0.5
@@ -269,9 +250,7 @@ def suite_runs(tmp_path, monkeypatch):
     def run_suite(name, options):
         figure, percent = ("error_1", 100) if name == "icons" else ("P_1", 1)
         chosen = compare.systems_of(name, options)
-        outcomes = [
-            runner.Outcome(system, [counted(**{figure: row})]) for system, row in zip(chosen, rows[name])
-        ]
+        outcomes = [runner.Outcome(system, [counted(**{figure: row})]) for system, row in zip(chosen, rows[name])]
         for done, row in zip(outcomes, rows[name]):
             done.runs[0][figure.replace("_", "@")] = percent * np.mean([int(digit) for digit in row])
             done.runs[0]["train_seconds"] = 1.0 if done.system.ours else 4.0
@@ -291,15 +270,11 @@ def test_suites_are_compared_figure_by_figure(suite_runs, tmp_path, capsys):
     status, ran = suite_runs("pecos")
     assert status == 0 and ran == ["kinc", "icd", "icons"]
     page = capsys.readouterr().out
-    kinc, mean = (
-        next(line for line in page.splitlines() if line.startswith(f"| {name}")) for name in ("kinc", "mean")
-    )
+    kinc, mean = (next(line for line in page.splitlines() if line.startswith(f"| {name}")) for name in ("kinc", "mean"))
     assert ".2500 ±.2500" in kinc and "1.0000 ±.0000" in kinc
     assert mean.startswith("| mean ") and ".7500 ±.1443" in mean and ".2500 ±.1768" in mean
     found = json.loads(next(tmp_path.glob("compare-*.json")).read_text())
-    assert found["behind, within, ahead"]["P@1"] == [
-        {"ours": "label-tree", "peer": "pecos", "found": [1, 1, 0]}
-    ]
+    assert found["behind, within, ahead"]["P@1"] == [{"ours": "label-tree", "peer": "pecos", "found": [1, 1, 0]}]
     assert found["behind, within, ahead"]["error@1"][0]["found"] == [0, 1, 0]
     (times,) = found["train_seconds, ours / peer"]
     assert times["found"] == {"kinc": 0.25, "icd": 0.25, "icons": 0.25}
@@ -446,9 +421,7 @@ def test_missing_data_is_said_clearly(tmp_path, monkeypatch, capsys):
 
 
 def test_wordnet_keeps_test_rows_of_unseen_classes(tmp_path):
-    zipped(
-        tmp_path / "wordnet/train.txt.gz", ["__label__a red cat", "__label__b red dog", "__label__a cat dog"]
-    )
+    zipped(tmp_path / "wordnet/train.txt.gz", ["__label__a red cat", "__label__b red dog", "__label__a cat dog"])
     zipped(tmp_path / "wordnet/test.txt.gz", ["__label__c cat", "__label__b dog dog"])
     train, test = recipes.tfidf(*recipes.texts("wordnet")(tmp_path, PARTS))
     assert train.X.shape == (3, 3) and train.texts[0] == "red cat"
@@ -498,10 +471,7 @@ def test_a_sample_keeps_rows_together_and_order():
 
 
 def text_file(folder, name, part, rows):
-    zipped(
-        folder / f"{name}/{part}.txt.gz",
-        [f"{' '.join(f'__label__{x}' for x in row)} {text}" for row, text in rows],
-    )
+    zipped(folder / f"{name}/{part}.txt.gz", [f"{' '.join(f'__label__{x}' for x in row)} {text}" for row, text in rows])
 
 
 @pytest.fixture
@@ -519,9 +489,7 @@ def test_labels_of_a_text_end_at_its_first_word(own_data):
 
 def test_validation_rows_come_from_the_training_rows_alone(own_data):
     """There is no test file, and words and labels are those of the rows that are left to train on."""
-    text_file(
-        own_data, "kinc", "train", [([f"l{i}", "all"], f"word{i} word{i % 20} common") for i in range(60)]
-    )
+    text_file(own_data, "kinc", "train", [([f"l{i}", "all"], f"word{i} word{i % 20} common") for i in range(60)])
     data = measure.Data(suites.prepared("kinc", validation=True))
     assert (data.n_rows("train"), data.n_rows("test")) == (54, 6)
     train, held_out = ({text.split()[0] for text in data.texts(part)} for part in PARTS)
@@ -543,9 +511,7 @@ def test_tfidf_is_fitted_without_the_validation_rows(own_data):
 
 def test_validation_rows_of_a_stream_are_its_last(own_data):
     rows = [{"date": f"20{i:02}-01-01", "text": f"fix {i}", "labels": ["a"]} for i in range(20)]
-    zipped(
-        own_data / "gcc/stream.jsonl.gz", [*map(json.dumps, rows[:-1]), "the last test row is never parsed"]
-    )
+    zipped(own_data / "gcc/stream.jsonl.gz", [*map(json.dumps, rows[:-1]), "the last test row is never parsed"])
     data = measure.Data(suites.prepared("gcc", validation=True))
     assert data.texts("test") == ["fix 16", "fix 17"] and data.texts("train")[-1] == "fix 15"
 
@@ -566,9 +532,7 @@ def test_ptb_has_a_validation_part_of_its_own(own_data):
     assert (data.n_rows("train"), data.n_rows("test")) == (10, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"), [("delicious", (12910, 3181, 983)), ("glyphs1k", (43200, 4800, 1000))]
-)
+@pytest.mark.parametrize(("name", "rows"), [("delicious", (12910, 3181, 983)), ("glyphs1k", (43200, 4800, 1000))])
 def test_real_data_has_the_known_size(name, rows, tmp_path, monkeypatch):
     try:
         suites.find_files(name, suites.SUITES[name])

@@ -72,8 +72,7 @@ def test_smoothing_is_that_of_the_model(tree, problem):
     assert judging.smoothed_perplexity(found, N_CLASSES, 1e-3) == pytest.approx(expected.perplexity, rel=1e-4)
     best = judging.best_epsilon(found, N_CLASSES)
     assert all(
-        judging.smoothed_perplexity(found, N_CLASSES, best)
-        <= judging.smoothed_perplexity(found, N_CLASSES, other)
+        judging.smoothed_perplexity(found, N_CLASSES, best) <= judging.smoothed_perplexity(found, N_CLASSES, other)
         for other in judging.EPSILONS
     )
 

@@ -57,11 +57,7 @@ def test_aloi_is_divided_at_random_and_centred(folder):
 
 @pytest.mark.parametrize(
     ("name", "files"),
-    [
-        ("odp", "odp/odp_{}.vw.gz"),
-        ("ltcb", "ltcb/enwik9.{}.vw.gz"),
-        ("ltcb-in-order", "ltcb/enwik9.inorder.{}.vw.gz"),
-    ],
+    [("odp", "odp/odp_{}.vw.gz"), ("ltcb", "ltcb/enwik9.{}.vw.gz"), ("ltcb-in-order", "ltcb/enwik9.inorder.{}.vw.gz")],
 )
 def test_files_of_vowpal_wabbit(folder, name, files):
     put(folder, files.format("train"), "7 |b the |c cat\n80001 |b a |c cat\n7 |b the |c dog\n")

@@ -63,9 +63,7 @@ def test_ablation_has_error_and_recall_of_every_setting(problem, folders, monkey
         for cell in cells.values():
             assert all(error >= 100 - recall - 1e-9 for error, recall in zip(cell["error"], cell["recall"]))
     one, two = found["with-path"].values()
-    assert one["error"] == pytest.approx([100 - recall for recall in one["recall"]]), (
-        "one candidate is the answer"
-    )
+    assert one["error"] == pytest.approx([100 - recall for recall in one["recall"]]), "one candidate is the answer"
     assert np.mean(two["recall"]) >= np.mean(one["recall"])
     page = ablation.tables(found)
     assert page.count("\n\n") == 2 and "| None |" in page and "| increase |" in page
@@ -123,9 +121,7 @@ def test_generated_rows_are_near_their_class():
     assert (nearest == made.y_test).mean() > 0.9
     found = classes.nearest_mean(made, 50)
     assert found["error %"] == pytest.approx(100 * (nearest != made.y_test).mean())
-    assert (
-        classes.page([{"data": "toy", **found}]).split("\n")[-1].startswith("| toy | 50 | nearest mean |  |")
-    )
+    assert classes.page([{"data": "toy", **found}]).split("\n")[-1].startswith("| toy | 50 | nearest mean |  |")
 
 
 def test_one_against_all_is_not_judged_by_a_few_rows(problem, monkeypatch):

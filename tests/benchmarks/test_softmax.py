@@ -57,9 +57,7 @@ def test_all_take_turns_and_times_are_by_row():
 
 
 def test_what_was_not_measured_is_left_empty():
-    _, _, line = answers.page([{"model": "m", "error": 9.125, "multiply_adds": 58.2, "one": 4.694}]).split(
-        "\n"
-    )
+    _, _, line = answers.page([{"model": "m", "error": 9.125, "multiply_adds": 58.2, "one": 4.694}]).split("\n")
     assert line == "| m | 9.12 | 58.2 | 4.69 |  |  |  |  |  |"
 
 
@@ -145,10 +143,7 @@ def test_training_is_compared_with_the_reference(problem, monkeypatch, capsys):
 def test_every_model_of_the_trade_off_is_trained_and_timed(problem, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(trade_off, "ROUNDS", 1)
-    small = {
-        "SoftmaxTree": {"2": treemax.SoftmaxTree(leaf_classes=2, verbose=0)},
-        "OneVsAll": {"": treemax.OneVsAll()},
-    }
+    small = {"SoftmaxTree": {"2": treemax.SoftmaxTree(leaf_classes=2, verbose=0)}, "OneVsAll": {"": treemax.OneVsAll()}}
     monkeypatch.setattr(trade_off, "families", lambda: small)
     command.main(["trade-off"])
     found = json.loads((tmp_path / "softmax-trade-off-glyphs1k.json").read_text())

@@ -86,9 +86,7 @@ def folder(tmp_path_factory) -> Path:
     for _ in range(100):
         name, other = draw.sample(list(WORDS), 2)
         lines.append(f"__label__{name} " + " ".join(draw.choices(WORDS[name], k=4)))
-        multi.append(
-            f"__label__{name} __label__{other} " + " ".join(draw.choices(WORDS[name] + WORDS[other], k=6))
-        )
+        multi.append(f"__label__{name} __label__{other} " + " ".join(draw.choices(WORDS[name] + WORDS[other], k=6)))
         label = draw.randrange(3)
         features.append(f"{label} {label + 1}:1 {draw.randrange(5, 9)}:0.5")
     (folder / "train.txt").write_text("\n".join(lines) + "\n")
@@ -108,14 +106,10 @@ def folder(tmp_path_factory) -> Path:
 # --- rounds ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["train.txt", "multi.txt", *FEATURE_FORMATS.values(), *TEXT_FORMATS.values()]
-)
+@pytest.mark.parametrize("name", ["train.txt", "multi.txt", *FEATURE_FORMATS.values(), *TEXT_FORMATS.values()])
 def test_fit_predict_eval_info_stream_in_every_format(folder, tmp_path, name):
     data, model = folder / name, tmp_path / "model.treemax"
-    fitted = treemax_command(
-        "fit", data, "-o", model, "--model", "one-vs-all", "--set", "passes=4", "--jobs", 1
-    )
+    fitted = treemax_command("fit", data, "-o", model, "--model", "one-vs-all", "--set", "passes=4", "--jobs", 1)
     assert fitted.exit_code == 0 and fitted.stdout == ""
     assert "OneVsAll" in fitted.stderr and "100" in fitted.stderr
 
@@ -154,14 +148,10 @@ def test_fit_with_little_memory_gives_the_same_file(folder, tmp_path, name):
         done(*arguments, "-o", tmp_path / "disk.treemax", "--memory", "4GB", *more)
         assert (tmp_path / "disk.treemax").read_bytes() == (tmp_path / "memory.treemax").read_bytes()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["disk.treemax", "memory.treemax", "scratch"]
-    assert "expected a size such as 2GB" in refused(
-        *arguments, "-o", tmp_path / "x", "--memory", "lots", code=2
-    )
+    assert "expected a size such as 2GB" in refused(*arguments, "-o", tmp_path / "x", "--memory", "lots", code=2)
     assert "is too little for" in refused(*arguments, "-o", tmp_path / "x", "--memory", "10MB")
     arguments[3] = "one-vs-all"
-    assert "--memory is for label-tree" in refused(
-        *arguments[:4], "-o", tmp_path / "x", "--memory", "1GB", code=2
-    )
+    assert "--memory is for label-tree" in refused(*arguments[:4], "-o", tmp_path / "x", "--memory", "1GB", code=2)
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(FEATURE_FORMATS, 2)))
@@ -209,9 +199,7 @@ def test_tables_with_columns_of_other_names(folder, tmp_path):
     with table.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "body", "kinds"])
-        writer.writerows(
-            [row, text, "; ".join(own)] for row, (text, own) in enumerate(zip(texts.texts, texts.labels))
-        )
+        writer.writerows([row, text, "; ".join(own)] for row, (text, own) in enumerate(zip(texts.texts, texts.labels)))
     columns = ["--text-column", "body", "--label-column", "kinds", "--label-separator", ";"]
     model, same = tmp_path / "table.treemax", tmp_path / "same.treemax"
     done("fit", table, "-o", model, "--model", "one-vs-all", *columns)
@@ -236,9 +224,7 @@ def test_tables_with_columns_of_other_names(folder, tmp_path):
 def test_malformed_rows_of_a_table_are_skipped(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("text,label\nripe apple,fruit\nfast car\nfast motor,car\n")
-    assert "table.csv:3: 1 fields, but the header has 2" in refused(
-        "fit", table, "-o", tmp_path / "m.treemax"
-    )
+    assert "table.csv:3: 1 fields, but the header has 2" in refused("fit", table, "-o", tmp_path / "m.treemax")
     result = treemax_command("fit", table, "-o", tmp_path / "m.treemax", "--skip-bad")
     assert result.exit_code == 0 and "Skipped 1 malformed line" in result.stderr
 
@@ -277,17 +263,8 @@ def test_a_stream_is_continued_where_it_stopped(folder, tmp_path):
         (tmp_path / f"{name}.txt").write_text("".join(part))
     done("stream", folder / "train.txt", "-o", tmp_path / "whole.treemax")
     done("stream", tmp_path / "first.txt", "-o", tmp_path / "half.treemax")
-    done(
-        "stream",
-        tmp_path / "second.txt",
-        "--start",
-        tmp_path / "half.treemax",
-        "-o",
-        tmp_path / "both.treemax",
-    )
-    answers = [
-        done("predict", tmp_path / f"{name}.treemax", folder / "train.txt") for name in ("whole", "both")
-    ]
+    done("stream", tmp_path / "second.txt", "--start", tmp_path / "half.treemax", "-o", tmp_path / "both.treemax")
+    answers = [done("predict", tmp_path / f"{name}.treemax", folder / "train.txt") for name in ("whole", "both")]
     assert answers[0] == answers[1]
     assert json.loads(done("info", tmp_path / "both.treemax", "--json"))["examples"] == 100
 
@@ -327,18 +304,14 @@ def test_a_pipe_becomes_multi_label_at_the_first_row_with_several_labels(tmp_pat
     assert [line["examples"] for line in found[:-1]] == [1, 2, 4, 8]
     assert found[-1]["n"] == 8 and found[-1]["P@1"] == told[-1]["P@1"]
     assert models[0].read_bytes() == models[1].read_bytes()
-    assert (
-        len(predictions.read_text().splitlines()) == 7
-    )  # the row without a label was not predicted at first
+    assert len(predictions.read_text().splitlines()) == 7  # the row without a label was not predicted at first
 
 
 def test_a_stream_that_cannot_become_multi_label_keeps_what_it_learned(tmp_path, monkeypatch):
     rows = "__label__a x\n__label__b y\n__label__a __label__b y\n"
     model = tmp_path / "model.treemax"
     for options in (["--model", "recall-tree"], ["--start", str(model)]):
-        result = CliRunner().invoke(
-            commands, ["stream", "-", "-o", str(model), *options], input=rows.encode()
-        )
+        result = CliRunner().invoke(commands, ["stream", "-", "-o", str(model), *options], input=rows.encode())
         assert result.exit_code == 1
         assert ("one label per row" in result.stderr) == (options[0] == "--model")
         assert ("without --start" in result.stderr) == (options[0] == "--start")
@@ -391,8 +364,7 @@ def test_perplexity_and_coverage_are_shown_when_asked_for(folder, tmp_path, name
     assert measured["perplexity"] == pytest.approx(expected.perplexity)
     assert measured["coverage"] == pytest.approx(expected.coverage)
     plain, more = (
-        [line.split()[0] for line in done("eval", model, data, *flag).splitlines()]
-        for flag in ([], ["--perplexity"])
+        [line.split()[0] for line in done("eval", model, data, *flag).splitlines()] for flag in ([], ["--perplexity"])
     )
     assert set(more) - set(plain) == {"perplexity", "coverage", "error@1", "error@3", "error@5"}
     assert plain == [line for line in more if line in plain]
@@ -401,9 +373,7 @@ def test_perplexity_and_coverage_are_shown_when_asked_for(folder, tmp_path, name
 def test_labels_that_training_never_had_are_not_covered(folder, tmp_path):
     model, data = tmp_path / "model.treemax", tmp_path / "data.txt"
     lines = (folder / "train.txt").read_text().splitlines()[:10]
-    data.write_text(
-        "\n".join([*lines, *(f"__label__unheard {line.partition(' ')[2]}" for line in lines)]) + "\n"
-    )
+    data.write_text("\n".join([*lines, *(f"__label__unheard {line.partition(' ')[2]}" for line in lines)]) + "\n")
     done("fit", folder / "train.txt", "-o", model, "--model", "one-vs-all")
     assert json.loads(done("eval", model, data, "--perplexity", "--json"))["coverage"] == 0.5
     done("fit", folder / "multi.txt", "-o", model, "--model", "one-vs-all")
@@ -491,9 +461,7 @@ def test_a_model_of_one_label_is_evaluated(tmp_path):
 def test_a_blank_line_is_no_example_to_measure(tmp_path):
     (tmp_path / "data.txt").write_text("__label__a red apple\n__label__b red car\n\n" * 3)
     done("fit", tmp_path / "data.txt", "-o", tmp_path / "m.treemax")
-    measured = json.loads(
-        done("eval", tmp_path / "m.treemax", tmp_path / "data.txt", "--json").splitlines()[-1]
-    )
+    measured = json.loads(done("eval", tmp_path / "m.treemax", tmp_path / "data.txt", "--json").splitlines()[-1])
     assert measured["n"] == 6 and measured["P@1"] == 1.0
 
 
@@ -564,9 +532,7 @@ def test_every_flag_of_the_contract_exists():
         command = commands.commands[name]
         assert flags <= {flag for parameter in command.params for flag in parameter.opts}, name
         assert done(name, "--help").startswith("Usage:")
-    formats = next(
-        parameter for parameter in commands.commands["fit"].params if "--format" in parameter.opts
-    ).type
+    formats = next(parameter for parameter in commands.commands["fit"].params if "--format" in parameter.opts).type
     assert list(formats.choices) == ["auto", *FORMATS]
 
 
@@ -591,10 +557,7 @@ def test_a_stream_is_not_for_every_model(folder, tmp_path):
     done("fit", folder / "train.txt", "-o", batch, "--model", "label-tree", "--text", "hashing")
     for options in (["--model", "label-tree"], ["--start", batch]):
         error = refused("stream", folder / "train.txt", *options)
-        assert (
-            "LabelTree cannot learn from a stream: it has no partial_fit" in error
-            and "online-label-tree" in error
-        )
+        assert "LabelTree cannot learn from a stream: it has no partial_fit" in error and "online-label-tree" in error
 
 
 @pytest.mark.slow
@@ -634,18 +597,12 @@ def test_values_of_settings(text, value):
         (["fit"], "Missing argument 'DATA'"),
         (["fit", "DATA"], "Missing option '-o'"),
         (["info"], "Missing argument 'MODEL'"),
-        (
-            ["fit", "DATA", "-o", "OUT", "--model", "nope"],
-            "unknown model 'nope'; choose from auto, label-tree",
-        ),
+        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "unknown model 'nope'; choose from auto, label-tree"),
         (
             ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "nope=1"],
             "OneVsAll has no parameter 'nope'; it has loss, passes",
         ),
-        (
-            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "passes"],
-            "expected NAME=VALUE, got 'passes'",
-        ),
+        (["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "passes"], "expected NAME=VALUE, got 'passes'"),
         (["fit", "DATA", "-o", "OUT", "--text-set", "bits=3"], "TfidfText has no parameter 'bits'"),
         (["fit", "DATA", "-o", "OUT", "--format", "nope"], "'nope' is not one of"),
         (["fit", "DATA", "-o", "OUT", "--jobs", "many"], "not a valid integer"),
@@ -701,10 +658,7 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
             ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "passes=0"],
             "passes must be an integer at least 1, got 0",
         ),
-        (
-            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "loss=foo"],
-            "loss must be 'auto' or one of",
-        ),
+        (["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "loss=foo"], "loss must be 'auto' or one of"),
         (["fit", "DATA", "-o", "OUT", "--jobs", "0"], "n_jobs must be None or an integer other than zero"),
         (
             ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "max_memory=1e-9"],
@@ -715,10 +669,7 @@ def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, messa
         (["stream", "FEATURES", "--start", "MODEL"], "the model was trained on text, but"),
         (["predict", "VECTORS", "DATA"], "the model was trained on features, but"),
         (["eval", "VECTORS", "DATA"], "treemax fit TEXTS -o MODEL (--text chooses the vectoriser)"),
-        (
-            ["predict", "VECTORS", "NOTES"],
-            "If it is text: the model was trained on features. Give it features, or",
-        ),
+        (["predict", "VECTORS", "NOTES"], "If it is text: the model was trained on features. Give it features, or"),
         (["fit", "EMPTY", "-o", "OUT", "--format", "fasttext"], "has no examples"),
         (["eval", "MODEL", "EMPTY", "--format", "fasttext"], "has no examples"),
         (["stream", "EMPTY", "--format", "fasttext"], "has no examples"),
@@ -752,19 +703,13 @@ def test_damaged_models_are_refused(folder, tmp_path, damage):
     whole = bytearray((folder / "text.treemax").read_bytes())
     broken = {
         "cut": whole[: len(whole) // 2],
-        "flip": whole[: len(whole) // 2]
-        + bytes([whole[len(whole) // 2] ^ 0xFF])
-        + whole[len(whole) // 2 + 1 :],
+        "flip": whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 0xFF]) + whole[len(whole) // 2 + 1 :],
         "header": b"PK\x03\x04" + whole[40:],
         "empty": b"",
     }[damage]
     path = tmp_path / "damaged.treemax"
     path.write_bytes(broken)
-    for arguments in (
-        ("predict", path, folder / "train.txt"),
-        ("info", path),
-        ("eval", path, folder / "train.txt"),
-    ):
+    for arguments in (("predict", path, folder / "train.txt"), ("info", path), ("eval", path, folder / "train.txt")):
         assert "damaged.treemax" in refused(*arguments)
 
 
@@ -825,19 +770,12 @@ def test_a_process_says_what_is_wrong_without_a_traceback(folder, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
-@pytest.mark.parametrize(
-    "arguments", [["predict", "MODEL", "DATA"], ["convert", "DATA", "-", "--format", "jsonl"]]
-)
+@pytest.mark.parametrize("arguments", [["predict", "MODEL", "DATA"], ["convert", "DATA", "-", "--format", "jsonl"]])
 def test_a_reader_that_leaves_early_is_no_error(folder, tmp_path, arguments):
     data = tmp_path / "long.txt"
     data.write_text((folder / "train.txt").read_text() * 100)
     names = {"DATA": data, "MODEL": folder / "text.treemax"}
-    command = [
-        sys.executable,
-        "-m",
-        "treemax",
-        *(str(names.get(argument, argument)) for argument in arguments),
-    ]
+    command = [sys.executable, "-m", "treemax", *(str(names.get(argument, argument)) for argument in arguments)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert running.stdout.readline().startswith(b"{")
     running.stdout.close()
@@ -894,9 +832,7 @@ def test_fit_with_a_hierarchy(tmp_path, numbers):
         data.write_text("".join(f"{name} {name}:1\n" for name in names * 10))
     else:
         data.write_text("".join(f"{name} | f{name}\n" for name in names * 10))
-    edges.write_text(
-        "".join(f"{'mammal' if i < 2 else 'bird'}\t{name}\r\n\n" for i, name in enumerate(names))
-    )
+    edges.write_text("".join(f"{'mammal' if i < 2 else 'bird'}\t{name}\r\n\n" for i, name in enumerate(names)))
     arguments = ("fit", data, "-o", model, "--format", kind, "--hierarchy", edges)
     done(*arguments, "--model", "label-tree")
     tree = treemax.load(model).model_.trees[0].tree
@@ -910,9 +846,7 @@ def test_fit_with_a_hierarchy(tmp_path, numbers):
 def test_fit_says_which_loss_it_chose(tmp_path):
     data = tmp_path / "data.vw"
     data.write_text("a | x\nb | y\n" * 10)
-    result = treemax_command(
-        "fit", data, "-o", tmp_path / "m.treemax", "--format", "vw", "--model", "label-tree"
-    )
+    result = treemax_command("fit", data, "-o", tmp_path / "m.treemax", "--format", "vw", "--model", "label-tree")
     assert "loss squared_hinge" in result.stderr
 
 
@@ -935,11 +869,7 @@ def test_fit_with_a_checkpoint(tmp_path):
     [
         ("-", ["--memory", "2GB"], "standard input can be read once: use a file"),
         ("data.svm", ["--memory", "2GB", "--cluster", "auto"], "--cluster cannot be combined with --memory"),
-        (
-            "data.svm",
-            ["--memory", "2GB", "--checkpoint", "kept"],
-            "--checkpoint cannot be combined with --memory",
-        ),
+        ("data.svm", ["--memory", "2GB", "--checkpoint", "kept"], "--checkpoint cannot be combined with --memory"),
         ("data.svm", ["--scratch", "."], "--scratch needs --memory"),
     ],
 )
@@ -982,9 +912,7 @@ def test_a_stream_goes_on_from_its_checkpoint(tmp_path, monkeypatch, model):
     data.write_text(lines(300))
     done("stream", data, "-o", tmp_path / "a", "--model", model)
     stopped_after(data, folder, 120, monkeypatch, "--model", model)
-    result = treemax_command(
-        "stream", data, "-o", tmp_path / "b", "--checkpoint", folder, "--model", model, "--json"
-    )
+    result = treemax_command("stream", data, "-o", tmp_path / "b", "--checkpoint", folder, "--model", model, "--json")
     assert result.exit_code == 0 and "after 120 examples" in result.stderr
     assert json.loads(result.stdout.splitlines()[-1])["n"] == 300
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
@@ -997,10 +925,7 @@ def test_a_checkpoint_is_for_the_same_data_and_options(tmp_path, monkeypatch):
     stopped_after(data, folder, 40, monkeypatch)
     kept = (folder / "stream.treemax").read_bytes()
     again = ["stream", data, "-o", model, "--checkpoint", folder]
-    for content, complaint in (
-        (lines(30), "it ends before the 40 examples"),
-        ("9 9:1\n" + lines(50), "differ"),
-    ):
+    for content, complaint in ((lines(30), "it ends before the 40 examples"), ("9 9:1\n" + lines(50), "differ")):
         data.write_text(content)
         result = treemax_command(*again)
         assert result.exit_code == 1 and complaint in result.stderr and not model.exists()

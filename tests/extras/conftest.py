@@ -2,6 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = (
-    [] if find_spec("torch") else ["*tree_softmax*.py", "test_examples.py", "test_reassignment.py"]
-)
+collect_ignore_glob = [] if find_spec("torch") else ["*tree_softmax*.py", "test_examples.py", "test_reassignment.py"]

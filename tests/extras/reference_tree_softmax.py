@@ -11,9 +11,7 @@ def slow_log_probabilities(layer, hidden: Tensor) -> Tensor:
     shape, places = layer.shape, layer.places.tolist()
     direct = [c for c, place in enumerate(places) if place == shape.n_places]
     tops = sorted({place // shape.places_below(0) for place in places if place < shape.n_places})
-    root = [class_score(layer, hidden, c) for c in direct] + [
-        node_score(layer, hidden, 0, node) for node in tops
-    ]
+    root = [class_score(layer, hidden, c) for c in direct] + [node_score(layer, hidden, 0, node) for node in tops]
     root = torch.log_softmax(torch.stack(root, dim=1), dim=1)
     columns = []
     for own, place in enumerate(places):
@@ -32,9 +30,7 @@ def within_node(layer, hidden: Tensor, level: int, place: int, places: list[int]
     """log p of the child that leads to a place, at the node of a level above it."""
     shape = layer.shape
     node, step = place // shape.places_below(level), shape.places_below(level + 1)
-    inside = [
-        other for other in places if other < shape.n_places and other // shape.places_below(level) == node
-    ]
+    inside = [other for other in places if other < shape.n_places and other // shape.places_below(level) == node]
     children = sorted({other // step for other in inside})
     last = level == len(shape.arities) - 1
     if last:

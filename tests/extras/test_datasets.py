@@ -50,9 +50,7 @@ def test_splits_must_be_chosen(data):
 
 
 def test_numbers(data):
-    rows = datasets.Dataset.from_dict(
-        {"indices": [[1, 3], [0]], "values": [[1.0, 2.0], [3.0]], "labels": [["a"], []]}
-    )
+    rows = datasets.Dataset.from_dict({"indices": [[1, 3], [0]], "values": [[1.0, 2.0], [3.0]], "labels": [["a"], []]})
     found = read_examples(rows)
     assert found.rows.to_scipy().toarray().tolist() == [[0, 1, 0, 2], [3, 0, 0, 0]]
     assert list(found.labels) == [["a"], []]

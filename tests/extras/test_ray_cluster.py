@@ -82,9 +82,7 @@ def test_an_error_in_a_worker_is_the_caller_s(one_machine):
 
 
 def test_a_worker_that_is_killed_costs_time_only(one_machine):
-    executor = ray_cluster.RayPool(ray, 2, least_bytes=0).share(
-        Table(np.arange(40, dtype=np.float32).reshape(20, 2))
-    )
+    executor = ray_cluster.RayPool(ray, 2, least_bytes=0).share(Table(np.arange(40, dtype=np.float32).reshape(20, 2)))
     problems = [Rows(i) for i in range(20)]
     found, pids = {}, set()
     for number, (total, pid) in executor.run(slow_sum, 0.1, problems):

@@ -18,9 +18,7 @@ def one_machine():
 
 
 def test_from_parquet_to_parquet(one_machine, tmp_path):
-    texts = [
-        f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in ("apple", "car", "owl")
-    ] * 40
+    texts = [f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in ("apple", "car", "owl")] * 40
     labels = [text.split()[1] for text in texts]
     treemax.TextModel(treemax.HashingText(bits=10), treemax.LabelTree(verbose=0)).fit(texts, labels).save(
         tmp_path / "model"
@@ -29,12 +27,9 @@ def test_from_parquet_to_parquet(one_machine, tmp_path):
     for part in range(3):
         own = slice(part * 120, (part + 1) * 120)
         parquet.write_table(
-            pa.table({"text": texts[own], "number": np.arange(360)[own]}),
-            tmp_path / "rows" / f"{part}.parquet",
+            pa.table({"text": texts[own], "number": np.arange(360)[own]}), tmp_path / "rows" / f"{part}.parquet"
         )
-    answers = treemax.predict_dataset(
-        tmp_path / "model", str(tmp_path / "rows"), k=2, workers=2, batch_rows=50
-    )
+    answers = treemax.predict_dataset(tmp_path / "model", str(tmp_path / "rows"), k=2, workers=2, batch_rows=50)
     answers.write_parquet(str(tmp_path / "answers"))
     found = parquet.read_table(tmp_path / "answers").sort_by("number")
     assert found["number"].to_pylist() == list(range(360))

@@ -98,25 +98,17 @@ def test_bad_arguments():
     for address in ("", None, 3):
         with pytest.raises(ValueError, match="address must be"), treemax.cluster(address):
             pass
-    with (
-        pytest.raises(ValueError, match="Ray does not accept the address 'nonsense': "),
-        treemax.cluster("nonsense"),
-    ):
+    with pytest.raises(ValueError, match="Ray does not accept the address 'nonsense': "), treemax.cluster("nonsense"):
         pass
     with pytest.raises(ValueError, match="workers"), treemax.cluster("local", workers=0):
         pass
 
 
 def test_workers_without_treemax_or_with_another_version(monkeypatch):
-    missing = ray.exceptions.RayTaskError(
-        "version", "Traceback\nModuleNotFoundError: No module named 'treemax'", None
-    )
+    missing = ray.exceptions.RayTaskError("version", "Traceback\nModuleNotFoundError: No module named 'treemax'", None)
     monkeypatch.setattr(ray, "remote", lambda function: SimpleNamespace(remote=lambda: "task"))
     for get, message in (
-        (
-            failing(missing),
-            r"cannot import Treemax \(ModuleNotFoundError: No module named 'treemax'\)\. Install",
-        ),
+        (failing(missing), r"cannot import Treemax \(ModuleNotFoundError: No module named 'treemax'\)\. Install"),
         (lambda tasks: ["0.0.1"] * len(tasks), r"The workers have Treemax 0\.0\.1, this process has"),
     ):
         monkeypatch.setattr(ray, "get", get)

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from tests.models.learned_tree.reference import node_gradient
 from treemax.models.learned_tree.assignment import assign_labels
 from treemax.torch import TreeSoftmax
-from treemax.torch.reassignment import (
-    UNKNOWN_SCORE,
-    Statistics,
-    assign_greedily,
-    preferences,
-    reassigned,
-)
+from treemax.torch.reassignment import UNKNOWN_SCORE, Statistics, assign_greedily, preferences, reassigned
 from treemax.torch.structure import check_places
 
 seeds = st.integers(0, 2**32 - 1)
@@ -39,9 +33,7 @@ def test_rounds_are_greedy(seed, n_classes, n_children, kind):
         scores[unseen] = UNKNOWN_SCORE
         scores[unseen, stays[unseen]] = 0
     room = random.multinomial(n_classes + random.integers(0, 4), np.full(n_children, 1 / n_children))
-    found = assign_greedily(
-        torch.from_numpy(scores), torch.zeros(n_classes, dtype=torch.int64), torch.from_numpy(room)
-    )
+    found = assign_greedily(torch.from_numpy(scores), torch.zeros(n_classes, dtype=torch.int64), torch.from_numpy(room))
     np.testing.assert_array_equal(found.numpy(), assign_labels(scores, room))
 
 
@@ -172,9 +164,7 @@ def test_a_tree_learned_is_better_than_a_random_one():
         layer.eval()
         block = torch.randint(8, (2000,), generator=random)
         target = shuffled[block * 8 + torch.randint(8, (2000,), generator=random)]
-        losses.append(
-            float(layer(centres[block] + 0.5 * torch.randn(2000, 16, generator=random), target).detach())
-        )
+        losses.append(float(layer(centres[block] + 0.5 * torch.randn(2000, 16, generator=random), target).detach()))
     assert losses[1] < losses[0] - 0.02, losses
 
 
@@ -210,11 +200,7 @@ def test_reassigns_by_itself_in_training_only():
 def _train_part(rank: int, n_processes: int, folder: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=n_processes,
-        timeout=timedelta(minutes=2),
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=n_processes, timeout=timedelta(minutes=2)
     )
     model = torch.nn.parallel.DistributedDataParallel(_model())
     _train(model, model.module[1], rank, n_processes)

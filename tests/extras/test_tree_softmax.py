@@ -143,9 +143,7 @@ def test_half_precision_is_close():
     exact = TreeSoftmax(FEATURES, N_CLASSES, counts=COUNTS, n_direct=4, reassign_every=0)
     hidden, target = rows(64, torch.float32)
     rough = copy.deepcopy(exact).to(torch.bfloat16)
-    torch.testing.assert_close(
-        rough(hidden.bfloat16(), target).float(), exact(hidden, target), rtol=0.02, atol=0.02
-    )
+    torch.testing.assert_close(rough(hidden.bfloat16(), target).float(), exact(hidden, target), rtol=0.02, atol=0.02)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = exact(hidden, target)
     assert loss.dtype == torch.float32
@@ -211,9 +209,7 @@ def test_state_holds_the_tree(tmp_path):
 
 def test_state_of_another_tree_is_refused():
     layer = TreeSoftmax(FEATURES, N_CLASSES, depth=2)
-    with pytest.raises(
-        RuntimeError, match=r"the tree of the state has the shape .* create the layer with the same"
-    ):
+    with pytest.raises(RuntimeError, match=r"the tree of the state has the shape .* create the layer with the same"):
         layer.load_state_dict(TreeSoftmax(FEATURES, N_CLASSES, depth=3).state_dict())
     for change, what in (
         (lambda places: places.fill_(1), "two classes"),
@@ -316,17 +312,13 @@ def test_bad_settings_are_refused(settings, what):
 def test_bad_input_is_refused():
     layer = TreeSoftmax(FEATURES, N_CLASSES)
     hidden, target = rows(dtype=torch.float32)
-    with pytest.raises(
-        ValueError, match=r"hidden must have 5 numbers in its last dimension .* got shape \(17, 4\)"
-    ):
+    with pytest.raises(ValueError, match=r"hidden must have 5 numbers in its last dimension .* got shape \(17, 4\)"):
         layer(hidden[:, :4], target)
     with pytest.raises(ValueError, match=r"target must have the shape of hidden .* \(17,\), got \(3,\)"):
         layer(hidden, target[:3])
     with pytest.raises(ValueError, match=r"target must be of type torch.int64, got torch.float32"):
         layer(hidden, target.float())
-    with pytest.raises(
-        ValueError, match="target must be classes from 0 to 22, or -100 to ignore a row, got 23"
-    ):
+    with pytest.raises(ValueError, match="target must be classes from 0 to 22, or -100 to ignore a row, got 23"):
         layer(hidden, torch.full_like(target, 23))
     with pytest.raises(ValueError, match=r"hidden has type torch.float64, but the layer torch.float32"):
         layer(hidden.double(), target)

@@ -19,11 +19,7 @@ DEVICE = "cpu" if interpreted else "cuda"
 SETTINGS = {
     "direct": {"counts": np.arange(50), "n_direct": 9},
     "three levels": {"depth": 3, "arity": 4, "reduction": "none"},
-    "groups": {
-        "structure": [i % 7 if i > 5 else -1 for i in range(50)],
-        "reassign_every": 100,
-        "bias": False,
-    },
+    "groups": {"structure": [i % 7 if i > 5 else -1 for i in range(50)], "reassign_every": 100, "bias": False},
     "many rows at a node": {"structure": [i % 2 for i in range(50)], "reassign_every": 1000},
 }
 

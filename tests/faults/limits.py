@@ -4,7 +4,5 @@ from __future__ import annotations
 
 import os
 
-ROUNDS = int(
-    os.environ.get("TREEMAX_FAULTS_ROUNDS", "2")
-)  # of what is tried at random moments, for each model
+ROUNDS = int(os.environ.get("TREEMAX_FAULTS_ROUNDS", "2"))  # of what is tried at random moments, for each model
 SECONDS = float(os.environ.get("TREEMAX_FAULTS_SECONDS", "2"))  # of what goes on for some time

@@ -57,9 +57,7 @@ def test_forked_while_threads_ask(name: str, tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for number in range(
-            max(2, ROUNDS // 4)
-        ):  # a process for each, so that each is forked at another moment
+        for number in range(max(2, ROUNDS // 4)):  # a process for each, so that each is forked at another moment
             outcomes = list(run_cases([number], in_child))
             assert [outcome.what for outcome in outcomes] == ["answered"]
     finally:

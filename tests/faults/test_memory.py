@@ -51,13 +51,7 @@ def used_up() -> list[np.ndarray]:
 
 
 def many(X: object) -> object:
-    return (
-        X * TIMES
-        if isinstance(X, list)
-        else sp.vstack([X] * TIMES)
-        if sp.issparse(X)
-        else np.tile(X, (TIMES, 1))
-    )
+    return X * TIMES if isinstance(X, list) else sp.vstack([X] * TIMES) if sp.issparse(X) else np.tile(X, (TIMES, 1))
 
 
 def use_within_limit(case: tuple[str, int, int]) -> str:
@@ -69,11 +63,7 @@ def use_within_limit(case: tuple[str, int, int]) -> str:
     model = modelfile.load(path)
     before, more = model.predict_proba(X), many(X)
     more_y = None if y is None else y * TIMES if isinstance(y, list) else np.concatenate([y] * TIMES)
-    acts = [
-        lambda: model.predict_proba(more),
-        lambda: model.predict_topk(more, 3),
-        lambda: modelfile.save(model, path),
-    ]
+    acts = [lambda: model.predict_proba(more), lambda: model.predict_topk(more, 3), lambda: modelfile.save(model, path)]
     if hasattr(model, "partial_fit"):
         some, some_y = more[: 72 * 20], more_y[: 72 * 20]
         acts.append(lambda: model.partial_fit(some, some_y))

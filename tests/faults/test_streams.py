@@ -130,9 +130,7 @@ def test_a_model_that_does_not_fit_is_written_elsewhere(tmp_path: Path) -> None:
         pytest.skip("no file system can be mounted here")
     try:
         for name in ("fit", "stream"):
-            running = command(
-                name, data, "-o", full / "model.treemax", "--model", "one-vs-all", env_place=spare
-            )
+            running = command(name, data, "-o", full / "model.treemax", "--model", "one-vs-all", env_place=spare)
             _, error = running.communicate(timeout=300)
             assert running.returncode == 1 and "Traceback" not in error
             assert f"{full / 'model.treemax'}: No space left on device: it needs " in error

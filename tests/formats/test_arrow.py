@@ -235,9 +235,7 @@ def test_folder_is_read_in_the_order_of_names(suffix, tmp_path):
 
 def test_empty_shards_do_no_harm(tmp_path):
     folder, examples = folder_of(tmp_path)
-    empty = pa.table(
-        {"indices": pa.array([], pa.list_(pa.uint32())), "labels": pa.array([], pa.list_(pa.string()))}
-    )
+    empty = pa.table({"indices": pa.array([], pa.list_(pa.uint32())), "labels": pa.array([], pa.list_(pa.string()))})
     write(folder / "aa.parquet", empty)
     np.testing.assert_array_equal(dense(read_examples(folder)), dense(examples))
 
@@ -245,9 +243,7 @@ def test_empty_shards_do_no_harm(tmp_path):
 def test_folders_that_do_not_go_together_are_refused(tmp_path):
     folder, _ = folder_of(tmp_path)
     write_examples(folder / "d.svm", sparse_examples())
-    with pytest.raises(
-        FormatError, match=r"files of one format are expected, got a.parquet \(parquet\) and d.svm"
-    ):
+    with pytest.raises(FormatError, match=r"files of one format are expected, got a.parquet \(parquet\) and d.svm"):
         open_examples(folder)
     (folder / "d.svm").unlink()
     write(folder / "d.parquet", pa.table({"text": ["x"]}))
@@ -343,9 +339,7 @@ def test_splits_must_be_chosen():
 def test_tables_as_X_and_y():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 4)).astype(np.float32)
-    table = pa.table(
-        {**{f"c{j}": X[:, j] for j in range(4)}, "label": ["a" if x > 0 else "b" for x in X[:, 0]]}
-    )
+    table = pa.table({**{f"c{j}": X[:, j] for j in range(4)}, "label": ["a" if x > 0 else "b" for x in X[:, 0]]})
     model = treemax.OneVsAll(verbose=0).fit(table, table["label"])
     assert model.n_features_in_ == 4
     np.testing.assert_array_equal(model.predict(table), model.predict(X))
@@ -369,13 +363,8 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch, tmp_path):
     write_examples(path, sparse_examples())
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.setitem(sys.modules, name, None)
-    for work in (
-        lambda: read_examples(path),
-        lambda: write_examples(tmp_path / "y.arrow", sparse_examples()),
-    ):
-        with pytest.raises(
-            MissingExtra, match=r"(Parquet|Arrow) needs pyarrow: pip install 'treemax\[arrow\]'"
-        ):
+    for work in (lambda: read_examples(path), lambda: write_examples(tmp_path / "y.arrow", sparse_examples())):
+        with pytest.raises(MissingExtra, match=r"(Parquet|Arrow) needs pyarrow: pip install 'treemax\[arrow\]'"):
             work()
 
 

@@ -39,19 +39,9 @@ MALFORMED = [
     ("svmlight", "1 0:1", "1 3:.", "the value is not a finite number, got '3:.'"),
     ("svmlight", "1 0:1", "1 3:1:2", "the value is not a finite number, got '3:1:2'"),
     ("svmlight", "1 0:1", "1 3:1e39", "the value is too large for float32, got '3:1e39'"),
-    (
-        "svmlight",
-        "1 0:1",
-        "1 3:-340282356779733661637539395458142568448",
-        "too large for float32, got '3:-34",
-    ),
+    ("svmlight", "1 0:1", "1 3:-340282356779733661637539395458142568448", "too large for float32, got '3:-34"),
     ("svmlight", "1 0:1", "1 3:3e38 3:3e38", "the sum of the values of one index overflows float32"),
-    (
-        "svmlight",
-        "1 0:1",
-        "1234567890123456789 0:1",
-        "the label is not an integer, got '1234567890123456789'",
-    ),
+    ("svmlight", "1 0:1", "1234567890123456789 0:1", "the label is not an integer, got '1234567890123456789'"),
     ("vw", "1 |x a", "1 x a", r"no '\|' before the features, got '1'"),
     ("vw", "1 |x a", "1 0.5 |x a", "an importance other than 1 is not supported, got '0.5'"),
     ("vw", "1 |x a", "1 2 3 |x a", "expected a label, an importance and a tag before '|', got '1 2 3 '"),
@@ -71,25 +61,10 @@ MALFORMED = [
     ("jsonl", '{"text": "x"}', '{"text": 3}', '"text" is not a string, got 3'),
     ("jsonl", '{"text": "x"}', '{"features": [1]}', "has a list of numbers, those before it have a text"),
     ("jsonl", '{"text": "x"}', '{"text": "x", "labels": "a"}', "\"labels\" is not a list, got 'a'"),
-    (
-        "jsonl",
-        '{"text": "x"}',
-        '{"text": "x", "label": 1.5}',
-        "neither a string nor a 64-bit integer, got 1.5",
-    ),
-    (
-        "jsonl",
-        '{"text": "x"}',
-        '{"text": "x", "label": true}',
-        "neither a string nor a 64-bit integer, got True",
-    ),
+    ("jsonl", '{"text": "x"}', '{"text": "x", "label": 1.5}', "neither a string nor a 64-bit integer, got 1.5"),
+    ("jsonl", '{"text": "x"}', '{"text": "x", "label": true}', "neither a string nor a 64-bit integer, got True"),
     ("jsonl", '{"text": "x"}', '{"text": "x", "label": 9999999999999999999}', "nor a 64-bit integer"),
-    (
-        "jsonl",
-        '{"text": "x", "label": 1}',
-        '{"text": "x", "label": "a"}',
-        "before this one are integers, got 'a'",
-    ),
+    ("jsonl", '{"text": "x", "label": 1}', '{"text": "x", "label": "a"}', "before this one are integers, got 'a'"),
     ("jsonl", '{"text": "x"}', '{"text": "\\ud800"}', "unpaired surrogate"),
     ("jsonl", '{"features": [1, 2]}', '{"features": [1]}', '"features" has 1 numbers, expected 2'),
     ("jsonl", '{"features": [1, 2]}', '{"features": [1, NaN]}', "NaN is not a finite number"),
@@ -97,12 +72,7 @@ MALFORMED = [
     ("jsonl", '{"features": [1, 2]}', '{"features": [1, "x"]}', "is not a number, got 'x'"),
     ("jsonl", '{"features": [1, 2]}', '{"features": 3}', "neither a list nor an object, got 3"),
     ("jsonl", '{"features": {"1": 1}}', '{"features": {"4294967295": 1}}', "the column is out of range"),
-    (
-        "jsonl",
-        '{"features": {"1": 1}}',
-        '{"features": {"a": 1}}',
-        "has named features, those before it have an obj",
-    ),
+    ("jsonl", '{"features": {"1": 1}}', '{"features": {"a": 1}}', "has named features, those before it have an obj"),
     ("fasttext", "__label__x a", "__label__ a", "__label__ without a name"),
 ]
 
@@ -180,9 +150,7 @@ def test_n_features_is_kept_to(tmp_path):
     for zero_based in (True, "auto"):
         with pytest.raises(FormatError, match=r"index .*3"):
             read_examples(path, n_features=3, zero_based=zero_based)
-    with pytest.raises(
-        FormatError, match=r"data.svm:1: the index is out of range \(1 to 4294967294\), got '0:1'"
-    ):
+    with pytest.raises(FormatError, match=r"data.svm:1: the index is out of range \(1 to 4294967294\), got '0:1'"):
         read_examples(path, zero_based=False)
     path = tmp_path / "data.xmc"
     path.write_text("1 5 7\n1 0:1\n")
@@ -197,12 +165,7 @@ def test_gzip_that_is_cut_or_damaged(tmp_path, format):
     body = "\n".join(f"{lines.get(format, '1 0:1')}" for _ in range(20_000))
     data = gzip.compress((("20000 5 7\n" if format == "xmc" else "") + body).encode())
     path = tmp_path / "data.gz"
-    for damaged in (
-        data[: len(data) // 2],
-        data[:-4],
-        data[:200] + b"\x55" * 20 + data[220:],
-        data + b"junk",
-    ):
+    for damaged in (data[: len(data) // 2], data[:-4], data[:200] + b"\x55" * 20 + data[220:], data + b"junk"):
         path.write_bytes(damaged)
         for skip_bad in (False, True):
             with pytest.raises(FormatError, match=r"data.gz:\d+: the gzip data is (truncated|damaged)"):
@@ -254,10 +217,7 @@ CSR = {
             {"X": np.ones((2, 2)), "y_values": np.arange(3), "y_indptr": np.array([0, 2, 9])},
             "y_indptr must be non-decreasing",
         ),
-        (
-            {"X": np.ones((2, 2)), "y_values": np.arange(3), "y_indptr": np.array([1, 2, 3])},
-            "should begin with 0",
-        ),
+        ({"X": np.ones((2, 2)), "y_values": np.arange(3), "y_indptr": np.array([1, 2, 3])}, "should begin with 0"),
         ({"X": np.array([[1, 2], [np.nan, 1]])}, "row 1: NaN"),
         ({"X": np.array([[1, 2], [1e39, 1]])}, "row 1: NaN, infinity, too large"),
         ({**CSR, "indices": np.array([0, 3, 1])}, "row 0: .*column out of range"),
@@ -268,10 +228,7 @@ CSR = {
         ({**CSR, "shape": np.array([5, 3])}, "shape does not fit"),
         ({**CSR, "shape": np.array([2])}, "shape does not fit"),
         ({**CSR, "format": np.array(b"csc")}, "CSR format, got 'csc'"),
-        (
-            {"text_bytes": np.array([255], np.uint8), "text_offsets": np.array([0, 1])},
-            "row 0: the text is not UTF-8",
-        ),
+        ({"text_bytes": np.array([255], np.uint8), "text_offsets": np.array([0, 1])}, "row 0: the text is not UTF-8"),
     ],
 )
 def test_malformed_npz(tmp_path, arrays, message):
@@ -289,9 +246,7 @@ def test_malformed_npz_rows_are_skipped(tmp_path):
         (chunk,) = reader
     assert chunk.labels.values.tolist() == [0, 1, 3, 4, 5]
     assert chunk.rows.tolist() == X[[0, 1, 3, 4, 5]].tolist()
-    assert reader.bad_messages == [
-        f"{path}: row 2: NaN, infinity, too large for float32, or a column out of range"
-    ]
+    assert reader.bad_messages == [f"{path}: row 2: NaN, infinity, too large for float32, or a column out of range"]
     path = npz(tmp_path / "data.npz", **{**CSR, "indices": np.array([0, 3, 1])}, y=np.array(["a", "b"]))
     with pytest.warns(UserWarning, match="1 malformed"):
         got = read_examples(path, skip_bad=True)
@@ -354,9 +309,7 @@ def test_the_first_line_of_fasttext_may_lack_a_label(tmp_path):
 
 
 def test_npz_with_unsorted_and_repeated_indices(tmp_path):
-    path = npz(
-        tmp_path / "data.npz", **{**CSR, "indices": np.array([2, 2, 1]), "indptr": np.array([0, 3, 3])}
-    )
+    path = npz(tmp_path / "data.npz", **{**CSR, "indices": np.array([2, 2, 1]), "indptr": np.array([0, 3, 3])})
     rows = read_examples(path).rows
     assert (rows.indices.tolist(), rows.values.tolist(), rows.indptr.tolist()) == ([1, 2], [1, 2], [0, 2, 2])
 
@@ -452,9 +405,7 @@ def test_mutated_files_never_crash(tmp_path, format):
             try:
                 consistent(read_examples(path, format, skip_bad=True))
             except FormatError as error:
-                assert format in ("xmc", "npz", "parquet", "arrow", "csv", "tsv") or "n_features" in str(
-                    error
-                )
+                assert format in ("xmc", "npz", "parquet", "arrow", "csv", "tsv") or "n_features" in str(error)
 
 
 @pytest.mark.parametrize("format", FORMATS)

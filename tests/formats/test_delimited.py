@@ -159,9 +159,7 @@ def read_vectors():
 
 def test_columns_are_for_tables_only(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"text": "a", "label": "b"}\n')
-    with pytest.raises(
-        ValueError, match=r"text_column is for csv and tsv files, but .*jsonl is read as jsonl"
-    ):
+    with pytest.raises(ValueError, match=r"text_column is for csv and tsv files, but .*jsonl is read as jsonl"):
         read_examples(tmp_path / "data.jsonl", text_column="body")
     with pytest.raises(ValueError, match="label_column must be a string, got 3"):
         read_examples(tmp_path / "data.jsonl", label_column=3)

@@ -55,9 +55,7 @@ def text_examples(n_rows: int = 300, seed: int = 0) -> Examples:
     rng = np.random.default_rng(seed)
     words = ["cat", "dog", "Käse", "日本", "a:b", "|", "#", "x\u00a0y"]
     labels = [[f"l{i}" for i in rng.integers(0, 9, rng.integers(0, 3))] for _ in range(n_rows)]
-    return Examples(
-        read_labels(labels), texts=[" ".join(rng.choice(words, rng.integers(0, 6))) for _ in range(n_rows)]
-    )
+    return Examples(read_labels(labels), texts=[" ".join(rng.choice(words, rng.integers(0, 6))) for _ in range(n_rows)])
 
 
 def matrix(examples: Examples) -> np.ndarray:
@@ -277,9 +275,7 @@ def test_unsorted_and_repeated_indices(tmp_path):
     expected[0, [0, 3, 5]] = 2, 4, 1.25
     np.add.at(expected[1], np.arange(2000, 0, -1) % 501, np.arange(2000, 0, -1) % 7)
     assert np.array_equal(matrix(got), expected)
-    assert all(
-        (np.diff(part) > 0).all() for part in np.split(got.rows.indices.astype(int), got.rows.indptr[1:-1])
-    )
+    assert all((np.diff(part) > 0).all() for part in np.split(got.rows.indices.astype(int), got.rows.indptr[1:-1]))
 
 
 def test_vowpal_wabbit_hashes(tmp_path):
@@ -320,9 +316,7 @@ def test_vowpal_wabbit_adds_up_what_falls_together(tmp_path):
 
 def test_fasttext_lines(tmp_path):
     path = tmp_path / "data.txt"
-    path.write_bytes(
-        "\ufeff__label__a  __label__b text  here \r\nno label __label__x\n\n__label__c\n".encode()
-    )
+    path.write_bytes("\ufeff__label__a  __label__b text  here \r\nno label __label__x\n\n__label__c\n".encode())
     got = read_examples(path)
     assert list(got.labels) == [["a", "b"], [], [], ["c"]]
     assert got.texts == ["text  here ", "no label __label__x", "", ""]
@@ -330,9 +324,7 @@ def test_fasttext_lines(tmp_path):
 
 def test_jsonl_features(tmp_path):
     path = tmp_path / "data.jsonl"
-    path.write_text(
-        '{"features": {"10": 2, "3": 0.5}, "label": 7, "date": 1}\n\n{"features": {}, "labels": []}\n'
-    )
+    path.write_text('{"features": {"10": 2, "3": 0.5}, "label": 7, "date": 1}\n\n{"features": {}, "labels": []}\n')
     got = read_examples(path)
     assert (got.rows.indices.tolist(), got.rows.shape, list(got.labels)) == ([3, 10], (2, 11), [[7], []])
     path.write_text('{"features": {"price": 2, "12": 3}, "label": "a"}\n{"features": {"12": 1}}\n')
@@ -468,9 +460,7 @@ def test_format_by_name(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"just a sentence\n", b"\x00\x01\x02", b"1:1:1:1" * 9999])
 def test_format_not_recognised(tmp_path, content):
     (tmp_path / "data").write_bytes(content)
-    with pytest.raises(
-        FormatError, match=r"cannot tell the format .* fasttext, xmc, svmlight, vw, jsonl, npz"
-    ):
+    with pytest.raises(FormatError, match=r"cannot tell the format .* fasttext, xmc, svmlight, vw, jsonl, npz"):
         open_examples(tmp_path / "data")
 
 
@@ -579,11 +569,7 @@ def test_settings_are_checked(tmp_path):
         ("fasttext", Examples(read_labels([[]]), texts=["__label__x y"]), "begins with __label__"),
         ("fasttext", sparse_examples(2), "holds text"),
         ("xmc", text_examples(2), "holds numbers"),
-        (
-            "svmlight",
-            Examples(read_labels([["cat"]]), np.ones((1, 2), np.float32)),
-            "integer labels only, got 'cat'",
-        ),
+        ("svmlight", Examples(read_labels([["cat"]]), np.ones((1, 2), np.float32)), "integer labels only, got 'cat'"),
         ("xmc", Examples(read_labels([[-1]]), np.ones((1, 2), np.float32)), "no negative labels"),
         ("vw", Examples(read_labels([["a|b"]]), np.ones((1, 2), np.float32)), r"label 'a\|b' of row 0"),
         ("jsonl", Examples(read_labels([["a"]]), texts=["\ud800"]), "surrogate"),

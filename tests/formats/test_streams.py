@@ -57,10 +57,7 @@ def peak_of_reading(path: Path, format: str) -> int:
 @pytest.mark.parametrize("format", FORMATS)
 def test_reading_takes_the_same_memory_however_long_the_file(format, tmp_path):
     def parts(count: int):
-        return (
-            texts(seed) if format in ("fasttext", "csv", "tsv") else chunk(seed, width=10)
-            for seed in range(count)
-        )
+        return (texts(seed) if format in ("fasttext", "csv", "tsv") else chunk(seed, width=10) for seed in range(count))
 
     n_chunks = 10 if format == "jsonl" else 30  # a few blocks of the file, and three times as many
     for name, count in (("short", n_chunks), ("long", 3 * n_chunks)):
@@ -90,9 +87,7 @@ def test_rows_without_a_label_are_left_out_where_rows_have_one(tmp_path):
     path = tmp_path / "stream.jsonl"
     lines = [{"text": f"word{i}", "labels": [i % 3] if i % 4 else []} for i in range(40)]
     path.write_text("\n".join(map(json.dumps, lines)))
-    model = treemax.TextModel(treemax.HashingText(), treemax.OneVsAll(verbose=0)).fit_stream(
-        path, chunk_rows=7
-    )
+    model = treemax.TextModel(treemax.HashingText(), treemax.OneVsAll(verbose=0)).fit_stream(path, chunk_rows=7)
     assert model.n_examples_ == 30 and not model.multi_label_
     model = treemax.TextModel(treemax.HashingText(), treemax.OneVsAll(verbose=0))
     model.fit_stream(path, chunk_rows=7, multi_label=True)
@@ -145,9 +140,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/statm").exists(), reason="asks Linux how much memory there is in use"
-)
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux how much memory there is in use")
 def test_learning_takes_no_more_memory_as_the_stream_goes_on():
     """40 chunks of 400 rows of 400 numbers are 51 MB; what stays is the model, of labels and features all seen
     in the first fifth."""

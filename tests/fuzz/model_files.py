@@ -44,9 +44,7 @@ def damaged(model: str, seed: int) -> Damaged:
     places = random.integers(0, n, random.integers(1, 4)).tolist()
     if random.random() < 0.5:  # the structure is at both ends
         places = [place % 2000 if random.random() < 0.5 else n - 1 - place % 2000 for place in places]
-    return Damaged(
-        model, [(place, -1 if random.random() < 0.05 else int(random.integers(256))) for place in places]
-    )
+    return Damaged(model, [(place, -1 if random.random() < 0.05 else int(random.integers(256))) for place in places])
 
 
 @cache

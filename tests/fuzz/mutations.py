@@ -86,9 +86,9 @@ def _changed(
         return flat.reshape(array.shape)
     if operation == "add":
         with np.errstate(all="ignore"):
-            flat[arguments[0]] = (
-                flat[arguments[0] : arguments[0] + 1] + np.array([arguments[1]]).astype(array.dtype)
-            )[0]
+            flat[arguments[0]] = (flat[arguments[0] : arguments[0] + 1] + np.array([arguments[1]]).astype(array.dtype))[
+                0
+            ]
         return flat.reshape(array.shape)
     if operation == "fill":
         return np.full(array.shape, _as(arguments[0], array.dtype))
@@ -112,9 +112,7 @@ def _changed(
 def _as(value: float, dtype: np.dtype) -> Any:
     with np.errstate(all="ignore"):
         if dtype.kind in "iu":
-            return np.array([int(value) % 2**64 if np.isfinite(value) else 0], dtype=np.uint64).astype(dtype)[
-                0
-            ]
+            return np.array([int(value) % 2**64 if np.isfinite(value) else 0], dtype=np.uint64).astype(dtype)[0]
         return np.array([value], dtype=np.float64).astype(dtype)[0]
 
 
@@ -133,13 +131,7 @@ def random_changes(random: np.random.Generator, parts: Parts) -> list[Change]:
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The way to every value of a header."""
-    keys = (
-        value.keys()
-        if isinstance(value, dict)
-        else range(min(8, len(value)))
-        if isinstance(value, list)
-        else ()
-    )
+    keys = value.keys() if isinstance(value, dict) else range(min(8, len(value))) if isinstance(value, list) else ()
     found = [path] if path else []
     for key in keys:
         found += _paths(value[key], (*path, key))
@@ -171,15 +163,9 @@ def _random_array_change(random: np.random.Generator, arrays: dict[str, np.ndarr
     if array.size == 0 and operation in ("set", "add", "swap"):
         operation = "length"
     if operation in ("set", "fill"):
-        places = (
-            random.integers(0, array.size, size=random.choice([1, 1, 1, 2, 4])).tolist() if array.size else []
-        )
+        places = random.integers(0, array.size, size=random.choice([1, 1, 1, 2, 4])).tolist() if array.size else []
         values = [_random_value(random, array) for _ in places or [0]]
-        return (
-            ["array", name, "set", places, values]
-            if operation == "set"
-            else ["array", name, "fill", values[0]]
-        )
+        return ["array", name, "set", places, values] if operation == "set" else ["array", name, "fill", values[0]]
     arguments: dict[str, Any] = {
         "add": lambda: [int(random.integers(array.size)), int(random.choice([-1, 1, 2, 100]))],
         "swap": lambda: random.integers(0, array.size, 2).tolist(),

@@ -39,9 +39,7 @@ def parsed(format: str, content: bytes) -> Read:
         return None
     lines = text.split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
-    return {"xmc": _xmc, "svmlight": _svmlight, "vw": _vw, "jsonl": _jsonl, "fasttext": _fasttext}[format](
-        lines
-    )
+    return {"xmc": _xmc, "svmlight": _svmlight, "vw": _vw, "jsonl": _jsonl, "fasttext": _fasttext}[format](lines)
 
 
 def _pairs(fields: list[str]) -> dict[int, float] | None:
@@ -51,9 +49,7 @@ def _pairs(fields: list[str]) -> dict[int, float] | None:
         match = PAIR.fullmatch(field)
         if match is None or not np.isfinite(np.float32(float(match[2]))):
             return None
-        found[int(match[1])] = np.float32(
-            found.get(int(match[1]), np.float32(0)) + np.float32(float(match[2]))
-        )
+        found[int(match[1])] = np.float32(found.get(int(match[1]), np.float32(0)) + np.float32(float(match[2])))
     return found
 
 
@@ -78,8 +74,7 @@ def _xmc(lines: list[str]) -> Read:
     if len(rows) != n_rows or n_columns == 0 or None in rows:
         return None
     outside = any(
-        max(labels, default=-1) >= n_labels or max(features, default=-1) >= n_columns
-        for labels, features in rows
+        max(labels, default=-1) >= n_labels or max(features, default=-1) >= n_columns for labels, features in rows
     )
     return None if outside else ([labels for labels, _ in rows], [features for _, features in rows])
 
@@ -196,20 +191,11 @@ def _npz(content: bytes) -> Read:
 def _npz_labels(arrays: dict[str, np.ndarray]) -> list[list[Any]] | None:
     if "y" in arrays and not {"y_values", "y_indptr"} & set(arrays):
         y = arrays["y"]
-        return (
-            [[label] for label in y.tolist()]
-            if y.ndim == 1 and y.dtype.kind in "iU" and "" not in y
-            else None
-        )
+        return [[label] for label in y.tolist()] if y.ndim == 1 and y.dtype.kind in "iU" and "" not in y else None
     if not {"y_values", "y_indptr"} <= set(arrays) or "y" in arrays:
         return None
     values, starts = arrays["y_values"], arrays["y_indptr"]
-    if (
-        values.ndim != 1
-        or values.dtype.kind not in "iU"
-        or "" in values
-        or not _are_starts(starts, len(values))
-    ):
+    if values.ndim != 1 or values.dtype.kind not in "iU" or "" in values or not _are_starts(starts, len(values)):
         return None
     return [values[start:end].tolist() for start, end in pairwise(starts.tolist())]
 
@@ -219,19 +205,12 @@ def _npz_rows(arrays: dict[str, np.ndarray]) -> Rows | None:
     if names == {"X"}:
         X = arrays["X"]
         with np.errstate(over="ignore"):
-            single = (
-                X.astype(np.float32) if X.ndim == 2 and X.size and X.dtype.kind == "f" else np.array([np.nan])
-            )
+            single = X.astype(np.float32) if X.ndim == 2 and X.size and X.dtype.kind == "f" else np.array([np.nan])
         return [list(row) for row in single] if np.isfinite(single).all() else None
     if names != {"data", "indices", "indptr", "shape"}:
         return None
     data, indices, indptr, shape = (arrays[name] for name in ("data", "indices", "indptr", "shape"))
-    if (
-        data.ndim != 1
-        or data.dtype != np.float32
-        or not np.isfinite(data).all()
-        or indices.shape != data.shape
-    ):
+    if data.ndim != 1 or data.dtype != np.float32 or not np.isfinite(data).all() or indices.shape != data.shape:
         return None
     if (
         shape.shape != (2,)
@@ -240,15 +219,9 @@ def _npz_rows(arrays: dict[str, np.ndarray]) -> Rows | None:
         or not _are_starts(indptr, len(data))
     ):
         return None
-    if (
-        len(indptr) != shape[0] + 1
-        or not 0 < shape[1] < 2**31
-        or ((indices < 0) | (indices >= shape[1])).any()
-    ):
+    if len(indptr) != shape[0] + 1 or not 0 < shape[1] < 2**31 or ((indices < 0) | (indices >= shape[1])).any():
         return None
-    return [
-        dict(zip(indices[start:end].tolist(), data[start:end])) for start, end in pairwise(indptr.tolist())
-    ]
+    return [dict(zip(indices[start:end].tolist(), data[start:end])) for start, end in pairwise(indptr.tolist())]
 
 
 def _are_starts(starts: np.ndarray, n: int) -> bool:

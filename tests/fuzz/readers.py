@@ -53,18 +53,11 @@ def sound(format: str) -> File:
 
 def _sound(format: str, random: np.random.Generator) -> bytes:
     n = int(random.integers(1, 7))
-    labels = [
-        sorted({int(label) for label in random.integers(0, 30, random.integers(0, 4))}) for _ in range(n)
-    ]
-    features = [
-        sorted({int(column) for column in random.integers(0, 40, random.integers(0, 5))}) for _ in range(n)
-    ]
+    labels = [sorted({int(label) for label in random.integers(0, 30, random.integers(0, 4))}) for _ in range(n)]
+    features = [sorted({int(column) for column in random.integers(0, 40, random.integers(0, 5))}) for _ in range(n)]
     if format in ("xmc", "svmlight", "vw"):
         rows = [
-            (
-                ",".join(map(str, own)),
-                " ".join(f"{column}:{random.integers(1, 99) / 8}" for column in columns),
-            )
+            (",".join(map(str, own)), " ".join(f"{column}:{random.integers(1, 99) / 8}" for column in columns))
             for own, columns in zip(labels, features)
         ]
         if format == "vw":
@@ -72,10 +65,7 @@ def _sound(format: str, random: np.random.Generator) -> bytes:
         if format == "svmlight":
             return "".join(f"{own} {row or '1:1'}\n".lstrip() for own, row in rows).encode()
         return "".join([f"{n} 40 30\n", *(f"{own} {row}\n" for own, row in rows)]).encode()
-    words = [
-        " ".join(random.choice(["red", "blue", "42", "Haus"], random.integers(0, 4)).tolist())
-        for _ in range(n)
-    ]
+    words = [" ".join(random.choice(["red", "blue", "42", "Haus"], random.integers(0, 4)).tolist()) for _ in range(n)]
     dense = (random.integers(-40, 40, (n, 3)) / 8).tolist()
     names = [[f"l{label}" for label in own] for own in labels]
     if format == "fasttext":
@@ -93,9 +83,7 @@ def _sound(format: str, random: np.random.Generator) -> bytes:
     return _table(format, {key: values, "labels": own_labels})
 
 
-def _delimited(
-    random: np.random.Generator, delimiter: str, words: list[str], names: list[list[str]]
-) -> bytes:
+def _delimited(random: np.random.Generator, delimiter: str, words: list[str], names: list[list[str]]) -> bytes:
     """A table in any order of columns, with line breaks, delimiters and quotes in some texts."""
     odd = ["", "\n", delimiter, ' "a" ', "\n\n", "'"]
     rows = [
@@ -118,11 +106,7 @@ def _npz(random: np.random.Generator, dense: list[Any], words: list[str], labels
     indptr = np.concatenate([[0], np.cumsum([len(own) for own in labels])])
     y: Arrays = {"y_values": np.array(values), "y_indptr": indptr}
     if random.random() < 0.5 or not values:
-        y = {
-            "y": np.array([own[0] if own else 0 for own in labels])
-            if random.random() < 0.7
-            else np.eye(len(labels))
-        }
+        y = {"y": np.array([own[0] if own else 0 for own in labels]) if random.random() < 0.7 else np.eye(len(labels))}
         if y["y"].dtype.kind not in "ifU":
             y = {"y": np.arange(len(labels))}
     csr = sp.csr_matrix(np.array(dense, dtype=np.float32))

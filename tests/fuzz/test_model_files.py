@@ -24,13 +24,9 @@ FORGED, DAMAGED = 12, 4  # of each model
 @pytest.mark.filterwarnings("ignore:This model was saved without")
 @pytest.mark.parametrize("model", NAMES_OF_ALL)
 def test_files_are_refused_or_answer(model: str) -> None:
-    assert (
-        check(Damaged(model, [])) == "answered"
-    )  # here, so that the processes below need not train or compile
+    assert check(Damaged(model, [])) == "answered"  # here, so that the processes below need not train or compile
     past = [Forged(model, entry["changes"]) for entry in CORPUS if entry["model"] == model]
-    fresh = [forged(model, SEED + i) for i in range(FORGED)] + [
-        damaged(model, SEED + i) for i in range(DAMAGED)
-    ]
+    fresh = [forged(model, SEED + i) for i in range(FORGED)] + [damaged(model, SEED + i) for i in range(DAMAGED)]
     outcomes = list(run_cases([*past, *fresh], check))
     assert [(outcome.case, outcome.what) for outcome in outcomes if outcome.found] == []
     assert len(outcomes) == len(past) + len(fresh)
@@ -51,9 +47,7 @@ def test_counts_of_labels_stay_at_their_largest_number(name: str) -> None:
         n = len(arrays["model/nodes/total"])
         changed["model/nodes/total"] = 2 ** (60 - np.arange(n))
     else:
-        changed["model/nodes/best"] = first_of_node(
-            arrays["model/tallies/starts"], arrays["model/tallies/labels"]
-        )
+        changed["model/nodes/best"] = first_of_node(arrays["model/tallies/starts"], arrays["model/tallies/labels"])
     full = modelfile.object_from_parts(header, changed)
     _, X, y = kind_of(model)
     full.partial_fit(X, y)

@@ -94,9 +94,7 @@ def test_vectors_of_integers(y):
     assert labels.values.dtype == np.int64 and labels.dtype.kind in "if"
 
 
-@pytest.mark.parametrize(
-    "y", [[True, False], np.array([True, False]), pd.Series([True, False]), [np.True_, False]]
-)
+@pytest.mark.parametrize("y", [[True, False], np.array([True, False]), pd.Series([True, False]), [np.True_, False]])
 def test_truth_values_are_labels_too(y):
     labels = read_labels(y)
     assert labels.dtype == bool and listed(labels) == [[1], [0]]
@@ -187,8 +185,7 @@ def test_the_range_of_integers():
 
 
 @pytest.mark.parametrize(
-    "y",
-    [[2**63], [LEAST - 1], [[2**64]], [10**400, 1.0], np.array([2**63], dtype=np.uint64), [np.uint64(2**63)]],
+    "y", [[2**63], [LEAST - 1], [[2**64]], [10**400, 1.0], np.array([2**63], dtype=np.uint64), [np.uint64(2**63)]]
 )
 def test_integers_out_of_range_are_refused(y):
     with pytest.raises(ValueError, match="outside the range of 64-bit integers"):
@@ -326,9 +323,7 @@ strings = st.text(st.characters(min_codepoint=0, max_codepoint=0x10FFFF), max_si
 integers = st.one_of(st.integers(-5, 5), st.integers(LEAST, LEAST + 3), st.integers(MOST - 3, MOST))
 
 
-@given(
-    st.one_of(st.lists(st.lists(strings, max_size=6)), st.lists(st.lists(integers, max_size=6))), st.data()
-)
+@given(st.one_of(st.lists(st.lists(strings, max_size=6)), st.lists(st.lists(integers, max_size=6))), st.data())
 @settings(max_examples=120, deadline=None)
 def test_any_history_gives_what_a_dictionary_gives(batches, data):
     index, reference = LabelIndex(), {}

@@ -28,11 +28,7 @@ def dense(rows):
 def test_features_are_numbered_as_they_occur():
     first = numbered(rows_of({5: 1.0, FAR: 2.0}, {}, {7: 3.0}))
     assert dense(first) == [[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 0.0]]
-    assert first.numbers.ids.tolist() == [5, 7, FAR] and [first.numbers.id_of(i) for i in range(3)] == [
-        5,
-        7,
-        FAR,
-    ]
+    assert first.numbers.ids.tolist() == [5, 7, FAR] and [first.numbers.id_of(i) for i in range(3)] == [5, 7, FAR]
     more = numbered(rows_of({6: 1.0, 7: 2.0, FAR: 4.0}), first.numbers)
     assert dense(more) == [[0.0, 2.0, 4.0, 1.0]] and more.n_features == 4
     assert dense(first.numbers.rows(rows_of({6: 1.0, 7: 2.0, FAR - 1: 9.0}))) == [[0.0, 2.0, 0.0]]
@@ -47,11 +43,7 @@ def test_features_that_a_model_has_room_for_keep_their_ids():
 
 
 def test_where_ids_are_few_or_entries_many_nothing_changes():
-    for rows in (
-        rows_of({1: 1.0}, width=MANY_FEATURES),
-        as_rows(np.eye(3)),
-        as_rows(sp.csr_matrix(np.eye(3))),
-    ):
+    for rows in (rows_of({1: 1.0}, width=MANY_FEATURES), as_rows(np.eye(3)), as_rows(sp.csr_matrix(np.eye(3)))):
         assert numbered(rows) is rows
     assert numbered(rows_of({1: 1.0}), None, FAR + 1).numbers is None
 
@@ -82,9 +74,7 @@ def test_features_of_labels_may_have_large_ids():
 def test_explanations_name_the_ids():
     X, y = example_data()
     matrix = sp.csr_matrix(X)
-    shifted = sp.csr_matrix(
-        (matrix.data, matrix.indices + np.int64(2**31), matrix.indptr), shape=(len(X), 2**31 + 20)
-    )
+    shifted = sp.csr_matrix((matrix.data, matrix.indices + np.int64(2**31), matrix.indptr), shape=(len(X), 2**31 + 20))
     model = treemax.SoftmaxTree(depth=2, leaf_classes=2, growth=1.0, verbose=0).fit(shifted, y)
     named = [feature for step in model.explain(shifted[:1]).steps for feature, _ in step.features]
     assert named and all(2**31 <= feature < 2**31 + 20 for feature in named)

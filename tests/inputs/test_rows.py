@@ -138,9 +138,7 @@ def test_values_whose_squares_float32_cannot_hold_are_refused():
         X[2, 1] = value
         rows = SparseRows(np.arange(0, 17, 4), np.arange(16, dtype=np.uint32) % 4, X.ravel(), 4)
         for wrong in (X, sp.csr_matrix(X), sp.coo_matrix(X), rows):
-            with pytest.raises(
-                ValueError, match=r"the value .*e\+\d\d at row 2, column 1; at most 1e\+15"
-            ) as caught:
+            with pytest.raises(ValueError, match=r"the value .*e\+\d\d at row 2, column 1; at most 1e\+15") as caught:
                 as_rows(wrong)
             assert f"{np.float32(value):.3g}" in str(caught.value)
         np.testing.assert_array_equal(dense(as_rows(rows[:2])), X[:2])
@@ -172,9 +170,7 @@ def test_special_numbers_at_any_place(special, at):
     np.testing.assert_equal(largest, np.abs(np.float32(special)) if not abs(special) < 1 else 1.0)
 
 
-@pytest.mark.parametrize(
-    "rows", [[TABLE[0].astype(np.float32)], [TABLE[1]], [TABLE[1].tolist()], list(TABLE)]
-)
+@pytest.mark.parametrize("rows", [[TABLE[0].astype(np.float32)], [TABLE[1]], [TABLE[1].tolist()], list(TABLE)])
 def test_a_list_of_rows_is_read_as_a_matrix(rows):
     found = as_rows(rows)
     assert found.dtype == np.float32 and found.flags.c_contiguous
@@ -195,14 +191,8 @@ def test_an_empty_frame_is_refused():
         (np.zeros((2, 2, 2)), "dim 3"),
         (5, "Expected 2D array"),
         (None, "not a table of numbers"),
-        (
-            "some text",
-            "is a text, not a table of numbers: it begins with 'some text'. Use treemax.TextModel()",
-        ),
-        (
-            ["some text", "more"],
-            "is a list of texts, not a table of numbers: it begins with 'some text'. Use ",
-        ),
+        ("some text", "is a text, not a table of numbers: it begins with 'some text'. Use treemax.TextModel()"),
+        (["some text", "more"], "is a list of texts, not a table of numbers: it begins with 'some text'. Use "),
         (pd.Series(["some text"], index=[7]), "is a list of texts"),
         (pl.Series(["some text"]), "is a list of texts"),
         (np.array(["some text"], dtype=object), "is a list of texts"),
@@ -238,9 +228,7 @@ def test_what_is_no_table_of_numbers_is_refused_in_words(X, message):
         as_rows(X)
 
 
-@pytest.mark.parametrize(
-    "wrap", [list, tuple, np.array, pd.Series, lambda texts: [[1.0], *texts], pd.DataFrame]
-)
+@pytest.mark.parametrize("wrap", [list, tuple, np.array, pd.Series, lambda texts: [[1.0], *texts], pd.DataFrame])
 def test_whole_documents_are_not_quoted(wrap):
     document = 'It\'s a "long" document. ' * 10_000
     with pytest.raises(ValueError, match="not a table of numbers") as caught:

@@ -195,11 +195,7 @@ def test_no_damage_ends_the_process():
         print(answered > 100 and refused > 1000, answered, refused)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        timeout=120,
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=os.environ, timeout=120
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("True"), done.stdout

@@ -46,12 +46,7 @@ treemax.load("model.treemax").predict(test.texts[:10])
 """
     for arguments, times in ((["-m", "treemax", "compile", "one-vs-all"], 1), (["-c", program], 0)):
         done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
         )
         assert done.stderr.count("compiling for the first use") == times, done.stderr
 
@@ -80,17 +75,11 @@ for sparse in (False, True):
 
 
 ROOT = Path(__file__).parents[2]
-FILES = [
-    file
-    for folder in ("src/treemax", "tests", "benchmarks")
-    for file in sorted((ROOT / folder).rglob("*.py"))
-]
+FILES = [file for folder in ("src/treemax", "tests", "benchmarks") for file in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def decorators(function):
-    return [
-        node.id for node in ast.walk(ast.Module(function.decorator_list, [])) if isinstance(node, ast.Name)
-    ]
+    return [node.id for node in ast.walk(ast.Module(function.decorator_list, [])) if isinstance(node, ast.Name)]
 
 
 def inner_kernels(tree):
@@ -124,9 +113,7 @@ def test_python_calls_no_inner_kernel():
                     forbidden |= {(name, inner) for inner in modules.get(f"{node.module}.{alias.name}", ())}
         for target in python_calls(tree):
             called = (None, target.id) if isinstance(target, ast.Name) else (target.value.id, target.attr)
-            assert called not in forbidden, (
-                f"{file}:{target.lineno} calls {called[1]}, a kernel for kernels only"
-            )
+            assert called not in forbidden, f"{file}:{target.lineno} calls {called[1]}, a kernel for kernels only"
 
 
 def python_calls(node):
@@ -137,9 +124,7 @@ def python_calls(node):
             return
     if isinstance(node, ast.Call):
         target = node.func
-        if isinstance(target, ast.Name) or (
-            isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
-        ):
+        if isinstance(target, ast.Name) or (isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)):
             yield target
     for child in ast.iter_child_nodes(node):
         yield from python_calls(child)

@@ -104,8 +104,7 @@ def test_any_label(labels):
 
 
 @pytest.mark.parametrize(
-    ("text", "label"),
-    [("1.0", 1), ("-3.", -3), ("1e3", 1000), ("1.50e1", 15), ("0.0", 0), ("120e-1", 12), ("+7", 7)],
+    ("text", "label"), [("1.0", 1), ("-3.", -3), ("1e3", 1000), ("1.50e1", 15), ("0.0", 0), ("120e-1", 12), ("+7", 7)]
 )
 def test_labels_written_as_floats(text, label):
     assert parse(f"{text} 0:1").labels.tolist() == [label]
@@ -186,10 +185,7 @@ def test_nothing_outside_the_arrays(tmp_path):
     cache = os.environ.get("NUMBA_CACHE_DIR", str(tmp_path)) + "-checked"
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache}
     done = subprocess.run(
-        [sys.executable, "-c", CHECKED, str(tmp_path / "data")],
-        capture_output=True,
-        text=True,
-        env=environment,
+        [sys.executable, "-c", CHECKED, str(tmp_path / "data")], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["checked", "1", "99", "1"]

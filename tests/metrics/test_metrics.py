@@ -118,10 +118,7 @@ def test_propensity_scored_metrics_agree_with_the_definitions(problem, n_train, 
     assert result["n_unseen"] == sum(bool(row) and not seen & set(row) for row in rows)
     for k in range(1, width + 1):
         psp, ndcg = slow_propensity_scored(rows, rankings, k, **given_counts)
-        for name, function, (total, best) in (
-            ("PSP", metrics.psp_at_k, psp),
-            ("PSnDCG", metrics.psndcg_at_k, ndcg),
-        ):
+        for name, function, (total, best) in (("PSP", metrics.psp_at_k, psp), ("PSnDCG", metrics.psndcg_at_k, ndcg)):
             normalised = total / best if best else 0.0
             plain = function(rows, rankings, k, counts, n_train, a, b, normalize=False)
             assert result[f"{name}@{k}"] == pytest.approx(normalised, abs=1e-12)
@@ -195,9 +192,7 @@ def test_error_and_macro_f1_of_single_labels_agree_with_scikit_learn(k):
     assert metrics.error_at_k(y, ranking, k) == pytest.approx(1 - accuracy)
     assert metrics.recall_at_k(y, ranking, k) == pytest.approx(accuracy)
     if k == 1:
-        assert metrics.macro_f1_at_k(y, ranking, 1) == pytest.approx(
-            f1_score(y, ranking[:, 0], average="macro")
-        )
+        assert metrics.macro_f1_at_k(y, ranking, 1) == pytest.approx(f1_score(y, ranking[:, 0], average="macro"))
         assert metrics.precision_at_k(y, ranking, 1) == pytest.approx((y == ranking[:, 0]).mean())
 
 
@@ -293,9 +288,7 @@ def test_hits_agree_with_set_membership(seed, largest):
     indptr = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
     targets = Targets(indptr, np.concatenate(rows).astype(np.uint32))
     ranking = np.array([rng.permutation([*row[:3], *range(-1, 7)])[:5] for row in rows], dtype=object)
-    ranking = np.array(
-        [list(dict.fromkeys(row)) + [-1] * (5 - len(set(row))) for row in ranking], dtype=np.int64
-    )
+    ranking = np.array([list(dict.fromkeys(row)) + [-1] * (5 - len(set(row))) for row in ranking], dtype=np.int64)
     expected = [[int(label) in set(true.tolist()) for label in row] for true, row in zip(rows, ranking)]
     assert hits(targets, ranking).tolist() == expected
 
@@ -369,11 +362,7 @@ def test_propensities_follow_the_paper():
     expected = [1 / slow_weight(count, n, a, b) for count in counts]
     np.testing.assert_allclose(metrics.propensities(counts, n, a, b), expected)
     assert (np.diff(metrics.propensities(counts, n)) > 0).all()
-    assert metrics.propensities([0, 1, 2], 2).tolist() == [
-        1,
-        1,
-        1,
-    ]  # too few examples for anything to be missing
+    assert metrics.propensities([0, 1, 2], 2).tolist() == [1, 1, 1]  # too few examples for anything to be missing
 
 
 def test_count_labels_counts_rows():

@@ -89,9 +89,7 @@ def test_agrees_with_the_definition(stream, chunk_rows, k):
 def test_the_curve_is_the_running_and_the_windowed_precision(stream, every, chunk_rows):
     X, y = stream
     reported = []
-    result = progressive_validation(
-        FrequentLabels(), X, y, chunk_rows=chunk_rows, every=every, report=reported.append
-    )
+    result = progressive_validation(FrequentLabels(), X, y, chunk_rows=chunk_rows, every=every, report=reported.append)
     assert tuple(reported) == result.curve
     rankings = slow_rankings(X, y, 5, chunk_rows)
     right = np.array([row[0] is not None and row[0] in true for row, true in zip(rankings, y)])
@@ -179,11 +177,7 @@ def test_predictions_and_labels_of_a_run():
 
 def test_a_row_without_a_label_does_not_make_a_file_multi_label(tmp_path):
     path = tmp_path / "stream.jsonl"
-    lines = [
-        '{"text": "cat", "labels": ["a"]}',
-        '{"text": "?", "labels": []}',
-        '{"text": "dog", "labels": ["b"]}',
-    ]
+    lines = ['{"text": "cat", "labels": ["a"]}', '{"text": "?", "labels": []}', '{"text": "dog", "labels": ["b"]}']
     path.write_text("\n".join(lines * 3))
     model = treemax.TextModel(treemax.HashingText(), treemax.OneVsAll(verbose=0))
     result = progressive_validation(model, path)

@@ -95,9 +95,7 @@ def test_branches_below_the_threshold_stay_shut(monkeypatch):
     for node in range(1, len(tree.tree)):
         if of_node[int(tree.tree.parent[node])] < 0.15:
             bias[node] = np.nan
-    spoiled = PackedTree(
-        tree.tree, tree.tables, tree.slots, tree.entries, bias, tree.slopes, tree.shifts, tree.link
-    )
+    spoiled = PackedTree(tree.tree, tree.tables, tree.slots, tree.entries, bias, tree.slopes, tree.shifts, tree.link)
     assert np.isnan(bias).any()
     found = spoiled.above(rows, 0.2)
     assert found.ids.tolist() == np.flatnonzero(probabilities >= 0.2).tolist()

@@ -60,9 +60,7 @@ def test_every_form_of_a_vector_gives_the_same_model(y):
     assert model.predict(X).tolist() == expected.predict(X).tolist()
 
 
-@pytest.mark.parametrize(
-    "make", [pd.DataFrame, pl.DataFrame, list, np.asfortranarray, lambda X: X.astype(float)]
-)
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, list, np.asfortranarray, lambda X: X.astype(float)])
 def test_every_dense_form_of_x_gives_the_same_model(make):
     expected, model = OneVsAll().fit(X, WORDS), OneVsAll().fit(make(X), WORDS)
     np.testing.assert_array_equal(model.predict_proba(make(X)), expected.predict_proba(X))
@@ -131,11 +129,7 @@ def test_one_class_one_row_and_rows_of_zeros():
         (X, [None, *WORDS[1:]], "None .* at row 0"),
         (X, None, "y"),
         (X * np.float64(1e60), WORDS, "too large for float32"),
-        (
-            X,
-            RaggedLabels(np.arange(0, 182, 2), np.arange(180), np.dtype(int), "vector"),
-            "row 0 has 2 labels",
-        ),
+        (X, RaggedLabels(np.arange(0, 182, 2), np.arange(180), np.dtype(int), "vector"), "row 0 has 2 labels"),
     ],
 )
 def test_bad_input_is_refused_by_fit_and_by_partial_fit_and_changes_nothing(bad_X, bad_y, message):
@@ -159,15 +153,8 @@ def test_bad_input_is_refused_by_fit_and_by_partial_fit_and_changes_nothing(bad_
 def test_dense_rows_must_have_the_columns_of_the_training(trained_on):
     model = OneVsAll().fit(trained_on(X), WORDS)
     for wrong in (X[:, :4], np.hstack([X, X]), X[:, :3].tolist()):
-        for call in (
-            model.predict,
-            model.predict_proba,
-            model.predict_topk,
-            lambda X: model.partial_fit(X, WORDS),
-        ):
-            with pytest.raises(
-                ValueError, match=rf"X has {len(wrong[0])} features, but OneVsAll is expecting 5"
-            ):
+        for call in (model.predict, model.predict_proba, model.predict_topk, lambda X: model.partial_fit(X, WORDS)):
+            with pytest.raises(ValueError, match=rf"X has {len(wrong[0])} features, but OneVsAll is expecting 5"):
                 call(wrong)
 
 
@@ -179,13 +166,9 @@ def test_columns_of_sparse_rows_are_features_known_or_not(trained_on):
     np.testing.assert_allclose(model.predict_proba(wide), expected, atol=1e-6)
     zeros = X.copy()
     zeros[:, 3:] = 0.0
-    np.testing.assert_allclose(
-        model.predict_proba(sp.csr_matrix(X[:, :3])), model.predict_proba(zeros), atol=1e-6
-    )
+    np.testing.assert_allclose(model.predict_proba(sp.csr_matrix(X[:, :3])), model.predict_proba(zeros), atol=1e-6)
     far = sp.csr_matrix((np.ones(1), ([0], [2**32 - 2])), shape=(1, 2**32 - 1))
-    np.testing.assert_allclose(
-        model.predict_proba(far), model.predict_proba(sp.csr_matrix((1, 5))), atol=1e-6
-    )
+    np.testing.assert_allclose(model.predict_proba(far), model.predict_proba(sp.csr_matrix((1, 5))), atol=1e-6)
     assert model.n_features_in_ == 5
 
 
@@ -393,11 +376,7 @@ def test_control_c_in_a_long_fit():
             print("kept", stop.done, model.score(X, y) > 0.8, len(model.classes_))
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ,
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, env=os.environ
     )
     kept, _, learned, labels = done.stdout.split()
     assert (kept, learned, labels) == ("kept", "True", "20"), done.stderr[-2000:]

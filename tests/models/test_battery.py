@@ -19,9 +19,7 @@ VARIANTS = {
     "one-vs-all, logistic": OneVsAll(loss="logistic"),
     "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
     "one-vs-all, sampled negatives": OneVsAll(negatives=3),
-    "online-label-tree, the paper's": OnlineLabelTree(
-        arity=2, max_leaf=100, together=True, learning_rate=1.0
-    ),
+    "online-label-tree, the paper's": OnlineLabelTree(arity=2, max_leaf=100, together=True, learning_rate=1.0),
     "online-label-tree, one level": OnlineLabelTree(policy="one-level", search="exact"),
     "online-label-tree, complete": OnlineLabelTree(policy="complete"),
     "online-label-tree, warm start": OnlineLabelTree(tree="kmeans", sample=0.5, policy="random", max_leaf=3),

@@ -46,9 +46,7 @@ def test_few_rows_change_little_and_none_nothing():
 @given(st.integers(0, 1000), st.integers(1, 50), st.booleans())
 def test_the_ranking_stays_and_probabilities_are_probabilities(seed, n_rows, all_right):
     random = np.random.RandomState(seed)
-    scores = -np.sort(-random.choice([0.0, 1e-30, 0.2, 0.5, 1.0], size=(n_rows, 4)), axis=1).astype(
-        np.float32
-    )
+    scores = -np.sort(-random.choice([0.0, 1e-30, 0.2, 0.5, 1.0], size=(n_rows, 4)), axis=1).astype(np.float32)
     hits = np.ones(scores.shape, bool) if all_right else random.uniform(size=scores.shape) < 0.3
     found = calibration_from_hits(scores, hits, hits.sum(axis=1), 4, multi_label=True)
     probabilities = found.probabilities(scores)
@@ -120,9 +118,7 @@ def test_answers_after_the_first_are_as_probable_as_they_are_right():
     random = np.random.RandomState(0)
     kind, noise = random.randint(40, size=(6000, 1)), 40 + random.randint(200, size=(6000, 2))
     X = sp.csr_matrix((np.ones(18_000), np.hstack([kind, noise]).ravel(), np.arange(0, 18_001, 3)))
-    y = kind[:, 0] + 40 * random.choice(
-        4, size=6000, p=[0.5, 0.25, 0.15, 0.1]
-    )  # four labels for every kind of row
+    y = kind[:, 0] + 40 * random.choice(4, size=6000, p=[0.5, 0.25, 0.15, 0.1])  # four labels for every kind of row
     top = treemax.LabelTree(verbose=0, random_state=0).fit(X[:4000], y[:4000]).predict_topk(X[4000:], 4)
     right = (top.labels == y[4000:, None]).mean(axis=0)
     assert np.abs(top.scores.mean(axis=0) - right).max() < 0.06
@@ -201,9 +197,7 @@ def noisy_texts(n_rows, n_labels=60, seed=0, several=True):
         sorted(set(random.randint(n_labels, size=random.randint(1, 4 if several else 2)).tolist()))
         for _ in range(n_rows)
     ]
-    columns = [
-        [5 * label + random.randint(5) for label in row] + random.randint(300, size=4).tolist() for row in y
-    ]
+    columns = [[5 * label + random.randint(5) for label in row] + random.randint(300, size=4).tolist() for row in y]
     rows = np.repeat(np.arange(n_rows), [len(row) for row in columns])
     X = sp.csr_matrix((np.ones(len(rows)), (rows, np.concatenate(columns))), shape=(n_rows, 300))
     return X, y if several else [row[0] for row in y]
@@ -348,16 +342,7 @@ def test_few_rows_give_no_extreme_probabilities():
     for score in (0.6, 0.9, 0.999999):
         calibration = fit_calibration(np.array([[score]], np.float32), np.array([[True]]))
         assert 0.5 < calibration.probabilities(np.array([score], np.float32))[0] < 0.85
-    texts = [
-        "red apple",
-        "ripe pear",
-        "green apple",
-        "fast car",
-        "red car",
-        "small bird",
-        "green bird",
-        "bird",
-    ]
+    texts = ["red apple", "ripe pear", "green apple", "fast car", "red car", "small bird", "green bird", "bird"]
     y = ["fruit", "fruit", "fruit", "vehicle", "vehicle", "bird", "bird", "bird"]
     model = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree()).fit(texts, y)
     labels, scores = model.predict_topk(texts, 1)

@@ -60,21 +60,16 @@ def test_a_training_that_overflows_leaves_the_model_before():
     np.testing.assert_array_equal(model.predict_topk(X, 3).scores, before.scores)
 
 
-@pytest.mark.parametrize(
-    "kind", [treemax.OneVsAll, treemax.RecallTree, treemax.LOMTree, treemax.OnlineLabelTree]
-)
+@pytest.mark.parametrize("kind", [treemax.OneVsAll, treemax.RecallTree, treemax.LOMTree, treemax.OnlineLabelTree])
 def test_a_stream_that_overflows_says_so(kind):
     X, y = example_data()
     model = kind(verbose=0).partial_fit(X, y)
     owner = (
-        model.model_.blocks
-        if kind is treemax.OnlineLabelTree
-        else getattr(model.model_, "regressors", model.model_)
+        model.model_.blocks if kind is treemax.OnlineLabelTree else getattr(model.model_, "regressors", model.model_)
     )
     owner.bias[:] = np.nan
     with pytest.raises(
-        ValueError,
-        match=r"not finite numbers, and cannot be used any more\. Continue from the last saved model",
+        ValueError, match=r"not finite numbers, and cannot be used any more\. Continue from the last saved model"
     ):
         model.partial_fit(X, y)
 

@@ -28,12 +28,7 @@ WITHOUT_PAPER = [treemax.OneVsAll, treemax.SoftmaxForest]
 
 def documented(page: str) -> dict[str, tuple[object, object]]:
     """The default and the published value of each parameter in the table of a page."""
-    section = (
-        (DOCS / f"{page}.md")
-        .read_text()
-        .partition("## Differences from the paper\n")[2]
-        .partition("\n## ")[0]
-    )
+    section = (DOCS / f"{page}.md").read_text().partition("## Differences from the paper\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", section, re.MULTILINE)
     return {name: (ast.literal_eval(default), ast.literal_eval(paper)) for name, default, paper in rows}
 

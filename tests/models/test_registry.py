@@ -47,16 +47,12 @@ def test_the_choice_can_be_trained(X, y, stream, expected, capsys):
 
 
 def test_many_labels_are_not_compared_one_by_one():
-    facts = DataFacts(
-        sparse=False, multi_label=False, stream=False, n_rows=200_000, n_features=256, n_labels=5000
-    )
+    facts = DataFacts(sparse=False, multi_label=False, stream=False, n_rows=200_000, n_features=256, n_labels=5000)
     assert isinstance(choose(facts)[0], treemax.RecallTree)
     assert isinstance(choose(facts._replace(n_rows=20_000))[0], treemax.OneVsAll)
     assert isinstance(choose(facts._replace(multi_label=True))[0], treemax.LabelTree)
     assert isinstance(choose(facts._replace(stream=True, n_labels=100_000))[0], treemax.RecallTree)
-    assert isinstance(
-        choose(facts._replace(stream=True, n_labels=100_000, multi_label=True))[0], treemax.OneVsAll
-    )
+    assert isinstance(choose(facts._replace(stream=True, n_labels=100_000, multi_label=True))[0], treemax.OneVsAll)
 
 
 def test_a_choice_without_words_and_with_bad_input(capsys):
@@ -69,17 +65,12 @@ def test_a_choice_without_words_and_with_bad_input(capsys):
 
 
 @pytest.mark.parametrize(
-    ("X", "model"),
-    [(TEXTS, "LabelTree"), (SPARSE, "LabelTree"), (DENSE, "OneVsAll")],
-    ids=["texts", "sparse", "dense"],
+    ("X", "model"), [(TEXTS, "LabelTree"), (SPARSE, "LabelTree"), (DENSE, "OneVsAll")], ids=["texts", "sparse", "dense"]
 )
 def test_the_command_line_chooses_too(X, model, tmp_path):
     texts, rows = (X, None) if X is TEXTS else (None, as_rows(X))
     assert texts or isinstance(rows, SparseRows) is (X is SPARSE)
-    data, file = (
-        tmp_path / "data.npz" if rows is not None else tmp_path / "data.jsonl",
-        tmp_path / "m.treemax",
-    )
+    data, file = (tmp_path / "data.npz" if rows is not None else tmp_path / "data.jsonl", tmp_path / "m.treemax")
     write_examples(data, Examples(read_labels(ONE), rows, texts))
     done = CliRunner().invoke(commands, ["fit", str(data), "-o", str(file), "--jobs", "2"])
     assert done.exit_code == 0 and f"Model: {model}(" in done.stderr, done.stderr

@@ -8,16 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treemax.kernels.jit import kernel
-from treemax.kernels.scorers import (
-    LEAST_NEW,
-    buckets_needed,
-    release,
-    reserve,
-    scores,
-    scores_of,
-    update,
-    update_of,
-)
+from treemax.kernels.scorers import LEAST_NEW, buckets_needed, release, reserve, scores, scores_of, update, update_of
 from treemax.models.sparse_scorers import (
     empty_sparse_scorers,
     n_entries,
@@ -120,11 +111,7 @@ def assert_same(scorers, plain, n_owners, n_features):
     known = {key for key in plain.weights if key[1] is not None}
     assert n_entries(scorers).sum() == len(known)
     random = np.random.RandomState(7)
-    owners, out, one = (
-        np.arange(n_owners, dtype=np.int32),
-        np.zeros(n_owners, np.float32),
-        np.zeros(1, np.float32),
-    )
+    owners, out, one = (np.arange(n_owners, dtype=np.int32), np.zeros(n_owners, np.float32), np.zeros(1, np.float32))
     for _ in range(20):
         x = row(random, n_features)
         score(scorers, owners, x, out)

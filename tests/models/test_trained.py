@@ -23,9 +23,7 @@ def test_a_trained_model_answers_the_calls_of_all(name):
     ids, best = model.model_.top_k(X, 2, model._search())
     everything = model.model_.probabilities(X, model._search())
     of_best = model.model_.of_labels(X, ids, model._search())
-    np.testing.assert_array_equal(
-        of_best, np.where(ids < 0, 0, np.take_along_axis(everything, np.maximum(ids, 0), 1))
-    )
+    np.testing.assert_array_equal(of_best, np.where(ids < 0, 0, np.take_along_axis(everything, np.maximum(ids, 0), 1)))
     np.testing.assert_allclose(best[ids >= 0], of_best[ids >= 0], atol=1e-6)
     rows, found, probabilities = model.model_.above(X, 0.25, model._search())
     assert list(zip(rows, found)) == list(zip(*np.nonzero(everything >= np.float32(0.25))))

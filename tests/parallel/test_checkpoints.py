@@ -111,11 +111,7 @@ with treemax.checkpoint(sys.argv[1]):
     command = [sys.executable, "-c", program, str(tmp_path / "kept"), str(tmp_path / "model")]
     planes = []
     for kill_after in (5, None):
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         lines = 0
         for _ in process.stdout:
             lines += 1

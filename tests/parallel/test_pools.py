@@ -45,8 +45,7 @@ def test_the_model_is_the_same_in_threads_and_in_parts(number, sparse, tmp_path)
     make = MODELS[number]
     expected = model_bytes(clone(make).fit(X, y), tmp_path / "one")
     assert (
-        model_bytes(clone(make).set_params(n_jobs=3).fit(X, y).set_params(n_jobs=None), tmp_path / "three")
-        == expected
+        model_bytes(clone(make).set_params(n_jobs=3).fit(X, y).set_params(n_jobs=None), tmp_path / "three") == expected
     )
     for n_parts in (1, 3, 7):
         pool = PartedPool(n_parts)

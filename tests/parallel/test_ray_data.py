@@ -32,16 +32,12 @@ def test_texts(text_model):
 def test_numbers_and_fewer_answers_than_were_asked_for(tmp_path):
     X = np.random.RandomState(0).normal(size=(60, 3)).astype(np.float32)
     y = np.arange(60) % 4
-    treemax.SoftmaxTree(depth=1, leaf_classes=2, iterations=1, growth=1.0, verbose=0).fit(X, y).save(
-        tmp_path / "m"
-    )
+    treemax.SoftmaxTree(depth=1, leaf_classes=2, iterations=1, growth=1.0, verbose=0).fit(X, y).save(tmp_path / "m")
     table = pa.table({"features": pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 3)})
     found = Answering(str(tmp_path / "m"), 4)(table)
     assert found["predicted"].type == pa.list_(pa.int64())
     expected = treemax.load(tmp_path / "m").predict_topk(X, 4).labels
-    for labels, scores, own in zip(
-        found["predicted"].to_pylist(), found["scores"].to_pylist(), expected, strict=True
-    ):
+    for labels, scores, own in zip(found["predicted"].to_pylist(), found["scores"].to_pylist(), expected, strict=True):
         assert labels == [label for label in own if label is not None] and len(scores) == len(labels) <= 2
 
 

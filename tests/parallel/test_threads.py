@@ -14,14 +14,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from treemax.parallel import threads
-from treemax.parallel.threads import (
-    delayed_interrupt,
-    for_each,
-    interruptible,
-    one_blas_thread,
-    run_all,
-    thread_count,
-)
+from treemax.parallel.threads import delayed_interrupt, for_each, interruptible, one_blas_thread, run_all, thread_count
 
 
 def test_thread_count_means_what_scikit_learn_means(monkeypatch):

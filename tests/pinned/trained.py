@@ -93,9 +93,7 @@ def file_digest(model: Any) -> str:
         return hashlib.sha256((Path(folder) / "model").read_bytes()).hexdigest()
 
 
-def trained(
-    make: Callable[[], Any], how: Callable[..., Any] = fitted, **data: Any
-) -> Callable[[], dict[str, Any]]:
+def trained(make: Callable[[], Any], how: Callable[..., Any] = fitted, **data: Any) -> Callable[[], dict[str, Any]]:
     def result() -> dict[str, Any]:
         X, y = rows(**data)
         return answers(how(make(), X, y), X[N_TRAIN:])
@@ -152,12 +150,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 
 def machine() -> str:
     """Processor and libraries, on which the last bits depend."""
-    versions = [
-        f"{library.__name__} {library.__version__}" for library in (numba, llvmlite, np, scipy, sklearn)
-    ]
-    return " ".join(
-        [llvmlite.binding.get_host_cpu_name(), f"Python {platform.python_version()[:4]}", *versions]
-    )
+    versions = [f"{library.__name__} {library.__version__}" for library in (numba, llvmlite, np, scipy, sklearn)]
+    return " ".join([llvmlite.binding.get_host_cpu_name(), f"Python {platform.python_version()[:4]}", *versions])
 
 
 if __name__ == "__main__":

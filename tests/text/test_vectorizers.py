@@ -55,8 +55,7 @@ def is_word_character(code):
 def equal(one: Any, other: Any) -> bool:
     one, other = sp.csr_matrix(one), sp.csr_matrix(other)
     return one.shape == other.shape and all(
-        getattr(one, part).tobytes() == getattr(other, part).tobytes()
-        for part in ("data", "indices", "indptr")
+        getattr(one, part).tobytes() == getattr(other, part).tobytes() for part in ("data", "indices", "indptr")
     )
 
 
@@ -86,9 +85,7 @@ def test_what_is_not_text_is_refused(vectorizer: Any, texts: Any, message: str) 
         vectorizer.fit_transform(texts)
 
 
-@pytest.mark.parametrize(
-    "kind", [tuple, iter, np.array, lambda t: np.array(t, dtype=object), pd.Series, pl.Series]
-)
+@pytest.mark.parametrize("kind", [tuple, iter, np.array, lambda t: np.array(t, dtype=object), pd.Series, pl.Series])
 def test_texts_in_any_container(kind: Any) -> None:
     expected = HashingText().transform(TEXTS)
     assert equal(HashingText().transform(kind(TEXTS)), expected)
@@ -133,9 +130,7 @@ def test_a_saved_tfidf_transforms_bit_for_bit(tmp_path: Path, options: dict[str,
     assert loaded.ngram_range == vectorizer.ngram_range and isinstance(loaded.ngram_range, tuple)
     save(loaded, tmp_path / "again.treemax")
     assert (tmp_path / "again.treemax").read_bytes() == (tmp_path / "t.treemax").read_bytes()
-    assert (
-        clone(loaded).fit(TEXTS).get_feature_names_out().tolist() == loaded.get_feature_names_out().tolist()
-    )
+    assert clone(loaded).fit(TEXTS).get_feature_names_out().tolist() == loaded.get_feature_names_out().tolist()
 
 
 @pytest.mark.slow
@@ -152,9 +147,7 @@ def test_any_vocabulary_comes_back(texts: list[str]) -> None:
     assert equal(loaded.transform(texts), vectorizer.transform(texts))
 
 
-@pytest.mark.parametrize(
-    "options", [{"analyzer": str.split}, {"tokenizer": str.split, "token_pattern": None}]
-)
+@pytest.mark.parametrize("options", [{"analyzer": str.split}, {"tokenizer": str.split, "token_pattern": None}])
 def test_code_is_used_but_not_saved(tmp_path: Path, options: dict[str, Any]) -> None:
     vectorizer = TfidfText(min_df=1, **options)
     assert vectorizer.fit_transform(TEXTS).nnz
@@ -185,10 +178,7 @@ def test_short_texts_keep_their_own_words_and_long_ones_do_not() -> None:
     shared = [f"shared{i}" for i in range(8)]
     long, short = " ".join([*shared, "longword"]), " ".join([*shared[:7], "shortword"])
     words = TfidfText().fit([" ".join(shared), long, short]).get_feature_names_out().tolist()
-    assert words == [
-        *shared,
-        "shortword",
-    ]  # the long text has eight words that others have, the short one seven
+    assert words == [*shared, "shortword"]  # the long text has eight words that others have, the short one seven
 
 
 def test_automatic_frequencies_do_not_depend_on_the_chunks() -> None:
@@ -319,11 +309,7 @@ def test_hashing_equals_the_slow_reference(
     if words is None and characters is None:
         words = (1, 1)
     vectorizer = HashingText(
-        bits=bits,
-        ngram_range=words,
-        char_ngram_range=characters,
-        log_counts=log_counts,
-        unit_length=unit_length,
+        bits=bits, ngram_range=words, char_ngram_range=characters, log_counts=log_counts, unit_length=unit_length
     )
     X = vectorizer.transform(texts)
     assert X.dtype == np.float32 and X.format == "csr" and X.shape == (len(texts), 2**bits)
@@ -552,11 +538,7 @@ def test_what_the_estimator_cannot_the_model_cannot() -> None:
 def test_a_refused_fit_leaves_the_model_as_it_was(model: TextModel) -> None:
     model.fit(TEXTS, LABELS)
     before = model.predict_proba(TEXTS)
-    for texts, labels in [
-        (["other words only"] * 2, ["cat"]),
-        (["a", None], LABELS[:2]),
-        (TEXTS, LABELS[1:]),
-    ]:
+    for texts, labels in [(["other words only"] * 2, ["cat"]), (["a", None], LABELS[:2]), (TEXTS, LABELS[1:])]:
         with pytest.raises(ValueError, match=r"lengths differ|Row 1"):
             model.fit(texts, labels)
         assert np.array_equal(model.predict_proba(TEXTS), before)
@@ -589,11 +571,7 @@ def test_with_a_real_estimator(tmp_path: Path) -> None:
 
 
 def test_an_unfitted_model_says_so(model: TextModel, tmp_path: Path) -> None:
-    for call in (
-        lambda: model.predict(TEXTS),
-        lambda: model.predict_topk(TEXTS, 2),
-        lambda: check_is_fitted(model),
-    ):
+    for call in (lambda: model.predict(TEXTS), lambda: model.predict_topk(TEXTS, 2), lambda: check_is_fitted(model)):
         with pytest.raises(NotFittedError):
             call()
     with pytest.raises(NotFittedError):
@@ -614,10 +592,7 @@ def test_clone_copy_pickle_and_cross_validation(model: TextModel) -> None:
     ("header", "message"),
     [
         ({}, "are not those of a TextModel"),
-        (
-            {"vectorizer": {"class": "HashingText", "state": {}}, "estimator": {}},
-            "are not those of a HashingText",
-        ),
+        ({"vectorizer": {"class": "HashingText", "state": {}}, "estimator": {}}, "are not those of a HashingText"),
         ({"vectorizer": {"class": "Gone", "state": {}}, "estimator": {}}, "'Gone'.*newer Treemax"),
         ({"vectorizer": "HashingText"}, "are not those of a TextModel"),
     ],

@@ -96,13 +96,7 @@ def test_many_words_in_small_batches(batch, monkeypatch):
     TEXTS, TEXTS, st.sampled_from(["l1", "l2", None]), st.booleans(), st.booleans(), st.sampled_from([None, 1, 3]), st.sampled_from([1, 2, 0.4])
 )  # fmt: skip
 def test_tfidf_is_that_of_scikit_learn_to_the_last_bit(texts, others, norm, binary, sublinear, most, least):
-    options = {
-        "norm": norm,
-        "binary": binary,
-        "sublinear_tf": sublinear,
-        "max_features": most,
-        "min_df": least,
-    }
+    options = {"norm": norm, "binary": binary, "sublinear_tf": sublinear, "max_features": most, "min_df": least}
     reference, ours = TfidfVectorizer(dtype=np.float32, **options), TfidfText(**options)
     try:
         expected = reference.fit_transform(texts)

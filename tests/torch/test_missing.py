@@ -15,7 +15,5 @@ def test_torch_layers_say_what_they_need(monkeypatch):
     )
     for name in [name for name in sys.modules if name.startswith("treemax.torch")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(
-        ImportError, match=r"needs PyTorch, which is not installed: pip install 'treemax\[torch\]'"
-    ):
+    with pytest.raises(ImportError, match=r"needs PyTorch, which is not installed: pip install 'treemax\[torch\]'"):
         importlib.import_module("treemax.torch")

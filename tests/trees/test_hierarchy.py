@@ -226,9 +226,7 @@ def animals(n_rows=200, seed=0):
     return X, y
 
 
-@pytest.mark.parametrize(
-    "hierarchy", [EDGES, ANIMALS, np.array([5, 5, -1, 6, 6, 7, 7, -1]), complete_tree(5, 2, 2)]
-)
+@pytest.mark.parametrize("hierarchy", [EDGES, ANIMALS, np.array([5, 5, -1, 6, 6, 7, 7, -1]), complete_tree(5, 2, 2)])
 def test_a_model_over_ones_own_hierarchy(hierarchy, tmp_path):
     X, y = animals()
     model = clone(treemax.LabelTree(tree=hierarchy, n_trees=2, verbose=0)).fit(X, y)
@@ -259,11 +257,7 @@ def test_a_hierarchy_that_does_not_fit_leaves_the_model_as_it_was():
     X, y = animals()
     model = treemax.LabelTree(verbose=0).fit(X, y)
     before = model.predict_proba(X)
-    for wrong, words in (
-        ([*EDGES, ("x", "cat")], "two parents"),
-        ("ball", "tree must be one of"),
-        (3.5, "tree"),
-    ):
+    for wrong, words in (([*EDGES, ("x", "cat")], "two parents"), ("ball", "tree must be one of"), (3.5, "tree")):
         with pytest.raises(ValueError, match=words):
             model.set_params(tree=wrong).fit(X, y)
     np.testing.assert_array_equal(model.set_params(tree="kmeans").predict_proba(X), before)

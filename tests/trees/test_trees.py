@@ -134,10 +134,7 @@ def test_what_is_not_one_tree_is_refused(parents, labels, message):
 
 
 def damaged(**changes):
-    arrays = {
-        "n_children": np.array([2, 2, 0, 0, 0]),
-        "label": np.array([-1, -1, 2, 0, 1]),
-    }
+    arrays = {"n_children": np.array([2, 2, 0, 0, 0]), "label": np.array([-1, -1, 2, 0, 1])}
     return {**arrays, **changes}
 
 
@@ -155,9 +152,7 @@ def damaged(**changes):
         damaged(n_children=np.array([2, 3, 0, 0, -1])),
         damaged(n_children=np.array([2**62, 2**62, 2**62, 2**62, 4])),  # whose sum is 4 after overflow
         damaged(n_children=np.array([0, 2, 2, 0, 0]), label=np.array([2, -1, -1, 0, 1])),
-        damaged(
-            n_children=np.array([1, 0, 3, 0, 0]), label=np.array([-1, 2, -1, 0, 1])
-        ),  # a node its own child
+        damaged(n_children=np.array([1, 0, 3, 0, 0]), label=np.array([-1, 2, -1, 0, 1])),  # a node its own child
         damaged(label=np.array([-1, -1, 2, 0, 0])),
         damaged(label=np.array([-1, -1, 2, 0, 2**40])),
         damaged(label=np.array([-1, 1, 2, 0, -1])),
@@ -170,9 +165,7 @@ def test_damaged_arrays_are_refused(arrays):
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.integers(-1, 5), min_size=1, max_size=7), st.lists(st.integers(-1, 5), min_size=1, max_size=7)
-)
+@given(st.lists(st.integers(-1, 5), min_size=1, max_size=7), st.lists(st.integers(-1, 5), min_size=1, max_size=7))
 def test_arrays_are_a_tree_or_refused(n_children, label):
     try:
         tree = Tree.from_arrays({"n_children": np.array(n_children), "label": np.array(label)})
@@ -257,9 +250,7 @@ def test_random_tree(size, seed):
 def test_random_trees_differ_by_seed():
     assert not np.array_equal(random_tree(300, random_state=0).label, random_tree(300, random_state=1).label)
     state = np.random.RandomState(0)
-    assert not np.array_equal(
-        random_tree(300, random_state=state).label, random_tree(300, random_state=state).label
-    )
+    assert not np.array_equal(random_tree(300, random_state=state).label, random_tree(300, random_state=state).label)
 
 
 @pytest.mark.parametrize("name", ["arity", "max_leaf"])
@@ -357,16 +348,12 @@ def test_label_vectors_against_numpy(seed, most):
     random = np.random.RandomState(seed)
     n_labels = random.randint(1, 9)
     X = (random.normal(size=(30, 12)) * (random.uniform(size=(30, 12)) < 0.3)).astype(np.float32)
-    lists = [
-        random.choice(n_labels, random.randint(0, min(4, n_labels + 1)), replace=False).tolist() for _ in X
-    ]
+    lists = [random.choice(n_labels, random.randint(0, min(4, n_labels + 1)), replace=False).tolist() for _ in X]
     lists[0] = lists[0] or [0]
     rows, targets = rows_and_targets(X, lists)
     vectors = label_vectors(rows, targets, n_labels, most)
     assert vectors.shape == (n_labels, 12) and np.diff(vectors.indptr).max() <= most
-    np.testing.assert_allclose(
-        vectors.to_scipy().toarray(), reference_vectors(X, lists, n_labels, most), atol=1e-5
-    )
+    np.testing.assert_allclose(vectors.to_scipy().toarray(), reference_vectors(X, lists, n_labels, most), atol=1e-5)
 
 
 CANCELLING = """
@@ -394,18 +381,9 @@ assert kmeans_tree(vectors, arity=4, max_leaf=5).n_labels == 40
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "script",
-    [
-        CANCELLING,
-        HUGE,
-    ],
-    ids=["cancelling", "huge"],
-)
+@pytest.mark.parametrize("script", [CANCELLING, HUGE], ids=["cancelling", "huge"])
 def test_values_at_the_limits_do_not_end_the_process(script):
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -416,9 +394,7 @@ def groups_of_leaves(tree):
         inside = [node == child for node in range(len(tree))]
         for node in range(child + 1, len(tree)):
             inside[node] = inside[tree.parent[node]]
-        found.append(
-            frozenset(tree.label[np.flatnonzero(inside)][tree.label[np.flatnonzero(inside)] >= 0].tolist())
-        )
+        found.append(frozenset(tree.label[np.flatnonzero(inside)][tree.label[np.flatnonzero(inside)] >= 0].tolist()))
     return set(found)
 
 

@@ -349,9 +349,7 @@ def test_a_model_that_is_too_large_after_all_is_not_given(monkeypatch):
 
 def test_limits_that_nothing_keeps_are_an_error_with_figures():
     X, y = some_rows()
-    with pytest.raises(
-        ValueError, match=r"within the limits \(max_mb=1e-06, max_us=None\): the smallest file"
-    ):
+    with pytest.raises(ValueError, match=r"within the limits \(max_mb=1e-06, max_us=None\): the smallest file"):
         quick(X, y, max_mb=1e-6)
     with pytest.raises(ValueError, match="the fastest prediction took"):
         quick(X, y, max_us=1e-6)
@@ -415,13 +413,7 @@ def test_too_little_data_is_refused():
         quick(some_rows()[0], some_rows()[1][1:])
     with pytest.raises(ValueError, match="no labels at all"):
         quick(some_rows()[0], [[] for _ in range(150)])
-    for name, value in (
-        ("minutes", 0),
-        ("max_mb", -1),
-        ("max_us", 0),
-        ("max_trials", 0),
-        ("random_state", None),
-    ):
+    for name, value in (("minutes", 0), ("max_mb", -1), ("max_us", 0), ("max_trials", 0), ("random_state", None)):
         with pytest.raises(ValueError, match=f"{name} must be"):
             quick(*some_rows(), **{name: value})
 

@@ -57,9 +57,7 @@ def trained(X, y, n_classes: int, ridge: float, after_pass) -> tuple[torch.Tenso
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prepared", type=Path)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--ridge", type=float, default=3.0)
@@ -69,8 +67,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     arrays = np.load(options.prepared / "data.npz")
     X, y, X_test, y_test = (
-        torch.from_numpy(arrays[name]).to(device)
-        for name in ("X_train", "labels_train", "X_test", "labels_test")
+        torch.from_numpy(arrays[name]).to(device) for name in ("X_train", "labels_train", "X_test", "labels_test")
     )
     order = torch.randperm(len(y))
     n_held = int(options.held_out * len(y))

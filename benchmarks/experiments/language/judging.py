@@ -130,9 +130,7 @@ def _alone(model: Any, X: np.ndarray) -> Callable[[], Any]:
     own = getattr(model, "model_", None)
     if isinstance(own, DenseSoftmaxTrees):
         return lambda: singly(own, X, 5)
-    coef = (
-        model.coef if isinstance(model, Linear) else np.zeros((len(model.classes_), X.shape[1]), np.float32)
-    )
+    coef = model.coef if isinstance(model, Linear) else np.zeros((len(model.classes_), X.shape[1]), np.float32)
     out = np.empty(len(coef), np.float32)
     return lambda: [np.dot(coef, x, out=out) for x in X]
 

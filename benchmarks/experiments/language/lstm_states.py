@@ -146,9 +146,7 @@ def write_states(folder: Path, weights: Path, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("train", "states"))
     parser.add_argument("data", type=Path)
     parser.add_argument("weights", type=Path)

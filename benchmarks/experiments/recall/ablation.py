@@ -91,11 +91,7 @@ def plot(suite: str, found: Found) -> None:
         axis.set_xticks(range(len(found[name])), list(found[name]))
         axis.margins(x=0.2)
         axis.set_xlabel(label)
-    for axis, title in (
-        (candidates, suite),
-        (bound, "paper"),
-        (weight, "paper"),
-    ):
+    for axis, title in ((candidates, suite), (bound, "paper"), (weight, "paper")):
         axis.margins(y=0.1)
         axis.set_ylim(bottom=0)
         axis.set_ylabel("test error %")
@@ -108,9 +104,7 @@ def points(axis: Any, places: Any, cells: dict[str, dict[str, list[float]]], lab
     errors = np.array([cell["error"] for cell in cells.values()])
     means = errors.mean(axis=1)
     ends = np.abs(np.array([errors.min(axis=1), errors.max(axis=1)]) - means)
-    axis.errorbar(
-        list(places), means, yerr=ends, marker="o", markersize=4, capsize=3, linestyle=line, label=label
-    )
+    axis.errorbar(list(places), means, yerr=ends, marker="o", markersize=4, capsize=3, linestyle=line, label=label)
 
 
 def main(arguments: list[str]) -> None:

@@ -36,9 +36,7 @@ def models() -> dict[str, Any]:
 
 def generated(n_classes: int, rows_a_class: int = ROWS_A_CLASS, n_test: int = TEST_ROWS) -> Problem:
     random = np.random.default_rng(n_classes)
-    spread = random.standard_normal((DIMENSIONS, FEATURES), dtype=np.float32) / np.float32(
-        np.sqrt(DIMENSIONS)
-    )
+    spread = random.standard_normal((DIMENSIONS, FEATURES), dtype=np.float32) / np.float32(np.sqrt(DIMENSIONS))
     centres = random.standard_normal((n_classes, DIMENSIONS), dtype=np.float32) @ spread
     y = random.permutation(np.repeat(np.arange(n_classes), rows_a_class))
     y_test = random.integers(0, n_classes, n_test)
@@ -108,9 +106,7 @@ def crossing(found: list[dict[str, Any]], name: str, cost: str) -> float | None:
 
     Between two sizes both costs are taken to be straight lines on logarithmic axes.
     """
-    points = {
-        (point["model"], point["classes"]): point[cost] for point in found if point["data"] == "generated"
-    }
+    points = {(point["model"], point["classes"]): point[cost] for point in found if point["data"] == "generated"}
     sizes = sorted({size for _, size in points})
     lead = np.log([points["OneVsAll", size] / points[name, size] for size in sizes])
     if lead[0] >= 0:

@@ -40,9 +40,7 @@ def measure(model: Any, problem: Problem) -> dict[str, float]:
     model.fit(problem.X, problem.y)
     _, arrays = model.to_parts(resume=True)
     last = [(name.split("/")[-1], array.nbytes) for name, array in arrays.items()]
-    weights = sum(
-        size for name, size in last if name in ("weights", "bias", "weight")
-    )  # of path features, the last
+    weights = sum(size for name, size in last if name in ("weights", "bias", "weight"))  # of path features, the last
     squares = sum(size for name, size in last if name.endswith(("squares", "square")))
     with tempfile.TemporaryDirectory() as folder:
         sizes = []

@@ -109,9 +109,7 @@ def contenders(
     return found
 
 
-def timed(
-    works: dict[tuple[str, str], tuple[Callable[[], Any], int]], rounds: int
-) -> dict[tuple[str, str], float]:
+def timed(works: dict[tuple[str, str], tuple[Callable[[], Any], int]], rounds: int) -> dict[tuple[str, str], float]:
     """Microseconds a row of each, the best of the rounds, in which all take turns."""
     best = dict.fromkeys(works, np.inf)
     for work, _ in works.values():
@@ -143,11 +141,7 @@ def page(found: list[dict[str, Any]]) -> str:
 
 
 def figures(
-    name: str,
-    times: dict[tuple[str, str], float],
-    model: Any,
-    rows: NDArray[np.float32],
-    labels: NDArray[np.int64],
+    name: str, times: dict[tuple[str, str], float], model: Any, rows: NDArray[np.float32], labels: NDArray[np.int64]
 ) -> dict[str, Any]:
     """What is known of a model, or of the bare product, which has none."""
     own: dict[str, Any] = {"model": NAMES[name], "multiply_adds": 0.001 * rows.shape[1] * N_LABELS}

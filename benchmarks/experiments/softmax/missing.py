@@ -35,9 +35,7 @@ def run(problem: Problem) -> Found:
     for way, settings in WAYS.items():
         found[way] = {}
         for treatment, own in TREATMENTS.items():
-            trees = [
-                softmax_tree(**settings, **own, iterations=ITERATIONS, random_state=seed) for seed in SEEDS
-            ]
+            trees = [softmax_tree(**settings, **own, iterations=ITERATIONS, random_state=seed) for seed in SEEDS]
             found[way][treatment] = [measured(tree, problem) for tree in trees]
             print(f"{way}, {treatment}: {found[way][treatment]}", file=sys.stderr)
     return found
@@ -50,9 +48,7 @@ def rows(found: Found) -> list[list[Any]]:
         for treatment, outcomes in by_treatment.items():
             values = np.array([[getattr(outcome, figure) for figure in FIGURES] for outcome in outcomes])
             spread = values.std(axis=0, ddof=1) if len(outcomes) > 1 else np.zeros(len(FIGURES))
-            cells = [
-                {"value": round(m, 2), "error": round(s, 2)} for m, s in zip(values.mean(axis=0), spread)
-            ]
+            cells = [{"value": round(m, 2), "error": round(s, 2)} for m, s in zip(values.mean(axis=0), spread)]
             lines.append([way, treatment, *cells])
     return lines
 
@@ -60,16 +56,10 @@ def rows(found: Found) -> list[list[Any]]:
 def main(arguments: list[str]) -> None:
     suite = arguments[0] if arguments else "glyphs1k"
     found = run(Problem.read(suite))
-    dictionaries = {
-        way: {t: [o._asdict() for o in all_] for t, all_ in by.items()} for way, by in found.items()
-    }
+    dictionaries = {way: {t: [o._asdict() for o in all_] for t, all_ in by.items()} for way, by in found.items()}
     keep(f"softmax-missing-{suite}", dictionaries)
     names = ("training error %", "test error %", "coverage %", "train s")
-    columns = [
-        {"name": "algorithm"},
-        {"name": "missing class"},
-        *({"name": name, "decimals": 1} for name in names),
-    ]
+    columns = [{"name": "algorithm"}, {"name": "missing class"}, *({"name": name, "decimals": 1} for name in names)]
     lines = rows(found)
     print(pages.table({"columns": columns, "rows": lines}))
     store(

@@ -22,9 +22,7 @@ class Outcome(NamedTuple):
 
 
 def softmax_tree(**settings: Any) -> SoftmaxTree:
-    return SoftmaxTree(
-        **{"depth": DEPTH, "leaf_classes": LEAF_CLASSES, "n_jobs": 1, "verbose": 0, **settings}
-    )
+    return SoftmaxTree(**{"depth": DEPTH, "leaf_classes": LEAF_CLASSES, "n_jobs": 1, "verbose": 0, **settings})
 
 
 def measured(model: SoftmaxTree, problem: Problem) -> Outcome:

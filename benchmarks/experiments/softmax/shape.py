@@ -25,9 +25,7 @@ def run(problem: Problem) -> Found:
         for depth in DEPTHS:
             model = softmax_tree(depth=depth, leaf_classes=n_classes, growth=1.0, iterations=ITERATIONS)
             found.setdefault(name(n_classes), {})[depth] = measured(model, problem)
-            print(
-                f"{name(n_classes)} classes, depth {depth}: {found[name(n_classes)][depth]}", file=sys.stderr
-            )
+            print(f"{name(n_classes)} classes, depth {depth}: {found[name(n_classes)][depth]}", file=sys.stderr)
     return found
 
 
@@ -68,9 +66,6 @@ def plot(suite: str, found: Found) -> None:
 def main(arguments: list[str]) -> None:
     suite = arguments[0] if arguments else "glyphs1k"
     found = run(Problem.read(suite))
-    keep(
-        f"softmax-shape-{suite}",
-        {key: {d: c._asdict() for d, c in cells.items()} for key, cells in found.items()},
-    )
+    keep(f"softmax-shape-{suite}", {key: {d: c._asdict() for d, c in cells.items()} for key, cells in found.items()})
     print(page(found))
     plot(suite, found)

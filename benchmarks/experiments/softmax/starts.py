@@ -10,10 +10,7 @@ from benchmarks.harness.output import canvas, draw, keep, table
 from benchmarks.harness.problem import Problem
 
 STARTS = ("random", "kmeans", "prototypes", "balanced")
-WAYS: dict[str, dict[str, Any]] = {
-    "the paper's algorithm": PAPER,
-    "the defaults, complete tree": {"growth": 1.0},
-}
+WAYS: dict[str, dict[str, Any]] = {"the paper's algorithm": PAPER, "the defaults, complete tree": {"growth": 1.0}}
 ITERATIONS = 5
 Found = dict[str, dict[str, list[Outcome]]]  # by way and start: after each iteration
 
@@ -45,13 +42,7 @@ def plot(suite: str, found: Found) -> None:
     figure, axes = canvas(len(found), 9, 3.8, sharey=True)
     for axis, (way, by_start) in zip(axes, found.items(), strict=True):
         for start, after in by_start.items():
-            axis.plot(
-                range(1, len(after) + 1),
-                [outcome.error for outcome in after],
-                "o-",
-                markersize=4,
-                label=start,
-            )
+            axis.plot(range(1, len(after) + 1), [outcome.error for outcome in after], "o-", markersize=4, label=start)
         axis.set_xlabel("iterations")
         axis.set_xticks(range(1, ITERATIONS + 1))
         axis.set_title(f"{suite}, {way}", fontsize=10)

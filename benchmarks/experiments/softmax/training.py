@@ -18,9 +18,7 @@ from benchmarks.harness.output import keep, number, table
 from benchmarks.harness.problem import Problem, hits, seconds
 
 ITERATIONS, ALPHA = 3, 0.1
-LOSSES: dict[str, float | None] = {
-    "beta = 10": 10.0
-}  # the loss of a class that a leaf lacks; None counts errors
+LOSSES: dict[str, float | None] = {"beta = 10": 10.0}  # the loss of a class that a leaf lacks; None counts errors
 
 
 class Trained(NamedTuple):

@@ -16,9 +16,7 @@ WORD = re.compile(r"\b\w\w+\b")
 
 def prepare(data, settings):
     labels = (" ".join(f"{PREFIX}{label}" for label in row) for row in data.label_lists("train"))
-    data.write_lines(
-        "train.fasttext", (f"{row} {text}\n" for row, text in zip(labels, _texts(data, "train")))
-    )
+    data.write_lines("train.fasttext", (f"{row} {text}\n" for row, text in zip(labels, _texts(data, "train"))))
 
 
 def _texts(data, part):

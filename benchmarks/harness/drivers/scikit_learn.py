@@ -42,11 +42,7 @@ def train(inputs, settings, folder):
 def save(model, folder):
     import numpy as np
 
-    np.savez(
-        folder / "weights.npz",
-        coef=model.coef_.astype(np.float32),
-        intercept=model.intercept_.astype(np.float32),
-    )
+    np.savez(folder / "weights.npz", coef=model.coef_.astype(np.float32), intercept=model.intercept_.astype(np.float32))
 
 
 def restore(folder, data, settings):

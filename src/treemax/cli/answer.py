@@ -15,9 +15,7 @@ from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_opti
 @click.command(short_help="Answer, one line of JSON per example.")
 @click.argument("model")
 @click.argument("data")
-@click.option(
-    "--top", "--k", default=5, show_default=True, type=click.IntRange(min=1), help="Labels per example."
-)
+@click.option("--top", "--k", default=5, show_default=True, type=click.IntRange(min=1), help="Labels per example.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
@@ -33,13 +31,7 @@ from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_opti
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def predict(
-    model: str,
-    data: str,
-    top: int,
-    threshold: float | None,
-    chunk: int,
-    jobs: int | None,
-    reading: Reading,
+    model: str, data: str, top: int, threshold: float | None, chunk: int, jobs: int | None, reading: Reading
 ) -> None:
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
@@ -55,9 +47,7 @@ def predict(
             click.echo(b"\n".join(map(json_line, labels, scores)))
 
 
-def _predictions(
-    model: Any, X: Any, top: int, threshold: float | None
-) -> tuple[list[list[Any]], list[list[float]]]:
+def _predictions(model: Any, X: Any, top: int, threshold: float | None) -> tuple[list[list[Any]], list[list[float]]]:
     """Return the labels and scores of each row, best first: the top `top`, or all of at least `threshold`."""
     if threshold is None:
         found = model.predict_topk(X, top)

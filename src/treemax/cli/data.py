@@ -17,9 +17,7 @@ from treemax.formats.training_rows import TrainingRows
 from treemax.parallel.progress import progress_bar
 
 _NOT_TEXT = "the model was trained on features"
-_USE_TEXT = (
-    "Give it features, or train a model on text: treemax fit TEXTS -o MODEL (--text chooses the vectoriser)"
-)
+_USE_TEXT = "Give it features, or train a model on text: treemax fit TEXTS -o MODEL (--text chooses the vectoriser)"
 BITS = 18  # feature names are hashed into 2**18 columns by default
 
 
@@ -61,8 +59,7 @@ def open_data(
             if reading.skip_bad and reader.bad_lines:
                 lines = "line" if reader.bad_lines == 1 else "lines"
                 click.echo(
-                    f"Skipped {reader.bad_lines} malformed {lines}; the first: {reader.bad_messages[0]}",
-                    err=True,
+                    f"Skipped {reader.bad_lines} malformed {lines}; the first: {reader.bad_messages[0]}", err=True
                 )
 
 

@@ -23,27 +23,15 @@ from treemax.cli.options import (
 )
 from treemax.cli.saving import check_disk_space, finish, save_model
 
-CHOSEN = (
-    "loss",
-    "cost",
-    "learning_rate",
-    "passes",
-    "threshold",
-)  # settings that a model may choose from the data
+CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings that a model may choose from the data
 
 
 @click.command(short_help="Train a model on a file.")
 @click.argument("data", is_eager=True)  # known when MODEL is checked
-@click.option(
-    "-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model."
-)
+@click.option("-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model.")
 @model_options
 @click.option(
-    "--text",
-    type=click.Choice(["tfidf", "hashing"]),
-    default="tfidf",
-    show_default=True,
-    help="Vectoriser of texts.",
+    "--text", type=click.Choice(["tfidf", "hashing"]), default="tfidf", show_default=True, help="Vectoriser of texts."
 )
 @click.option(
     "--hierarchy",
@@ -135,9 +123,7 @@ def _check_options(
         able = ", ".join(other for other, kind in MODELS.items() if hasattr(kind, "fit_file"))
         raise click.UsageError(f"--memory is for {able}, not for {name}.")
     if memory is not None and data == "-":
-        raise click.UsageError(
-            "--memory reads DATA more than once, but standard input can be read once: use a file."
-        )
+        raise click.UsageError("--memory reads DATA more than once, but standard input can be read once: use a file.")
     for option in (option for option, place in places.items() if place is not None):
         if memory is not None:
             raise click.UsageError(f"{option} cannot be combined with --memory.")

@@ -58,9 +58,7 @@ class _Commands(click.Group):
             if error.filename == "standard output":
                 _drop_output()
             known = error.filename and error.strerror
-            raise click.ClickException(
-                f"{error.filename}: {error.strerror}" if known else str(error)
-            ) from None
+            raise click.ClickException(f"{error.filename}: {error.strerror}" if known else str(error)) from None
         except (ValueError, MemoryError, MissingExtra) as error:
             raise click.ClickException(str(error) or "out of memory") from None
 
@@ -97,9 +95,7 @@ def _replace_closed_streams() -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
 
 
-@click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="treemax")
 def commands() -> None:
     """Classification with thousands to millions of labels.

@@ -69,9 +69,7 @@ def print_metrics(
     """Print the main metrics as a table, or with `as_json` all of them as one line."""
     if as_json:
         # JSON has no infinity, the entropy reduction of zero accuracy.
-        facts: dict[str, Any] = {
-            name: value if math.isfinite(value) else None for name, value in metrics.items()
-        }
+        facts: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         click.echo(json.dumps(facts if by_label is None else {**facts, "per_label": by_label}))
         return
     shown = main_metrics(k) + [f"error@{at}" for at in metric_ks(k) if "perplexity" in metrics]
@@ -95,7 +93,6 @@ def _print_by_label(rows: list[dict[str, Any]]) -> None:
     click.echo("\n" + " ".join([f"{'label':<{width}}", *(f"{name:>9}" for name in names)]))
     for row in rows:
         cells = [
-            f"{value:>9,}" if isinstance(value, int) else f"{value:>9.4f}"
-            for value in (row[name] for name in names)
+            f"{value:>9,}" if isinstance(value, int) else f"{value:>9.4f}" for value in (row[name] for name in names)
         ]
         click.echo(" ".join([f"{row['label']!s:<{width}}", *cells]))

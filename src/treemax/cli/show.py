@@ -11,9 +11,7 @@ from treemax.cli.options import name_of_model
 
 @click.command(short_help="Trees on the embedded WordNet data, in one table.")
 @click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
-@click.option(
-    "--rows", type=click.IntRange(min=1), help="Train on the first ROWS examples only, for a quick run."
-)
+@click.option("--rows", type=click.IntRange(min=1), help="Train on the first ROWS examples only, for a quick run.")
 @click.option("--all", "all_models", is_flag=True, help="Compare other models too, which takes minutes.")
 def demo(jobs: int, rows: int | None, all_models: bool) -> None:
     """Train trees on the embedded WordNet data, compare them in one table and show predictions."""

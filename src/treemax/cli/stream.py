@@ -53,11 +53,7 @@ KEPT_EXAMPLES = 10_000  # of a stream that began with one label per row, to star
     help="The time between two checkpoints: 30s, 5m, 1h.",
 )
 @click.option(
-    "--chunk",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Rows to predict, then learn, at a time.",
+    "--chunk", default=1, show_default=True, type=click.IntRange(min=1), help="Rows to predict, then learn, at a time."
 )
 @click.option(
     "--multi-label",
@@ -88,9 +84,7 @@ def stream(
     from treemax.parallel.threads import delayed_interrupt
 
     if start is not None and (_given("model_name") or settings or text_settings or as_published):
-        raise click.UsageError(
-            "--model, --set, --text-set and --as-published are for a new model, not for --start."
-        )
+        raise click.UsageError("--model, --set, --text-set and --as-published are for a new model, not for --start.")
     if predictions is not None and checkpoint is not None:
         raise click.UsageError("--predictions cannot be combined with --checkpoint.")
     kept = None
@@ -167,12 +161,7 @@ class _Learner:
         self._between_chunks = False
         learned = self._kept is not None and self._kept.learned_before(chunk, self._rows.name)
         several = chunk.labels.counts > 1
-        if (
-            several.any()
-            and self.run is not None
-            and self._earlier is not None
-            and not self._rows.multi_label
-        ):
+        if several.any() and self.run is not None and self._earlier is not None and not self._rows.multi_label:
             self._start_again(several)
         examples = self._rows.select(chunk)
         if self.run is None and not len(examples.labels.values) and not self._may_start(examples):
@@ -278,10 +267,7 @@ def _print_result(run: Any, k: int, as_json: bool, per_label: bool) -> None:
     metrics = run.result().metrics
     milliseconds = {
         name: 1e3 * metrics.pop(seconds) / metrics["n"]
-        for name, seconds in (
-            ("ms_per_example", "predict_seconds"),
-            ("learn_ms_per_example", "learn_seconds"),
-        )
+        for name, seconds in (("ms_per_example", "predict_seconds"), ("learn_ms_per_example", "learn_seconds"))
     }
     if not as_json:
         click.echo()

@@ -13,9 +13,7 @@ from treemax.cli.saving import finish, save_model
 
 @click.command(short_help="Search over models and settings by validation.")
 @click.argument("data", is_eager=True)  # known when MODEL is checked
-@click.option(
-    "-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model."
-)
+@click.option("-o", "--output", required=True, metavar="MODEL", callback=check_output, help="Where to write the model.")
 @click.option(
     "--minutes",
     default=10.0,
@@ -28,9 +26,7 @@ from treemax.cli.saving import finish, save_model
     help="Metric to maximise: P@k, PSP@k, nDCG@k, macro-F1 or micro-F1; by default P@1, or P@5 for multi-label data.",
 )
 @click.option("--models", help="Names of models, separated by commas; by default all applicable to the data.")
-@click.option(
-    "--max-mb", type=click.FloatRange(min=0, min_open=True), help="Limit on the model file, in megabytes."
-)
+@click.option("--max-mb", type=click.FloatRange(min=0, min_open=True), help="Limit on the model file, in megabytes.")
 @click.option(
     "--max-us",
     type=click.FloatRange(min=0, min_open=True),
@@ -96,12 +92,7 @@ def _print(result: Any, as_json: bool) -> None:
     from treemax.tuning.result import table_lines
 
     if as_json:
-        facts = {
-            "metric": result.metric,
-            "refitted": result.refitted,
-            "best": result.best,
-            "table": result.table,
-        }
+        facts = {"metric": result.metric, "refitted": result.refitted, "best": result.best, "table": result.table}
         click.echo(json.dumps(facts))
         return
     for line in table_lines(result.table, result.metric):

@@ -184,9 +184,7 @@ def is_tabular(thing: Any) -> bool:
 
 def _is_split(thing: Any) -> bool:
     return (
-        isinstance(thing, Mapping)
-        and bool(thing)
-        and all(_batch_iterator(part) is not None for part in thing.values())
+        isinstance(thing, Mapping) and bool(thing) and all(_batch_iterator(part) is not None for part in thing.values())
     )
 
 
@@ -198,9 +196,7 @@ def _batch_iterator(thing: Any) -> Callable[[Any], Iterator[Any]] | None:
         return lambda batch: iter([batch])
     if hasattr(thing, "to_batches") and hasattr(thing, "schema"):  # a pyarrow data set
         return lambda dataset: iter(dataset.to_batches(batch_size=BATCH_ROWS))
-    if hasattr(thing, "with_format") and hasattr(
-        thing, "iter"
-    ):  # a Hugging Face data set, loaded or streamed
+    if hasattr(thing, "with_format") and hasattr(thing, "iter"):  # a Hugging Face data set, loaded or streamed
         return _from_hugging_face
     return None
 
@@ -258,9 +254,7 @@ def _write(chunks: Iterable[Examples], new_writer: Callable[[Any], Any]) -> None
             break
         waiting.append(group)
     if not waiting:
-        raise ValueError(
-            "There are no examples to write: without a row, the columns of the table are unknown."
-        )
+        raise ValueError("There are no examples to write: without a row, the columns of the table are unknown.")
     schema = _schema(waiting[-1])
     with new_writer(schema) as writer:
         for group in chain(waiting, groups):
@@ -295,10 +289,7 @@ def _batch(chunk: Examples, schema: Any) -> Any:
     if isinstance(rows, SparseRows):
         first, last = rows.indptr[0], rows.indptr[-1]
         starts = pa.array((rows.indptr - first).astype("int32"))
-        parts = [
-            pa.ListArray.from_arrays(starts, pa.array(part[first:last]))
-            for part in (rows.indices, rows.values)
-        ]
+        parts = [pa.ListArray.from_arrays(starts, pa.array(part[first:last])) for part in (rows.indices, rows.values)]
         return pa.RecordBatch.from_arrays([*parts, labels], schema=schema)
     assert rows is not None
     dense = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])

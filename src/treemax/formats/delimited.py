@@ -128,9 +128,7 @@ class _RowParser:
     def parse(self, record: list[str]) -> tuple[str, list[str]]:
         """Return the text and the labels of a record."""
         if len(record) != self._width:
-            raise ValueError(
-                f"{len(record)} fields, but the header has {self._width}, got {quoted(record[0])} first"
-            )
+            raise ValueError(f"{len(record)} fields, but the header has {self._width}, got {quoted(record[0])} first")
         assert self._text is not None
         cell = "" if self._label is None else self._checked(record, self._label)
         if self._separator is None:
@@ -145,9 +143,7 @@ class _RowParser:
             try:
                 cell.encode()
             except UnicodeEncodeError:
-                raise ValueError(
-                    f"column {quoted(self._names[column])} is not UTF-8, got {quoted(cell)}"
-                ) from None
+                raise ValueError(f"column {quoted(self._names[column])} is not UTF-8, got {quoted(cell)}") from None
         return cell
 
     def _label_position(self, wanted: str | None) -> int | None:

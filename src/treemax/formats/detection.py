@@ -85,9 +85,7 @@ def format_of_source(source: LineReader, holds_text: bool = False) -> str:
         else "an empty file;"
     )
     raise UnknownFormat.at(
-        source.name,
-        None,
-        f"cannot tell the format from {seen} pass format (--format), one of {', '.join(FORMATS)}",
+        source.name, None, f"cannot tell the format from {seen} pass format (--format), one of {', '.join(FORMATS)}"
     )
 
 
@@ -106,9 +104,7 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     'svmlight'
     """
     if str(path) == "-":
-        raise ValueError(
-            "The format of standard input is only known once it is read: open it with format='auto'."
-        )
+        raise ValueError("The format of standard input is only known once it is read: open it with format='auto'.")
     by_name = format_of_name(path)
     if by_name is not None:
         return by_name

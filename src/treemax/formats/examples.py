@@ -36,9 +36,7 @@ class Examples:
         if (self.rows is None) == (self.texts is None):
             raise ValueError("Examples have either rows of features or texts; give exactly one of the two.")
         if len(self.features) != len(self.labels):
-            raise ValueError(
-                f"Examples have {len(self.labels)} rows of labels but {len(self.features)} of features."
-            )
+            raise ValueError(f"Examples have {len(self.labels)} rows of labels but {len(self.features)} of features.")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -142,9 +140,7 @@ def keep_rows(rows: SparseRows, keep: NDArray[np.bool_]) -> SparseRows:
     first, last = rows.indptr[0], rows.indptr[-1]
     indptr = np.zeros(int(keep.sum()) + 1, dtype=np.int64)
     np.cumsum(counts[keep], out=indptr[1:])
-    return SparseRows(
-        indptr, rows.indices[first:last][entries], rows.values[first:last][entries], rows.n_features
-    )
+    return SparseRows(indptr, rows.indices[first:last][entries], rows.values[first:last][entries], rows.n_features)
 
 
 def keep_labels(labels: RaggedLabels, keep: NDArray[np.bool_]) -> RaggedLabels:

@@ -48,10 +48,7 @@ class Folder:
             self._open = None
 
     def read(
-        self,
-        read_file: Callable[[Any, Options, BadLines], Iterator[Examples]],
-        options: Options,
-        bad: BadLines,
+        self, read_file: Callable[[Any, Options, BadLines], Iterator[Examples]], options: Options, bad: BadLines
     ) -> Iterator[Examples]:
         """Yield the examples of all files in order."""
         kinds = _SameKind(self.name)

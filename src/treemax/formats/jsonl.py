@@ -138,8 +138,7 @@ class _Parser:
         columns = 2**self._options.bits
         self._width = max(self._width, columns)
         return [
-            (hash_name(name) % columns, _number(value, f"feature {quoted(name)}"))
-            for name, value in features.items()
+            (hash_name(name) % columns, _number(value, f"feature {quoted(name)}")) for name, value in features.items()
         ]
 
     def _sparse_rows(self, features: list[list[tuple[int, float]]]) -> SparseRows:

@@ -26,13 +26,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from treemax.formats.errors import BadLines, FormatError, reason
-from treemax.formats.examples import (
-    Examples,
-    integer_labels,
-    keep_where,
-    no_labels,
-    string_labels,
-)
+from treemax.formats.examples import Examples, integer_labels, keep_where, no_labels, string_labels
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader, seekable
 from treemax.inputs.labels import RaggedLabels, read_labels
@@ -123,9 +117,7 @@ class _Column:
     def check(self, kinds: str, dimensions: int, what: str) -> _Column:
         """Raise if the array has another dtype kind or number of dimensions."""
         if self.dtype.kind not in kinds or len(self.shape) != dimensions:
-            raise self.archive.error(
-                f"array {self.name} should be {what}, got {self.dtype} of shape {self.shape}"
-            )
+            raise self.archive.error(f"array {self.name} should be {what}, got {self.dtype} of shape {self.shape}")
         return self
 
     def _values(self, count: int) -> NDArray[Any]:
@@ -206,9 +198,7 @@ class _Sparse:
         _check_format(archive)
         n_rows, self.width = map(int, shape.take(2)) if len(shape) == 2 else (-1, 0)
         if n_rows != len(self._starts) or not 1 <= self.width <= MAX_FEATURES:
-            raise archive.error(
-                f"array shape does not fit the matrix: its indptr has {len(self._starts)} rows"
-            )
+            raise archive.error(f"array shape does not fit the matrix: its indptr has {len(self._starts)} rows")
         self._columns = self.width
         if options.n_features is not None:
             if options.n_features < self.width:

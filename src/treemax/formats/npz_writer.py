@@ -35,11 +35,7 @@ class _Spool:
 
     def write(self, archive: zipfile.ZipFile, name: str) -> None:
         """Write the array to the archive."""
-        header = {
-            "descr": npy.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (self.count, *self._axes),
-        }
+        header = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self.count, *self._axes)}
         # A fixed date, so that equal examples give equal files.
         member = zipfile.ZipInfo(name + ".npy", (1980, 1, 1, 0, 0, 0))
         with archive.open(member, "w", force_zip64=True) as stream:
@@ -71,8 +67,7 @@ class _Ragged:
     def add_strings(self, strings: list[str]) -> None:
         encoded = [text.encode("utf-8") for text in strings]
         self.add(
-            np.frombuffer(b"".join(encoded), dtype=np.uint8),
-            np.array([len(text) for text in encoded], dtype=np.int64),
+            np.frombuffer(b"".join(encoded), dtype=np.uint8), np.array([len(text) for text in encoded], dtype=np.int64)
         )
 
 

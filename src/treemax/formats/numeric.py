@@ -64,9 +64,7 @@ def _read_header(source: LineReader) -> tuple[int, int, int]:
     n_rows, n_features, n_labels = map(int, fields)
     if not 1 <= n_features <= MAX_FEATURES:
         raise FormatError.at(
-            source.name,
-            1,
-            f"the header's number of columns is not in 1 to {MAX_FEATURES:,}, got {n_features}",
+            source.name, 1, f"the header's number of columns is not in 1 to {MAX_FEATURES:,}, got {n_features}"
         )
     return n_rows, n_features, n_labels
 
@@ -132,9 +130,7 @@ def write_xmc(chunks: Iterable[Examples], target: IO[bytes]) -> None:
             n_labels = max(n_labels, chunk.labels.n_columns, int(labels.max(initial=-1)) + 1)
             features = pairs(rows)
             with temporary_files():
-                body.writelines(
-                    b"%s %s\n" % (_joined(labels), row) for labels, row in zip(chunk.labels, features)
-                )
+                body.writelines(b"%s %s\n" % (_joined(labels), row) for labels, row in zip(chunk.labels, features))
         target.write(b"%d %d %d\n" % (n_rows, n_features, n_labels))
         append(target, body)
 
@@ -153,9 +149,7 @@ def write_svmlight(chunks: Iterable[Examples], target: IO[bytes]) -> None:
         if n_rows == 0 and len(chunk):
             features[0] = _with_corners(rows, features[0])
         # A line with neither label nor feature would be skipped.
-        target.writelines(
-            b"%s %s\n" % (_joined(labels), row or b"0:0") for labels, row in zip(chunk.labels, features)
-        )
+        target.writelines(b"%s %s\n" % (_joined(labels), row or b"0:0") for labels, row in zip(chunk.labels, features))
         n_rows += len(chunk)
 
 

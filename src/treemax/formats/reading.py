@@ -48,12 +48,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        source: LineReader | Folder | Tables,
-        format: str,
-        chunk_rows: int,
-        skip_bad: bool,
-        options: Options,
+        self, source: LineReader | Folder | Tables, format: str, chunk_rows: int, skip_bad: bool, options: Options
     ) -> None:
         options.check_columns(source.name, format)
         self.name = source.name
@@ -227,7 +222,5 @@ def read_examples(
     ) as reader:
         examples = reader.read_all()
     if reader.bad_lines:
-        warnings.warn(
-            f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=2
-        )
+        warnings.warn(f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=2)
     return examples

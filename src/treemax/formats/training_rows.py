@@ -28,10 +28,7 @@ class TrainingRows:
     """
 
     def __init__(
-        self,
-        name: str,
-        multi_label: bool = False,
-        advice: str = "pass multi_label=True if rows may have several.",
+        self, name: str, multi_label: bool = False, advice: str = "pass multi_label=True if rows may have several."
     ) -> None:
         self.name = name
         self.multi_label = multi_label

@@ -85,12 +85,7 @@ def _parse(block: NDArray[np.uint8], first: int, mask: np.uint64, scratch: Scrat
 
 
 def _other_labels(
-    block: NDArray[np.uint8],
-    parsed: Parsed,
-    rows: SparseRows,
-    scratch: Scratch,
-    kind: LabelKind,
-    bad: BadLines,
+    block: NDArray[np.uint8], parsed: Parsed, rows: SparseRows, scratch: Scratch, kind: LabelKind, bad: BadLines
 ) -> tuple[RaggedLabels, SparseRows]:
     """Return the labels of a block that has more than integers before the bars."""
     data = block.tobytes()

@@ -48,9 +48,7 @@ def layout_of(schema: Any) -> Layout:
         columns = (given[0], "values") if given == ["indices"] and "values" in names else (given[0],)
         kind = {"text": "text", "features": "dense", "indices": "sparse"}[given[0]]
         return Layout(kind, columns, labels)
-    numbers = tuple(
-        field.name for field in schema if _is_number(field.type) and field.name not in _LABEL_COLUMNS
-    )
+    numbers = tuple(field.name for field in schema if _is_number(field.type) and field.name not in _LABEL_COLUMNS)
     if not numbers:
         shown = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise ValueError(f"no column holds features: {EXPECTED}, got {shown or 'no columns'}")
@@ -132,9 +130,7 @@ def _label_values(flat: Any, row_of: NDArray[np.int64], errors: RowErrors) -> ND
         whole = np.isfinite(values) & (np.floor(values) == values) & (np.abs(values) < 2**53)
     else:
         whole = values <= np.iinfo(np.int64).max
-    errors.add(
-        row_of[~whole], f"the label is neither a string nor a 64-bit integer, got a column of {flat.type}"
-    )
+    errors.add(row_of[~whole], f"the label is neither a string nor a 64-bit integer, got a column of {flat.type}")
     return np.where(whole, values, 0).astype(np.int64)
 
 
@@ -247,9 +243,7 @@ def table_rows(table: Any, name: str = "X") -> Rows:
     batch = _one_batch(table)
     layout = layout_of(batch.schema)
     if layout.kind == "text":
-        raise ValueError(
-            f"Input {name} holds texts: use treemax.TextModel(), which turns texts into features."
-        )
+        raise ValueError(f"Input {name} holds texts: use treemax.TextModel(), which turns texts into features.")
     errors = RowErrors()
     rows = rows_of(batch, layout, errors)
     for row in sorted(errors.messages):
@@ -263,9 +257,7 @@ def _one_batch(table: Any) -> Any:
 
     if isinstance(table, pa.RecordBatch):
         return table
-    columns = [
-        column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in table.columns
-    ]
+    columns = [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, names=table.column_names)
 
 

@@ -59,9 +59,7 @@ class RaggedLabels(Sequence[Any]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Convert to a vector of labels if every row has one, else to a vector of lists."""
         if copy is False:
-            raise ValueError(
-                "RaggedLabels cannot be converted to an array without a copy; remove copy=False."
-            )
+            raise ValueError("RaggedLabels cannot be converted to an array without a copy; remove copy=False.")
         if self.form == "vector":
             values = self.values[self.indptr[0] : self.indptr[-1]]
             return values.astype(dtype_for(values, self.dtype) if dtype is None else dtype)
@@ -200,9 +198,7 @@ def _unwrapped(y: Any, name: str) -> Any:
     if hasattr(y, "__array__"):
         return np.asarray(y)
     if isinstance(y, str | bytes | dict | set | frozenset) or not isinstance(y, Iterable):
-        raise ValueError(
-            f"{name} is one {type(y).__name__}; expected one label, or a list of labels, per row."
-        )
+        raise ValueError(f"{name} is one {type(y).__name__}; expected one label, or a list of labels, per row.")
     return y
 
 
@@ -211,24 +207,18 @@ def _read_rows(rows: list[Any], name: str, string_dtype: np.dtype) -> RaggedLabe
     if any(isinstance(row, ROW_TYPES) for row in rows):
         return _read_lists(rows, name)
     values, dtype = _uniform(rows, name, None)
-    return RaggedLabels(
-        np.arange(len(rows) + 1), values, string_dtype if dtype.kind == "O" else dtype, "vector"
-    )
+    return RaggedLabels(np.arange(len(rows) + 1), values, string_dtype if dtype.kind == "O" else dtype, "vector")
 
 
 def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
     if y.ndim == 2 and y.dtype.kind in "biuf":
         return _read_indicator(sp.csr_matrix(y), name, "dense-indicator")
     if y.ndim != 1:
-        raise ValueError(
-            f"{name} should be a 1d array or a list of label lists, got an array of shape {y.shape}."
-        )
+        raise ValueError(f"{name} should be a 1d array or a list of label lists, got an array of shape {y.shape}.")
     if y.dtype.kind == "U":
         return RaggedLabels(np.arange(len(y) + 1), y.astype(object), np.dtype(str), "vector")
     if y.dtype.kind not in "biuf":
-        raise ValueError(
-            f"Unknown label type: {name} has dtype {y.dtype}; labels must be strings or integers."
-        )
+        raise ValueError(f"Unknown label type: {name} has dtype {y.dtype}; labels must be strings or integers.")
     return RaggedLabels(np.arange(len(y) + 1), _integers(y, name), y.dtype, "vector")
 
 
@@ -349,9 +339,7 @@ def requested_ids(labels: Any, index: LabelIndex, n_rows: int) -> NDArray[np.int
         )
     ids = np.array([index.ids(row) for row in table], dtype=np.int64).reshape(len(table), -1)
     for row, known in zip(table, ids):
-        unknown = [
-            label for label, number in zip(row, known) if number < 0 and not (nested and label is None)
-        ]
+        unknown = [label for label, number in zip(row, known) if number < 0 and not (nested and label is None)]
         if unknown:
             raise ValueError(f"The model does not know the label {unknown[0]!r}.")
     return np.ascontiguousarray(np.broadcast_to(ids, (n_rows, ids.shape[1])))
@@ -397,9 +385,7 @@ class LabelIndex:
 
     def add(self, labels: Any, dtype: Any = None) -> NDArray[np.int64]:
         """Return the ids of `labels`; new labels get the next ids."""
-        values, found = (
-            (labels, np.dtype(dtype)) if dtype is not None else _uniform(list(labels), "labels", None)
-        )
+        values, found = (labels, np.dtype(dtype)) if dtype is not None else _uniform(list(labels), "labels", None)
         if len(values) == 0:  # neither strings nor integers
             return np.empty(0, dtype=np.int64)
         self.check_kind(found)
@@ -433,9 +419,7 @@ class LabelIndex:
         """Raise for strings in an index of integers, or integers in one of strings."""
         if self.dtype is not None and (dtype.kind in "UO") != self.holds_strings:
             have, got = ("strings", "integers") if self.holds_strings else ("integers", "strings")
-            raise ValueError(
-                f"The labels so far are {have}, but these are {got}; labels must be of one kind."
-            )
+            raise ValueError(f"The labels so far are {have}, but these are {got}; labels must be of one kind.")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays for the model file."""
@@ -477,9 +461,7 @@ class LabelIndex:
 
     def _take_strings(self, text: NDArray[Any], offsets: NDArray[Any]) -> None:
         valid = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
-        if not (valid and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(
-            offsets
-        ):
+        if not (valid and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(offsets):
             raise ValueError("the label index is damaged: the offsets do not fit its text")
         self._packed, self._values, self._size = (text, offsets), None, len(offsets) - 1
         _check_utf8(text, offsets)

@@ -61,11 +61,7 @@ class FeatureNumbers:
         )
         matrix.sort_indices()
         return SparseRows(
-            matrix.indptr.astype(np.int64),
-            matrix.indices.astype(np.uint32),
-            matrix.data,
-            self.n_features,
-            self,
+            matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32), matrix.data, self.n_features, self
         )
 
     @classmethod

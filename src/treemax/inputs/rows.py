@@ -66,9 +66,7 @@ class SparseRows:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("SparseRows can be sliced in steps of one only")
-        return SparseRows(
-            self.indptr[start : max(start, stop) + 1], self.indices, self.values, self.n_features
-        )
+        return SparseRows(self.indptr[start : max(start, stop) + 1], self.indices, self.values, self.n_features)
 
     def to_scipy(self) -> sp.csr_matrix:
         """Return the rows as a SciPy CSR matrix, which shares the values and, below 2^31 columns, the indices."""
@@ -83,9 +81,7 @@ def take_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
     if not isinstance(rows, SparseRows):
         return rows[indices]
     chosen = rows.to_scipy()[indices]
-    return SparseRows(
-        chosen.indptr.astype(np.int64), chosen.indices.astype(np.uint32), chosen.data, rows.n_features
-    )
+    return SparseRows(chosen.indptr.astype(np.int64), chosen.indices.astype(np.uint32), chosen.data, rows.n_features)
 
 
 def take_sparse_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
@@ -96,9 +92,7 @@ def take_sparse_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRow
     indices = np.empty(int(lengths.sum()), dtype=np.uint32)
     values = np.empty(len(indices), dtype=np.float32)
     first, last = rows.indptr[0], rows.indptr[-1]
-    sparse_rows.copy_rows(
-        rows.indptr, rows.indices[first:last], rows.values[first:last], numbers, indices, values
-    )
+    sparse_rows.copy_rows(rows.indptr, rows.indices[first:last], rows.values[first:last], numbers, indices, values)
     return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, rows.n_features)
 
 
@@ -303,14 +297,10 @@ def _first_non_numeric(X: Any) -> str:
 def _check_extent(shape: tuple[int, int]) -> None:
     for size, what in zip(shape, ("sample", "feature")):
         if size == 0:
-            raise ValueError(
-                f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required."
-            )
+            raise ValueError(f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required.")
 
 
-def _check_magnitudes(
-    indptr: NDArray[np.int64], indices: NDArray[Any], values: NDArray[np.float32], name: str
-) -> None:
+def _check_magnitudes(indptr: NDArray[np.int64], indices: NDArray[Any], values: NDArray[np.float32], name: str) -> None:
     """Raise for sparse rows with a value that is not finite or too large."""
     first, last = int(indptr[0]), int(indptr[-1])
     own = read_only(values[first:last])
@@ -365,8 +355,5 @@ def _sparse_rows(X: Any, name: str) -> SparseRows:
         values = np.ascontiguousarray(data, dtype=np.float32)
     _check_magnitudes(indptr, indices, values, name)
     return SparseRows(
-        np.ascontiguousarray(indptr, dtype=np.int64),
-        np.ascontiguousarray(indices, dtype=np.uint32),
-        values,
-        X.shape[1],
+        np.ascontiguousarray(indptr, dtype=np.int64), np.ascontiguousarray(indices, dtype=np.uint32), values, X.shape[1]
     )

@@ -6,7 +6,9 @@ import numpy as np
 
 from treemax.kernels.jit import kernel
 
-_BEHIND_THE_FIRST = 0.1  # exponent of the ratio of the second score to the first, an upper bound of the ratio of probabilities
+_BEHIND_THE_FIRST = (
+    0.1  # exponent of the ratio of the second score to the first, an upper bound of the ratio of probabilities
+)
 
 
 @kernel

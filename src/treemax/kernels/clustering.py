@@ -35,9 +35,7 @@ def _select_largest(values, count, order):
 
 
 @kernel
-def label_vectors(
-    indptr, indices, values, label_indptr, label_rows, most, total, out_indptr, out_indices, out_values
-):
+def label_vectors(indptr, indices, values, label_indptr, label_rows, most, total, out_indptr, out_indices, out_values):
     """Write the `most` largest entries of the normalised sum of the rows of every label; `total` is zeroed scratch.
 
     Returns the number of entries written; out_indices and out_values have room for `most` per label.

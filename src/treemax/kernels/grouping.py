@@ -54,9 +54,7 @@ def _insert(children, first, end, child):
 
 
 @kernel
-def fill_reached(
-    indptr, ids, leaf_of, parent, first_child, row_starts, pair_starts, rows, child_indptr, children
-):
+def fill_reached(indptr, ids, leaf_of, parent, first_child, row_starts, pair_starts, rows, child_indptr, children):
     """Write the rows and pairs that `count_reached` has counted, node by node.
 
     The rows of node v begin at row_starts[v], its pairs at pair_starts[v]. The indptr of the pairs of its rows begins

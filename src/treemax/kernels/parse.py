@@ -27,13 +27,7 @@ SUM_RANGE = 8
 
 _NEWLINE, _RETURN, _TAB, _SPACE = np.uint8(10), np.uint8(13), np.uint8(9), np.uint8(32)
 _HASH, _PLUS, _COMMA, _MINUS, _POINT = np.uint8(35), np.uint8(43), np.uint8(44), np.uint8(45), np.uint8(46)
-_ZERO, _COLON, _UPPER_E, _LOWER_E, _BAR = (
-    np.uint8(48),
-    np.uint8(58),
-    np.uint8(69),
-    np.uint8(101),
-    np.uint8(124),
-)
+_ZERO, _COLON, _UPPER_E, _LOWER_E, _BAR = (np.uint8(48), np.uint8(58), np.uint8(69), np.uint8(101), np.uint8(124))
 _NINE = np.uint8(9)
 _ONE, _TWO, _THREE, _FOUR, _TEN = (np.uint64(number) for number in (1, 2, 3, 4, 10))
 _SHIFT, _LOW_HALF = np.uint64(32), np.uint64(2**32 - 1)
@@ -180,9 +174,7 @@ def _number(block, at):
         at = end
     if exact and mantissa <= _EXACT_MANTISSA and -22 <= exponent <= 22:
         value = float(mantissa)  # exact, as is the power of ten: a single rounding
-        value = (
-            value / _POWERS[np.uint64(-exponent)] if exponent < 0 else value * _POWERS[np.uint64(exponent)]
-        )
+        value = value / _POWERS[np.uint64(-exponent)] if exponent < 0 else value * _POWERS[np.uint64(exponent)]
         value = float(np.float32(value))
         status = _GOOD if value <= _MAX_FLOAT32 else _TOO_LARGE
     else:
@@ -287,12 +279,7 @@ def _labels(block, at, comments, lowest, limit, labels, n_labels):
 @inline_kernel
 def _skip_query(block, at):
     """Skip the query id of svmlight, `qid:7`."""
-    if (
-        block[at] == 113
-        and block[at + _ONE] == 105
-        and block[at + _TWO] == 100
-        and block[at + _THREE] == _COLON
-    ):
+    if block[at] == 113 and block[at + _ONE] == 105 and block[at + _TWO] == 100 and block[at + _THREE] == _COLON:
         while not _is_blank(block[at]) and block[at] != _NEWLINE:
             at += _ONE
         at = _skip_blanks(block, at)

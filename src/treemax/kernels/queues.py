@@ -59,9 +59,7 @@ def pop(heap_nodes, heap_scores, size):
     while 2 * at + 1 < last:
         child = 2 * at + 1
         other = child + 1
-        if other < last and _before(
-            heap_scores[other], heap_nodes[other], heap_scores[child], heap_nodes[child]
-        ):
+        if other < last and _before(heap_scores[other], heap_nodes[other], heap_scores[child], heap_nodes[child]):
             child = other
         if not _before(heap_scores[child], heap_nodes[child], score, node):
             break

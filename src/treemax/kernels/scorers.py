@@ -15,22 +15,13 @@ from numba.extending import overload
 
 from treemax.kernels import atomic, vector
 from treemax.kernels.buckets import LANES, matches
-from treemax.kernels.jit import (
-    BARE_OPTIONS,
-    bare_inline_kernel,
-    bare_kernel,
-    fast_inline_kernel,
-    inline_kernel,
-    kernel,
-)
+from treemax.kernels.jit import BARE_OPTIONS, bare_inline_kernel, bare_kernel, fast_inline_kernel, inline_kernel, kernel
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
 MIX = np.uint64(0x9E3779B97F4A7C15)
 AHEAD = 2  # scorers prefetched: they are far apart in memory
 BUCKET_WORDS = 2 * LANES  # eight owners, numbered from 1 (0 is free), and their eight weights
-LEAST_NEW = np.float32(
-    0.05
-)  # smallest gradient that creates a weight; existing weights learn from smaller ones
+LEAST_NEW = np.float32(0.05)  # smallest gradient that creates a weight; existing weights learn from smaller ones
 FULL = 6  # mean entries per bucket at which a table of several buckets grows
 NOWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO = np.float32(0.0)
@@ -71,9 +62,7 @@ class SparseScorers(NamedTuple):
     compared at once. Tables are consecutive; a full one moves to the end with twice the size, and leaves a hole.
     """
 
-    tables: (
-        np.ndarray
-    )  # of a feature: its first bucket (32 bits), its entries (27), log2 of its buckets (5); or 0
+    tables: np.ndarray  # of a feature: its first bucket (32 bits), its entries (27), log2 of its buckets (5); or 0
     buckets: np.ndarray  # words: owners and the bits of weights; aligned
     entry_squares: np.ndarray  # eight per bucket
     used: np.ndarray  # buckets in use; a lock; buckets reserved for rows being learned; 1: single thread
@@ -128,9 +117,7 @@ def _bias_step(scorers, owner, gradient, rate, initial):
     # Rates grow as features shrink: the constant feature of the bias is as small as they are, at most 1.
     square = min(initial, np.float32(1.0))
     scorers.bias_squares[owner] += gradient * gradient
-    scorers.bias[owner] -= (
-        rate * np.sqrt(square) * gradient / np.sqrt(scorers.bias_squares[owner] + initial / square)
-    )
+    scorers.bias[owner] -= rate * np.sqrt(square) * gradient / np.sqrt(scorers.bias_squares[owner] + initial / square)
 
 
 @inline_kernel
@@ -262,9 +249,7 @@ def _larger(scorers, feature):
 @bare_kernel
 def _new_entry(scorers, feature, wanted):
     """Insert an owner into the table of a feature, with the lock; return its entry."""
-    while not (
-        scorers.used[3] or atomic.acquire(scorers.used, 1)
-    ):  # acquiring the lock orders memory accesses
+    while not (scorers.used[3] or atomic.acquire(scorers.used, 1)):  # acquiring the lock orders memory accesses
         pass
     entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
     if entry == NOWHERE:
@@ -592,9 +577,7 @@ def _overload_update_of(scorers, owners, gradients, n, x, rate, initial):
                 gradient = gradients[q]
                 if gradient != _ZERO:
                     makes_new = abs(gradient) >= LEAST_NEW
-                    _sparse_step(
-                        scorers, indices[p], owners[q], gradient * values[p], rate, initial, makes_new
-                    )
+                    _sparse_step(scorers, indices[p], owners[q], gradient * values[p], rate, initial, makes_new)
 
     return sparse
 

@@ -21,9 +21,7 @@ from treemax.kernels.sparse_rows import Rows
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from scores of siblings to conditional probabilities given the parent
 
-NO_FEATURE = np.uint64(
-    0xFFFFFFFF
-)  # in the upper half of an empty slot; the lower half is an offset as in all slots
+NO_FEATURE = np.uint64(0xFFFFFFFF)  # in the upper half of an empty slot; the lower half is an offset as in all slots
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _MULTIPLIER = np.uint32(0x9E3779B1)  # Knuth's multiplicative hashing, which spreads consecutive features
 _HIGH_HALF = np.uint32(0xFFFF0000)
@@ -488,9 +486,7 @@ def hard_paths(rows, trees, scratch, leaves):
     """Find the leaf of each row in each tree."""
     for i in range(rows.indptr.size - 1):
         for t in range(trees.roots.size):
-            leaves[i, t] = _hard_leaf(
-                trees.roots[t], rows, rows.indptr[i], rows.indptr[i + 1], trees, scratch
-            )
+            leaves[i, t] = _hard_leaf(trees.roots[t], rows, rows.indptr[i], rows.indptr[i + 1], trees, scratch)
 
 
 @kernel

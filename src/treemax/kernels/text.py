@@ -19,10 +19,7 @@ _PRIME = np.uint64(0x100000001B3)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _JOIN = np.uint64(0x9E3779B97F4A7C15)
 _CHARACTERS = np.uint64(0xD6E8FEB86659FD93)  # distinguishes the character n-gram "cat" from the word "cat"
-_OPENING, _CLOSING = (
-    np.uint64(0x02),
-    np.uint64(0x03),
-)  # markers before and after a word: bytes that no word contains
+_OPENING, _CLOSING = (np.uint64(0x02), np.uint64(0x03))  # markers before and after a word: bytes that no word contains
 _SHIFT_32, _ZERO, _ONE = np.uint64(32), np.uint64(0), np.uint64(1)
 _FEW = 48
 _ASCII_END = np.uint64(0x80)
@@ -153,9 +150,7 @@ def features_of_text(text, start, end, words, characters, shift, recent, found):
         n_words += 1
         n_found = word_grams(recent, n_words, words[0], words[1], shift, found, n_found)
         if characters[1] > 0:
-            n_found = character_grams(
-                text, word_start, position, characters[0], characters[1], shift, found, n_found
-            )
+            n_found = character_grams(text, word_start, position, characters[0], characters[1], shift, found, n_found)
     return n_found
 
 
@@ -193,19 +188,7 @@ def sort_buckets(found, spare, n_found, bits):
 
 @kernel
 def hash_texts(
-    text,
-    offsets,
-    words,
-    characters,
-    bits,
-    log_counts,
-    unit_length,
-    recent,
-    found,
-    spare,
-    indptr,
-    indices,
-    values,
+    text, offsets, words, characters, bits, log_counts, unit_length, recent, found, spare, indptr, indices, values
 ):
     """Hash texts into a CSR matrix and return its number of entries; text i is `text[offsets[i]:offsets[i+1]]`.
 
@@ -216,9 +199,7 @@ def hash_texts(
     size = 0
     indptr[0] = 0
     for row in range(len(offsets) - 1):
-        n_found = features_of_text(
-            text, offsets[row], offsets[row + 1], words, characters, shift, recent, found
-        )
+        n_found = features_of_text(text, offsets[row], offsets[row + 1], words, characters, shift, recent, found)
         sort_buckets(found, spare, n_found, bits)
         first = size
         i = 0

@@ -46,12 +46,7 @@ def _place(context, builder, signature, arguments):
 
 
 def _is_floats(array):
-    return (
-        isinstance(array, types.Array)
-        and array.dtype == types.float32
-        and array.layout == "C"
-        and array.ndim == 1
-    )
+    return isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C" and array.ndim == 1
 
 
 @intrinsic
@@ -140,9 +135,7 @@ def splat(typing_context, number):
     """Broadcast a number to a vector."""
 
     def generate(context, builder, signature, arguments):
-        one = builder.insert_element(
-            ir.Constant(_FLOATS, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0)
-        )
+        one = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
         mask = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
         return builder.shuffle_vector(one, ir.Constant(_FLOATS, ir.Undefined), mask)
 
@@ -219,9 +212,7 @@ def _unary(name):
     def unary(typing_context, a):
         def generate(context, builder, signature, arguments):
             function_type = ir.FunctionType(_FLOATS, [_FLOATS])
-            function = cgutils.get_or_insert_function(
-                builder.module, function_type, f"llvm.{name}.v{WIDTH}f32"
-            )
+            function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{name}.v{WIDTH}f32")
             return builder.call(function, arguments)
 
         return vector_type(vector_type), generate

@@ -38,9 +38,7 @@ class DensityScores:
         """Add points: the probability of each true label (its natural logarithm with `log`)."""
         given = np.asarray(probabilities, dtype=np.float64)
         if given.ndim != 1:
-            raise ValueError(
-                f"probabilities must be a vector with one entry per point; got shape {given.shape}."
-            )
+            raise ValueError(f"probabilities must be a vector with one entry per point; got shape {given.shape}.")
         valid = given <= _ROUNDING if log else (given >= 0) & (given <= 1 + _ROUNDING)
         if not valid.all():
             at = int(np.argmin(valid))

@@ -118,9 +118,7 @@ def _pad(rows: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
     """Convert rankings of different lengths to one matrix, padded with None."""
     for i, row in enumerate(rows):
         if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
-            raise ValueError(
-                f"top_labels must have a list of labels per row, the best first; row {i} is {row!r}."
-            )
+            raise ValueError(f"top_labels must have a list of labels per row, the best first; row {i} is {row!r}.")
     padded = np.full((len(rows), max((len(row) for row in rows), default=0)), None, dtype=object)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = list(row)

@@ -12,15 +12,7 @@ from treemax.inputs.labels import Targets
 from treemax.metrics.encoding import IdEncoder
 from treemax.metrics.per_label import LabelTallies
 from treemax.metrics.propensity import DEFAULT_A, DEFAULT_B
-from treemax.metrics.ranking import (
-    check_ranking,
-    hits,
-    row_error,
-    row_ndcg,
-    row_precision,
-    row_recall,
-    true_counts,
-)
+from treemax.metrics.ranking import check_ranking, hits, row_error, row_ndcg, row_precision, row_recall, true_counts
 from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
 
 
@@ -186,9 +178,7 @@ def _tallies(y_true: Any, top_labels: Any, k: int) -> LabelTallies:
     return tallies
 
 
-def _weighted(
-    y_true: Any, top_labels: Any, k: int, label_counts: Any, n_train: int, a: float, b: float
-) -> Scores:
+def _weighted(y_true: Any, top_labels: Any, k: int, label_counts: Any, n_train: int, a: float, b: float) -> Scores:
     check_ks([k])
     targets, ranking, counts = _encode(y_true, top_labels, label_counts)
     _check_columns(ranking, k)

@@ -191,9 +191,7 @@ class ProgressiveRun:
 
     def _score(self) -> None:
         if self._unscored:
-            self._scores.update(
-                self._encoder.targets(_joined(self._unscored)), self._encoder.ranking(self._rankings)
-            )
+            self._scores.update(self._encoder.targets(_joined(self._unscored)), self._encoder.ranking(self._rankings))
             self._unscored, self._rankings = [], []
 
     def _add_point(self) -> None:

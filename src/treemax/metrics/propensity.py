@@ -18,9 +18,7 @@ DEFAULT_A = 0.55
 DEFAULT_B = 1.5
 
 
-def propensities(
-    label_counts: Any, n_examples: int, a: float = DEFAULT_A, b: float = DEFAULT_B
-) -> NDArray[np.float64]:
+def propensities(label_counts: Any, n_examples: int, a: float = DEFAULT_A, b: float = DEFAULT_B) -> NDArray[np.float64]:
     """Return the probability that a true label was annotated: 1 / (1 + C (count + b)^-a), C = (ln n - 1)(b + 1)^a.
 
     `label_counts` are the numbers of the `n_examples` training examples with each label. Usual values of a and b are
@@ -55,9 +53,7 @@ def _check_training(counts: NDArray[np.float64], n_examples: int, a: float, b: f
 class PropensityWeights:
     """Inverse propensities by label id; a label without training examples has the weight of a count of 0."""
 
-    def __init__(
-        self, label_counts: Any, n_examples: int, a: float = DEFAULT_A, b: float = DEFAULT_B
-    ) -> None:
+    def __init__(self, label_counts: Any, n_examples: int, a: float = DEFAULT_A, b: float = DEFAULT_B) -> None:
         counts = np.asarray(label_counts, dtype=np.float64)
         _check_training(counts, n_examples, a, b)
         # The last entry, a count of 0, is for all unknown ids.
@@ -86,9 +82,7 @@ class PropensityWeights:
         return np.minimum(ids, len(self._weights) - 1)
 
 
-def gained(
-    found: NDArray[np.bool_], top_ids: NDArray[np.int64], weights: PropensityWeights
-) -> NDArray[np.float64]:
+def gained(found: NDArray[np.bool_], top_ids: NDArray[np.int64], weights: PropensityWeights) -> NDArray[np.float64]:
     """Return the weight of each hit, 0 for a miss."""
     return np.where(found, weights[top_ids], 0.0)
 

@@ -50,16 +50,12 @@ def check_ranking(top_ids: Any) -> NDArray[np.int64]:
     ranking = ranking.astype(np.int64, copy=False)
     if ranking.size and ranking.min() < -1:
         row = int(np.argmax((ranking < -1).any(axis=1)))
-        raise ValueError(
-            f"row {row} of the label ids has {ranking[row].min()}; ids are 0 or more, and -1 for none."
-        )
+        raise ValueError(f"row {row} of the label ids has {ranking[row].min()}; ids are 0 or more, and -1 for none.")
     ordered = np.sort(ranking, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     if twice.any():
         row = int(np.argmax(twice.any(axis=1)))
-        raise ValueError(
-            f"row {row} of top_labels has the same label twice; labels must not repeat within a row."
-        )
+        raise ValueError(f"row {row} of top_labels has the same label twice; labels must not repeat within a row.")
     return ranking
 
 

@@ -72,9 +72,7 @@ class Scores:
         if (label_counts is None) != (n_train is None):
             raise ValueError("propensities need both label_counts and n_train (the training examples).")
         self._weights = (
-            None
-            if label_counts is None or n_train is None
-            else PropensityWeights(label_counts, n_train, a, b)
+            None if label_counts is None or n_train is None else PropensityWeights(label_counts, n_train, a, b)
         )
         self._tallies = LabelTallies(self.ks)
         self._sums: dict[str, float] = {}
@@ -101,11 +99,7 @@ class Scores:
             self._update_weighted(self._weights, targets, ranking, found)
 
     def _update_weighted(
-        self,
-        weights: PropensityWeights,
-        targets: Targets,
-        ranking: NDArray[np.int64],
-        found: NDArray[np.bool_],
+        self, weights: PropensityWeights, targets: Targets, ranking: NDArray[np.int64], found: NDArray[np.bool_]
     ) -> None:
         counts = true_counts(targets)
         gains = {"": gained(found, ranking, weights), "best ": attainable(targets, self.ks[-1], weights)}

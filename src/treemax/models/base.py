@@ -33,15 +33,7 @@ from treemax.inputs.labels import (
     target_ids,
 )
 from treemax.inputs.numbering import FeatureNumbers, numbered
-from treemax.inputs.rows import (
-    MAX_FEATURES,
-    Rows,
-    SparseRows,
-    as_rows,
-    check_scale,
-    is_arrow,
-    take_rows,
-)
+from treemax.inputs.rows import MAX_FEATURES, Rows, SparseRows, as_rows, check_scale, is_arrow, take_rows
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
 from treemax.models.calibration import LEADING, Calibration, largest
@@ -96,16 +88,10 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     n_features_in_: int
     multi_label_: bool
     calibration_: Calibration
-    sparse_input_: (
-        bool  # whether the training rows were sparse, so that a row without entries has no features
-    )
+    sparse_input_: bool  # whether the training rows were sparse, so that a row without entries has no features
     model_: Any
-    _feature_numbers: FeatureNumbers | None = (
-        None  # renumbering of sparse feature ids, where ids are large and few
-    )
-    reading_: dict[
-        str, Any
-    ]  # reader options of the command line for the training data, reused for other data
+    _feature_numbers: FeatureNumbers | None = None  # renumbering of sparse feature ids, where ids are large and few
+    reading_: dict[str, Any]  # reader options of the command line for the training data, reused for other data
 
     # --- to be implemented by subclasses ----------------------------------------------------------------
 
@@ -405,9 +391,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
             answer = self.calibration_.multiclass_probabilities(scores, largest(scores, LEADING), is_first)
             total = answer.sum(axis=1, keepdims=True)
-            answer = np.where(
-                total > 0, answer / np.maximum(total, 1e-30), self._frequencies(answer.shape[1])
-            )
+            answer = np.where(total > 0, answer / np.maximum(total, 1e-30), self._frequencies(answer.shape[1]))
         unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = self._frequencies(answer.shape[1])
@@ -465,9 +449,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         order = order[ids[order] >= 0]
         row_of, ids, scores = row_of[order], ids[order], scores[order]
         is_first = ids == first[row_of, 0]
-        found = self.calibration_.multiclass_probabilities(
-            scores[:, None], leading[row_of], is_first[:, None]
-        )
+        found = self.calibration_.multiclass_probabilities(scores[:, None], leading[row_of], is_first[:, None])
         return row_of, ids, found[:, 0]
 
     def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -669,6 +651,4 @@ def jsonable(name: str, value: Any) -> Any:
         return None  # its state is not stored; a loaded model draws a new sequence
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ValueError(
-        f"Parameter {name}={value!r} cannot be saved; use a number, a string, True, False or None."
-    )
+    raise ValueError(f"Parameter {name}={value!r} cannot be saved; use a number, a string, True, False or None.")

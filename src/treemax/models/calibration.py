@@ -38,9 +38,7 @@ class Calibration(NamedTuple):
     shift: float = 0.0
     threshold: float = HALF
     one_at_least: bool = True  # a row where no label reaches the threshold gets its best label
-    next_share: float = (
-        0.0  # probability that a label ranked 2 to 5 is right if the first is wrong; 0: not fitted
-    )
+    next_share: float = 0.0  # probability that a label ranked 2 to 5 is right if the first is wrong; 0: not fitted
     sharpness: float = 1.0  # these labels share it in proportion to their scores to this power
 
     @property
@@ -104,11 +102,7 @@ class Calibration(NamedTuple):
     def checked(cls, numbers: Any) -> Calibration:
         """Validate a calibration from a model file."""
         kinds = [type(number) for number in numbers] if isinstance(numbers, list) else []
-        if (
-            kinds[3:4] != [bool]
-            or len(kinds) != 6
-            or any(kind not in (int, float) for kind in kinds[:3] + kinds[4:])
-        ):
+        if kinds[3:4] != [bool] or len(kinds) != 6 or any(kind not in (int, float) for kind in kinds[:3] + kinds[4:]):
             raise ValueError(f"the calibration {numbers!r} is not five numbers and a truth value")
         result = cls._make([*map(float, numbers[:3]), numbers[3], *map(float, numbers[4:])])
         valid = MIN_SLOPE <= result.slope <= MAX_SLOPE and abs(result.shift) <= MAX_SHIFT
@@ -141,18 +135,14 @@ def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Cal
     weight = np.full(ranked.shape, HALF / max(1, ranked.shape[1] - 1))
     weight[:, 0] = HALF if ranked.shape[1] > 1 else 1.0
     weight[ranked <= 0] = 0.0
-    slope, shift, _ = logistic_curve(
-        logit.ravel(), (weight * right).ravel(), (weight * (1.0 - right)).ravel(), PRIOR
-    )
+    slope, shift, _ = logistic_curve(logit.ravel(), (weight * right).ravel(), (weight * (1.0 - right)).ravel(), PRIOR)
     return Calibration(max(slope, MIN_SLOPE), shift)
 
 
 def fit_next(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> tuple[float, float]:
     """Fit `next_share` and `sharpness` to the scores of the best labels of held-out rows, best first, and their hits."""
     scores, right = ranked[:, 1:].astype(np.float64), hits[:, 1:]
-    among_next = (
-        right.any(axis=1) & (scores[:, 0] > 0) if scores.shape[1] else np.zeros(len(ranked), dtype=bool)
-    )
+    among_next = right.any(axis=1) & (scores[:, 0] > 0) if scores.shape[1] else np.zeros(len(ranked), dtype=bool)
     n_wrong = len(ranked) - int(hits[:, 0].sum())
     if scores.shape[1] == 0 or n_wrong == 0:
         return 0.0, 1.0
@@ -238,10 +228,7 @@ def calibration_from_top_k(
 ) -> Calibration:
     """Fit a calibration to held-out rows: ids and scores of their best labels (see `labels_to_rank`), and their targets."""
     rows = np.arange(len(ids))
-    truth = (
-        np.repeat(rows, np.diff(targets.indptr)) * n_labels
-        + targets.ids[targets.indptr[0] : targets.indptr[-1]]
-    )
+    truth = np.repeat(rows, np.diff(targets.indptr)) * n_labels + targets.ids[targets.indptr[0] : targets.indptr[-1]]
     hits = np.isin(rows[:, None] * n_labels + ids, truth) & (ids >= 0)
     return calibration_from_hits(scores, hits, np.diff(targets.indptr), n_labels, multi_label)
 

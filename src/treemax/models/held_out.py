@@ -54,8 +54,6 @@ class Schedule(NamedTuple):
         return cls(held, parts, n_first * len(learned) + n_last * len(last))
 
 
-def _orders(
-    rows: NDArray[np.uint32], passes: int, random: np.random.RandomState
-) -> Iterator[NDArray[np.uint32]]:
+def _orders(rows: NDArray[np.uint32], passes: int, random: np.random.RandomState) -> Iterator[NDArray[np.uint32]]:
     for _ in range(passes):
         yield random.permutation(rows)

@@ -144,9 +144,7 @@ class OnlineLabelClassifier(LabelClassifier):
             self.partial_fit(X, y)
         return self
 
-    def _initialize(
-        self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
-    ) -> Targets:
+    def _initialize(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
         """Create an untrained model; return the targets of the rows."""
         if announced is not None:
             missing = set(labels.values.tolist()) - set(announced.values.tolist())
@@ -155,9 +153,7 @@ class OnlineLabelClassifier(LabelClassifier):
         index = LabelIndex()
         n_labels = self._count_labels(index, labels, announced, rows.shape[1])
         if n_labels == 0 and not (self.STARTS_WITHOUT_LABELS and labels.form == "lists"):
-            raise ValueError(
-                "y has no labels at all: the first call of partial_fit needs at least one label."
-            )
+            raise ValueError("y has no labels at all: the first call of partial_fit needs at least one label.")
         targets = _indexed(index, labels, announced)
         model = self._start(rows, targets, index, labels.multi_label)
         self._set_fitted(X, rows, labels, index, targets, model)
@@ -181,9 +177,7 @@ class OnlineLabelClassifier(LabelClassifier):
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
         return targets
 
-    def _learn_blocks(
-        self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
-    ) -> Iterator[int]:
+    def _learn_blocks(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Iterator[int]:
         """Train on the rows and count them; yield after each block."""
         is_fitted = self.__sklearn_is_fitted__()
         if self.max_labels is not None:

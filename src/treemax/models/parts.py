@@ -21,9 +21,7 @@ def expect(arrays: dict[str, NDArray[Any]], name: str, kind: Any, shape: tuple[i
     """Return an array; raise ValueError unless it has this dtype and shape."""
     array = arrays[name]
     if array.dtype != kind or array.shape != shape:
-        raise ValueError(
-            f"{name} has dtype {array.dtype} and shape {array.shape}, expected {np.dtype(kind)} {shape}"
-        )
+        raise ValueError(f"{name} has dtype {array.dtype} and shape {array.shape}, expected {np.dtype(kind)} {shape}")
     return array
 
 
@@ -51,9 +49,7 @@ def check_memory(what: str, n_bytes: int) -> None:
     """Raise ValueError, before allocation, if so many bytes exceed the available memory."""
     available = available_bytes()
     if n_bytes > 0.8 * available:
-        raise ValueError(
-            f"{what} would need {format_bytes(n_bytes)}, but {format_bytes(available)} is available"
-        )
+        raise ValueError(f"{what} would need {format_bytes(n_bytes)}, but {format_bytes(available)} is available")
 
 
 def whole_number(name: str, value: Any, least: int = 0, most: int = MOST_COUNTED) -> int:

@@ -27,9 +27,7 @@ def dense_scorers(
     return DenseScorers(weights, squares, bias, bias_squares, halves, scale, np.ones(n, np.bool_))
 
 
-def frozen_scorers(
-    halves: NDArray[np.float16], scale: NDArray[np.float32], bias: NDArray[np.float32]
-) -> DenseScorers:
+def frozen_scorers(halves: NDArray[np.float16], scale: NDArray[np.float32], bias: NDArray[np.float32]) -> DenseScorers:
     """Return scorers for prediction only."""
     nothing = np.zeros((0, halves.shape[1]), np.float32)
     fresh = np.zeros(len(bias), np.bool_)

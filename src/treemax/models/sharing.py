@@ -48,16 +48,12 @@ class SharedEstimator(CheckedParameters):
         """Call `work`, which changes the model in place."""
         return work(self, *args, **options)
 
-    def _with_read_access_by_rows(
-        self: Own, work: Callable[..., Result], X: Any, *args: Any, **options: Any
-    ) -> Result:
+    def _with_read_access_by_rows(self: Own, work: Callable[..., Result], X: Any, *args: Any, **options: Any) -> Result:
         """Call `work`, which predicts each row of X independently, with read access."""
         return self._with_read_access(work, X, *args, **options)
 
 
-def read_access(
-    method: Callable[Concatenate[Own, Arguments], Result],
-) -> Callable[Concatenate[Own, Arguments], Result]:
+def read_access(method: Callable[Concatenate[Own, Arguments], Result]) -> Callable[Concatenate[Own, Arguments], Result]:
     """Decorate a method that reads the model; any number of threads may call it while another trains."""
 
     @wraps(method)

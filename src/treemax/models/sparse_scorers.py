@@ -44,10 +44,7 @@ def with_buckets(scorers: SparseScorers, n_buckets: int) -> SparseScorers:
     in_use = int(_sizes(scorers.tables).sum())
     buckets, squares = _buckets(in_use + max(in_use, n_buckets))
     packed = scorers._replace(
-        tables=np.zeros_like(scorers.tables),
-        buckets=buckets,
-        entry_squares=squares,
-        used=np.zeros(4, np.int64),
+        tables=np.zeros_like(scorers.tables), buckets=buckets, entry_squares=squares, used=np.zeros(4, np.int64)
     )
     packed.used[3] = scorers.used[3]
     repack(scorers, packed)

@@ -44,9 +44,7 @@ class Source:
                 "fit_file reads its data more than once, but standard input can be read only once: give a file."
             )
         if hasattr(source, "read_next_batch"):
-            raise ValueError(
-                "fit_file reads its data more than once: give a table or a file instead of a reader."
-            )
+            raise ValueError("fit_file reads its data more than once: give a table or a file instead of a reader.")
         self._source, self._verbose, self._reading = source, verbose, reading
         self.name = str(source)
         self.overview = self._scan()
@@ -60,9 +58,7 @@ class Source:
                     bar.update(reader.position - bar.n)
                     yield chunk if all_rows else drop_unlabelled(chunk, self.overview.multi_label)
         if all_rows and reader.bad_lines:
-            warnings.warn(
-                f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=5
-            )
+            warnings.warn(f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=5)
 
     def _scan(self) -> Overview:
         names: set[Any] = set()
@@ -84,17 +80,11 @@ class Source:
                 dtype = chunk.labels.dtype
         if not names:
             raise FormatError(f"{self.name}: has no {'labels' if n_rows else 'examples'}")
-        if (
-            self._format == "svmlight"
-            and self._reading.get("zero_based", "auto") == "auto"
-            and first_index > 0
-        ):
+        if self._format == "svmlight" and self._reading.get("zero_based", "auto") == "auto" and first_index > 0:
             self._reading = {**self._reading, "zero_based": False}  # as `read_examples` reads such a file
             n_features -= "n_features" not in self._reading
         n_used = n_rows if multi_label else n_labelled
-        return Overview(
-            n_used, n_rows - n_used, _sorted_index(names, dtype), multi_label, n_features, texts, sparse
-        )
+        return Overview(n_used, n_rows - n_used, _sorted_index(names, dtype), multi_label, n_features, texts, sparse)
 
 
 def _sorted_index(names: set[Any], dtype: np.dtype) -> LabelIndex:

@@ -170,11 +170,7 @@ class Partitions:
     """
 
     def __init__(
-        self,
-        stored: StoredRows,
-        rows: NDArray[np.uint32],
-        partition_of: NDArray[np.uint32],
-        n_partitions: int,
+        self, stored: StoredRows, rows: NDArray[np.uint32], partition_of: NDArray[np.uint32], n_partitions: int
     ) -> None:
         self.stored, self.rows, self.partition_of = stored, rows, partition_of
         lengths = stored.indptr[rows.astype(np.int64) + 1] - stored.indptr[rows]
@@ -188,9 +184,7 @@ class Partitions:
             if low < high:
                 self._write(stored.part(start, stop), rows[low:high] - np.uint32(start), slice(low, high), at)
 
-    def _write(
-        self, window: SparseRows, rows: NDArray[np.uint32], place: slice, at: NDArray[np.int64]
-    ) -> None:
+    def _write(self, window: SparseRows, rows: NDArray[np.uint32], place: slice, at: NDArray[np.int64]) -> None:
         """Append rows of a window to their partitions; `at` is the current end of each partition."""
         partition_of = self.partition_of[place]
         order = np.argsort(partition_of, kind="stable")

@@ -149,13 +149,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
 
     @available_if(_fits_files)
     def fit_file(
-        self,
-        source: Any,
-        *,
-        memory: int | str = "2GB",
-        folder: Any = None,
-        label_features: Any = None,
-        **reading: Any,
+        self, source: Any, *, memory: int | str = "2GB", folder: Any = None, label_features: Any = None, **reading: Any
     ) -> TextModel:
         """Train on texts that may be larger than memory; see `LabelTree.fit_file`.
 
@@ -170,9 +164,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         if hasattr(vectorizer, "fit_chunks"):
             rows_of = vectorizer.fit_chunks(chunk.texts for chunk in data.chunks("counting words"))
         elif getattr(vectorizer.__sklearn_tags__(), "requires_fit", True):
-            raise ValueError(
-                f"fit_file takes TfidfText or HashingText as vectorizer, not {type(vectorizer).__name__}."
-            )
+            raise ValueError(f"fit_file takes TfidfText or HashingText as vectorizer, not {type(vectorizer).__name__}.")
         stored = stored_rows(data, lambda texts: as_rows(rows_of(texts)), 1, folder)
         self._train(vectorizer, lambda estimator: estimator._fit_stored(stored, data, limit, label_features))
         return self
@@ -246,9 +238,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def _with_snapshot(self, work: Callable[[TextModel], Any]) -> Any:
         """Call `work` with a snapshot of the model, while the estimator does not change."""
         snapshot = self._consistently(self._snapshot)
-        return without_changes(
-            snapshot.estimator, lambda estimator: work(TextModel(snapshot.vectorizer, estimator))
-        )
+        return without_changes(snapshot.estimator, lambda estimator: work(TextModel(snapshot.vectorizer, estimator)))
 
     def to_parts(self, **options: Any) -> tuple[dict[str, Any], Arrays]:
         """Return the model as a JSON-able header and arrays, with the prefixes `vectorizer/` and `estimator/`."""

@@ -8,27 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import (
-    CountVectorizer,
-    HashingVectorizer,
-    TfidfTransformer,
-    TfidfVectorizer,
-)
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.inputs.labels import LabelIndex
 from treemax.inputs.rows import MAX_FEATURES
-from treemax.modelfile import (
-    Arrays,
-    ModelFileError,
-    object_from_parts,
-    object_parts,
-    part,
-    prefixed,
-    saved_by,
-)
+from treemax.modelfile import Arrays, ModelFileError, object_from_parts, object_parts, part, prefixed, saved_by
 from treemax.models.parts import MOST_COUNTED, whole_number
 
 _DTYPES = {np.dtype(kind).name: kind for kind in (np.float32, np.float64, np.int32, np.int64, np.uint8, bool)}
@@ -51,9 +38,7 @@ class _Saved:
             "n_samples_seen": int(np.max(getattr(transformer, "n_samples_seen_", 0))),
         }
         found = {name: getattr(transformer, name, None) for name in self.arrays}
-        return header, {
-            name.rstrip("_"): np.asarray(array) for name, array in found.items() if array is not None
-        }
+        return header, {name.rstrip("_"): np.asarray(array) for name, array in found.items() if array is not None}
 
     def from_parts(self, header: dict[str, Any], arrays: Arrays) -> Any:
         """Restore a transformer; raises if an array does not fit the number of features."""
@@ -63,9 +48,7 @@ class _Saved:
             n_features = whole_number("n_features", header["n_features"], most=MAX_FEATURES)
             transformer.n_features_in_ = n_features
         if hasattr(transformer, "partial_fit") and self.arrays:
-            transformer.n_samples_seen_ = whole_number(
-                "n_samples_seen", header["n_samples_seen"], most=MOST_COUNTED
-            )
+            transformer.n_samples_seen_ = whole_number("n_samples_seen", header["n_samples_seen"], most=MOST_COUNTED)
         for name, dimensions in self.arrays.items():
             if name.rstrip("_") in arrays or not _may_lack(transformer, name):
                 array = arrays[name.rstrip("_")]

@@ -179,9 +179,7 @@ class _CheckpointExecutor:
     journal: Journal
     table: str
 
-    def run(
-        self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
-    ) -> Iterator[tuple[int, Arrays]]:
+    def run(self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False) -> Iterator[tuple[int, Arrays]]:
         if not keep or not problems:
             yield from self.executor.run(work, common, problems)
             return

@@ -205,7 +205,5 @@ def _after_fork(in_child: bool) -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=lambda: _after_fork(False),
-        after_in_child=lambda: _after_fork(True),
+        before=_before_fork, after_in_parent=lambda: _after_fork(False), after_in_child=lambda: _after_fork(True)
     )

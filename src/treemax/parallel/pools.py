@@ -64,9 +64,7 @@ class Table:
         rows = self.rows[start:stop]
         if isinstance(rows, SparseRows):
             first, last = int(rows.indptr[0]), int(rows.indptr[-1])
-            rows = SparseRows(
-                rows.indptr - first, rows.indices[first:last], rows.values[first:last], rows.n_features
-            )
+            rows = SparseRows(rows.indptr - first, rows.indices[first:last], rows.values[first:last], rows.n_features)
         return Table(rows, columns)
 
 
@@ -102,9 +100,7 @@ def _gathered_rows(own: Sequence[tuple[Any, ...]], n_rows: int, n_features: int)
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     indices, values = np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32)
     for part, place, local in own:
-        entry = np.arange(lengths[place].sum()) - np.repeat(
-            np.cumsum(lengths[place]) - lengths[place], lengths[place]
-        )
+        entry = np.arange(lengths[place].sum()) - np.repeat(np.cumsum(lengths[place]) - lengths[place], lengths[place])
         to = np.repeat(indptr[place], lengths[place]) + entry
         source = np.repeat(part.rows.indptr[local], lengths[place]) + entry
         indices[to], values[to] = part.rows.indices[source], part.rows.values[source]
@@ -125,9 +121,7 @@ Work: TypeAlias = Callable[[Table, NDArray[Any], Any, Any], Arrays]
 class Executor(Protocol):
     """Executor of problems on a shared table."""
 
-    def run(
-        self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
-    ) -> Iterator[tuple[int, Arrays]]:
+    def run(self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False) -> Iterator[tuple[int, Arrays]]:
         """Run `work` on every problem; yield the number of each problem and its results as they complete.
 
         BLAS uses one thread per problem. `keep` stores the results in checkpoints, if there are any.
@@ -156,9 +150,7 @@ class _ThreadExecutor:
     table: Table
     threads: int
 
-    def run(
-        self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
-    ) -> Iterator[tuple[int, Arrays]]:
+    def run(self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False) -> Iterator[tuple[int, Arrays]]:
         results: dict[int, Arrays] = {}
 
         def do(number: int) -> None:

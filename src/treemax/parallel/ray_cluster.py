@@ -62,9 +62,7 @@ def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]
     if workers is not None:
         check_number("workers", workers, whole=True, least=1)
     if not isinstance(address, str) or not address:
-        raise ValueError(
-            f"address must be 'auto', 'local' or an address such as 'ray://host:10001', got {address!r}."
-        )
+        raise ValueError(f"address must be 'auto', 'local' or an address such as 'ray://host:10001', got {address!r}.")
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address, workers)
@@ -156,9 +154,7 @@ class RayPool:
         n_parts = max(1, min(len(table), -(-table.n_bytes // self.part_bytes)))
         starts = np.linspace(0, len(table), n_parts + 1).astype(np.int64)
         parts = [self.ray.put(table.part(*ends)) for ends in zip(starts[:-1].tolist(), starts[1:].tolist())]
-        return _RayExecutor(
-            self, _Shared(parts, starts[:-1]), self.least_bytes * len(table) / max(1, table.n_bytes)
-        )
+        return _RayExecutor(self, _Shared(parts, starts[:-1]), self.least_bytes * len(table) / max(1, table.n_bytes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,9 +171,7 @@ class _RayExecutor:
     shared: _Shared
     least: float  # rows per batch
 
-    def run(
-        self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False
-    ) -> Iterator[tuple[int, Arrays]]:
+    def run(self, work: Work, common: Any, problems: Sequence[Any], keep: bool = False) -> Iterator[tuple[int, Arrays]]:
         if not problems:
             return
         ray, pool = self.pool.ray, self.pool

@@ -94,10 +94,7 @@ class Answering:
         known = _is_label(labels).astype(bool)  # a model may have fewer than k labels
         starts = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
         kind = pyarrow.int64() if self.inner.classes_.dtype.kind in "iu" else pyarrow.string()
-        answers = {
-            "predicted": pyarrow.array(labels[known].tolist(), kind),
-            "scores": pyarrow.array(scores[known]),
-        }
+        answers = {"predicted": pyarrow.array(labels[known].tolist(), kind), "scores": pyarrow.array(scores[known])}
         for name, values in answers.items():
             table = table.append_column(name, pyarrow.ListArray.from_arrays(starts, values))
         return table

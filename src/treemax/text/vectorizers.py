@@ -20,14 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from treemax.inputs.labels import LabelIndex
 from treemax.inputs.rows import SparseRows, is_arrow
 from treemax.kernels.text import hash_texts
-from treemax.modelfile import (
-    LARGEST,
-    Arrays,
-    ModelFileError,
-    part,
-    prefixed,
-    saveable,
-)
+from treemax.modelfile import LARGEST, Arrays, ModelFileError, part, prefixed, saveable
 from treemax.parameters import CheckedParameters
 from treemax.text.vocabulary import Vocabulary, weighted
 from treemax.text.words import WordCounter, encoded, word_counter
@@ -54,13 +47,9 @@ def read_texts(texts: Any) -> list[str]:
     ValueError: Row 1 of the texts is None; every text must be a string ('' for a missing one).
     """
     if isinstance(texts, str | bytes):
-        raise ValueError(
-            f"The texts are one {type(texts).__name__}; expected a list of strings, one for each row."
-        )
+        raise ValueError(f"The texts are one {type(texts).__name__}; expected a list of strings, one for each row.")
     if hasattr(texts, "columns"):
-        raise ValueError(
-            "The texts are a data frame; pass the column that holds them, such as frame['text']."
-        )
+        raise ValueError("The texts are a data frame; pass the column that holds them, such as frame['text'].")
     try:
         rows = texts.to_pylist() if is_arrow(texts) else list(texts)
     except TypeError:
@@ -70,9 +59,7 @@ def read_texts(texts: Any) -> list[str]:
     for number, row in enumerate(rows):
         if not isinstance(row, str):
             got = "None" if row is None else f"{row!r:.60} ({type(row).__name__})"
-            raise ValueError(
-                f"Row {number} of the texts is {got}; every text must be a string ('' for a missing one)."
-            )
+            raise ValueError(f"Row {number} of the texts is {got}; every text must be a string ('' for a missing one).")
     return rows
 
 
@@ -160,9 +147,7 @@ class TfidfText(CheckedParameters, _TextTransformer):
 
     def _check_parameters(self) -> None:
         if isinstance(self.min_df, str) and self.min_df != "auto":
-            raise ValueError(
-                f"min_df must be 'auto', a number of texts or a share of them, got {self.min_df!r}."
-            )
+            raise ValueError(f"min_df must be 'auto', a number of texts or a share of them, got {self.min_df!r}.")
         least = 1 if self.min_df == "auto" else self.min_df
         try:  # scikit-learn validates the others
             TfidfVectorizer(vocabulary=["word"], **{**self.get_params(deep=False), "min_df": least}).fit([""])
@@ -186,9 +171,7 @@ class TfidfText(CheckedParameters, _TextTransformer):
     def transform(self, texts: Any) -> sp.csr_matrix:
         """Convert texts to features; words outside the vocabulary are ignored."""
         check_is_fitted(self)
-        if (
-            self._check_when_used() or self._reader is None
-        ):  # a loaded model builds its dictionary on first use
+        if self._check_when_used() or self._reader is None:  # a loaded model builds its dictionary on first use
             parameters = self.get_params(deep=False)
             self._reader = word_counter(parameters, self.terms_.classes.tolist()), parameters
         counter, parameters = self._reader
@@ -302,9 +285,7 @@ class HashingText(_TextTransformer):
         """Convert texts to features."""
         words, characters = self._checked()
         rows = read_texts(texts)
-        batches = [
-            self._hashed(text, offsets, words, characters) for text, offsets in encoded(rows, self.lowercase)
-        ]
+        batches = [self._hashed(text, offsets, words, characters) for text, offsets in encoded(rows, self.lowercase)]
         indptr = np.zeros(len(rows) + 1, dtype=np.int64)
         if rows:
             np.cumsum(np.concatenate([counts for counts, _, _ in batches]), out=indptr[1:])
@@ -323,9 +304,7 @@ class HashingText(_TextTransformer):
     def from_parts(cls, header: dict[str, Any], arrays: Arrays) -> HashingText:
         """Restore the vectoriser from its parts."""
         if header["hash"] != 1:
-            raise ValueError(
-                f"it uses version {header['hash']!r:.20} of the text hash, this Treemax version 1"
-            )
+            raise ValueError(f"it uses version {header['hash']!r:.20} of the text hash, this Treemax version 1")
         return cls(**_with_pairs(header["parameters"])).fit()
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -344,9 +323,7 @@ class HashingText(_TextTransformer):
             raise ValueError(f"bits must be from 1 to {MAX_BITS}, got {self.bits}.")
         if self.ngram_range is None and self.char_ngram_range is None:
             raise ValueError("ngram_range and char_ngram_range are both None: there would be no features.")
-        return _gram_range("ngram_range", self.ngram_range), _gram_range(
-            "char_ngram_range", self.char_ngram_range
-        )
+        return _gram_range("ngram_range", self.ngram_range), _gram_range("char_ngram_range", self.char_ngram_range)
 
     def _hashed(
         self,
@@ -389,9 +366,7 @@ def _gram_range(name: str, given: Any) -> NDArray[np.int64]:
     except (TypeError, ValueError):
         valid = False
     if not valid:
-        raise ValueError(
-            f"{name} must be a pair (shortest, longest) of integers from 1 to {MAX_GRAM}, got {given!r}."
-        )
+        raise ValueError(f"{name} must be a pair (shortest, longest) of integers from 1 to {MAX_GRAM}, got {given!r}.")
     return np.array([low, high], dtype=np.int64)
 
 

@@ -118,9 +118,7 @@ class Vocabulary:
         return (counts >= 2) | (shared[last_text[order]] < ENOUGH_WORDS)
 
 
-def weighted(
-    counts: sp.csr_matrix, weights: NDArray[np.float32], parameters: dict[str, Any]
-) -> sp.csr_matrix:
+def weighted(counts: sp.csr_matrix, weights: NDArray[np.float32], parameters: dict[str, Any]) -> sp.csr_matrix:
     """Convert counts to tf-idf with these idf weights and the parameters of `TfidfText`."""
     if parameters["binary"]:
         counts.data.fill(1)

@@ -97,9 +97,7 @@ def _kernels() -> Any:
 
 def _precision(dtype: torch.dtype) -> str:
     """Precision of float32 products: TF32 if PyTorch may use it, else the sum of three TF32 products."""
-    return (
-        "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
-    )
+    return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def _power_of_two(number: int) -> int:
@@ -329,12 +327,7 @@ def _tiling(n_rows: int, n_nodes: int) -> tuple[int, dict[str, int]]:
 
 
 def forward(
-    hidden: Tensor,
-    target: Tensor,
-    layer: Layer,
-    ignore_index: int,
-    reduction: str,
-    statistics: Statistics | None,
+    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str, statistics: Statistics | None
 ) -> tuple[Tensor, SavedForBackward]:
     """See `treemax.torch.plain.forward`."""
     if _is_current(hidden):
@@ -344,12 +337,7 @@ def forward(
 
 
 def _forward(
-    hidden: Tensor,
-    target: Tensor,
-    layer: Layer,
-    ignore_index: int,
-    reduction: str,
-    statistics: Statistics | None,
+    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str, statistics: Statistics | None
 ) -> tuple[Tensor, SavedForBackward]:
     hidden, target = _aligned(hidden), _aligned(target)
     sizes = _sizes(hidden, layer, reduction, ignore_index, statistics is not None)
@@ -395,11 +383,7 @@ def _backward(
     grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:
     hidden, grad_output = _aligned(hidden), _aligned(grad_output.contiguous())
-    plan, stream, n_rows = (
-        saved.plan or _plan(_sizes(hidden, layer, reduction)),
-        _stream(hidden),
-        hidden.shape[0],
-    )
+    plan, stream, n_rows = (saved.plan or _plan(_sizes(hidden, layer, reduction)), _stream(hidden), hidden.shape[0])
     hidden_gradient, gradients = torch.empty_like(hidden), Gradients.like(layer)
     for level, programs in enumerate(plan.levels):
         weight, _ = layer.parameters_of(level)
@@ -415,16 +399,10 @@ def _backward(
     return hidden_gradient, gradients
 
 
-def _root_products(
-    hidden: Tensor, layer: Layer, saved: SavedForBackward, grad_output: Tensor
-) -> tuple[Tensor, Tensor]:
+def _root_products(hidden: Tensor, layer: Layer, saved: SavedForBackward, grad_output: Tensor) -> tuple[Tensor, Tensor]:
     """Root products of the gradients by hidden (without the output gradient) and by the root's children."""
     of_hidden = torch.mm(saved.root_error, root_weight(hidden.dtype, layer))
-    error = (
-        saved.root_error
-        if grad_output.dim() == 0
-        else saved.root_error * grad_output[:, None].to(hidden.dtype)
-    )
+    error = saved.root_error if grad_output.dim() == 0 else saved.root_error * grad_output[:, None].to(hidden.dtype)
     return of_hidden, torch.mm(error.t(), hidden)
 
 
@@ -441,12 +419,7 @@ def _run(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any) ->
     """Launch a kernel by its name."""
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     numbers = tuple([argument for argument in arguments if not isinstance(argument, Tensor)])
-    kind = (
-        tensors[0].get_device(),
-        _unaligned(*tensors),
-        numbers,
-        tuple([tensor.dtype for tensor in tensors]),
-    )
+    kind = (tensors[0].get_device(), _unaligned(*tensors), numbers, tuple([tensor.dtype for tensor in tensors]))
     _program(name, grid, kind, tuple(constants.items()))(_stream(tensors[0]), *arguments)
 
 
@@ -456,13 +429,7 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
     logits = torch.empty(len(rows), table.shape[1], dtype=torch.float32, device=hidden.device)
     sizes = _sizes(hidden, layer)._replace(n_rows=len(rows))
     _pair_program(sizes, level)(
-        _stream(hidden),
-        hidden,
-        *layer.parameters_of(level),
-        table,
-        torch.cat([rows, starts]),
-        logits,
-        len(rows),
+        _stream(hidden), hidden, *layer.parameters_of(level), table, torch.cat([rows, starts]), logits, len(rows)
     )
     return logits
 
@@ -490,9 +457,7 @@ def best_at_root(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tenso
     """log p and indices of the k best direct classes, and of the `beam` + 1 best nodes."""
     sizes = _sizes(hidden, layer)
     logits = torch.empty(sizes.n_rows, sizes.root_width, dtype=torch.float32, device=hidden.device)
-    _root_program(sizes)(
-        _stream(hidden), hidden, *layer[:4], layer.direct, layer.root_empty, logits, sizes.n_rows
-    )
+    _root_program(sizes)(_stream(hidden), hidden, *layer[:4], layer.direct, layer.root_empty, logits, sizes.n_rows)
     n_rows, width = logits.shape
     scores, node_scores = (logits.new_empty(n_rows, number) for number in (k, beam + 1))
     classes, nodes = (torch.empty_like(part, dtype=torch.int64) for part in (scores, node_scores))

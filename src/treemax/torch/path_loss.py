@@ -45,9 +45,7 @@ def _compute(
     statistics: Statistics | None = None,
 ) -> tuple[Tensor, SavedForBackward]:
     backend = grouped if grouped.can_run(hidden, layer) else plain
-    return backend.forward(
-        hidden.contiguous(), target.contiguous(), layer, ignore_index, reduction, statistics
-    )
+    return backend.forward(hidden.contiguous(), target.contiguous(), layer, ignore_index, reduction, statistics)
 
 
 def _differentiate(
@@ -74,9 +72,7 @@ class _PathLoss(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         hidden, *parameters, call = arguments
         layer = Layer(*parameters, *call.tables)
-        value, saved = _compute(
-            hidden, call.target, layer, call.ignore_index, call.reduction, call.statistics
-        )
+        value, saved = _compute(hidden, call.target, layer, call.ignore_index, call.reduction, call.statistics)
         ctx.save_for_backward(hidden, *parameters, *saved[:2], *saved.outputs)
         ctx.tables, ctx.reduction, ctx.plan = call.tables, call.reduction, saved.plan
         return value
@@ -84,9 +80,7 @@ class _PathLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> Any:
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                "the loss of a tree softmax can be differentiated only once (create_graph=False)."
-            )
+            raise RuntimeError("the loss of a tree softmax can be differentiated only once (create_graph=False).")
         hidden, weight, bias, node_weight, node_bias, *tensors = ctx.saved_tensors
         layer = Layer(weight, bias, node_weight, node_bias, *ctx.tables)
         rows, root_error, *outputs = tensors

@@ -15,12 +15,7 @@ from treemax.torch.reassignment import Statistics
 
 
 def forward(
-    hidden: Tensor,
-    target: Tensor,
-    layer: Layer,
-    ignore_index: int,
-    reduction: str,
-    statistics: Statistics | None,
+    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str, statistics: Statistics | None
 ) -> tuple[Tensor, SavedForBackward]:
     """-log p of the targets, and the tensors for the backward pass; adds the outputs to `statistics`, if given."""
     packed = pack_rows(target, layer, ignore_index)
@@ -60,9 +55,7 @@ def packed_in_order(root_target: Tensor, place: Tensor, layer: Layer) -> Tensor:
     return torch.cat([root_target, order, in_order, starts, numbers])
 
 
-def _level_softmax(
-    logits: Tensor, rows: Rows, level: int, layer: Layer, loss: Tensor, dtype: torch.dtype
-) -> Tensor:
+def _level_softmax(logits: Tensor, rows: Rows, level: int, layer: Layer, loss: Tensor, dtype: torch.dtype) -> Tensor:
     """Probabilities of the children of a level; adds -log p of the target children to the loss."""
     log_probability = torch.log_softmax(logits, dim=1)
     part = -log_probability.gather(1, _target_child(rows, layer, level)[:, None]).squeeze(1)
@@ -145,9 +138,7 @@ def backward(
     hidden_gradient = error @ root_weight(hidden.dtype, layer)
     _set_root(gradients, layer, error.T @ hidden, error.sum(dim=0, dtype=accumulation_dtype(error.dtype)))
     for level in range(len(layer.children)):
-        error = _error(
-            saved.outputs[level], _target_child(rows, layer, level), row_gradients[rows.order], hidden.dtype
-        )
+        error = _error(saved.outputs[level], _target_child(rows, layer, level), row_gradients[rows.order], hidden.dtype)
         _add_level(error, hidden, layer, level, rows, hidden_gradient, gradients)
     return hidden_gradient, gradients
 
@@ -169,13 +160,7 @@ def _error(output: Tensor, target: Tensor, grad_output: Tensor, dtype: torch.dty
 
 
 def _add_level(
-    error: Tensor,
-    hidden: Tensor,
-    layer: Layer,
-    level: int,
-    rows: Rows,
-    hidden_gradient: Tensor,
-    gradients: Gradients,
+    error: Tensor, hidden: Tensor, layer: Layer, level: int, rows: Rows, hidden_gradient: Tensor, gradients: Gradients
 ) -> None:
     """Add the gradient by hidden of a level, and write the gradients by its children's parameters."""
     table = layer.children[level]

@@ -127,9 +127,7 @@ def assign_greedily(scores: Tensor, node: Tensor, room: Tensor) -> Tensor:
     return _fill_remaining(choice, node, room, arity)
 
 
-def _best_open_child(
-    scores: Tensor, classes: Tensor, first: Tensor, worst: Tensor, worst_class: Tensor
-) -> Tensor:
+def _best_open_child(scores: Tensor, classes: Tensor, first: Tensor, worst: Tensor, worst_class: Tensor) -> Tensor:
     """The best child of each of some classes that would accept it; -1 if there is none with a known score."""
     asked = first[:, None] + torch.arange(scores.shape[1], device=scores.device)
     limit = worst[asked]

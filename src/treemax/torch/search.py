@@ -25,9 +25,7 @@ def all_log_probabilities(hidden: Tensor, layer: Layer) -> Tensor:
         logits = (hidden @ weight[at].to(hidden.dtype).T).to(kind)
         if bias is not None:
             logits = logits + bias[at].to(kind)
-        logits = logits.masked_fill(
-            ~exists, torch.finfo(kind).min
-        )  # not -inf: some nodes have no children at all
+        logits = logits.masked_fill(~exists, torch.finfo(kind).min)  # not -inf: some nodes have no children at all
         within = torch.log_softmax(logits.view(len(hidden), *table.shape), dim=2)
         above = (above[:, :, None] + within).flatten(1)
     result = root.new_empty(len(hidden), len(layer.weight)).index_copy(1, layer.direct, root[:, :n_direct])
@@ -62,9 +60,7 @@ def best_classes(hidden: Tensor, layer: Layer, k: int, beam: int | None) -> tupl
 
 def _search(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor]:
     """Beam search in blocks: log p and indices of the best classes, and the highest log p of a discarded node."""
-    width = sum(table.shape[1] * min(beam, table.shape[0]) for table in layer.children) + len(
-        layer.root_empty
-    )
+    width = sum(table.shape[1] * min(beam, table.shape[0]) for table in layer.children) + len(layer.root_empty)
     pieces = hidden.split(max(1, AT_ONCE // width))
     parts = [_search_piece(piece, layer, k, beam) for piece in pieces]
     if len(parts) == 1:
@@ -99,9 +95,7 @@ def _search_piece(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tens
     return scores, torch.cat([classes, found_classes], dim=1).gather(1, at), left_out
 
 
-def _root_candidates(
-    hidden: Tensor, layer: Layer, k: int, beam: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _root_candidates(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """log p and indices of direct classes and of the best top nodes, and the highest log p of a discarded node."""
     root = _root_log_probabilities(hidden, layer)
     n_direct = len(layer.direct)

@@ -19,9 +19,7 @@ from torch import Tensor
 from treemax.parameters import check_number
 
 TWO_LEVELS_UP_TO = 2**19  # classes: with more, the statistics at a wide root would need gigabytes
-WIDTH_STEP = (
-    16  # the width of the root is a multiple: matrix products are several times slower on unaligned rows
-)
+WIDTH_STEP = 16  # the width of the root is a multiple: matrix products are several times slower on unaligned rows
 DIRECT_FACTOR = 4  # default number of direct classes, relative to the square root of the number of classes
 
 
@@ -129,9 +127,7 @@ def custom_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
     codes = codes.astype(np.int64)
     direct = codes[:, 0] == -1
     if (codes[~direct] < 0).any():
-        raise ValueError(
-            "structure has a negative group; only -1 in the first column, for a direct class, is allowed."
-        )
+        raise ValueError("structure has a negative group; only -1 in the first column, for a direct class, is allowed.")
     tail = np.flatnonzero(~direct)
     if len(tail) == 0:
         return TreeShape(n_classes, n_classes, 0, ()), torch.zeros(n_classes, dtype=torch.int64)

@@ -211,9 +211,7 @@ class TreeSoftmax(nn.Module):
         return self.topk(hidden, 1, beam)[1].squeeze(-1)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.in_features}, {self.n_classes}, shape={self.shape}, reassign_every={self.reassign_every}"
-        )
+        return f"{self.in_features}, {self.n_classes}, shape={self.shape}, reassign_every={self.reassign_every}"
 
     # --- internals -------------------------------------------------------------------------------------
 
@@ -307,9 +305,7 @@ def _checked_counts(counts: Any, n_classes: int) -> Tensor | None:
         return None
     array = np.asarray(counts.detach().cpu() if isinstance(counts, Tensor) else counts, dtype=np.float64)
     if array.shape != (n_classes,):
-        raise ValueError(
-            f"counts must have one number for each of the {n_classes} classes, got shape {array.shape}."
-        )
+        raise ValueError(f"counts must have one number for each of the {n_classes} classes, got shape {array.shape}.")
     if not (np.isfinite(array).all() and (array >= 0).all()):
         raise ValueError("counts must be finite numbers and not negative.")
     return torch.from_numpy(array)
@@ -324,9 +320,7 @@ def _order(structure: str, counts: Tensor | None, shape: TreeShape, seed: int) -
         )
     if counts is None:
         if structure == "frequency" or (shape.n_direct and shape.arities):
-            raise ValueError(
-                "structure='frequency' and n_direct need counts, the frequencies of the classes."
-            )
+            raise ValueError("structure='frequency' and n_direct need counts, the frequencies of the classes.")
         counts = torch.zeros(shape.n_classes, dtype=torch.float64)
     order = torch.argsort(counts, descending=True, stable=True)
     if structure == "frequency":

@@ -73,9 +73,7 @@ def _order_rows(
         is_bound = (item >= n_rows) & (item < n_rows + N_BOUNDS)
         bound = tl.load(bounds + item - n_rows, mask=is_bound, other=0).to(own.dtype)
         own = tl.where(is_row, own, bound)
-        rank, n_counted = _rank(
-            own, tl.where(is_row, item, 0), target, place, n_rows, N_PLACES, IGNORED, ITEMS, OTHERS
-        )
+        rank, n_counted = _rank(own, tl.where(is_row, item, 0), target, place, n_rows, N_PLACES, IGNORED, ITEMS, OTHERS)
         tl.store(rows + n_rows + rank, item.to(tl.int64), mask=is_row)
         tl.store(rows + 3 * n_rows + item - n_rows, rank.to(tl.int64), mask=is_bound)
         if first_item == 0:
@@ -100,9 +98,7 @@ def _rank(
         counted += counts.to(tl.int32)
         theirs = tl.load(place + wanted, mask=counts, other=N_PLACES)
         theirs = tl.where(is_row, theirs, N_PLACES + 2)[None, :]  # after everything
-        earlier = (theirs < own[:, None]) | (
-            (theirs == own[:, None]) & (other[None, :] < own_number[:, None])
-        )
+        earlier = (theirs < own[:, None]) | ((theirs == own[:, None]) & (other[None, :] < own_number[:, None]))
         before += tl.sum(earlier.to(tl.int32), axis=1)
     return before, tl.sum(counted, axis=0)
 
@@ -155,12 +151,7 @@ def _root_logits(
 
 @triton.jit
 def _root_children(
-    block,
-    direct,
-    direct_blocks: tl.constexpr,
-    N_DIRECT: tl.constexpr,
-    N_TOP: tl.constexpr,
-    BLOCK: tl.constexpr,
+    block, direct, direct_blocks: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Whether a block of the root's children is one of classes, their numbers below the root and among classes or
     nodes, and which of them exist."""
@@ -190,33 +181,13 @@ def softmax_kernel(
     place = tl.load(rows + 2 * n_rows + at)
     if ROOT:
         row_loss = _root_softmax(
-            row,
-            logits,
-            rows,
-            target,
-            error,
-            counts,
-            root_sums,
-            NOTES_ROOT,
-            N_DIRECT,
-            N_TOP,
-            WIDTH,
-            BLOCK,
+            row, logits, rows, target, error, counts, root_sums, NOTES_ROOT, N_DIRECT, N_TOP, WIDTH, BLOCK
         )
     else:
         row_loss = tl.load(loss + row)
     if place < N_PLACES:
         row_loss += _level_softmax(
-            at,
-            row,
-            place // BELOW % ARITY,
-            level_logits,
-            target,
-            output,
-            level_sums,
-            NOTES_LEVEL,
-            ARITY,
-            ARITY_BLOCK,
+            at, row, place // BELOW % ARITY, level_logits, target, output, level_sums, NOTES_LEVEL, ARITY, ARITY_BLOCK
         )
     tl.store(loss + row, row_loss)
     if REDUCES:
@@ -268,16 +239,7 @@ def _logits(logits, at, column, WIDTH: tl.constexpr):
 
 @triton.jit
 def _level_softmax(
-    at,
-    row,
-    wanted,
-    logits,
-    target,
-    output,
-    sums,
-    NOTES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    at, row, wanted, logits, target, output, sums, NOTES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
     """-log of the probability of a row's child at its node; the probabilities of all its children are stored."""
     column = tl.arange(0, BLOCK)
@@ -574,9 +536,7 @@ def _root_weight_gradient(
     BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
     """For a block of children and a block of features."""
-    is_direct, column, child, is_child = _root_children(
-        block, direct, direct_blocks, N_DIRECT, N_TOP, BLOCK_CHILDREN
-    )
+    is_direct, column, child, is_child = _root_children(block, direct, direct_blocks, N_DIRECT, N_TOP, BLOCK_CHILDREN)
     gradient = tl.where(is_direct, weight_gradient, node_gradient)
     is_feature = (feature < FEATURES)[None, :]
     total = tl.zeros((BLOCK_CHILDREN, BLOCK_FEATURES), tl.float32)
@@ -623,9 +583,7 @@ def _root_hidden_gradient(
             is_child = column < N_DIRECT
             child = tl.load(direct + column, mask=is_child, other=0)
             e = tl.load(
-                error + row[:, None] * WIDTH + column[None, :],
-                mask=is_row[:, None] & is_child[None, :],
-                other=0.0,
+                error + row[:, None] * WIDTH + column[None, :], mask=is_row[:, None] & is_child[None, :], other=0.0
             )
             at = weight + child[:, None] * FEATURES + feature[None, :]
             w = tl.load(at, mask=is_child[:, None] & is_feature, other=0.0)
@@ -660,11 +618,7 @@ def _root_bias_gradient(
     for first in range(0, n_rows, 128):
         row = (first + tl.arange(0, 128)).to(tl.int64)
         is_row = row < n_rows
-        e = tl.load(
-            error + row[:, None] * WIDTH + at[None, :],
-            mask=is_row[:, None] & (at < WIDTH)[None, :],
-            other=0.0,
-        )
+        e = tl.load(error + row[:, None] * WIDTH + at[None, :], mask=is_row[:, None] & (at < WIDTH)[None, :], other=0.0)
         row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32)
         total += e.to(tl.float32) * row_slope[:, None]
     value = (tl.sum(total, axis=0) * scale).to(bias.dtype.element_ty)
@@ -722,16 +676,7 @@ def root_best_kernel(
 
 @triton.jit
 def level_best_kernel(
-    logits,
-    order,
-    nodes,
-    above,
-    table,
-    scores,
-    classes,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BEST: tl.constexpr,
+    logits, order, nodes, above, table, scores, classes, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr
 ):
     """log p of the best classes below one node of a row."""
     at = tl.program_id(0).to(tl.int64)
@@ -749,7 +694,5 @@ def level_best_kernel(
         best = tl.max(key, axis=0)
         found = 0x7FFFFFFF - (best & 0x7FFFFFFF)
         tl.store(scores + pair * BEST + i, _value_of(best))
-        tl.store(
-            classes + pair * BEST + i, tl.load(table + node * WIDTH + found, mask=found < WIDTH, other=-1)
-        )
+        tl.store(classes + pair * BEST + i, tl.load(table + node * WIDTH + found, mask=found < WIDTH, other=-1))
         key = tl.where(column == found, _sortable(nothing, column), key)

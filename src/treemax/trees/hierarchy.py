@@ -63,9 +63,7 @@ def parents_by_name(hierarchy: Any) -> ParentOf:
             continue
         parent, child = _name(parent), _name(child)
         if parent_of.setdefault(child, parent) != parent:
-            raise ValueError(
-                f"{child!r} has two parents in the hierarchy, {parent_of[child]!r} and {parent!r}."
-            )
+            raise ValueError(f"{child!r} has two parents in the hierarchy, {parent_of[child]!r} and {parent!r}.")
     return parent_of
 
 
@@ -162,9 +160,7 @@ def _name(node: Any) -> Name:
     if isinstance(node, np.generic):
         node = node.item()
     if not isinstance(node, str | int):
-        raise ValueError(
-            f"the nodes of a hierarchy must be strings or integers, got {node!r} ({type(node).__name__})."
-        )
+        raise ValueError(f"the nodes of a hierarchy must be strings or integers, got {node!r} ({type(node).__name__}).")
     return node
 
 
@@ -176,9 +172,7 @@ def _nested_pairs(hierarchy: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
             yield parent, child
             below = branch[child] if isinstance(branch, Mapping) else None
             if below is not None and not isinstance(below, _BELOW):
-                raise ValueError(
-                    f"below {child!r} the hierarchy has {below!r}; expected a dictionary or a list."
-                )
+                raise ValueError(f"below {child!r} the hierarchy has {below!r}; expected a dictionary or a list.")
             if below:
                 waiting.append((below, child))
 
@@ -215,9 +209,7 @@ def _branches_to(parent_of: ParentOf, own: set[Name], labels: list[Name]) -> Tre
     return Tree.from_parents(*_without_single_children(parents, names))
 
 
-def _without_single_children(
-    parents: list[int], names: list[int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _without_single_children(parents: list[int], names: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Replace nodes with a single child by that child."""
     parent, name = np.array(parents), np.array(names)
     children = np.bincount(parent[1:], minlength=len(parent))

@@ -39,11 +39,7 @@ class LabelRows(NamedTuple):
 
 
 def label_vectors(
-    rows: SparseRows,
-    targets: Targets,
-    n_labels: int,
-    most: int = MAX_ENTRIES,
-    executor: Executor | None = None,
+    rows: SparseRows, targets: Targets, n_labels: int, most: int = MAX_ENTRIES, executor: Executor | None = None
 ) -> SparseRows:
     """Return the vector of each label: the normalised sum of its rows, only the largest entries.
 
@@ -143,16 +139,12 @@ def _order_small_nodes(
     executor: Executor, to_split: dict[int, NDArray[np.int64]], arity: int, max_leaf: int, seed: int
 ) -> dict[int, NDArray[np.int64]]:
     """Return the labels of nodes with at most SMALL_NODE labels, in the order of all clusters below."""
-    problems = {
-        node: SubtreeProblem(own, (seed, node)) for node, own in to_split.items() if len(own) <= SMALL_NODE
-    }
+    problems = {node: SubtreeProblem(own, (seed, node)) for node, own in to_split.items() if len(own) <= SMALL_NODE}
     found = all_results(executor, order_subtree, (arity, max_leaf), list(problems.values()), keep=True)
     return {node: few.rows[places] for (node, few), (places,) in zip(problems.items(), found, strict=True)}
 
 
-def order_subtree(
-    table: Table, rows: NDArray[np.int64], shape: tuple[int, int], problem: SubtreeProblem
-) -> Arrays:
+def order_subtree(table: Table, rows: NDArray[np.int64], shape: tuple[int, int], problem: SubtreeProblem) -> Arrays:
     """Return the positions of labels in the order of all clusters below a node."""
     vectors, number = table.rows, np.random.RandomState(list(problem.seed)).randint(2**31)
     assert isinstance(vectors, SparseRows)
@@ -241,14 +233,10 @@ def _run_all(executor: Executor, bisections: list[Bisection]) -> None:
     while bisections := [bisection for bisection in bisections if bisection.below is not None]:
         if len(bisections) >= MANY_BISECTIONS:
             problems = [
-                PartitionProblem(
-                    bisection.labels, bisection.n_parts, np.concatenate(list(bisection.orders()))
-                )
+                PartitionProblem(bisection.labels, bisection.n_parts, np.concatenate(list(bisection.orders())))
                 for bisection in bisections
             ]
-            for bisection, (places,) in zip(
-                bisections, all_results(executor, partition, None, problems, keep=True)
-            ):
+            for bisection, (places,) in zip(bisections, all_results(executor, partition, None, problems, keep=True)):
                 bisection.take(bisection.labels[places])
             return
         halves = [bisection.problem() for bisection in bisections]

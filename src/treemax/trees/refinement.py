@@ -28,9 +28,7 @@ def refine_tree(tree: Tree, vectors: SparseRows, max_leaf: int, seed: int = 0, t
             _vectors_of_children(tree, node, label_matrix), even_arity(len(children), max_leaf), max_leaf,
             seed + node, threads,
         )  # fmt: skip
-        number = np.full(
-            len(groups), node
-        )  # numbers of the new nodes in the whole tree; their root is the node itself
+        number = np.full(len(groups), node)  # numbers of the new nodes in the whole tree; their root is the node itself
         for group in range(1, len(groups)):
             above = int(number[groups.parent[group]])
             if groups.label[group] >= 0:

@@ -130,9 +130,7 @@ def _check_parents(parent: NDArray[np.int64], label: NDArray[np.int64]) -> None:
     if len(roots) != 1:
         raise ValueError(f"a tree has one root (parent -1), got {len(roots)}.")
     if parent.max(initial=-1) >= len(parent):
-        raise ValueError(
-            f"node {int(parent.argmax())} has parent {parent.max()}, but there are {len(parent)} nodes."
-        )
+        raise ValueError(f"node {int(parent.argmax())} has parent {parent.max()}, but there are {len(parent)} nodes.")
 
 
 def _breadth_first(parent: NDArray[np.int64]) -> NDArray[np.int64]:

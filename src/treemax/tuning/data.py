@@ -112,11 +112,7 @@ class TuningData:
                 digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
         elif isinstance(self.rows, SparseRows):
             first, last = self.rows.indptr[0], self.rows.indptr[-1]
-            for part in (
-                self.rows.indptr - first,
-                self.rows.indices[first:last],
-                self.rows.values[first:last],
-            ):
+            for part in (self.rows.indptr - first, self.rows.indices[first:last], self.rows.values[first:last]):
                 digest.update(np.ascontiguousarray(part).tobytes())
         else:
             digest.update(np.ascontiguousarray(self.rows).tobytes())

@@ -41,9 +41,7 @@ def parse_metric(text: str) -> Metric:
     match = re.fullmatch(r"([a-z]+(?:[-_]f1)?)(?:@([1-9][0-9]{0,3}))?", str(text).strip().lower())
     name = NAMES.get(match[1].replace("_", "-")) if match else None
     if match is None or name is None or (match[2] is None and name not in OF_PREDICT):
-        raise ValueError(
-            f"metric must be P@k, PSP@k, nDCG@k, macro-F1 or micro-F1, such as P@5; got {text!r:.40}."
-        )
+        raise ValueError(f"metric must be P@k, PSP@k, nDCG@k, macro-F1 or micro-F1, such as P@5; got {text!r:.40}.")
     return Metric(name, None if match[2] is None else int(match[2]))
 
 
@@ -55,9 +53,7 @@ def default_metric(multi_label: bool) -> Metric:
 class Objective:
     """Evaluation of models by a metric."""
 
-    def __init__(
-        self, metric: Metric, index: LabelIndex, label_counts: NDArray[np.int64], n_train: int
-    ) -> None:
+    def __init__(self, metric: Metric, index: LabelIndex, label_counts: NDArray[np.int64], n_train: int) -> None:
         self.metric = metric
         self._encoder = IdEncoder(index)
         self._counts, self._n_train = label_counts, n_train

@@ -48,10 +48,7 @@ class Record:
     def from_line(cls, line: dict[str, Any]) -> Record:
         """Restore a record from its line."""
         setting = Setting(
-            line["model"],
-            _with_tuples(line["parameters"]),
-            line["text"],
-            _with_tuples(line["text_parameters"]),
+            line["model"], _with_tuples(line["parameters"]), line["text"], _with_tuples(line["text_parameters"])
         )
         rest = {name: line[name] for name in ("status", "value", "confirmed", "rows", "seconds", "mb", "us")}
         return cls(setting, **rest)

@@ -318,9 +318,7 @@ class Search:
 
     def _described(self, record: Record) -> str:
         value = "-" if record.value is None else f"{record.value:.4f}"
-        rows = (
-            "" if record.rows == self.data.n_train else f" on {record.rows:,} of {self.data.n_train:,} rows"
-        )
+        rows = "" if record.rows == self.data.n_train else f" on {record.rows:,} of {self.data.n_train:,} rows"
         return f"{self.watch.elapsed:6.0f} s  {self.metric} {value}{rows}  {record.setting}"
 
     # --- limits and time --------------------------------------------------------------------------------
@@ -408,9 +406,7 @@ class Search:
         finalists = self._finalists(best)
         slowest = max(record.seconds for record in finalists)
         last_training = REFIT * slowest * self.data.n_rows / self.data.n_train
-        end = self.watch.elapsed + min(
-            FINAL_OF_BUDGET * self.watch.seconds, self.watch.remaining - last_training
-        )
+        end = self.watch.elapsed + min(FINAL_OF_BUDGET * self.watch.seconds, self.watch.remaining - last_training)
         values: list[list[float]] = []
         with suppress(OutOfTime, ValueError, MemoryError):  # then use the folds so far
             for fold in range(1, FOLDS + 1) if len(finalists) > 1 else ():
@@ -432,9 +428,7 @@ class Search:
         defaults = [record for record in best if record.setting.is_default]
         known = {record.setting.key: record for record in (*best[:FINALISTS], *defaults[:1])}
         top = min(max(best[0].value or 0.0, 0.0), 1.0)
-        error = math.sqrt(
-            top * (1.0 - top) / len(self.data.held)
-        )  # the largest possible for a mean of fractions
+        error = math.sqrt(top * (1.0 - top) / len(self.data.held))  # the largest possible for a mean of fractions
         return [record for record in known.values() if (record.value or 0.0) >= top - CLEARLY_WORSE * error]
 
     def _refitted(self, best: list[Record]) -> tuple[Record, Any] | None:
@@ -468,9 +462,7 @@ class Search:
         failed = [record for record in records if record.status.startswith("failed")]
         if failed:
             raise ValueError(f"All settings failed; the first, {failed[0].setting}: {failed[0].status}.")
-        raise ValueError(
-            f"No setting could be trained in {self.watch.seconds / 60:g} minutes: increase minutes."
-        )
+        raise ValueError(f"No setting could be trained in {self.watch.seconds / 60:g} minutes: increase minutes.")
 
 
 def _rank(record: Record) -> tuple[int, float]:

@@ -77,16 +77,8 @@ SPACES: dict[str, Space] = {
 }
 
 TEXT_SPACES: dict[str, Space] = {
-    "tfidf": {
-        "ngram_range": ((1, 1), (1, 2)),
-        "min_df": (1, 2, 3, 5),
-        "sublinear_tf": (True, False),
-    },
-    "hashing": {
-        "bits": (18, 20),
-        "ngram_range": ((1, 1), (1, 2)),
-        "char_ngram_range": (None, (3, 3), (4, 4), (3, 5)),
-    },
+    "tfidf": {"ngram_range": ((1, 1), (1, 2)), "min_df": (1, 2, 3, 5), "sublinear_tf": (True, False)},
+    "hashing": {"bits": (18, 20), "ngram_range": ((1, 1), (1, 2)), "char_ngram_range": (None, (3, 3), (4, 4), (3, 5))},
 }
 
 # Changes that often help. They are tried before the proposals, each together with those that helped before.
@@ -199,9 +191,7 @@ def suggest(trial: Any, models: list[str], texts: bool) -> Setting:
     if not texts:
         return Setting(model, parameters)
     text = trial.suggest_categorical("text", list(TEXT_SPACES))
-    return Setting(
-        model, parameters, text, _suggest(trial, text, choices(VECTORIZERS[text], TEXT_SPACES[text]))
-    )
+    return Setting(model, parameters, text, _suggest(trial, text, choices(VECTORIZERS[text], TEXT_SPACES[text])))
 
 
 def _suggest(trial: Any, prefix: str, space: Space) -> dict[str, Any]:
@@ -221,12 +211,7 @@ def as_trial(setting: Setting) -> dict[str, Any]:
     parts = [(setting.model, MODELS[setting.model], SPACES.get(setting.model, {}), setting.parameters)]
     if setting.text is not None:
         values["text"] = setting.text
-        text_parts = (
-            setting.text,
-            VECTORIZERS[setting.text],
-            TEXT_SPACES[setting.text],
-            setting.text_parameters,
-        )
+        text_parts = (setting.text, VECTORIZERS[setting.text], TEXT_SPACES[setting.text], setting.text_parameters)
         parts.append(text_parts)
     for prefix, kind, space, changed in parts:
         for name, known in choices(kind, space).items():

@@ -59,9 +59,7 @@ class Study:
         with self._quiet():
             trial.report(value, sample)
             trials = self._study.get_trials(deepcopy=False)
-        values = [
-            trial.intermediate_values[sample] for trial in trials if sample in trial.intermediate_values
-        ]
+        values = [trial.intermediate_values[sample] for trial in trials if sample in trial.intermediate_values]
         return value < sorted(values, reverse=True)[max(len(values) // STEP, 1) - 1]
 
     def close(self, trial: Any, record: Record, excess: float) -> None:
@@ -88,9 +86,7 @@ class Study:
                 journal = optuna.storages.journal
                 lock = journal.JournalFileOpenLock(str(path))
                 storage = journal.JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock))
-            study = optuna.create_study(
-                storage=storage, study_name=NAME, direction="maximize", load_if_exists=True
-            )
+            study = optuna.create_study(storage=storage, study_name=NAME, direction="maximize", load_if_exists=True)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not the study of a search ({error}).") from None
         unfinished = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING

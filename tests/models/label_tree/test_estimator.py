@@ -361,9 +361,7 @@ def test_values_of_either_sign(tree):
     """Sums of rows that cancel out, in every feature and over many rows."""
     random = np.random.RandomState(0)
     y = random.randint(0, N_LABELS, 2000)
-    X = np.where(
-        random.uniform(size=(2000, N_LABELS)) < 0.05, random.choice([-1.0, 1.0], size=(2000, N_LABELS)), 0.0
-    )
+    X = np.where(random.uniform(size=(2000, N_LABELS)) < 0.05, random.choice([-1.0, 1.0], size=(2000, N_LABELS)), 0.0)
     X[np.arange(2000), y] = 3.0
     fitted = model(tree=tree).fit(sp.csr_matrix(X), y)
     assert fitted.score(sp.csr_matrix(X), y) > 0.95

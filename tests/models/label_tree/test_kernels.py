@@ -36,17 +36,7 @@ class Trained:
     """What `train_siblings` gives back, as dense weights of shape (features, children)."""
 
     def __init__(
-        self,
-        X,
-        lists,
-        n_children,
-        loss="squared_hinge",
-        cost=1.0,
-        passes=5,
-        held=0,
-        least=0.0,
-        rows=None,
-        small=0.0,
+        self, X, lists, n_children, loss="squared_hinge", cost=1.0, passes=5, held=0, least=0.0, rows=None, small=0.0
     ):
         source = as_rows(sp.csr_matrix(X))
         self.rows = np.arange(len(X), dtype=np.uint32) if rows is None else np.asarray(rows, dtype=np.uint32)
@@ -303,9 +293,7 @@ def test_rows_held_out(loss, passes, n_children, most):
         assert trained.histogram.sum(axis=1).tolist() == counts.sum(axis=1).tolist()
         # Rounding may move a score across the edge of a bin, not further.
         moved = np.cumsum(trained.histogram - counts, axis=1)
-        agree.append(
-            np.abs(moved).max() <= 2 and np.allclose(trained.likelihood, likelihood, rtol=2e-3, atol=0.02)
-        )
+        agree.append(np.abs(moved).max() <= 2 and np.allclose(trained.likelihood, likelihood, rtol=2e-3, atol=0.02))
     assert any(agree)
 
 
@@ -409,9 +397,7 @@ def test_node_problems_are_those_of_algorithm_9(n_labels, seed, n_rows):
     check_problems(tree, lists[n_rows // 2 :], targets[n_rows // 2 :])
 
 
-@pytest.mark.parametrize(
-    "tree", [complete_tree(200, 4, 6), random_tree(200, 3, 3), huffman_tree(np.arange(200) ** 3)]
-)
+@pytest.mark.parametrize("tree", [complete_tree(200, 4, 6), random_tree(200, 3, 3), huffman_tree(np.arange(200) ** 3)])
 def test_one_label_a_row(tree):
     labels = np.random.RandomState(0).randint(0, 200, 150)
     check_problems(tree, [[label] for label in labels], targets_of([[label] for label in labels]))
@@ -476,12 +462,7 @@ def test_arithmetic_of_vectors(a, b):
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.floats(-100, 100, width=32), min_size=16, max_size=16),
-    numbers,
-    numbers,
-    st.integers(0, 2**32 - 1),
-)
+@given(st.lists(st.floats(-100, 100, width=32), min_size=16, max_size=16), numbers, numbers, st.integers(0, 2**32 - 1))
 def test_the_other_operations(a, b, c, bits):
     a, b, c = as_array(a), as_array(b), as_array(c)
     out = np.empty(80, dtype=np.float32)
@@ -528,7 +509,5 @@ def test_vectors_refuse_other_arrays():
         two_at_a_time(np.zeros(20), np.zeros(16), np.zeros(96))
     with pytest.raises(Exception, match="load"):
         two_at_a_time(
-            np.zeros(40, dtype=np.float32)[::2],
-            np.zeros(16, dtype=np.float32),
-            np.zeros(96, dtype=np.float32),
+            np.zeros(40, dtype=np.float32)[::2], np.zeros(16, dtype=np.float32), np.zeros(96, dtype=np.float32)
         )

@@ -206,8 +206,7 @@ def test_most_weights_are_zero(loss):
     X = np.hstack([np.eye(10)[y], random.uniform(size=(800, 200)) * (random.uniform(size=(800, 200)) < 0.1)])
     X = sp.csr_matrix(X / np.linalg.norm(X, axis=1, keepdims=True))
     small, large = (
-        treemax.LabelTree(penalty=penalty, loss=loss, threshold=0.0, verbose=0).fit(X, y)
-        for penalty in ("l1", "l2")
+        treemax.LabelTree(penalty=penalty, loss=loss, threshold=0.0, verbose=0).fit(X, y) for penalty in ("l1", "l2")
     )
     assert small.score(X, y) > 0.95
     assert small.describe()["weights"] < 0.1 * large.describe()["weights"]

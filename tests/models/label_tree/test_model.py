@@ -89,11 +89,7 @@ def node_weights(dense, bias):
     row, child = np.nonzero(dense[features])
     starts = np.searchsorted(row, np.arange(len(features) + 1))
     return NodeWeights(
-        features.astype(np.uint32),
-        starts.astype(np.int64),
-        child.astype(np.uint32),
-        dense[features][row, child],
-        bias,
+        features.astype(np.uint32), starts.astype(np.int64), child.astype(np.uint32), dense[features][row, child], bias
     )
 
 
@@ -221,9 +217,7 @@ def test_a_forest_averages_its_trees(n_labels, seed, link, n_trees, k):
             np.testing.assert_allclose(scores[row, : len(best)], best, rtol=1e-5, atol=1e-30)
             own = ids[row, : len(best)]
             assert set(own.tolist()) <= set(candidates.tolist()) and len(set(own.tolist())) == len(own)
-            np.testing.assert_allclose(
-                scores[row, : len(best)], probabilities[row, own], rtol=1e-5, atol=1e-30
-            )
+            np.testing.assert_allclose(scores[row, : len(best)], probabilities[row, own], rtol=1e-5, atol=1e-30)
             assert (ids[row, len(best) :] == -1).all() and (scores[row, len(best) :] == 0.0).all()
     check_top(*forest.top_k(rows, n_labels, None), probabilities, n_labels)
 
@@ -275,9 +269,7 @@ def test_features_never_seen():
     wide = sp.hstack([sp.csr_matrix(X), sp.random(8, 5000, 0.1, random_state=0, format="csr")], format="csr")
     far = sp.csr_matrix((np.ones(2), ([0, 1], [2**32 - 2, 2**31])), shape=(2, 2**32 - 1))
     packed = model.packed
-    assert np.array_equal(
-        packed.probabilities(as_rows(wide)), packed.probabilities(as_rows(sp.csr_matrix(X)))
-    )
+    assert np.array_equal(packed.probabilities(as_rows(wide)), packed.probabilities(as_rows(sp.csr_matrix(X))))
     nothing = packed.probabilities(as_rows(sp.csr_matrix((2, N_FEATURES))))
     assert np.array_equal(packed.probabilities(as_rows(far)), nothing)
     np.testing.assert_allclose(nothing, model.probabilities(np.zeros((2, N_FEATURES))), rtol=2e-5)
@@ -314,9 +306,7 @@ def test_extreme_scores_stay_probabilities(link, scale):
     model = RandomModel(uneven_tree(40, 6), 6, link, scale=scale)
     rows = as_rows(sp.csr_matrix(some_rows(20, 6)))
     probabilities = model.packed.probabilities(rows)
-    assert (
-        np.isfinite(probabilities).all() and (probabilities >= 0).all() and (probabilities <= 1 + 1e-6).all()
-    )
+    assert np.isfinite(probabilities).all() and (probabilities >= 0).all() and (probabilities <= 1 + 1e-6).all()
     ids, scores = model.packed.top_k(rows, 40)
     assert all(sorted(row) == list(range(40)) for row in ids.tolist())
     assert (np.diff(scores, axis=1) <= 0).all()
@@ -335,9 +325,7 @@ def test_ties_are_broken_somehow_but_soundly():
 
 
 def test_weights_are_rounded_to_the_nearest():
-    weights = np.array(
-        [1.0, -1.0, 1 + 2**-8, 1 + 3 * 2**-8, 0.1, -3e38, 1e-38, 0.0, 1 + 2**-7], dtype=np.float32
-    )
+    weights = np.array([1.0, -1.0, 1 + 2**-8, 1 + 3 * 2**-8, 0.1, -3e38, 1e-38, 0.0, 1 + 2**-7], dtype=np.float32)
     tree = complete_tree(len(weights), 2, 20)
     part = node_weights(weights[None, :], np.zeros(len(weights), dtype=np.float32))
     packed = PackedTree.pack(tree, {0: part}, "logistic", np.ones(1), np.zeros(1))
@@ -389,8 +377,7 @@ def test_full_and_short_runs_hold_the_same(density):
     assert packed.n_weights == most and len(packed.entries) <= most
     if density == 1.0:
         half = sum(
-            int((table != 0).any(axis=1).sum()) * ((table.shape[1] + 1) // 2)
-            for table in model.weights.values()
+            int((table != 0).any(axis=1).sum()) * ((table.shape[1] + 1) // 2) for table in model.weights.values()
         )
         assert len(packed.entries) == half
 
@@ -558,15 +545,9 @@ def searched_apart(models, folder):
     path = folder / "models.npz"
     np.savez(
         path,
-        **{
-            f"{i}-{link}-{name}": array
-            for i, (arrays, link) in enumerate(models)
-            for name, array in arrays.items()
-        },
+        **{f"{i}-{link}-{name}": array for i, (arrays, link) in enumerate(models) for name, array in arrays.items()},
     )
-    cache = (
-        os.environ.get("NUMBA_CACHE_DIR", ".numba_cache") + "-bounds"
-    )  # not to be mixed up with the others
+    cache = os.environ.get("NUMBA_CACHE_DIR", ".numba_cache") + "-bounds"  # not to be mixed up with the others
     return subprocess.run(
         [sys.executable, "-c", MUTANTS, str(path)],
         capture_output=True,

@@ -45,9 +45,7 @@ def numbers(several: bool = False, n_rows: int = 1500, n_labels: int = 60) -> Ex
     own = rng.integers(0, n_labels, n_rows)
     signs = sp.csr_matrix((np.ones(n_rows, np.float32), (np.arange(n_rows), 5 * own)), shape=(n_rows, 400))
     X = (sp.random(n_rows, 400, 0.05, "csr", np.float32, rng) + signs).astype(np.float32)
-    labels = [
-        [int(a), *([int(a + 1) % n_labels] if several and i % 3 == 0 else [])] for i, a in enumerate(own)
-    ]
+    labels = [[int(a), *([int(a + 1) % n_labels] if several and i % 3 == 0 else [])] for i, a in enumerate(own)]
     if several:
         labels[5] = []
     return Examples(read_labels(labels), as_rows(X))
@@ -200,9 +198,7 @@ def test_piles_have_the_rows_that_were_dealt_to_them(data):
     writer = RowWriter()
     writer.add(as_rows(X), Targets(np.zeros(len(lengths) + 1, dtype=np.int64), np.empty(0, dtype=np.uint32)))
     n_partitions = data.draw(st.integers(1, 5))
-    pairs = sorted(
-        data.draw(st.sets(st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, n_partitions - 1))))
-    )
+    pairs = sorted(data.draw(st.sets(st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, n_partitions - 1)))))
     rows, partition_of = (np.array([pair[i] for pair in pairs], dtype=np.uint32) for i in range(2))
     window, stored_rows.WINDOW = stored_rows.WINDOW, data.draw(st.integers(1, 40))
     try:
@@ -211,9 +207,7 @@ def test_piles_have_the_rows_that_were_dealt_to_them(data):
         stored_rows.WINDOW = window
     for partition in range(n_partitions):
         members, own = partitions.load(partition)
-        assert [(rows[member], partition) for member in members] == [
-            pair for pair in pairs if pair[1] == partition
-        ]
+        assert [(rows[member], partition) for member in members] == [pair for pair in pairs if pair[1] == partition]
         np.testing.assert_array_equal(own.to_scipy().toarray(), X[rows[members]].toarray())
 
 
@@ -221,9 +215,7 @@ def test_piles_have_the_rows_that_were_dealt_to_them(data):
 @given(sizes=st.lists(st.integers(0, 20), max_size=30), most=st.integers(1, 40))
 def test_even_piles_are_not_too_large(sizes, most):
     partition_of = even_partitions(np.array(sizes, dtype=np.int64), most).tolist()
-    assert partition_of == sorted(partition_of) and sorted(set(partition_of)) == list(
-        range(len(set(partition_of)))
-    )
+    assert partition_of == sorted(partition_of) and sorted(set(partition_of)) == list(range(len(set(partition_of))))
     for partition in set(partition_of):
         own = [size for size, number in zip(sizes, partition_of) if number == partition]
         assert sum(own) <= most or len(own) == 1 or sum(own[:-1]) <= most
@@ -276,11 +268,7 @@ def test_words_counted_in_chunks_are_those_counted_together(parameters):
     rows_of = chunked.fit_chunks(documents[start : start + 99] for start in range(0, 1000, 99))
     found = sp.vstack([rows_of(documents[start : start + 77]) for start in range(0, 1000, 77)], "csr")
     assert whole.terms_.classes.tolist() == chunked.terms_.classes.tolist()
-    for ours, theirs in (
-        (whole.idf_, chunked.idf_),
-        (expected.data, found.data),
-        (expected.indices, found.indices),
-    ):
+    for ours, theirs in ((whole.idf_, chunked.idf_), (expected.data, found.data), (expected.indices, found.indices)):
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours, theirs)
 
@@ -307,14 +295,7 @@ def test_spool_gives_back_what_it_was_given(tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [
-        ("2GB", 2 * 10**9),
-        ("1.5 gb", 1_500_000_000),
-        ("64MiB", 64 * 2**20),
-        ("500k", 500_000),
-        (12345, 12345),
-        ("7", 7),
-    ],
+    [("2GB", 2 * 10**9), ("1.5 gb", 1_500_000_000), ("64MiB", 64 * 2**20), ("500k", 500_000), (12345, 12345), ("7", 7)],
 )
 def test_sizes(size, expected):
     assert parse_bytes(size) == expected
@@ -349,10 +330,7 @@ def test_what_cannot_be_done_is_refused_in_words(tmp_path):
         model.fit_file(tmp_path / "no such file", memory="lots")
     with pytest.raises(ValueError, match="folder for temporary files does not exist"):
         model.fit_file(tmp_path / "numbers.npz", folder=tmp_path / "nowhere")
-    with (
-        treemax.checkpoint(tmp_path / "kept"),
-        pytest.raises(ValueError, match="neither clusters nor checkpoints"),
-    ):
+    with treemax.checkpoint(tmp_path / "kept"), pytest.raises(ValueError, match="neither clusters nor checkpoints"):
         model.fit_file(tmp_path / "numbers.npz")
     assert not hasattr(treemax.TextModel(treemax.HashingText(), treemax.OneVsAll()), "fit_file")
     (tmp_path / "empty.jsonl").write_text('{"text": "a"}\n')
@@ -372,9 +350,7 @@ def test_shard_that_vanishes_while_training_leaves_the_model_as_it_was(tmp_path,
     examples = texts()
     for start in range(0, 800, 200):
         write_examples(shards / f"{start}.parquet", examples[start : start + 200])
-    model = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(verbose=0)).fit(
-        examples.texts, examples.y
-    )
+    model = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(verbose=0)).fit(examples.texts, examples.y)
     before = parts(model)
     finish = Vocabulary.finish
 
@@ -384,9 +360,7 @@ def test_shard_that_vanishes_while_training_leaves_the_model_as_it_was(tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr(Vocabulary, "finish", finish_and_lose)
-        with pytest.raises(
-            FormatError, match="600 examples for training, but had 800 when it was first read"
-        ):
+        with pytest.raises(FormatError, match="600 examples for training, but had 800 when it was first read"):
             model.fit_file(shards, folder=tmp_path)
     other = Examples(read_labels([["new"]] * 200), texts=examples.texts[:200])
 

@@ -38,9 +38,7 @@ def small_model(**given):
 # --- one step ------------------------------------------------------------------------------------------
 
 
-def small_training(
-    flat=False, full=True, arity=3, n_words=9, dimension=5, optimizer="sgd", dropout=0.0, seed=0
-):
+def small_training(flat=False, full=True, arity=3, n_words=9, dimension=5, optimizer="sgd", dropout=0.0, seed=0):
     """A training on random words whose parameters are all random, so that no gradient is zero."""
     random = np.random.RandomState(seed)
     texts = [random.randint(n_words, size=size) for size in (1, 5, 8)]
@@ -173,9 +171,7 @@ def test_many_rows_at_a_node_are_the_sum_of_single_rows():
         total, moved, gradients = 0.0, np.zeros_like(weights), np.zeros_like(hidden)
         for row in range(n_rows):
             output.weights[:], output.biases[:] = weights, biases
-            total += output.learn(
-                hidden[row : row + 1].copy(), targets[row : row + 1], 1.0, gradients[row : row + 1]
-            )
+            total += output.learn(hidden[row : row + 1].copy(), targets[row : row + 1], 1.0, gradients[row : row + 1])
             moved += output.weights - weights
         output.weights[:], output.biases[:] = weights, biases
         together = np.empty_like(hidden)
@@ -187,10 +183,7 @@ def test_many_rows_at_a_node_are_the_sum_of_single_rows():
 # --- the stream ----------------------------------------------------------------------------------------
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 8), max_size=5), max_size=5),
-    st.integers(1, 4),
-)
+@given(st.lists(st.lists(st.integers(0, 8), max_size=5), max_size=5), st.integers(1, 4))
 def test_contexts_are_the_words_before_in_the_same_text(texts, length):
     stream = TokenStream.of_texts([np.array(text, dtype=np.int64) for text in texts], 9, length)
     expected = [
@@ -236,9 +229,7 @@ def test_answers_agree_with_plain_sums(tree, transitions):
     found = [[of_all[row, place[word]] for word in words] for row, words in enumerate(labels)]
     np.testing.assert_allclose(found, scores, rtol=1e-5)
     text = ["the", "cat", "sat", "on", "the", "mat"]
-    expected = [
-        np.log(model.predict_proba([text[:at]])[0, place[word]]) for at, word in enumerate([*text, END])
-    ]
+    expected = [np.log(model.predict_proba([text[:at]])[0, place[word]]) for at, word in enumerate([*text, END])]
     (logarithms,) = model.log_prob([" ".join(text)])
     np.testing.assert_allclose(logarithms, expected, rtol=1e-4)
     assert model.perplexity([text]) == pytest.approx(np.exp(-np.mean(expected)), rel=1e-4)
@@ -260,14 +251,10 @@ def test_flat_is_an_ordinary_softmax():
     packed = model.model_
     contexts = model._contexts(["the", "a cat"])
     for row, context in enumerate(contexts):
-        hidden = representation(
-            packed.embeddings.astype(np.float64), packed.transitions.astype(np.float64), context
-        )
+        hidden = representation(packed.embeddings.astype(np.float64), packed.transitions.astype(np.float64), context)
         scores = packed.weights @ hidden + packed.biases
         shares = np.exp(scores - scores.max())
-        np.testing.assert_allclose(
-            model.predict_proba(["the", "a cat"])[row], shares / shares.sum(), rtol=1e-4
-        )
+        np.testing.assert_allclose(model.predict_proba(["the", "a cat"])[row], shares / shares.sum(), rtol=1e-4)
     assert model.label_tree().depth == 1
 
 
@@ -355,9 +342,7 @@ def test_a_learned_tree_is_a_tree_after_each_assignment(seed, arity, n_words, da
 
 @pytest.mark.parametrize("assign_by", ["difference", "gradient", "log-gradient"])
 def test_words_go_where_their_contexts_are_sent(assign_by):
-    output = TreeOutput(
-        Structure.with_capacity(frequent_at_root_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD
-    )
+    output = TreeOutput(Structure.with_capacity(frequent_at_root_tree(np.arange(8), 0, 4), 4), 16, kernels.ADAGRAD)
     output.weights[:4] = 10 * np.eye(4, 16)
     groups = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # the child of the root that each word's contexts are sent to
     output.assign(np.full(8, 5), output.weights[groups].copy(), 4, assign_by)
@@ -371,9 +356,7 @@ def test_vectors_move_with_words(seed, arity):
     random = np.random.RandomState(seed)
     n_words = arity * arity
     output = TreeOutput(
-        Structure.with_capacity(frequent_at_root_tree(np.arange(n_words), 0, arity), arity),
-        16,
-        kernels.ADAGRAD,
+        Structure.with_capacity(frequent_at_root_tree(np.arange(n_words), 0, arity), arity), 16, kernels.ADAGRAD
     )
     output.weights[:] = random.normal(size=output.weights.shape)
     places, own = output._word_vectors()

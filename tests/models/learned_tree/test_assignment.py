@@ -123,9 +123,7 @@ def test_gradient_points_the_way_of_the_objective(seed, n_labels, n_children):  
 def test_gradient_of_the_logarithm_is_by_the_chain_rule():  # equation 12
     shares, probabilities = random_split(3, 5, 4)
     plain = objective_gradient(shares, probabilities)
-    assert objective_gradient(shares, probabilities, of_logarithm=True) == pytest.approx(
-        plain * probabilities
-    )
+    assert objective_gradient(shares, probabilities, of_logarithm=True) == pytest.approx(plain * probabilities)
 
 
 def test_gradient_from_statistics_is_that_of_means():  # Algorithm 1
@@ -171,9 +169,7 @@ def split_largest(labels, leaves, n_children, random, balanced):
     np.add.at(sent, (labels[examples], children), 1.0)
     present = shares > 0
     probabilities = sent[present] / sent[present].sum(axis=1, keepdims=True)
-    leaves += [
-        examples[children == child].tolist() for child in range(n_children) if (children == child).any()
-    ]
+    leaves += [examples[children == child].tolist() for child in range(n_children) if (children == child).any()]
     return objective(shares[present], probabilities), (shares[present] @ probabilities).min()
 
 
@@ -201,9 +197,7 @@ def test_error_of_a_tree_is_bounded(seed, n_children):  # Theorem 1
         spread = n_children * (1 - 2 * gamma) + 2 * gamma
         if gamma < n_children / 2 * least or spread <= 0:
             continue
-        exponent = (
-            16 * spread * (n_children - 1) / (np.log2(np.e) * n_children**2 * gamma**2) * np.log(n_labels)
-        )
+        exponent = 16 * spread * (n_children - 1) / (np.log2(np.e) * n_children**2 * gamma**2) * np.log(n_labels)
         assert tree_error(labels, leaves) <= least_error(n_splits, exponent) + 1e-12
         n_checked += 1
     assert n_checked > 0

@@ -21,13 +21,7 @@ from treemax.kernels.jit import kernel
 from treemax.models import TrainingInterrupted
 from treemax.models.learned_tree.assignment_kernels import _summed_shares
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, vectors_of
-from treemax.models.learned_tree.training import (
-    LearnedTreeSettings,
-    Structure,
-    Training,
-    max_depth,
-    suggested_passes,
-)
+from treemax.models.learned_tree.training import LearnedTreeSettings, Structure, Training, max_depth, suggested_passes
 from treemax.trees import Tree, huffman_tree, random_tree
 
 seeds = st.integers(0, 2**32 - 1)
@@ -50,12 +44,7 @@ def small_training(
     tree = random_tree(n_labels, arity, arity, random)
     structure = Structure.with_capacity(tree, arity) if room else Structure.of_tree(tree)
     training = Training(
-        rows,
-        targets,
-        LearnedTreeSettings(dimension, rate, 1, optimizer=optimizer, **options),
-        structure,
-        random,
-        arity,
+        rows, targets, LearnedTreeSettings(dimension, rate, 1, optimizer=optimizer, **options), structure, random, arity
     )
     training.embeddings[:, :dimension] = random.normal(size=(6, dimension))
     training.weights[:, :dimension] = random.normal(size=(len(training.weights), dimension))
@@ -119,9 +108,7 @@ def test_a_step_goes_along_the_gradient(arity, n_labels, name, objective):
     assert likelihood == pytest.approx(log_probability(training, *before, row, label), rel=1e-4)
     for place, after in enumerate((training.embeddings, training.weights, training.biases)):
         wanted = numeric_gradient(
-            lambda array, place=place: objective(
-                training, *before[:place], array, *before[place + 1 :], row, label
-            ),
+            lambda array, place=place: objective(training, *before[:place], array, *before[place + 1 :], row, label),
             before[place],
         )
         wanted[np.abs(wanted) < 1e-3] = 0.0  # what is hardly wrong is let be
@@ -153,9 +140,7 @@ def test_several_labels_teach_their_mean():
     def mean(embeddings):
         return np.mean([log_probability(training, embeddings, *others, 0, label) for label in lists[0]])
 
-    training._learn(
-        np.array([0], dtype=np.uint32), 1e-3, 0
-    )  # a short one: paths share nodes, which move in between
+    training._learn(np.array([0], dtype=np.uint32), 1e-3, 0)  # a short one: paths share nodes, which move in between
     np.testing.assert_allclose(training.embeddings - before, 1e-3 * numeric_gradient(mean, before), atol=1e-5)
 
 
@@ -364,9 +349,7 @@ def test_a_label_new_at_a_node_has_the_prior(prior_count):
 
 
 def test_the_prior_divides_labels_in_turn():
-    training = small_training(
-        4, 16, n_rows=60, room=True, statistics="running", prior_count=1.0, assign_by="gradient"
-    )
+    training = small_training(4, 16, n_rows=60, room=True, statistics="running", prior_count=1.0, assign_by="gradient")
     training.assign()
     assert labels_below(training.structure) == [set(range(child, 16, 4)) for child in range(4)]
 
@@ -420,13 +403,9 @@ def test_a_learned_tree_finds_the_groups():
 
     options = {"arity": 4, "dimension": 16, "passes": 20, "verbose": 0}
     before = [LearnedTree(tree="random", random_state=seed, **options).fit(X, y) for seed in range(3)]
-    after = [
-        LearnedTree(start="random", assign_every=0.1, random_state=seed, **options).fit(X, y)
-        for seed in range(3)
-    ]
+    after = [LearnedTree(start="random", assign_every=0.1, random_state=seed, **options).fit(X, y) for seed in range(3)]
     assert (
-        np.mean([together(m.label_tree()) for m in after])
-        > np.mean([together(m.label_tree()) for m in before]) + 0.3
+        np.mean([together(m.label_tree()) for m in after]) > np.mean([together(m.label_tree()) for m in before]) + 0.3
     )
 
 
@@ -483,9 +462,7 @@ def test_a_beam_wide_enough_is_exact(many_labels):
     assert (scores <= exact[1]).all() and (ids[:, 0] >= 0).all()
     probabilities = model._probabilities(as_rows(X))
     found = ids >= 0
-    np.testing.assert_array_equal(
-        np.take_along_axis(probabilities, np.maximum(ids, 0), axis=1)[found], scores[found]
-    )
+    np.testing.assert_array_equal(np.take_along_axis(probabilities, np.maximum(ids, 0), axis=1)[found], scores[found])
 
 
 def test_greedy_follows_the_best_child(many_labels):
@@ -532,9 +509,7 @@ def test_columns_that_do_not_occur_have_no_embedding(tmp_path):
     assert model.model_.embeddings.shape[0] <= 20 and model.n_features_in_ <= 20
     assert model.score(wide, y) > 0.9
     model.save(tmp_path / "m.treemax")
-    np.testing.assert_array_equal(
-        treemax.load(tmp_path / "m.treemax").predict_proba(wide), model.predict_proba(wide)
-    )
+    np.testing.assert_array_equal(treemax.load(tmp_path / "m.treemax").predict_proba(wide), model.predict_proba(wide))
     unknown = sp.csr_matrix((np.ones(1), ([0], [7])), shape=(1, 2**30))
     nothing = sp.csr_matrix((1, 2**30))
     np.testing.assert_array_equal(model.predict_proba(unknown), model.predict_proba(nothing))
@@ -547,9 +522,7 @@ def test_one_seed_gives_one_model():
         for name in ("embeddings", "weights", "biases"):
             np.testing.assert_array_equal(getattr(one.model_, name), getattr(other.model_, name))
     different = LearnedTree(random_state=4, verbose=0).fit(X, y)
-    assert (
-        different.model_.embeddings != LearnedTree(random_state=3, verbose=0).fit(X, y).model_.embeddings
-    ).any()
+    assert (different.model_.embeddings != LearnedTree(random_state=3, verbose=0).fit(X, y).model_.embeddings).any()
 
 
 def test_huge_and_tiny_rows_are_learned_alike():
@@ -664,6 +637,4 @@ def test_suggestions():
 def test_rows_of_nothing_make_a_model_that_can_be_loaded(X, tmp_path):
     model = LearnedTree(verbose=0).fit(X, [i % 3 for i in range(30)])
     model.save(tmp_path / "model.treemax")
-    np.testing.assert_array_equal(
-        treemax.load(tmp_path / "model.treemax").predict_proba(X), model.predict_proba(X)
-    )
+    np.testing.assert_array_equal(treemax.load(tmp_path / "model.treemax").predict_proba(X), model.predict_proba(X))

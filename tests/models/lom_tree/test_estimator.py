@@ -178,8 +178,7 @@ def model_weights(model, number):
         return np.append(model.regressors.weights[number], bias)
     score, n = np.zeros(1, np.float32), model.n_features
     unit = [
-        score_of(model.regressors, number, (np.array([d], np.uint32), np.ones(1, np.float32)), score)
-        for d in range(n)
+        score_of(model.regressors, number, (np.array([d], np.uint32), np.ones(1, np.float32)), score) for d in range(n)
     ]
     return np.append(np.array(unit) - bias, bias)
 
@@ -276,10 +275,7 @@ def test_a_leaf_that_no_row_came_to_answers_as_its_parent():
     assert model.n_inner == 1 and sorted(model.nodes.totals[1:3].tolist()) == [0, 1]
     for x in ([[1.0]], [[-1.0]]):
         ids, probabilities = model.top_k(as_rows(np.array(x)), 2)
-        assert (ids.tolist(), probabilities.tolist()) in (
-            ([[0, 1]], [[0.5, 0.5]]),
-            ([[1, -1]], [[1.0, 0.0]]),
-        )
+        assert (ids.tolist(), probabilities.tolist()) in (([[0, 1]], [[0.5, 0.5]]), ([[1, -1]], [[1.0, 0.0]]))
 
 
 # --- the estimator ---------------------------------------------------------------------------------------
@@ -403,11 +399,7 @@ def test_a_file_with_a_chain_that_is_too_long_is_refused():
     lists = {"starts": np.arange(n + 1), "labels": np.zeros(n, np.int32), "counts": np.ones(n, np.int32)}
     lists |= {"trained": np.zeros(n, np.int32), "sums": np.zeros(n)}
     header, arrays = empty_model(False, 1, 1).to_parts(resume=False)
-    arrays |= {
-        "nodes/inner": inner,
-        "nodes/best": np.zeros(n, np.int32),
-        "nodes/smallest": np.zeros(n, np.int64),
-    }
+    arrays |= {"nodes/inner": inner, "nodes/best": np.zeros(n, np.int32), "nodes/smallest": np.zeros(n, np.int64)}
     arrays |= {"nodes/sums": np.zeros(n), **{f"tallies/{name}": array for name, array in lists.items()}}
     for name in ("bias", "halves", "scale"):
         old = arrays[f"regressors/{name}"]

@@ -48,9 +48,7 @@ def reference(model, X, combine, multi_label):
 def test_probabilities_are_those_of_the_reference(sparse, multi_label, combine):
     X, y = rows_and_labels(sparse)
     labels = [[int(i), int(i) // 2] for i in y] if multi_label else y
-    model = treemax.MACH(n_buckets=9, n_repetitions=6, combine=combine, calibration=0, verbose=0).fit(
-        X, labels
-    )
+    model = treemax.MACH(n_buckets=9, n_repetitions=6, combine=combine, calibration=0, verbose=0).fit(X, labels)
     expected = reference(model, X[:50], combine, multi_label)
     np.testing.assert_allclose(model.predict_proba(X[:50]), expected, atol=2e-6)
     _, scores = model.predict_topk(X[:50], k=3)
@@ -61,9 +59,7 @@ def test_probabilities_are_those_of_the_reference(sparse, multi_label, combine):
 def test_repetitions_tell_apart_labels_that_share_a_bucket():
     X, y = rows_and_labels(sparse=False, n_labels=60, n_rows=3000)
     accuracy = [
-        treemax.MACH(n_buckets=12, n_repetitions=n, verbose=0)
-        .fit(X[:2500], y[:2500])
-        .score(X[2500:], y[2500:])
+        treemax.MACH(n_buckets=12, n_repetitions=n, verbose=0).fit(X[:2500], y[:2500]).score(X[2500:], y[2500:])
         for n in (1, 16)
     ]
     assert accuracy[0] < 0.4 and accuracy[1] > 0.8

@@ -70,8 +70,7 @@ def test_calibration_makes_first_answers_honest_and_keeps_the_ranking(several):
     X = random.normal(size=(20, 30))[y] + 2.5 * random.normal(size=(6000, 30))
     labels = [[label, 20 + label // 2] for label in y] if several else y
     sure, honest = (
-        OneVsAll(learning_rate=1.0, calibration=share, verbose=0).fit(X[:1000], labels[:1000])
-        for share in (0.0, 0.4)
+        OneVsAll(learning_rate=1.0, calibration=share, verbose=0).fit(X[:1000], labels[:1000]) for share in (0.0, 0.4)
     )
     assert sure.calibration_ == Calibration() and honest.calibration_.slope < 0.9
 
@@ -97,9 +96,7 @@ def test_loss_is_chosen_by_the_form_of_y():
 
 def test_refuses_politely_what_would_not_fit():
     X = sp.csr_matrix(([1.0, 1.0], ([0, 1], [0, 1])), shape=(2, 2**24))
-    with pytest.raises(
-        MemoryError, match=r"OneVsAll for 16,777,216 features x 2 labels needs .* MB.*fewer features"
-    ):
+    with pytest.raises(MemoryError, match=r"OneVsAll for 16,777,216 features x 2 labels needs .* MB.*fewer features"):
         OneVsAll(max_memory=0.1).fit(X, ["a", "b"])
     small = OneVsAll(max_memory=1e-5)
     small.partial_fit(np.eye(3), ["a", "b", "c"])
@@ -150,8 +147,7 @@ def test_sparse_models_keep_only_what_was_touched(tmp_path):
 def test_threads_learn_as_well_as_one(digits):
     X_train, X_test, y_train, y_test = digits
     scores = [
-        OneVsAll(passes=5, n_jobs=4, random_state=seed).fit(X_train, y_train).score(X_test, y_test)
-        for seed in range(3)
+        OneVsAll(passes=5, n_jobs=4, random_state=seed).fit(X_train, y_train).score(X_test, y_test) for seed in range(3)
     ]
     assert min(scores) > OneVsAll(passes=5).fit(X_train, y_train).score(X_test, y_test) - 0.02
 

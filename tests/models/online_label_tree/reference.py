@@ -36,9 +36,7 @@ class Classifier:
         for feature, value in x:
             g = gradient * value
             self.squares[feature] = self.squares.get(feature, 0.0) + g**2
-            self.weights[feature] = self.weights.get(feature, 0.0) - self.step(
-                g, self.squares[feature], rate, settings
-            )
+            self.weights[feature] = self.weights.get(feature, 0.0) - self.step(g, self.squares[feature], rate, settings)
 
     def step(self, gradient, squares, rate, settings):
         if settings.schedule == "adagrad":
@@ -91,9 +89,7 @@ class Reference:
         self.root = Node() if nested is None else Node.from_nested(nested)
         self.leaf_of = {node.label: node for node in self.nodes() if node.label is not None}
         self.seen = self.regular_updates = self.auxiliary_updates = 0
-        self.closest = (
-            math.inf
-        )  # two scores that were compared: what float32 cannot tell apart it may confuse
+        self.closest = math.inf  # two scores that were compared: what float32 cannot tell apart it may confuse
 
     def nodes(self):
         waiting = [self.root]

@@ -107,9 +107,7 @@ def test_dense_and_sparse_rows_are_learned_alike(one_label):
     X, y = data(2, one_label=one_label)
     sparse, dense = estimator("best-greedy").partial_fit(X, y), estimator("best-greedy")
     dense.partial_fit(X[:50].toarray(), y[:50]).partial_fit(X[50:].toarray(), y[50:])
-    filled = X[
-        np.diff(X.indptr) > 0
-    ]  # where there is nothing, a model of sparse rows answers with frequencies
+    filled = X[np.diff(X.indptr) > 0]  # where there is nothing, a model of sparse rows answers with frequencies
     assert_same_model(sparse, dense, filled)
     np.testing.assert_array_equal(dense.predict_proba(X), dense.predict_proba(X.toarray()))
 
@@ -162,11 +160,7 @@ def test_another_process_goes_on_as_if_nothing_had_happened(tmp_path):
         model = estimator(variant).partial_fit(X[:60], y[:60])
         model.save(tmp_path / f"{variant}.treemax", resume=True)
         never_stopped[variant] = model.partial_fit(X[60:], y[60:])
-    subprocess.run(
-        [sys.executable, "-c", GO_ON, str(tmp_path), *VARIANTS],
-        check=True,
-        timeout=300,
-    )
+    subprocess.run([sys.executable, "-c", GO_ON, str(tmp_path), *VARIANTS], check=True, timeout=300)
     for variant, model in never_stopped.items():
         assert_same_model(treemax.load(tmp_path / f"{variant}.treemax"), model, X)
 
@@ -390,10 +384,7 @@ def test_answers_before_the_first_label(tmp_path):
     model = estimator("best-greedy").partial_fit(X[:20], [[]] * 20)
     model.save(tmp_path / "model.treemax", resume=True)
     for twin in (model, treemax.load(tmp_path / "model.treemax"), copy.deepcopy(model)):
-        assert twin.predict_topk(X[:3], 5).labels.shape == (3, 0) and twin.predict_proba(X[:3]).shape == (
-            3,
-            0,
-        )
+        assert twin.predict_topk(X[:3], 5).labels.shape == (3, 0) and twin.predict_proba(X[:3]).shape == (3, 0)
         assert twin.predict(X[:3]) == twin.predict_above(X[:3], 0.0) == [[], [], []]
         assert twin.classes_.tolist() == [] and twin.n_examples_ == 20 and twin.describe()["labels"] == 0
         with pytest.raises(ValueError, match="no labels at all"):
@@ -417,9 +408,7 @@ def test_empty_batches():
 def test_labels_twice_in_a_row_are_there_once():
     X, y = data(13)
     twice = [labels + labels[::-1] for labels in y]
-    assert_same_model(
-        estimator("best-greedy").partial_fit(X, twice), estimator("best-greedy").partial_fit(X, y), X
-    )
+    assert_same_model(estimator("best-greedy").partial_fit(X, twice), estimator("best-greedy").partial_fit(X, y), X)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -504,11 +493,7 @@ def test_later_labels_go_where_the_hierarchy_says(policy, n_first, tmp_path):
     parents = {label: f"{label % 9} of {label % 3}" for label in range(n_labels)}
     parents |= {f"{group} of {group % 3}": f"all {group % 3}" for group in range(9)}
     X, _ = data(20, n_rows=150)
-    y = [
-        [],
-        *random.permutation(n_labels).reshape(-1, 1).tolist(),
-        *random.randint(n_labels, size=(59, 2)).tolist(),
-    ]
+    y = [[], *random.permutation(n_labels).reshape(-1, 1).tolist(), *random.randint(n_labels, size=(59, 2)).tolist()]
     model = estimator(policy, tree=parents).partial_fit(X[: n_first + 1], y[: n_first + 1])
     for i in range(n_first + 1, 150):
         known = set(model.classes_.tolist())
@@ -516,9 +501,7 @@ def test_later_labels_go_where_the_hierarchy_says(policy, n_first, tmp_path):
         same = [k for k in known if k % 9 == label % 9] or [k for k in known if k % 3 == label % 3]
         ids = model.label_index_.ids(same)
         before = lowest_above(model.model_, ids) if same else 0
-        beside = (
-            int(model.model_.nodes.parent[before]) if model.model_.nodes.first_block[before] < 0 else before
-        )
+        beside = int(model.model_.nodes.parent[before]) if model.model_.nodes.first_block[before] < 0 else before
         model.partial_fit(X[i], y[i : i + 1])
         node = int(model.model_.leaf_of[model.label_index_.ids([label])[0]])
         while label not in known and node != beside:
@@ -562,9 +545,7 @@ def test_parameters_set_in_the_middle_of_a_stream_hold_from_then_on(changes):
     rows, ids = normalized(as_rows(X[60:])), model.label_index_
     indptr = np.cumsum([0, *map(len, y[60:])])
     targets = Targets(indptr, np.concatenate([ids.ids(labels) for labels in y[60:]]).astype(np.uint32))
-    changed = replace(
-        unchanged.settings_, **{{"learning_rate": "rate"}.get(k, k): v for k, v in changes.items()}
-    )
+    changed = replace(unchanged.settings_, **{{"learning_rate": "rate"}.get(k, k): v for k, v in changes.items()})
     changed = replace(changed, rate=None) if changed.rate == "auto" else changed
     tree.reserve_labels(len(ids))
     for _ in learn(tree, rows, targets, [np.arange(60, dtype=np.uint32)], changed, 10):

@@ -94,8 +94,7 @@ def states(tree):
     for block, (filled, width) in enumerate(zip(arrays["filled"].tolist(), widths.tolist())):
         features = arrays["features"][first : first + filled]
         pieces = [
-            arrays[name][start : start + filled * width].reshape(filled, width)
-            for name in ("weights", "squares")
+            arrays[name][start : start + filled * width].reshape(filled, width) for name in ("weights", "squares")
         ]
         by_feature = np.argsort(features)
         for lane in range(width):
@@ -103,11 +102,7 @@ def states(tree):
             matters = (bits[0] | bits[1]) != 0
             place = block * LANES + lane
             bias = [arrays[name][place : place + 1].tobytes() for name in ("bias", "bias_squares")]
-            known[place] = (
-                features[by_feature][matters].tobytes(),
-                *(b[matters].tobytes() for b in bits),
-                *bias,
-            )
+            known[place] = (features[by_feature][matters].tobytes(), *(b[matters].tobytes() for b in bits), *bias)
         first, start = first + filled, start + filled * width
     return known
 
@@ -310,9 +305,7 @@ def test_the_reference_grows_and_answers_the_same(policy, arity, max_leaf, toget
             [weights.get(f, 0.0) for f in features], [twin_weights.get(f, 0.0) for f in features], atol=2e-4
         )
         assert bias == pytest.approx(twin_bias, abs=2e-4)
-        children = sorted(
-            np.flatnonzero(tree.nodes.parent[: tree.n_nodes] == node), key=lambda c: tree.nodes.place[c]
-        )
+        children = sorted(np.flatnonzero(tree.nodes.parent[: tree.n_nodes] == node), key=lambda c: tree.nodes.place[c])
         pairs += zip(map(int, children), twin.children)
     assert len(pairs) == tree.n_nodes
 
@@ -424,9 +417,7 @@ def test_work_is_counted_as_the_reference_counts_it():
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    streams(), st.sampled_from((2, 3, 16)), st.sampled_from((2, 5, 15, 16, 17)), st.booleans(), st.booleans()
-)
+@given(streams(), st.sampled_from((2, 3, 16)), st.sampled_from((2, 5, 15, 16, 17)), st.booleans(), st.booleans())
 def test_nodes_are_as_wide_as_they_may_be(stream, arity, max_leaf, together, greedy):
     rows, targets, one_label = stream
     policy = "best-greedy" if greedy else "random"
@@ -609,19 +600,7 @@ def without(name):
     return damage
 
 
-NAMES = (
-    "label",
-    "owner",
-    "used",
-    "lanes",
-    "child",
-    "filled",
-    "bias",
-    "bias_squares",
-    "features",
-    "weights",
-    "squares",
-)
+NAMES = ("label", "owner", "used", "lanes", "child", "filled", "bias", "bias_squares", "features", "weights", "squares")
 DAMAGE = {
     **{f"no {name}": without(name) for name in NAMES},
     **{f"empty {name}": changed(**{name: lambda a: a[:0]}) for name in NAMES},
@@ -630,9 +609,7 @@ DAMAGE = {
     **{f"other type of {name}": changed(**{name: lambda a: a.astype(np.float64)}) for name in NAMES},
     **{f"two dimensions of {name}": changed(**{name: lambda a: a[:, None]}) for name in NAMES},
     "weights and squares empty": changed(weights=lambda a: a[:0], squares=lambda a: a[:0]),
-    "counts that wrap around": changed(
-        filled=lambda a: np.r_[[2**62] * 4, a[4:] * 0], features=lambda a: a[:0]
-    ),
+    "counts that wrap around": changed(filled=lambda a: np.r_[[2**62] * 4, a[4:] * 0], features=lambda a: a[:0]),
     "negative counts": changed(filled=lambda a: a - a.max() * (np.arange(len(a)) == 0)),
     "a label twice": changed(label=lambda a: np.where(a == 3, 4, a)),
     "a label too many": changed(label=lambda a: np.where(a == a.max(), 10**6, a)),
@@ -777,10 +754,7 @@ def test_the_probability_of_a_label_is_the_product_along_its_path():
         everything = tree.probabilities(rows)
         models = [tree.classifier(node) for node in range(tree.n_nodes)]
         for (x, _), row in zip(stream[::7], everything[::7]):
-            own = [
-                1 / (1 + np.exp(-bias - sum(v * weights.get(f, 0.0) for f, v in x)))
-                for weights, bias in models
-            ]
+            own = [1 / (1 + np.exp(-bias - sum(v * weights.get(f, 0.0) for f, v in x))) for weights, bias in models]
             for label in np.flatnonzero(tree.leaf_of >= 0):
                 node, product = int(tree.leaf_of[label]), 1.0
                 while node > 0:
@@ -788,9 +762,7 @@ def test_the_probability_of_a_label_is_the_product_along_its_path():
                     siblings = np.flatnonzero(tree.nodes.parent[: tree.n_nodes] == parent)
                     product *= own[node] / (sum(own[s] for s in siblings) if one_label else 1.0)
                     node = int(parent)
-                assert row[label] == pytest.approx(
-                    product * (1.0 if one_label else own[0]), rel=1e-3, abs=1e-6
-                )
+                assert row[label] == pytest.approx(product * (1.0 if one_label else own[0]), rel=1e-3, abs=1e-6)
 
 
 @settings(deadline=None, max_examples=30)
@@ -854,10 +826,7 @@ def test_thousands_of_labels(policy):
     tree = grown(rows, targets, how, False)
     assert (tree.leaf_of >= 0).all() and len(tree.leaf_of) == 3001
     if policy != "best-greedy-printed":
-        assert (
-            tree.depth
-            <= {"one-level": 1, "complete": 12, "complete-kary": 4, "random": 8, "best-greedy": 8}[policy]
-        )
+        assert tree.depth <= {"one-level": 1, "complete": 12, "complete-kary": 4, "random": 8, "best-greedy": 8}[policy]
     _, label = tree.shape()
     assert len(np.unique(label[label >= 0])) == 3001
     assert_tables_are_sound(tree)
@@ -918,15 +887,7 @@ def test_tables_that_cannot_grow_lose_a_step_and_nothing_else():
     indices, values = np.arange(100, dtype=np.uint32), np.ones(100, dtype=np.float32)
     learner = (np.float32(1.0), *how.constants)
     kernels.update_block(
-        0,
-        np.uint32(1),
-        indices,
-        values,
-        tree.blocks,
-        tree.store,
-        tree.counts,
-        np.empty(100, np.uint64),
-        learner,
+        0, np.uint32(1), indices, values, tree.blocks, tree.store, tree.counts, np.empty(100, np.uint64), learner
     )
     bits = int(tree.blocks.table[0]) & 63
     assert 4 * tree.blocks.filled[0] <= 3 << bits and tree.n_records - before < 100
@@ -945,9 +906,7 @@ def test_a_table_that_was_given_up_has_no_feature():
     learner = (np.float32(1.0), *how.constants)
     ones = np.ones(200, np.float32)
     for block in range(2):  # the second leaves a link to what the first has left
-        kernels.update_block(
-            block, np.uint32(1), features, ones, tree.blocks, tree.store, tree.counts, found, learner
-        )
+        kernels.update_block(block, np.uint32(1), features, ones, tree.blocks, tree.store, tree.counts, found, learner)
     assert (tree.blocks.table[:2] != old[:2]).all()
     stale = tree.blocks._replace(table=old)
     for block in range(2):

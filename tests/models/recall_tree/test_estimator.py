@@ -238,9 +238,7 @@ def test_probabilities_are_calibrated_on_rows_that_are_learned_later(sparse, tmp
     X = random.normal(size=(50, 20))[y] + 1.2 * random.normal(size=(8000, 20))
     X = sp.csr_matrix(np.where(np.abs(X) > 1.0, X, 0.0)) if sparse else X
     plain, calibrated = (
-        treemax.RecallTree(n_candidates=20, learning_rate=0.8, calibration=share, verbose=0).fit(
-            X[:4000], y[:4000]
-        )
+        treemax.RecallTree(n_candidates=20, learning_rate=0.8, calibration=share, verbose=0).fit(X[:4000], y[:4000])
         for share in (0.0, 0.1)
     )
     assert plain.model_.sharpness == 1.0 != calibrated.model_.sharpness
@@ -251,9 +249,7 @@ def test_probabilities_are_calibrated_on_rows_that_are_learned_later(sparse, tmp
     assert calibrated.passes_ == first + last
     calibrated.save(tmp_path / "model.treemax")
     expected = calibrated.predict_proba(X[:50])
-    np.testing.assert_allclose(
-        treemax.load(tmp_path / "model.treemax").predict_proba(X[:50]), expected, rtol=1e-5
-    )
+    np.testing.assert_allclose(treemax.load(tmp_path / "model.treemax").predict_proba(X[:50]), expected, rtol=1e-5)
 
 
 def test_calibration_keeps_the_ranking_and_leaves_something_to_other_labels():
@@ -275,9 +271,7 @@ def test_the_scale_and_the_mean_of_dense_features_do_not_matter(tmp_path):
     X, y = problem(600, 12)
     random = np.random.RandomState(0)
     scale, mean = np.exp2(random.randint(-9, 10, X.shape[1])), 100.0 * random.normal(size=X.shape[1])
-    model, moved = (
-        treemax.RecallTree(verbose=0, random_state=0).fit(rows, y) for rows in (X, scale * (X + mean))
-    )
+    model, moved = (treemax.RecallTree(verbose=0, random_state=0).fit(rows, y) for rows in (X, scale * (X + mean)))
     as_it_is = treemax.RecallTree(verbose=0, scale=False).fit(scale * (X + mean), y)
     assert moved.score(scale * (X + mean), y) > max(0.9, as_it_is.score(scale * (X + mean), y) + 0.2)
     assert abs(moved.score(scale * (X + mean), y) - model.score(X, y)) < 0.05
@@ -294,9 +288,7 @@ def test_progressive_loss_is_that_of_answers_before_learning():
         if i:
             wrong += model.predict(X[i : i + 1])[0] != y[i]
         model.partial_fit(X[i : i + 1], y[i : i + 1])
-    assert abs(model.progressive_loss_ * len(X) - wrong) <= 1 + (
-        10 - 1
-    )  # a label's first row counts as wrong
+    assert abs(model.progressive_loss_ * len(X) - wrong) <= 1 + (10 - 1)  # a label's first row counts as wrong
 
 
 def test_damaged_parts_are_refused():
@@ -338,9 +330,7 @@ def test_a_model_of_dense_rows_refuses_more_features(algorithm):
     X, y = random.normal(size=(90, 13)).astype(np.float32), random.randint(3, size=90)
     model = treemax.RecallTree(algorithm=algorithm, verbose=0).fit(X, y)
     before = model.predict_proba(X)
-    with pytest.raises(
-        ValueError, match="X has 26 features, but RecallTree was started with 13 dense features"
-    ):
+    with pytest.raises(ValueError, match="X has 26 features, but RecallTree was started with 13 dense features"):
         model.partial_fit(sp.csr_matrix(np.hstack([X, X])), y)
     np.testing.assert_array_equal(model.predict_proba(X), before)
 

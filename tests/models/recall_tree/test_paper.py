@@ -308,9 +308,7 @@ def test_path_features_can_be_as_good_as_the_tree(bound):
     model.regressors.weights[:], model.regressors.bias[:], records["weight"] = 0.0, 0.0, 0.0
     depth = {0: 0}
     for node in range(model.n_nodes):
-        depth.update(
-            dict.fromkeys(model.nodes.children[node][model.nodes.children[node] > 0], depth[node] + 1)
-        )
+        depth.update(dict.fromkeys(model.nodes.children[node][model.nodes.children[node] > 0], depth[node] + 1))
         records["weight"][model.nodes.candidates[node, 0]] = 3.0 ** depth[node]
     model.regressors.bias[model.nodes.labels[0, 0]] = 0.5  # the root has no feature
     ends = np.empty(len(rows), np.int64)

@@ -83,10 +83,7 @@ def slow_objective(X, y, state, own):
         elif own.missing == BETA:
             total += own.beta
     plane_alpha = own.alpha if own.plane_alpha is None else own.plane_alpha
-    for nodes, alpha, ridge in (
-        (state.planes, plane_alpha, own.plane_ridge),
-        (state.leaves, own.alpha, own.ridge),
-    ):
+    for nodes, alpha, ridge in ((state.planes, plane_alpha, own.plane_ridge), (state.leaves, own.alpha, own.ridge)):
         for node in nodes:
             entries = node.coef.toarray() if sp.issparse(node.coef) else node.coef
             total += sum(alpha * abs(float(w)) + ridge / 2 * float(w) ** 2 for w in entries.ravel())
@@ -143,9 +140,7 @@ def test_no_update_of_any_node_raises_the_objective(
         for update, node in updates:
             change = update(range(node, node + 1))
             kept, tao.sets = tao.sets, list(tao.sets)
-            tao.find_reduced_sets(
-                iteration
-            )  # the objective of the tree as it is now, from nothing but its parameters
+            tao.find_reduced_sets(iteration)  # the objective of the tree as it is now, from nothing but its parameters
             after = tao.objective()
             tao.sets = kept
             assert change <= 0.0
@@ -176,19 +171,10 @@ def test_the_history_never_rises_in_the_modes_of_the_paper():
 
 def test_nodes_may_take_parameters_that_are_worse_as_in_algorithm_1():
     X, y = problem(400, 25, noise=1.0)
-    own = {
-        "depth": 3,
-        "leaf_classes": 6,
-        "spill": 0,
-        "growth": 1.0,
-        "alpha": 0.3,
-        "iterations": 8,
-        "verbose": 0,
-    }
+    own = {"depth": 3, "leaf_classes": 6, "spill": 0, "growth": 1.0, "alpha": 0.3, "iterations": 8, "verbose": 0}
     for missing in (ZERO_ONE, BETA):
         guarded, free = (
-            treemax.SoftmaxTree(accept_worse=worse, missing=missing, **own).fit(X, y)
-            for worse in (False, True)
+            treemax.SoftmaxTree(accept_worse=worse, missing=missing, **own).fit(X, y) for worse in (False, True)
         )
         rises = [np.diff([r.objective for r in m.history_ if r.iteration > 0]).max() for m in (guarded, free)]
         assert rises[0] <= 1e-6 * guarded.history_[-1].objective < rises[1]
@@ -208,9 +194,7 @@ def test_the_history_is_finite_when_rows_are_dropped():
         if record.iteration > 0:
             assert math.isclose(record.objective, slow_objective(X, y, tao.state, own), rel_tol=1e-4)
     assert record.iteration == 3
-    model = treemax.SoftmaxTree(depth=2, leaf_classes=4, missing=DROP, spill=0, growth=1.0, verbose=0).fit(
-        X, y
-    )
+    model = treemax.SoftmaxTree(depth=2, leaf_classes=4, missing=DROP, spill=0, growth=1.0, verbose=0).fit(X, y)
     assert all(math.isfinite(r.objective) for r in model.history_ if r.iteration > 0)
 
 
@@ -261,8 +245,7 @@ def test_early_iterations_learn_from_a_share_of_the_rows_and_the_last_from_all()
 def test_the_early_share_of_a_model_reaches_its_training(kind):
     X, y = problem()
     some, everything = (
-        kind(depth=2, leaf_classes=4, iterations=2, early_share=share, verbose=0).fit(X, y)
-        for share in (0.3, 1.0)
+        kind(depth=2, leaf_classes=4, iterations=2, early_share=share, verbose=0).fit(X, y) for share in (0.3, 1.0)
     )
     first, of_all = (
         [r.error for r in model.history_ if (r.iteration, r.depth) == (0, 0)] for model in (some, everything)
@@ -423,9 +406,7 @@ def test_clusters_are_merged_as_in_algorithm_2(seed):
     centres, sizes = random.normal(size=(n, 2)), random.randint(1, 9, size=n)
     leaf = tao_start.merged_order(centres, sizes, depth)
     for level in range(1, depth + 1):  # the same groups at every depth, whichever side they are on
-        found, expected = (
-            [place >> level for place in places] for places in (leaf, slow_order(centres, sizes, depth))
-        )
+        found, expected = ([place >> level for place in places] for places in (leaf, slow_order(centres, sizes, depth)))
         assert [[a == b for b in found] for a in found] == [[a == b for b in expected] for a in expected]
 
 
@@ -454,9 +435,9 @@ def test_the_random_start_of_the_paper_is_normal_and_of_unit_length():
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_tree_learns_from_the_random_start_of_the_paper(sparse):
     X, y = problem(600, 12)
-    model = treemax.SoftmaxTree.as_published(
-        depth=3, leaf_classes=6, start="gaussian", iterations=5, verbose=0
-    ).fit(sp.csr_matrix(X) if sparse else X, y)
+    model = treemax.SoftmaxTree.as_published(depth=3, leaf_classes=6, start="gaussian", iterations=5, verbose=0).fit(
+        sp.csr_matrix(X) if sparse else X, y
+    )
     assert model.score(X, y) > 0.8
 
 
@@ -506,14 +487,10 @@ def test_answers_are_the_softmax_at_the_end_of_the_path(sparse, n_trees):
     X, y = problem(500, 20)
     X[np.abs(X) < 0.5] = 0.0
     matrix = sp.csr_matrix(X) if sparse else X
-    model = treemax.SoftmaxForest(n_trees=n_trees, leaf_classes=6, alpha=0.1, iterations=2, verbose=0).fit(
-        matrix, y
-    )
+    model = treemax.SoftmaxForest(n_trees=n_trees, leaf_classes=6, alpha=0.1, iterations=2, verbose=0).fit(matrix, y)
     expected = np.mean([slow_answers(X, state, 20) for state in model.states_], axis=0)
     found = model.predict_proba(matrix)
-    close = (
-        np.abs(found - expected).max(axis=1) < 0.03
-    )  # weights are rounded: rows next to a plane may change sides
+    close = np.abs(found - expected).max(axis=1) < 0.03  # weights are rounded: rows next to a plane may change sides
     assert close.mean() > 0.97
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-4)
     top = model.predict_topk(matrix, k=3)
@@ -572,10 +549,7 @@ def test_smoothing_gives_every_label_a_probability():
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_smoothing_has_the_largest_likelihood(seed):
     random = np.random.RandomState(seed)
-    covered, n_missing = (
-        random.uniform(size=200) < random.uniform(0.3, 0.99),
-        random.randint(5, 400, size=200),
-    )
+    covered, n_missing = (random.uniform(size=200) < random.uniform(0.3, 0.99), random.randint(5, 400, size=200))
 
     def likelihood(smoothing):
         return np.log(np.where(covered, 1.0, smoothing) / (1.0 + smoothing * n_missing)).sum()
@@ -601,17 +575,12 @@ def test_smoothing_is_chosen_on_rows_held_out(kind, tmp_path):
     assert (model.predict(X) == plain.predict(X)).all()  # the trees do not depend on the smoothing
     found = model.perplexity(X[test], y[test])
     assert found.coverage == 1.0 and model.describe()["smoothing"] == model.smoothing_ > 0
-    grid = [
-        plain.set_params(smoothing=s).perplexity(X[test], y[test]).perplexity
-        for s in np.geomspace(1e-5, 1, 40)
-    ]
+    grid = [plain.set_params(smoothing=s).perplexity(X[test], y[test]).perplexity for s in np.geomspace(1e-5, 1, 40)]
     assert found.perplexity < 1.02 * min(grid)
     model.save(tmp_path / "model")
     assert treemax.load(tmp_path / "model").perplexity(X[test], y[test]) == found
     few = kind(smoothing="auto", **own).fit(X[:150], y[:150])
-    assert few.smoothing_ == best_smoothing(
-        *few.model_.coverage(few._prepared(X[:150]), few.label_index_.ids(y[:150]))
-    )
+    assert few.smoothing_ == best_smoothing(*few.model_.coverage(few._prepared(X[:150]), few.label_index_.ids(y[:150])))
     with pytest.raises(ValueError, match="smoothing must be a number, since fit did not choose it"):
         plain.set_params(smoothing="auto").predict(X)
     assert not hasattr(plain, "smoothing_")

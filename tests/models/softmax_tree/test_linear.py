@@ -38,9 +38,7 @@ def test_the_tree_is_complete_of_depth_one_less_than_the_classes(n_classes):
 
 def test_a_tree_may_have_a_class_whose_region_is_not_convex():
     """So no linear classifier answers as it does: (-2) and (2) are of class 0, the point between them is of class 1."""
-    leaves = [
-        Softmax(np.array([c]), np.zeros((1, 1), np.float32), np.zeros(1, np.float32)) for c in (0, 1, 0)
-    ]
+    leaves = [Softmax(np.array([c]), np.zeros((1, 1), np.float32), np.zeros(1, np.float32)) for c in (0, 1, 0)]
     one = np.ones((1, 1), np.float32)
     tree = SoftmaxTreeModel.pack([Branch(one, 1.0, leaves[0], Branch(one, -1.0, leaves[1], leaves[2]))], 2, 1)
     ids, _ = tree.top_k(np.array([[-2.0], [0.0], [2.0]], np.float32), 1)

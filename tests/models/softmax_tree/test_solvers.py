@@ -92,9 +92,7 @@ def test_the_same_objective_as_liblinear(form, alpha, weighted):
     found = solve(X, signs, 1, alpha, weights, form, penalise_bias=True)
     check_account(found, X, signs, weights, alpha, alpha)
     assert found.converged and best * (1 - 1e-6) <= found.objective <= best * (1 + 1e-3)
-    assert solve(X, signs, 1, alpha, weights, form, penalise_bias=True, tolerance=TIGHT).objective <= best * (
-        1 + 1e-5
-    )
+    assert solve(X, signs, 1, alpha, weights, form, penalise_bias=True, tolerance=TIGHT).objective <= best * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -104,9 +102,7 @@ def test_the_same_objective_as_saga(form, alpha, weighted):
     """With weights above one scikit-learn's SAGA was seen not to converge: here they are not."""
     X, y = data(150, 8, 4, seed=5)
     weights = np.random.RandomState(1).uniform(0.1, 1, size=150).astype(np.float32) if weighted else None
-    model = LogisticRegression(
-        C=1 / alpha, penalty="l1", solver="saga", tol=1e-8, max_iter=20_000, random_state=0
-    )
+    model = LogisticRegression(C=1 / alpha, penalty="l1", solver="saga", tol=1e-8, max_iter=20_000, random_state=0)
     quietly(model, X.astype(np.float64), y, sample_weight=weights)
     best = objective(X, y, weights, model.coef_, model.intercept_, alpha)
     found = solve(X, y, 4, alpha, weights, form)
@@ -183,9 +179,7 @@ def problems(draw):
     weights = draw(st.sampled_from([None, "some zero", "unequal"]))
     if weights is not None:
         some = random.exponential(size=n_rows) ** 2
-        weights = (some * (random.uniform(size=n_rows) < 0.6) if weights == "some zero" else some).astype(
-            np.float32
-        )
+        weights = (some * (random.uniform(size=n_rows) < 0.6) if weights == "some zero" else some).astype(np.float32)
     alpha = draw(st.sampled_from([0.01, 0.3, 2.0, 1000.0]))
     ridge = draw(st.sampled_from([0.0, 0.1, 3.0, 100.0]))
     if ridge > 0.0 and draw(st.booleans()):
@@ -226,9 +220,7 @@ def test_the_conditions_of_an_optimum(problem):
     if alpha == 1000.0:
         assert not coef.any()
         if n_classes > 1 and total > 0:  # only the biases are left: the shares of the classes
-            shares = np.bincount(y, weights, minlength=n_classes) / (
-                len(y) if weights is None else weights.sum()
-            )
+            shares = np.bincount(y, weights, minlength=n_classes) / (len(y) if weights is None else weights.sum())
             got = np.exp(found.bias - found.bias.max())
             np.testing.assert_allclose(got / got.sum(), shares, atol=2e-3)
 
@@ -245,9 +237,7 @@ def test_nothing_above_the_start_is_returned(problem, max_iterations):
     )
     last = objective(X, y, weights, *start, alpha, ridge=ridge)
     for _ in range(3):
-        found = solve(
-            X, y, n_classes, alpha, weights, form, start=start, max_iterations=max_iterations, ridge=ridge
-        )
+        found = solve(X, y, n_classes, alpha, weights, form, start=start, max_iterations=max_iterations, ridge=ridge)
         check_account(found, X, y, weights, alpha, ridge=ridge)
         assert found.start_objective == pytest.approx(last, rel=1e-6, abs=1e-9)
         assert found.iterations <= max_iterations
@@ -262,9 +252,7 @@ def test_nothing_above_the_start_is_returned(problem, max_iterations):
 def test_dense_and_sparse_rows_have_the_same_optimum(problem):
     X, y, n_classes, alpha, ridge, weights, _ = problem
     one, other = (
-        solve(
-            X, y, n_classes, alpha, weights, form, tolerance=TIGHT, max_iterations=5000, ridge=ridge
-        ).objective
+        solve(X, y, n_classes, alpha, weights, form, tolerance=TIGHT, max_iterations=5000, ridge=ridge).objective
         for form in FORMS
     )
     total = len(X) if weights is None else float(weights.sum())
@@ -292,9 +280,7 @@ def test_features_of_any_scale(form, scale, n_classes):
     X, y = data(120, 6, 4, seed=11)
     y = np.where(y == 0, 1, -1) if n_classes == 1 else y
     one = solve(X, y, n_classes, 0.5, form=form, tolerance=TIGHT)
-    other = solve(
-        X * np.float32(scale), y, n_classes, 0.5 * scale, form=form, tolerance=TIGHT, max_iterations=5000
-    )
+    other = solve(X * np.float32(scale), y, n_classes, 0.5 * scale, form=form, tolerance=TIGHT, max_iterations=5000)
     assert other.objective == pytest.approx(one.objective, rel=2e-3)
 
 
@@ -378,9 +364,7 @@ def test_a_single_class_needs_no_weights(form):
     X, _ = data(20, 4, 2)
     start = (np.ones((1, 4), dtype=np.float32), np.ones(1, dtype=np.float32))
     found = l1_softmax(as_rows(FORMS[form](X)), np.arange(20), np.zeros(20, dtype=int), 1, 0.5, start=start)
-    assert (
-        not plain(found.coef).any() and found.objective == 0.0 and found.start_objective == pytest.approx(2.0)
-    )
+    assert not plain(found.coef).any() and found.objective == 0.0 and found.start_objective == pytest.approx(2.0)
 
 
 def test_the_forms_of_what_is_returned_and_taken():

@@ -90,9 +90,7 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
     rows, seed, n = read_only(rows), common.seed + problem.node, len(rows)
     pairs = (read_only(problem.child_indptr), read_only(problem.children), problem.n_children)
     with table.scratch() as scratch:
-        order, indptr, indices, features = kernels.local_problem(
-            source.indptr, source.indices, rows, seed, scratch
-        )
+        order, indptr, indices, features = kernels.local_problem(source.indptr, source.indices, rows, seed, scratch)
     values, inverse = np.empty(len(indices), np.float32), np.empty((len(costs), n), np.float32)
     length = np.float32(common.length)
     for cost, own in zip(costs, inverse):
@@ -148,9 +146,7 @@ def cost_problems(tree: Tree, targets: Targets, seed: int) -> list[CostProblem]:
 class _PairsOfNodes:
     """Row and child of all labels below some nodes."""
 
-    def __init__(
-        self, tree: Tree, targets: Targets, node_of: NDArray[np.int64], nodes: NDArray[np.int64]
-    ) -> None:
+    def __init__(self, tree: Tree, targets: Targets, node_of: NDArray[np.int64], nodes: NDArray[np.int64]) -> None:
         used = np.zeros(len(tree), dtype=bool)
         used[nodes] = True
         place = np.flatnonzero(used[node_of[targets.ids]])
@@ -194,12 +190,7 @@ def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
 
 
 def calibrate(
-    model: LabelTreeModel,
-    rows: SparseRows,
-    targets: Targets,
-    multi_label: bool,
-    beam: int | None,
-    threads: int,
+    model: LabelTreeModel, rows: SparseRows, targets: Targets, multi_label: bool, beam: int | None, threads: int
 ) -> Calibration:
     """Fit a calibration to the scores of a model trained without these rows; `targets` are their labels."""
     n_labels = model.n_labels

@@ -58,9 +58,7 @@ def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
 def _in_order(packed: PackedTree) -> tuple[NDArray[Any], ...]:
     """Return node, feature and number of entries of each slot, sorted by node and feature, and the entries."""
     tables, n_children = packed.tables, packed.tree.n_children
-    node, features, counts, children, weights = kernels.unpacked(
-        tables, packed.slots, packed.entries, n_children
-    )
+    node, features, counts, children, weights = kernels.unpacked(tables, packed.slots, packed.entries, n_children)
     order = np.lexsort((features, node))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
@@ -157,9 +155,7 @@ def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np
         right_kind = array.dtype == np.float32 if floats else array.dtype.kind in "iu"
         whole = floats or name == "codes" or array.min(initial=0) >= 0
         if array.shape != (length,) or not right_kind or not whole:
-            raise ValueError(
-                f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} numbers"
-            )
+            raise ValueError(f"{name} has dtype {array.dtype} and shape {array.shape}, expected {length} numbers")
     counts, n_features = arrays["counts"].astype(np.int64), arrays["n_features"].astype(np.int64)
     valid = link in ("softmax", "logistic") and tree.depth > 0
     valid = valid and arrays["codes"].dtype == np.int8 and arrays["steps"].dtype == np.uint8
@@ -175,8 +171,6 @@ def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np
         raise ValueError("the compact weights do not fit together")
     node = np.repeat(np.flatnonzero(tree.n_children), n_features)
     features = _from_differences(steps, n_features)
-    if (arrays["children"] >= np.repeat(tree.n_children[node], counts)).any() or features.max(
-        initial=0
-    ) >= 2**32:
+    if (arrays["children"] >= np.repeat(tree.n_children[node], counts)).any() or features.max(initial=0) >= 2**32:
         raise ValueError("the compact weights have children or features out of range")
     return features.astype(np.uint32)

@@ -13,16 +13,9 @@ from treemax.inputs.rows import Rows, SparseRows
 from treemax.memory import parse_bytes
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
-from treemax.models.label_tree.choices import (
-    default_cost,
-)
+from treemax.models.label_tree.choices import default_cost
 from treemax.models.label_tree.model import LabelTreeModel
-from treemax.models.label_tree.nodes import (
-    LOSSES,
-    PENALTIES,
-    LabelTreeSettings,
-    RowsInMemory,
-)
+from treemax.models.label_tree.nodes import LOSSES, PENALTIES, LabelTreeSettings, RowsInMemory
 from treemax.models.label_tree.out_of_core import RowsOnDisk, memory_budget
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN
 from treemax.models.label_tree.training import Plan, train_label_tree
@@ -200,13 +193,7 @@ class LabelTree(WithHierarchy):
         return self._fit(X, y, label_features=label_features)
 
     def fit_file(
-        self,
-        source: Any,
-        *,
-        memory: int | str = "2GB",
-        folder: Any = None,
-        label_features: Any = None,
-        **reading: Any,
+        self, source: Any, *, memory: int | str = "2GB", folder: Any = None, label_features: Any = None, **reading: Any
     ) -> LabelTree:
         """Train on data that may be larger than memory; the model equals that of `fit`, bit for bit.
 
@@ -219,9 +206,7 @@ class LabelTree(WithHierarchy):
         limit = self._check_fit_file(memory)
         data = Source(source, self.verbose, reading)
         if data.overview.texts:
-            raise ValueError(
-                f"{data.name} holds texts: wrap the estimator in a TextModel, and call its fit_file."
-            )
+            raise ValueError(f"{data.name} holds texts: wrap the estimator in a TextModel, and call its fit_file.")
         stored = stored_rows(data, lambda X: X, data.overview.n_features, folder)
         return self._fit_stored(stored, data, limit, label_features)
 
@@ -232,9 +217,7 @@ class LabelTree(WithHierarchy):
             raise ValueError("fit_file supports neither clusters nor checkpoints; use fit for these.")
         return parse_bytes(memory)
 
-    def _fit_stored(
-        self, stored: StoredRows, data: Source, memory: int, label_features: Any = None
-    ) -> LabelTree:
+    def _fit_stored(self, stored: StoredRows, data: Source, memory: int, label_features: Any = None) -> LabelTree:
         """Train on rows stored by `stored_rows`."""
         index, multi_label = data.overview.index, data.overview.multi_label
         budget = memory_budget(memory, stored, len(index), thread_count(self.n_jobs))

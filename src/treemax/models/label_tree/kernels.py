@@ -371,9 +371,7 @@ def train_siblings(
             score_held(
                 held, local_indptr, local_indices, local_values, weights, held_scores[b * block_held : (b + 1) * block_held]
             )  # fmt: skip
-            early_kept, n_early = keep_large(
-                weights, least, valid, wanted, early_masks[local], early_kept, n_early
-            )
+            early_kept, n_early = keep_large(weights, least, valid, wanted, early_masks[local], early_kept, n_early)
             copy_into(early_biases[16 * b :], weights[n_local * 16 :], in_block)
         run_passes(
             join_at, passes, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss,

@@ -134,9 +134,7 @@ class LargeNode:
         is_held[self.held] = True
         for places, rows in self._visited(is_held[self.place_of], 0, 1):
             scores = np.empty(len(places) * WIDTH, dtype=np.float32)
-            kernels.score_held(
-                np.arange(len(places)), rows.indptr, rows.indices, rows.values, weights, scores
-            )
+            kernels.score_held(np.arange(len(places)), rows.indptr, rows.indices, rows.values, weights, scores)
             at = np.searchsorted(self.held, places)
             held_scores.reshape(-1, WIDTH)[at] = scores.reshape(-1, WIDTH)
 

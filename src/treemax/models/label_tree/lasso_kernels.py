@@ -98,9 +98,7 @@ def _damped(weight, slope, curvature, largest):
     g = vector.choose(above, up, vector.choose(below, down, at_zero))
     room = vector.multiply_add(vector.splat(np.float32(0.5) * largest), _absolute(g), curvature)
     moved = vector.subtract(weight, vector.divide(g, room))
-    moved = vector.choose(
-        above, vector.maximum(moved, zero), vector.choose(below, vector.minimum(moved, zero), moved)
-    )
+    moved = vector.choose(above, vector.maximum(moved, zero), vector.choose(below, vector.minimum(moved, zero), moved))
     return vector.subtract(moved, weight)
 
 
@@ -181,9 +179,7 @@ def _one_pass(
                     step = _damped(weight, slope, curvature, largest[j])
                 else:
                     step = _newton(weight, slope, curvature)
-                    step = _searched(
-                        first, last, rows, values, costs, positive, scores, weight, slope, bounds[j], step
-                    )
+                    step = _searched(first, last, rows, values, costs, positive, scores, weight, slope, bounds[j], step)
                 step = vector.choose(valid, step, zero)
                 vector.store(weights, j * _WIDTH, vector.add(weight, step))
                 for p in range(first, last):
@@ -214,9 +210,7 @@ def _bounds(starts, rows, values, costs, loss, bounds, largest):
 
 
 @kernel
-def _descend(
-    starts, rows, values, costs, positive, valid, loss, passes, random, bounds, largest, weights, scores
-):
+def _descend(starts, rows, values, costs, positive, valid, loss, passes, random, bounds, largest, weights, scores):
     """Run passes over the features until convergence, from the given weights."""
     n = starts.size - 1
     _bounds(starts, rows, values, costs, loss, bounds, largest)
@@ -246,20 +240,7 @@ def _descend(
 
 @kernel
 def train_sparsely(
-    indptr,
-    indices,
-    values,
-    rows,
-    child_indptr,
-    children,
-    n_children,
-    length,
-    loss,
-    cost,
-    passes,
-    held,
-    seed,
-    local_of,
+    indptr, indices, values, rows, child_indptr, children, n_children, length, loss, cost, passes, held, seed, local_of
 ):
     """Train the siblings of one node on its rows; child_indptr and children are the positive siblings of each row.
 
@@ -271,10 +252,7 @@ def train_sparsely(
     n, n_columns = rows.size, starts.size - 1
     for p in range(starts[n_columns - 1]):  # all but the column of the bias
         column_values[p] /= length
-    weights, early = (
-        np.zeros((n_columns, n_children), np.float32),
-        np.zeros((n_columns, n_children), np.float32),
-    )
+    weights, early = (np.zeros((n_columns, n_children), np.float32), np.zeros((n_columns, n_children), np.float32))
     held_rows = np.flatnonzero(held)
     held_scores = np.zeros((held_rows.size, n_children), np.float32)
     bounds, largest = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)

@@ -51,9 +51,7 @@ class LabelTreeModel:
         kernels.rank(candidates, self.of_labels(rows, candidates, threads=threads), ids, probabilities)
         return ids, probabilities
 
-    def above(
-        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
-    ) -> SparseProbabilities:
+    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability; if the mean reaches it, that of some tree does."""
         if len(self.trees) == 1:
             return self.trees[0].above(rows, threshold, threads=threads)

@@ -94,14 +94,10 @@ def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> l
     labels = (targets.indptr, targets.ids, read_only(tree.leaf_of), read_only(tree.parent))
     n_rows, n_pairs = np.zeros(len(tree), np.int64), np.zeros(len(tree), np.int64)
     grouping.count_reached(*labels, n_rows, n_pairs)
-    row_starts, pair_starts = (
-        read_only(np.concatenate([[0], np.cumsum(counts)])) for counts in (n_rows, n_pairs)
-    )
+    row_starts, pair_starts = (read_only(np.concatenate([[0], np.cumsum(counts)])) for counts in (n_rows, n_pairs))
     rows, children = (np.empty(starts[-1], np.uint32) for starts in (row_starts, pair_starts))
     child_indptr = np.empty(row_starts[-1] + len(tree), np.int64)
-    grouping.fill_reached(
-        *labels, read_only(tree.first_child), row_starts, pair_starts, rows, child_indptr, children
-    )
+    grouping.fill_reached(*labels, read_only(tree.first_child), row_starts, pair_starts, rows, child_indptr, children)
     return [
         NodeProblem(
             node,
@@ -121,9 +117,7 @@ class Common(NamedTuple):
     settings: LabelTreeSettings
     seed: int
     length: float  # rows are divided by it, since cost and threshold are meant for rows of length one
-    calibration_features: NDArray[
-        np.bool_
-    ]  # whether a feature occurs in the rows that calibrate the whole tree
+    calibration_features: NDArray[np.bool_]  # whether a feature occurs in the rows that calibrate the whole tree
 
 
 class TreeTraining:
@@ -237,9 +231,7 @@ def pack_result(
     scale = np.float32(0.0)
     if common.settings.precision == "int8":
         final, scale = rounded(final)
-    result = NodeResult(
-        PackedNode.of(final), PackedNode.of(holdout), np.array([scale]), likelihood, histogram
-    )
+    result = NodeResult(PackedNode.of(final), PackedNode.of(holdout), np.array([scale]), likelihood, histogram)
     return result.arrays()
 
 

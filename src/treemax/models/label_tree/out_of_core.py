@@ -19,14 +19,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.memory import format_bytes, release_free_memory, used_bytes
 from treemax.models.label_tree.large_nodes import ROW_BYTES, LargeNode
-from treemax.models.label_tree.nodes import (
-    Common,
-    LevelStatistics,
-    NodeProblem,
-    NodeResult,
-    node_costs,
-    train_node,
-)
+from treemax.models.label_tree.nodes import Common, LevelStatistics, NodeProblem, NodeResult, node_costs, train_node
 from treemax.models.label_tree.packed_tree import PackedNode
 from treemax.models.stored_rows import Partitions, Spool, StoredRows, even_partitions
 from treemax.parallel.pools import Arrays, Table
@@ -132,9 +125,7 @@ class NodeRows:
             starts = np.searchsorted(row, np.arange(self.n_rows + 1))
             return NodeProblem(0, n_children, cost, whole, starts, child)
         starts = np.flatnonzero(np.diff(row, prepend=-1))
-        return NodeProblem(
-            node, n_children, cost, row[starts].astype(np.uint32), np.append(starts, len(row)), child
-        )
+        return NodeProblem(node, n_children, cost, row[starts].astype(np.uint32), np.append(starts, len(row)), child)
 
 
 def _leaves_below(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -236,9 +227,7 @@ class StoredTraining:
             pairs.append(np.unique(rows).astype(np.int64) * len(self.groups) + number)
         ordered = np.sort(np.concatenate(pairs))
         rows, group_of = ordered // len(self.groups), ordered % len(self.groups)
-        partitions = Partitions(
-            self.stored, rows.astype(np.uint32), group_of.astype(np.uint32), len(self.groups)
-        )
+        partitions = Partitions(self.stored, rows.astype(np.uint32), group_of.astype(np.uint32), len(self.groups))
         del pairs, ordered, rows, group_of
         for number, group in enumerate(self.groups):
             members, loaded = partitions.load(number)

@@ -136,9 +136,7 @@ class PackedTree:
         search_rows(kernels.probabilities_of, self._arguments, rows, threads, above, read_only(ids), out)
         return out
 
-    def above(
-        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
-    ) -> SparseProbabilities:
+    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability."""
         return search_above(kernels.labels_above, self._arguments, rows, threshold, threads)
 
@@ -167,9 +165,7 @@ class PackedTree:
         tree = Tree.from_arrays({name: arrays[name] for name in of_tree})
         if link not in LINKS:
             raise ValueError(f"unknown link {link!r}")
-        packed = cls(
-            tree, link=link, **{name: array for name, array in arrays.items() if name not in of_tree}
-        )
+        packed = cls(tree, link=link, **{name: array for name, array in arrays.items() if name not in of_tree})
         _check(packed)
         return packed
 

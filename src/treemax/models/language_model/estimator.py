@@ -21,13 +21,7 @@ from treemax.models.base import TopK, TrainingInterrupted
 from treemax.models.finite import check_learned
 from treemax.models.hierarchies import parameter_parts, parameters_from_parts
 from treemax.models.language_model.model import LanguageModel
-from treemax.models.language_model.training import (
-    FlatOutput,
-    LanguageModelSettings,
-    TokenStream,
-    Training,
-    TreeOutput,
-)
+from treemax.models.language_model.training import FlatOutput, LanguageModelSettings, TokenStream, Training, TreeOutput
 from treemax.models.language_model.words import END, WordVocabulary
 from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import padded
@@ -39,15 +33,7 @@ from treemax.models.sharing import SharedEstimator, read_access, snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
-from treemax.trees import (
-    Tree,
-    frequent_at_root_tree,
-    huffman_tree,
-    is_hierarchy,
-    kmeans_tree,
-    random_tree,
-    tree_of,
-)
+from treemax.trees import Tree, frequent_at_root_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")
 SCHEDULES = {"linear": 0.0, "hold": 0.5}  # fraction of the training with a constant rate, before the decay
@@ -278,9 +264,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     ) -> LanguageModel:
         begin, random = time.process_time(), check_random_state(self.random_state)
         settings = self._settings(self.passes)
-        training = Training(
-            stream, len(vocabulary), settings, self._output(stream, vocabulary, random), random
-        )
+        training = Training(stream, len(vocabulary), settings, self._output(stream, vocabulary, random), random)
         every, until = 0.0, 0.0
         if self._tree_name == "learned":
             every, until = self.assign_every, self.assign_until * self.passes
@@ -315,9 +299,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             self.optimizer, self.dropout, self.batch_size, self.assign_by,
         )  # fmt: skip
 
-    def _output(
-        self, stream: TokenStream, vocabulary: WordVocabulary, random: Any
-    ) -> FlatOutput | TreeOutput:
+    def _output(self, stream: TokenStream, vocabulary: WordVocabulary, random: Any) -> FlatOutput | TreeOutput:
         width, optimizer = padded(self.dimension), OPTIMIZERS[self.optimizer]
         if self._tree_name == "flat" and len(vocabulary) > 2:
             return FlatOutput(len(vocabulary), width, optimizer)
@@ -424,9 +406,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         """
         check_number("k", k, whole=True, least=1)
         rows = self._contexts(contexts)
-        ids, probabilities = self.model_.top_k(
-            rows, min(int(k), len(self.vocabulary_)), thread_count(self.n_jobs)
-        )
+        ids, probabilities = self.model_.top_k(rows, min(int(k), len(self.vocabulary_)), thread_count(self.n_jobs))
         return TopK(self.vocabulary_.index.labels(ids), probabilities)
 
     @read_access
@@ -456,9 +436,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         return found
 
     @read_access
-    def sample(
-        self, n: int = 1, beginning: str = "", max_words: int = 50, random_state: Any = None
-    ) -> list[str]:
+    def sample(self, n: int = 1, beginning: str = "", max_words: int = 50, random_state: Any = None) -> list[str]:
         """Sample texts word by word from the model, up to their end or `max_words` words.
 
         Parameters
@@ -486,9 +464,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             words = self.vocabulary_.index.labels(ids).tolist()
             for text, word in zip(unfinished, words):
                 text += [] if word == END else [word]
-            unfinished = [
-                text for text, word in zip(unfinished, words) if word != END and len(text) < max_words
-            ]
+            unfinished = [text for text, word in zip(unfinished, words) if word != END and len(text) < max_words]
         return [" ".join(text) for text in texts]
 
     # --- inspection -------------------------------------------------------------------------------------
@@ -560,9 +536,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         most = MOST_COUNTED // max(1, len(index))
         counts = np.array(expect_counts(arrays, "counts", np.int64, (len(index),), most=most))
         model = LanguageModel.from_parts(header["model"], modelfile.part("model", arrays), len(index))
-        history = [
-            {name: real_number(name, value) for name, value in entry.items()} for entry in header["history"]
-        ]
+        history = [{name: real_number(name, value) for name, value in entry.items()} for entry in header["history"]]
         if not counts.any() or not all("loss" in entry for entry in history):
             raise ValueError("all word counts are zero, or a loss is missing")
         n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))

@@ -14,13 +14,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import exp32, log32, next_random
-from treemax.kernels.jit import (
-    bare_fast_inline_kernel,
-    fast_inline_kernel,
-    fast_kernel,
-    inline_kernel,
-    kernel,
-)
+from treemax.kernels.jit import bare_fast_inline_kernel, fast_inline_kernel, fast_kernel, inline_kernel, kernel
 from treemax.models.learned_tree.kernels import ADAGRAD
 
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)

@@ -143,9 +143,7 @@ class LanguageModel:
         return {"dimension": self.dimension, "length": self.length, "full": full}, arrays
 
     @classmethod
-    def from_parts(
-        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_words: int
-    ) -> LanguageModel:
+    def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_words: int) -> LanguageModel:
         """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         tree = Tree.from_arrays(
             {name.removeprefix("tree/"): arrays[name] for name in ("tree/n_children", "tree/label")}

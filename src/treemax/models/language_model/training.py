@@ -133,9 +133,7 @@ class TreeOutput(OutputVectors):
 
     # --- the assignment of words ------------------------------------------------------------------------
 
-    def assign(
-        self, counts: NDArray[np.int64], means: Floats, arity: int, assign_by: str = "difference"
-    ) -> None:
+    def assign(self, counts: NDArray[np.int64], means: Floats, arity: int, assign_by: str = "difference") -> None:
         """Algorithm 2 at every node, from the root down, by the mean representation of each word's contexts.
 
         The vectors of words move with them, and AdaGrad's sums of squares are halved, because they belong to another
@@ -269,9 +267,7 @@ class Training:
 
     # --- steps ------------------------------------------------------------------------------------------
 
-    def run(
-        self, threads: int, assign_every: float = 0.0, assign_until: float = 0.0, arity: int = 2
-    ) -> Iterator[int]:
+    def run(self, threads: int, assign_every: float = 0.0, assign_until: float = 0.0, arity: int = 2) -> Iterator[int]:
         """Run all passes; yields the size of each batch, and 0 after each pass. Words are reassigned after every
         `assign_every` passes, until `assign_until`."""
         n, size, planned = len(self.stream), self.settings.batch, self.settings.passes
@@ -287,9 +283,7 @@ class Training:
                 likelihoods.append(self._learn(chosen, self.rate(share), seed + batch))  # noqa: B023
 
             with one_blas_thread():
-                for part in ranges_between_assignments(
-                    n_batches, number * n_batches, every if assign_every else 0
-                ):
+                for part in ranges_between_assignments(n_batches, number * n_batches, every if assign_every else 0):
                     done = number * n_batches + part.start
                     if assign_every and 0 < done <= until and done % every == 0:
                         self.assign(arity)
@@ -358,9 +352,7 @@ class Training:
                 part = chosen[at : at + CONTEXTS_AT_ONCE]
                 words = self.embeddings[self.stream.contexts(part).ravel()].reshape(len(part), -1, width)
                 first = np.flatnonzero(np.diff(targets[part], prepend=self.n_words + 1))
-                means[targets[part[first]]] += np.add.reduceat(
-                    represent(words, self.transitions), first, axis=0
-                )
+                means[targets[part[first]]] += np.add.reduceat(represent(words, self.transitions), first, axis=0)
         means /= np.maximum(taken, 1)[:, None]
         return means
 

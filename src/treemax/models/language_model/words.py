@@ -37,9 +37,7 @@ class WordVocabulary:
         arrivals: dict[str, int] = {END: 0, UNKNOWN: 1}
         found = []
         for words in tokens(texts):
-            found.append(
-                np.array([*(arrivals.setdefault(word, len(arrivals)) for word in words), 0], dtype=np.int64)
-            )
+            found.append(np.array([*(arrivals.setdefault(word, len(arrivals)) for word in words), 0], dtype=np.int64))
         if not found:
             raise ValueError("There are no texts to learn from: the list is empty.")
         names = np.array(list(arrivals), dtype=object)
@@ -68,9 +66,7 @@ def _selected_words(
     counts: NDArray[np.int64], names: NDArray[Any], min_count: int, max_words: int | None
 ) -> NDArray[np.int64]:
     """Indices of the words to keep, the most frequent first, ties by name. The first two are always kept."""
-    order = np.array(
-        sorted(range(2, len(names)), key=lambda place: (-counts[place], names[place])), dtype=np.int64
-    )
+    order = np.array(sorted(range(2, len(names)), key=lambda place: (-counts[place], names[place])), dtype=np.int64)
     order = order[counts[order] >= min_count]
     if max_words is not None:
         order = order[: max_words - 2]
@@ -92,13 +88,9 @@ def tokens(texts: Any) -> Iterator[list[str]]:
             f"The texts are one {type(texts).__name__}; expected a list of texts, each a string or a list of words."
         )
     if hasattr(texts, "columns"):
-        raise ValueError(
-            "The texts are a data frame; pass the column that holds them, such as frame['text']."
-        )
+        raise ValueError("The texts are a data frame; pass the column that holds them, such as frame['text'].")
     if isinstance(texts, dict | set | frozenset) or not isinstance(texts, Iterable):
-        raise ValueError(
-            f"Expected a list of texts, each a string or a list of words, got {type(texts).__name__}."
-        )
+        raise ValueError(f"Expected a list of texts, each a string or a list of words, got {type(texts).__name__}.")
     for number, text in enumerate(texts):
         words = text.split() if isinstance(text, str) else _words(number, text)
         if END in words:

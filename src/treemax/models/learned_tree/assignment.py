@@ -52,9 +52,7 @@ def assign_labels(scores: Floats, capacities: NDArray[np.integer[Any]]) -> NDArr
     if n_children < 2:
         raise ValueError(f"a node needs at least two children, got scores for {n_children}.")
     if int(np.sum(capacities)) < n_labels:
-        raise ValueError(
-            f"{n_labels} labels do not fit into children with a total capacity of {np.sum(capacities)}."
-        )
+        raise ValueError(f"{n_labels} labels do not fit into children with a total capacity of {np.sum(capacities)}.")
     # A stable sort in descending order: reverse before and after.
     order = scores.size - 1 - np.argsort(scores.ravel()[::-1], kind="stable")[::-1]
     child_of_label = np.full(n_labels, OPEN)

@@ -35,9 +35,7 @@ def _mean_shares(labels, hidden, row_starts, vectors, first, n_children, means):
     for i in range(labels.size):
         start, stop = row_starts[labels[i]], row_starts[labels[i] + 1]
         for r in range(start, stop):
-            score_all(
-                hidden, np.uint64(r) * width, weights, biases, first, count, width, shares, np.uint64(0)
-            )
+            score_all(hidden, np.uint64(r) * width, weights, biases, first, count, width, shares, np.uint64(0))
             softmax_of_children(shares, np.uint64(0), n_children)
             for j in range(shares.size):
                 means[i, j] += shares[j]

@@ -253,9 +253,7 @@ class LearnedTree(WithHierarchy):
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LearnedTreeModel:
         sparse, random = sparsified(rows), check_random_state(self.random_state)
         tree = self._first_tree(sparse, targets, index, random)
-        structure = (
-            Structure.with_capacity(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
-        )
+        structure = Structure.with_capacity(tree, self.arity) if self._learns_tree else Structure.of_tree(tree)
         settings = self._settings(len(sparse), len(index), multi_label)
         held = held_out_rows(len(sparse), self.calibration, random)
         training = Training(

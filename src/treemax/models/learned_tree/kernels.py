@@ -251,17 +251,7 @@ def _learn_path(label, paths, vectors, squared, weight, step, statistics, scratc
     n = np.uint64(0)
     for s in range(begin, end):
         first, count = np.uint64(paths.firsts[s]), np.uint64(n_vectors(paths.counts[s]))
-        score_all(
-            scratch.hidden,
-            np.uint64(0),
-            vectors.weights,
-            vectors.biases,
-            first,
-            count,
-            vectors.width,
-            scores,
-            n,
-        )
+        score_all(scratch.hidden, np.uint64(0), vectors.weights, vectors.biases, first, count, vectors.width, scores, n)
         for v in range(np.uint64(0), count):
             scratch.numbers[n + v] = np.uint32(first + v)
         n += count
@@ -304,9 +294,7 @@ def _move_embeddings(n, embeddings, step, width, scratch):
             size /= np.float32(math.sqrt(max(square, _SMALLEST)))
         for i in range(np.uint64(0), width, _LANES):
             at = feature * width + i
-            moved = vector.multiply_add(
-                vector.splat(size), vector.load(gradient, i), vector.load(numbers, at)
-            )
+            moved = vector.multiply_add(vector.splat(size), vector.load(gradient, i), vector.load(numbers, at))
             vector.store(numbers, at, moved)
 
 
@@ -375,9 +363,7 @@ def learn(rows, order, label_starts, labels, paths, embeddings, vectors, step, s
         weight = ONE / np.float32(end - begin)
         for place in range(begin, end):
             label = np.uint64(labels[place])
-            likelihood += weight * _learn_path(
-                label, paths, vectors, squared, weight, step, statistics, scratch
-            )
+            likelihood += weight * _learn_path(label, paths, vectors, squared, weight, step, statistics, scratch)
         n_learned += 1
         _move_embeddings(n_kept, embeddings, step, width, scratch)
     return likelihood, n_learned
@@ -387,9 +373,7 @@ def learn(rows, order, label_starts, labels, paths, embeddings, vectors, step, s
 
 
 @kernel
-def parents_and_depths(
-    children, child_starts, n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting
-):
+def parents_and_depths(children, child_starts, n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting):
     """The parent and the position among its children of every inner node and leaf, and the depth of inner nodes.
 
     A child is the number of an inner node, or -1 - label for a leaf. `waiting` is a buffer for all nodes and returns

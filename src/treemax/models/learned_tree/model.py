@@ -112,18 +112,14 @@ class LearnedTreeModel:
         search_rows(kernel, self._arguments, rows, threads, (option,), ids, probabilities)
         return ids, self._per_row(probabilities)
 
-    def above(
-        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
-    ) -> SparseProbabilities:
+    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability."""
         depth = max(1, self.tree.depth)
 
         def arguments(part: SparseRows) -> tuple[Any, ...]:
             return (*self._arguments(part), depth)
 
-        found = search_above(
-            search_kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads
-        )
+        found = search_above(search_kernels.all_above, arguments, rows, threshold / self.labels_a_row, threads)
         return SparseProbabilities(found.rows, found.ids, self._per_row(found.probabilities))
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> Floats:
@@ -132,9 +128,7 @@ class LearnedTreeModel:
         search_rows(search_kernels.probabilities_of_all, self._arguments, rows, threads, (), out)
         return self._per_row(out)
 
-    def of_labels(
-        self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
-    ) -> Floats:
+    def of_labels(self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1) -> Floats:
         """The probabilities of given labels."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
@@ -161,18 +155,14 @@ class LearnedTreeModel:
         return header, arrays
 
     @classmethod
-    def from_parts(
-        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
-    ) -> LearnedTreeModel:
+    def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> LearnedTreeModel:
         """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         tree = Tree.from_arrays(
             {name.removeprefix("tree/"): arrays[name] for name in ("tree/n_children", "tree/label")}
         )
         if tree.n_labels != n_labels:
             raise ValueError("the tree does not match the labels")
-        dimension, n_features = (
-            whole_number(name, header[name], least=1) for name in ("dimension", "n_features")
-        )
+        dimension, n_features = (whole_number(name, header[name], least=1) for name in ("dimension", "n_features"))
         labels_a_row = real_number("labels_a_row", header["labels_a_row"], least=1e-30)
         features, n_rows = None, n_features
         if truth("some_features", header["some_features"]):

@@ -8,14 +8,7 @@ import numpy as np
 
 from treemax.kernels.jit import bare_fast_inline_kernel, fast_kernel, inline_kernel, kernel
 from treemax.kernels.sparse_rows import Rows
-from treemax.models.learned_tree.kernels import (
-    ONE,
-    ZERO,
-    n_vectors,
-    represent_row,
-    score_all,
-    softmax_of_children,
-)
+from treemax.models.learned_tree.kernels import ONE, ZERO, n_vectors, represent_row, score_all, softmax_of_children
 
 
 class SearchTree(NamedTuple):
@@ -88,10 +81,7 @@ def best_exact(rows, tree, depth, ids, probabilities):
     """The k most probable labels of each row by depth-first branch and bound, the most probable child first."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    nodes, chances = (
-        np.empty(depth * tree.widest + 2, np.int64),
-        np.empty(depth * tree.widest + 2, np.float32),
-    )
+    nodes, chances = (np.empty(depth * tree.widest + 2, np.int64), np.empty(depth * tree.widest + 2, np.float32))
     k = ids.shape[1]
     for r in range(ids.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
@@ -154,10 +144,7 @@ def all_above(rows, tree, depth, threshold, starts):
     """Ids and probabilities of all labels with at least this probability; `starts` delimits the rows."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    nodes, chances = (
-        np.empty(depth * tree.widest + 2, np.int64),
-        np.empty(depth * tree.widest + 2, np.float32),
-    )
+    nodes, chances = (np.empty(depth * tree.widest + 2, np.int64), np.empty(depth * tree.widest + 2, np.float32))
     ids, probabilities = np.empty(256, np.int64), np.empty(256, np.float32)
     found = 0
     starts[0] = 0

@@ -23,13 +23,7 @@ from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import assignment_kernels, kernels
 from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.kernels import Paths
-from treemax.models.learned_tree.model import (
-    LearnedTreeModel,
-    aligned,
-    padded,
-    vectors_of,
-    with_renumbered_features,
-)
+from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, vectors_of, with_renumbered_features
 from treemax.models.rates import mean_squared_length
 from treemax.parallel.threads import for_each
 from treemax.trees import Tree
@@ -39,9 +33,7 @@ FEW_FEATURES = 0.5  # if a smaller fraction of the columns occurs, only these ge
 NUMBERS_TO_ASSIGN = 2**26  # bounds the memory of the representations for the assignment
 MIN_ERROR = 1e-3  # of a child's probability: vectors with a smaller error are not updated
 MIN_PASSES, MIN_ROWS = 6, 20_000  # the latter over all passes
-LARGEST_FACTOR = (
-    1e12  # bound on embeddings and node vectors, which are multiplied by each other and by feature values
-)
+LARGEST_FACTOR = 1e12  # bound on embeddings and node vectors, which are multiplied by each other and by feature values
 INITIAL_SQUARES = np.float32(1e-8)
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
 OBJECTIVES = {"log-likelihood": kernels.LOG_LIKELIHOOD, "probability": kernels.PROBABILITY}
@@ -110,9 +102,7 @@ class Structure:
         children[np.repeat(np.arange(len(inner)), counts), _ranks(counts)] = _child_codes(tree)
         per_node = vectors_per_node(arity)
         nodes = np.arange(room)
-        return cls(
-            children.ravel(), nodes * arity, n_children, nodes * per_node, room * per_node, tree.n_labels
-        )
+        return cls(children.ravel(), nodes * arity, n_children, nodes * per_node, room * per_node, tree.n_labels)
 
     def paths(self) -> Paths:
         """The path to every label."""
@@ -187,9 +177,7 @@ class RunningSums:
         places = np.searchsorted(keys, needed)
         if prior_count > 0:
             n_children = paths.counts.astype(np.int64)
-            sums[places] = np.where(
-                np.arange(sums.shape[1]) < n_children[:, None], 0.5 / n_children[:, None], 0
-            )
+            sums[places] = np.where(np.arange(sums.shape[1]) < n_children[:, None], 0.5 / n_children[:, None], 0)
             sums[places, labels % n_children] += 0.5
             sums[places] *= prior_count
             seen[places] = prior_count
@@ -301,9 +289,7 @@ class Training:
         ids, scores = self.model().top_k(rows, k)
         self.calibration = calibration_from_top_k(ids, scores, targets, self.n_labels, self.multi_label)
 
-    def _learn_all(
-        self, order: NDArray[np.uint32], done: int, threads: int
-    ) -> Iterator[tuple[int, float, int]]:
+    def _learn_all(self, order: NDArray[np.uint32], done: int, threads: int) -> Iterator[tuple[int, float, int]]:
         """Learn the rows in this order; several threads update without locks (Hogwild).
 
         Yields for each batch its size, the sum of log p and the number of labels in this sum.
@@ -341,9 +327,7 @@ class Training:
 
     def _embeddings(self, share: float = 1.0) -> kernels.Embeddings:
         """The embeddings, scaled for a share of the features."""
-        return kernels.Embeddings(
-            self.embeddings.ravel(), self.feature_squares, np.float32(self.scale / share)
-        )
+        return kernels.Embeddings(self.embeddings.ravel(), self.feature_squares, np.float32(self.scale / share))
 
     def _vectors(self) -> kernels.Vectors:
         width = np.uint64(self.weights.shape[1])

@@ -17,17 +17,7 @@ import numpy as np
 from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
-from treemax.kernels.scorers import (
-    EMPTY,
-    buckets_needed,
-    pair,
-    release,
-    reserve,
-    row_of,
-    scores,
-    slot,
-    update,
-)
+from treemax.kernels.scorers import EMPTY, buckets_needed, pair, release, reserve, row_of, scores, slot, update
 
 LEFT, RIGHT = 0, 1
 NODES, REGRESSORS, ROOT, INNER = 0, 1, 2, 3  # places in `used`

@@ -15,12 +15,7 @@ from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
 from treemax.models.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import (
-    SMALLEST_TABLE,
-    CandidateModel,
-    scorer_arrays,
-    scorers_from_arrays,
-)
+from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, scorer_arrays, scorers_from_arrays
 from treemax.models.rows import ROWS_AT_ONCE, blocks
 from treemax.models.scorers import Scorers, prediction_scorers, trainable_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
@@ -92,9 +87,7 @@ class LOMTreeModel(CandidateModel):
             children, np.split(own.labels, cuts), np.split(own.counts, cuts), self.nodes.totals[order].tolist()
         )  # fmt: skip
 
-    def top_k(
-        self, rows: Rows, k: int, search: None = None, threads: int = 1
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def top_k(self, rows: Rows, k: int, search: None = None, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k most frequent labels of each row's leaf (-1 if there are fewer), and their relative frequencies."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         predict: Callable[..., None] = kernels.predict
@@ -111,10 +104,7 @@ class LOMTreeModel(CandidateModel):
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""
-        out, regressors = (
-            np.zeros((len(rows), self.n_labels), np.float32),
-            prediction_scorers(self.regressors),
-        )
+        out, regressors = (np.zeros((len(rows), self.n_labels), np.float32), prediction_scorers(self.regressors))
 
         def answer(block: slice) -> None:
             part = self.rows(rows[block])
@@ -152,16 +142,11 @@ class LOMTreeModel(CandidateModel):
             arrays[f"nodes/{name}"] = getattr(self.nodes, name)[order]
         arrays |= {f"tallies/{name}": array for name, array in self.lists(order)._asdict().items()}
         regressors = take_scorers(self.regressors, own[own > 0] - 1)
-        arrays |= {
-            f"regressors/{key}": array
-            for key, array in scorer_arrays(regressors, self.n_inner, resume).items()
-        }
+        arrays |= {f"regressors/{key}": array for key, array in scorer_arrays(regressors, self.n_inner, resume).items()}
         return header, arrays
 
     @classmethod
-    def from_parts(
-        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
-    ) -> LOMTreeModel:
+    def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> LOMTreeModel:
         """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
         n_features = whole_number("n_features", header["n_features"])
@@ -264,9 +249,7 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], n_labels: int) -> tuple[Node
 def _checked_lists(arrays: dict[str, NDArray[Any]], n: int, n_tallies: int, n_labels: int) -> TallyLists:
     kinds = {"labels": np.int32, "counts": np.int32, "trained": np.int32, "sums": np.float64}
     starts = expect(arrays, "tallies/starts", np.int64, (n + 1,))
-    lists = TallyLists(
-        starts, *(expect(arrays, f"tallies/{key}", kind, (n_tallies,)) for key, kind in kinds.items())
-    )
+    lists = TallyLists(starts, *(expect(arrays, f"tallies/{key}", kind, (n_tallies,)) for key, kind in kinds.items()))
     if starts[0] != 0 or starts[-1] != n_tallies or not ascends(starts):
         raise ValueError("the tallies do not fit the nodes")
     if (lists.labels < 0).any() or (lists.labels >= n_labels).any():

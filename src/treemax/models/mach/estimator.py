@@ -140,9 +140,7 @@ class MACH(LabelClassifier):
                 bar.update(1)
         whole = model()
         if len(held):
-            whole.calibration = self._calibrated(
-                whole, take_rows(rows, held), take_targets(targets, held), multi_label
-            )
+            whole.calibration = self._calibrated(whole, take_rows(rows, held), take_targets(targets, held), multi_label)
         return whole
 
     def _flat(self, seed: int) -> OneVsAll:

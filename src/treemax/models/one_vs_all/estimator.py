@@ -177,9 +177,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def _train(
-        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool
-    ) -> linear.LinearModel:
+    def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> linear.LinearModel:
         return self.train_ids(rows, targets, len(index), multi_label)
 
     def train_ids(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
@@ -210,9 +208,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
                 raise TrainingInterrupted(self._packed(model, scaling), done / schedule.planned) from None
         return self._packed(model, scaling)
 
-    def _calibrate(
-        self, model: TrainableModel, rows: Rows, targets: Targets, multi_label: bool
-    ) -> Calibration:
+    def _calibrate(self, model: TrainableModel, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
         """Fit a calibration to held-out rows."""
         k = labels_to_rank(targets, model.n_labels, multi_label)
         link = linear.Link(self.settings_.loss, not multi_label)
@@ -228,9 +224,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
             model.mean, model.factor = scaling
         return linear.packed(model)
 
-    def _start(
-        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool
-    ) -> linear.LinearModel:
+    def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> linear.LinearModel:
         self.settings_ = self._stream_settings(rows, multi_label)
         self._calibration = None
         bias = self._initial_bias(len(index))
@@ -261,13 +255,9 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     def _initial_bias(self, n_labels: int) -> NDArray[np.float32]:
         """Initial biases of labels in a stream: the prior of one of so many equally frequent labels."""
-        return prior_bias(
-            self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY)
-        )
+        return prior_bias(self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY))
 
-    def _settings(
-        self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool
-    ) -> AdaGradSettings:
+    def _settings(self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool) -> AdaGradSettings:
         """Return the settings for passes over these rows, or without targets for a stream that begins with them."""
         stream = targets is None
         independent = multi_label or self.negatives is not None
@@ -280,9 +270,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         return AdaGradSettings(
             loss=loss,
             rate=suggested.rate if self.learning_rate == "auto" else float(self.learning_rate),
-            initial=suggested.initial
-            if self.initial_accumulator == "auto"
-            else float(self.initial_accumulator),
+            initial=suggested.initial if self.initial_accumulator == "auto" else float(self.initial_accumulator),
             constant=suggested.constant,
             final_rate=1.0 if stream else self.final_rate,
             batch_rows=self.batch_size,
@@ -303,9 +291,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     def _search(self) -> linear.Link:
         return linear.Link(self.settings_.loss, not self.multi_label_)
 
-    def _rows_at_once(
-        self,
-    ) -> int:  # whole blocks, since the last bits depend on which rows are computed together
+    def _rows_at_once(self) -> int:  # whole blocks, since the last bits depend on which rows are computed together
         blocks = 8 * thread_count(self.n_jobs)
         return blocks * rows_of_block(len(self.label_index_)) if "label_index_" in vars(self) else blocks
 

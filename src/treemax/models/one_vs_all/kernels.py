@@ -24,9 +24,7 @@ SOFTMAX_LINK, LOGISTIC_LINK, HINGE_LINK = 0, 1, 2  # from a score to a probabili
 LABEL_BLOCK = 4096  # labels scored at a time by a sparse row: 16 KB of scores stay in the first-level cache
 LEAST_PROBABILITY = np.float32(1e-6)  # of the hinge's link, which would otherwise give zeros throughout
 
-STEEPEST = np.float32(
-    100.0
-)  # gradient of the squared hinge: times a large value, its square must not overflow
+STEEPEST = np.float32(100.0)  # gradient of the squared hinge: times a large value, its square must not overflow
 _ONE = np.float32(1.0)
 
 

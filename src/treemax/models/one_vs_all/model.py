@@ -21,11 +21,7 @@ from treemax.models.searching import empty_top_k
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import one_blas_thread, run_all
 
-LINKS = {
-    "softmax": kernels.SOFTMAX_LINK,
-    "logistic": kernels.LOGISTIC_LINK,
-    "squared_hinge": kernels.HINGE_LINK,
-}
+LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK, "squared_hinge": kernels.HINGE_LINK}
 
 
 class Link(NamedTuple):
@@ -89,9 +85,7 @@ class LinearModel(FromAllProbabilities):
         return {"layout": model.layout}, arrays
 
     @classmethod
-    def from_parts(
-        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
-    ) -> LinearModel:
+    def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> LinearModel:
         """Restore the model from its parts; raise ValueError if they are inconsistent."""
         forms = {form.layout: form for form in (LabelMajor, FeatureMajor, PackedFeatures)}
         layout = header["layout"]
@@ -188,12 +182,7 @@ class PackedFeatures(LinearModel):
     def scores(self, rows: Rows) -> Floats:
         rows = sparsified(rows)
         scores = np.empty((len(rows), self.n_labels), dtype=np.float32)
-        arrays = (
-            read_only(self.indptr),
-            read_only(self.labels),
-            read_only(self.weights),
-            read_only(self.bias),
-        )
+        arrays = (read_only(self.indptr), read_only(self.labels), read_only(self.weights), read_only(self.bias))
         kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *arrays, scores)
         return scores
 
@@ -246,8 +235,4 @@ def _fits_together(model: LinearModel) -> bool:
         fits = (model.mean is None) == (model.factor is None) and shapes <= {weights.shape[1:]}
         if fits and model.scaling is not None:
             model.scaling.checked()
-    return (
-        fits
-        and weights.ndim == 2
-        and weights.shape[0 if model.layout == LabelMajor.layout else 1] == len(bias)
-    )
+    return fits and weights.ndim == 2 and weights.shape[0 if model.layout == LabelMajor.layout else 1] == len(bias)

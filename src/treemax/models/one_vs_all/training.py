@@ -80,9 +80,7 @@ def resized(model: LinearModel, n_features: int, bias: NDArray[np.float32]) -> T
     n_labels, n_features = len(bias), max(n_features, table.n_features)
     new_bias = np.concatenate([table.bias, bias[table.n_labels :]])
     by_feature = isinstance(table, FeatureMajor)
-    shape = (
-        (n_features, _capacity(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
-    )
+    shape = (n_features, _capacity(table.weights.shape[1], n_labels)) if by_feature else (n_labels, n_features)
     larger = type(table)(
         _enlarged(table.weights, shape), new_bias,
         _enlarged(table.squares, shape), _enlarged(table.bias_squares, (n_labels,)),

@@ -228,10 +228,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         first_rows, first_targets = sparse, targets
         if self.sample is not None:
             first = next(orders)
-            orders, first = (
-                chain([first], orders),
-                first[: max(1, int(self.sample * len(rows)))].astype(np.int64),
-            )
+            orders, first = (chain([first], orders), first[: max(1, int(self.sample * len(rows)))].astype(np.int64))
             first_rows, first_targets = sparsified(take_rows(sparse, first)), take_targets(targets, first)
         tree = self._initial_tree(first_rows, first_targets, index, multi_label, settings)
         tree.reserve_labels(len(index))
@@ -239,15 +236,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         done, planned = 0, self.passes * len(rows)
         with progress_bar(planned, "online-label-tree", "rows", self.verbose) as bar:
             try:
-                for n in learn(
-                    tree,
-                    sparse,
-                    targets,
-                    orders,
-                    settings,
-                    self.beam,
-                    thread_count(self.n_jobs),
-                ):
+                for n in learn(tree, sparse, targets, orders, settings, self.beam, thread_count(self.n_jobs)):
                     done += n
                     bar.update(n)
             except KeyboardInterrupt:
@@ -289,9 +278,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> Iterator[int]:
         order, threads = np.arange(len(rows), dtype=np.uint32), thread_count(self.n_jobs)
         placement = self._placement(model)
-        yield from learn(
-            model, sparsified(rows), targets, [order], self.settings_, self.beam, threads, placement
-        )
+        yield from learn(model, sparsified(rows), targets, [order], self.settings_, self.beam, threads, placement)
         add_missing_leaves(model, self.settings_, placement)
 
     def _placement(self, model: OnlineTree) -> Placement | None:
@@ -307,12 +294,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return model.blocks.bias[model.nodes.place[leaves[leaves >= 0]]]
 
     def _initial_tree(
-        self,
-        rows: SparseRows,
-        targets: Targets,
-        index: LabelIndex,
-        multi_label: bool,
-        settings: OnlineTreeSettings,
+        self, rows: SparseRows, targets: Targets, index: LabelIndex, multi_label: bool, settings: OnlineTreeSettings
     ) -> OnlineTree:
         """Return an empty tree, or the tree that `tree` gives for the labels of these rows."""
         seed = int(check_random_state(self.random_state).randint(2**31))

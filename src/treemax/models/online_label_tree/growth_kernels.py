@@ -263,9 +263,7 @@ def _best_child(node, indices, values, alpha, printed, nodes, blocks, store, fou
         vector.store(room, np.uint64(0), logistic(block_scores(block, values, blocks, found)))
         for lane in range(blocks.used[block]):
             child = blocks.child[block * LANES + lane]
-            score = (1.0 - alpha) * room[lane] + alpha * _emptiness(
-                nodes.n_leaves[child], mean_leaves, printed
-            )
+            score = (1.0 - alpha) * room[lane] + alpha * _emptiness(nodes.n_leaves[child], mean_leaves, printed)
             if score > best_score:
                 best, best_score = child, score
         block = blocks.following[block]
@@ -290,10 +288,7 @@ def _only_leaf(node, nodes, blocks):
 @kernel
 def _next_in_breadth(arity, nodes, blocks):
     """Return the first node in breadth, of a complete tree, that is a leaf or has fewer than `arity` children."""
-    offset, width = (
-        (nodes.n_leaves[0] - 1) // (arity - 1),
-        np.int64(1),
-    )  # the number of full nodes, all before it
+    offset, width = ((nodes.n_leaves[0] - 1) // (arity - 1), np.int64(1))  # the number of full nodes, all before it
     while offset >= width:
         offset, width = offset - width, width * arity
     node, child = FIRST, FIRST
@@ -387,8 +382,6 @@ def grow_tree(
         row = order[i]
         labels = target_ids[target_indptr[row] : target_indptr[row + 1]]
         x = slice(indptr[row], indptr[row + 1])
-        if not update_tree(
-            labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room
-        ):
+        if not update_tree(labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room):
             return i
     return order.size

@@ -73,9 +73,7 @@ def _plan(count, n_features, nodes, blocks, store, counts, scratch):
 
 
 @kernel
-def _update_classifiers(
-    labels, indices, values, crowned, nodes, blocks, store, leaf_of, counts, scratch, learner
-):
+def _update_classifiers(labels, indices, values, crowned, nodes, blocks, store, leaf_of, counts, scratch, learner):
     """Algorithm 7, UpdateClassifiers, for one row; False, with nothing changed, if the capacity is exhausted."""
     count = _assign_to_nodes(labels, nodes, leaf_of, scratch)
     records, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
@@ -124,9 +122,7 @@ def learn(
         x = slice(indptr[row], indptr[row + 1])
         learner = (rates[i], constants[0], constants[1], constants[2])
         found = scratch.found
-        if not update_tree(
-            labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room
-        ):
+        if not update_tree(labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room):
             return i
         if not _update_classifiers(
             labels, indices[x], values[x], crowned, nodes, blocks, store, leaf_of, counts, scratch, learner

@@ -35,9 +35,7 @@ class OnlineTree:
         self.has_squares = True  # AdaGrad's sums; False after loading a file without them
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
-        self.store = Store(
-            np.zeros(0, dtype=np.uint64), np.full(64, -1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
-        )
+        self.store = Store(np.zeros(0, dtype=np.uint64), np.full(64, -1, dtype=np.int64), np.zeros(0, dtype=np.uint64))
         self.chunks: list[NDArray[np.float32]] = []
         self.scratch: list[Scratch] = []  # of earlier calls, for reuse
         self.leaf_of = np.zeros(0, dtype=np.int64)
@@ -77,9 +75,7 @@ class OnlineTree:
                 raise MemoryError(f"the tree has {self.n_records:,} records of weights, the maximum")
             self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_FLOATS))
         addresses = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uint64)
-        self.store = Store(
-            _enlarged(self.store.slots, self.n_slots + slots, growth=1.25), self.store.free, addresses
-        )
+        self.store = Store(_enlarged(self.store.slots, self.n_slots + slots, growth=1.25), self.store.free, addresses)
 
     def reserve_labels(self, n_labels: int) -> None:
         """Extend `leaf_of` to this number of labels; labels without a leaf have -1."""
@@ -257,14 +253,7 @@ class OnlineTree:
         slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
         self.reserve(records=int(filled.sum()), slots=int(slots))
         if not file_kernels.unpack_records(
-            n_blocks,
-            filled,
-            arrays["features"],
-            arrays["weights"],
-            squares,
-            self.blocks,
-            self.store,
-            self.counts,
+            n_blocks, filled, arrays["features"], arrays["weights"], squares, self.blocks, self.store, self.counts
         ):
             raise ValueError("a feature occurs twice in one block of weights")
         return self
@@ -315,14 +304,10 @@ class OnlineTree:
         """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.leaf_of),)
-        search_rows(
-            search_kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out
-        )
+        search_rows(search_kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out)
         return out
 
-    def above(
-        self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1
-    ) -> SparseProbabilities:
+    def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability."""
         return search_above(search_kernels.labels_above, self._arguments(), rows, threshold, threads)
 
@@ -385,9 +370,7 @@ def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
         raise ValueError(f"the model has no {', '.join(sorted(missing))}")
     for name, array in arrays.items():
         if name not in _TYPES or array.dtype != _TYPES[name] or array.ndim != 1:
-            raise ValueError(
-                f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}"
-            )
+            raise ValueError(f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}")
     for name in optional & set(arrays):
         expect_squares(arrays, name, arrays[name].shape)
     n_blocks = len(arrays["owner"])
@@ -397,11 +380,7 @@ def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _check_shape(
-    label: NDArray[np.int64],
-    owner: NDArray[np.int64],
-    used: NDArray[np.int64],
-    child: NDArray[np.int64],
-    n_labels: int,
+    label: NDArray[np.int64], owner: NDArray[np.int64], used: NDArray[np.int64], child: NDArray[np.int64], n_labels: int
 ) -> None:
     """Raise ValueError unless everything holds that training and searches assume without checking."""
     n_nodes = len(label)

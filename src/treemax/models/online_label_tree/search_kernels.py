@@ -57,9 +57,7 @@ def _rooms(indptr, widest):
 
 
 @kernel
-def beam_search(
-    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, ids, probabilities
-):
+def beam_search(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, ids, probabilities):
     """The best labels of each row among those that a beam of `width` nodes a level reaches."""
     found, scores = _rooms(indptr, widest)
     beam, beam_scores = np.empty(width, np.int64), np.empty(width, np.float32)
@@ -78,18 +76,7 @@ def beam_search(
                 node = beam[j]
                 if n_best == k and beam_scores[j] <= best_scores[k - 1]:
                     break  # sorted: no label below this one or those after it can enter
-                _expand(
-                    node,
-                    beam_scores[j],
-                    indices[x],
-                    values[x],
-                    one_label,
-                    nodes,
-                    blocks,
-                    store,
-                    found,
-                    scores,
-                )
+                _expand(node, beam_scores[j], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
                 block, c = nodes.first_block[node], 0
                 while block >= 0:
                     for lane in range(blocks.used[block]):
@@ -109,9 +96,7 @@ def beam_search(
 
 
 @kernel
-def exact_search(
-    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, ids, probabilities
-):
+def exact_search(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, ids, probabilities):
     """Algorithm 10, uniform-cost search: the true top k of each row."""
     found, scores = _rooms(indptr, widest)
     heap_nodes, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
@@ -182,9 +167,7 @@ def all_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes
 
 
 @kernel
-def probabilities_of(
-    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, leaf_of, ids, out
-):
+def probabilities_of(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, leaf_of, ids, out):
     """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
     found, scores = _rooms(indptr, widest)
     of_node = np.empty(n_nodes, np.float32)
@@ -206,9 +189,7 @@ def probabilities_of(
                 length += 1
             for step in range(length - 1, -1, -1):
                 node = path[step]
-                _expand(
-                    node, of_node[node], indices[x], values[x], one_label, nodes, blocks, store, found, scores
-                )
+                _expand(node, of_node[node], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
                 block, c = nodes.first_block[node], 0
                 while block >= 0:
                     for lane in range(blocks.used[block]):
@@ -220,9 +201,7 @@ def probabilities_of(
 
 
 @kernel
-def labels_above(
-    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, threshold, starts
-):
+def labels_above(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, threshold, starts):
     """All labels whose probability is at least `threshold`: no branch below it is opened. Those of row i are
     starts[i] to starts[i + 1] of what is returned."""
     found, scores = _rooms(indptr, widest)

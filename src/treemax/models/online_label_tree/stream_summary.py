@@ -107,12 +107,7 @@ class StreamSummary:
         if not valid or not ((scores >= 0) & (scores <= 1)).all() or (numbers < 0).any():
             raise ValueError("the predictions of the stream are damaged")
         self._predictions = list(
-            zip(
-                arrays["numbers"].tolist(),
-                np.array(scores),
-                np.array(arrays["hits"]),
-                arrays["n_labels"].tolist(),
-            )
+            zip(arrays["numbers"].tolist(), np.array(scores), np.array(arrays["hits"]), arrays["n_labels"].tolist())
         )
         return self
 

@@ -131,9 +131,7 @@ def _new_tree(
     return online
 
 
-def add_missing_leaves(
-    tree: OnlineTree, settings: OnlineTreeSettings, placement: Placement | None = None
-) -> None:
+def add_missing_leaves(tree: OnlineTree, settings: OnlineTreeSettings, placement: Placement | None = None) -> None:
     """Add leaves for known labels that had no row yet."""
     if tree.nodes.n_leaves[0] == len(tree.leaf_of) or settings.policy == NO_GROWTH:
         return
@@ -192,16 +190,12 @@ def learn(
             yield len(piece)
 
 
-def _predict_first(
-    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int
-) -> int:
+def _predict_first(tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int) -> int:
     """Predict the first of the next rows if it is a validation row; return the number of rows until the next one."""
     seen = tree.stream.rows
     if tree.stream.next_validation_row(seen) == seen and tree.nodes.n_leaves[0] > 0:
         row = int(order[0])
-        ids, scores = tree.top_k(
-            rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes)
-        )
+        ids, scores = tree.top_k(rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes))
         truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
         tree.stream.add_prediction(seen, scores[0], ids[0], truth)
     return tree.stream.next_validation_row(seen + 1) - seen
@@ -216,12 +210,7 @@ def _rows_with_new_labels(tree: OnlineTree, targets: Targets) -> NDArray[np.bool
 
 
 def _place(
-    tree: OnlineTree,
-    rows: SparseRows,
-    targets: Targets,
-    row: int,
-    settings: OnlineTreeSettings,
-    placement: Placement,
+    tree: OnlineTree, rows: SparseRows, targets: Targets, row: int, settings: OnlineTreeSettings, placement: Placement
 ) -> None:
     """Add a leaf for every new label of a row, each below its category in the hierarchy."""
     first = np.zeros(1, dtype=np.uint32)
@@ -234,11 +223,7 @@ def _place(
 
 
 def _grow(
-    tree: OnlineTree,
-    rows: SparseRows,
-    targets: Targets,
-    order: NDArray[np.uint32],
-    settings: OnlineTreeSettings,
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], settings: OnlineTreeSettings
 ) -> None:
     found, done = np.empty(_longest(rows), dtype=np.uint64), 0
     while done < len(order):

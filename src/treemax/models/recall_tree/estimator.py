@@ -44,11 +44,7 @@ MIN_BEAM_PROBABILITY = 0.01  # nodes with less are not expanded: they change no 
 STREAM_RATE = 0.75  # times the rate of a softmax over all labels; chosen on glyphs1k
 MAX_DEPTH = 1000  # bounds the memory: each level may preallocate nodes
 ROUTER_RATE = 28.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k
-PAPER_ROUTER_RATES = {
-    "increase": 5.0,
-    "unit": 5.0,
-    "printed": 2000.0,
-}  # "printed" weights shrink as rows arrive
+PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # "printed" weights shrink as rows arrive
 PASSES = {"dense": 10, "sparse": 5, "paper": 3}
 
 Model = RecallTreeModel | PaperTreeModel
@@ -288,9 +284,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
                     if part.calibrates:
                         held = take_rows(rows, schedule.held), take_targets(targets, schedule.held)
                         self._calibrate(model, *held)
-                    learning = self._learn(
-                        model, rows, targets, part.orders, self.settings_, schedule.planned, done
-                    )
+                    learning = self._learn(model, rows, targets, part.orders, self.settings_, schedule.planned, done)
                     for n in learning:
                         done += n
                         bar.update(n)
@@ -395,9 +389,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
             return suggested(n_labels)
         return min(int(self.n_candidates), 1 << max(10, n_labels.bit_length()))
 
-    def _settings(
-        self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int
-    ) -> RecallTreeSettings:
+    def _settings(self, rows: Rows, rate: float, initial: float, final_rate: float, passes: int) -> RecallTreeSettings:
         squared_length, width = mean_squared_length(rows)
         is_paper = self.algorithm == "paper"
         router_rate = (PAPER_ROUTER_RATES[self.router_weight] if is_paper else ROUTER_RATE) / math.sqrt(

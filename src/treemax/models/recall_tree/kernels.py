@@ -333,15 +333,11 @@ def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
 def _has_room(width, n_threads, routers, histograms, search):
     """Return whether no table can overflow with the next row of every thread."""
     n_open = n_threads * search.nodes.size
-    return (
-        room_left(routers) >= width * n_open and histograms.keys.size * 3 // 4 - histograms.used[0] >= n_open
-    )
+    return room_left(routers) >= width * n_open and histograms.keys.size * 3 // 4 - histograms.used[0] >= n_open
 
 
 @kernel
-def learn(
-    rows, labels, order, start, fall, n_threads, routers, regressors, histograms, shape, rates, search, found
-):
+def learn(rows, labels, order, start, fall, n_threads, routers, regressors, histograms, shape, rates, search, found):
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
     The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was predicted (0) and among the

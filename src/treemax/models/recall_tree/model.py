@@ -27,13 +27,7 @@ from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
 from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
-from treemax.models.scorers import (
-    Scorers,
-    dense_scorers,
-    frozen_scorers,
-    prediction_scorers,
-    trainable_scorers,
-)
+from treemax.models.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
@@ -111,9 +105,7 @@ class RecallTreeModel(CandidateModel):
 
     @property
     def nbytes(self) -> int:
-        return sum(
-            array.nbytes for part in (self.routers, self.regressors, self.histograms) for array in part
-        )
+        return sum(array.nbytes for part in (self.routers, self.regressors, self.histograms) for array in part)
 
     def clipped_beam(self, beam: Beam) -> Beam:
         """The beam, at most as wide as the tree."""
@@ -202,13 +194,9 @@ class RecallTreeModel(CandidateModel):
         return header, arrays
 
     @classmethod
-    def from_parts(
-        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
-    ) -> RecallTreeModel:
+    def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> RecallTreeModel:
         """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
-        arity, depth, n_features = (
-            whole_number(name, header[name]) for name in ("arity", "depth", "n_features")
-        )
+        arity, depth, n_features = (whole_number(name, header[name]) for name in ("arity", "depth", "n_features"))
         n_inner = _checked_size(arity, depth)
         n_nodes = n_inner * arity + 1
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
@@ -240,9 +228,7 @@ class RecallTreeModel(CandidateModel):
 def _restored_scaling(arrays: dict[str, NDArray[Any]], n_features: int) -> Scaling | None:
     if "mean" not in arrays:
         return None
-    return Scaling(
-        *(expect(arrays, name, np.float32, (n_features,)) for name in ("mean", "factor"))
-    ).checked()
+    return Scaling(*(expect(arrays, name, np.float32, (n_features,)) for name in ("mean", "factor"))).checked()
 
 
 def _checked_size(arity: int, depth: int) -> int:

@@ -18,16 +18,7 @@ from treemax.kernels import atomic
 from treemax.kernels.arithmetic import MOST_COUNT, exp32, next_random, random_for
 from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
-from treemax.kernels.scorers import (
-    buckets_needed,
-    release,
-    reserve,
-    row_of,
-    scores,
-    scores_of,
-    update,
-    update_of,
-)
+from treemax.kernels.scorers import buckets_needed, release, reserve, row_of, scores, scores_of, update, update_of
 
 INCREASE, PRINTED, UNIT = 0, 1, 2  # importance weights of the routers
 LEFT, RIGHT = 0, 1
@@ -497,9 +488,7 @@ def _has_room(n_threads, nodes, tallies, routers, way):
 
 
 @kernel
-def learn(
-    rows, labels, order, start, fall, n_threads, nodes, tallies, routers, regressors, way, rates, own, found
-):
+def learn(rows, labels, order, start, fall, n_threads, nodes, tallies, routers, regressors, way, rates, own, found):
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
     The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was predicted (0) and among the
@@ -527,9 +516,7 @@ def learn(
 def room_for(rows, i, n_threads, routers, regressors, way, n_candidates):
     """Maximum number of hash buckets that the routers and the regressors need for a row."""
     x = row_of(rows, i)
-    return buckets_needed(routers, x, n_threads * way.depth), buckets_needed(
-        regressors, x, n_threads * n_candidates
-    )
+    return buckets_needed(routers, x, n_threads * way.depth), buckets_needed(regressors, x, n_threads * n_candidates)
 
 
 @bare_kernel

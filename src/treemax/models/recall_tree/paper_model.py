@@ -66,9 +66,7 @@ class PaperTreeModel(CandidateModel):
     tallies: Tallies
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
-    path_scores: NDArray[np.float32] | None = (
-        None  # of candidates; computed at the first prediction after learning
-    )
+    path_scores: NDArray[np.float32] | None = None  # of candidates; computed at the first prediction after learning
     candidate_counts: NDArray[np.int32] | None = (
         None  # of all nodes; replaces the tallies in a model saved without them
     )
@@ -120,9 +118,7 @@ class PaperTreeModel(CandidateModel):
             np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(1, np.float32),
         )  # fmt: skip
 
-    def top_k(
-        self, rows: Rows, k: int, search: Descent, threads: int = 1
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def top_k(self, rows: Rows, k: int, search: Descent, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         routers, regressors = prediction_scorers(self.routers), prediction_scorers(self.regressors)
@@ -135,18 +131,14 @@ class PaperTreeModel(CandidateModel):
             form, own, ends = self.rows(part), self.workspace(search), np.empty(len(part), np.int64)
             find(form, len(part), self.nodes, routers, search.way, own, ends)
             order = np.argsort(ends, kind="stable")
-            predict(
-                form, order, ends, self.nodes, path_scores, regressors, own, ids[block], probabilities[block]
-            )
+            predict(form, order, ends, self.nodes, path_scores, regressors, own, ids[block], probabilities[block])
 
         starts = range(0, len(rows), ROWS_AT_ONCE)
         run_all([slice(start, start + ROWS_AT_ONCE) for start in starts], answer, threads)
         return ids, probabilities
 
     def _path_scores(self, search: Descent) -> NDArray[np.float32]:
-        return (
-            self._all_path_scores() if search.path_features else np.zeros(self.nodes.labels.shape, np.float32)
-        )
+        return self._all_path_scores() if search.path_features else np.zeros(self.nodes.labels.shape, np.float32)
 
     def _all_path_scores(self) -> NDArray[np.float32]:
         if self.path_scores is None:
@@ -192,9 +184,7 @@ class PaperTreeModel(CandidateModel):
         return header, arrays
 
     @classmethod
-    def from_parts(
-        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int
-    ) -> PaperTreeModel:
+    def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> PaperTreeModel:
         """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
         n_features, width = (whole_number(name, header[name]) for name in ("n_features", "width"))
@@ -350,11 +340,7 @@ def _nodes_and_tallies_from_candidates(
     records = np.zeros(len(places), TALLY)
     path_scores = np.zeros(len(places))  # of the path from the root to the node, inclusive
     candidates, totals, sums = np.zeros((n, width), np.int32), nodes.total.copy(), np.zeros(n)
-    covered, labels, n_candidates = (
-        np.zeros(n, np.int64),
-        np.zeros((n, width), np.int32),
-        nodes.n_candidates.copy(),
-    )
+    covered, labels, n_candidates = (np.zeros(n, np.int64), np.zeros((n, width), np.int32), nodes.n_candidates.copy())
     first = np.zeros(n_labels, np.int32)
     for node, own in enumerate(known):
         path = dict(zip(nodes.labels[node, : nodes.n_candidates[node]].tolist(), paths[node].tolist()))

@@ -16,12 +16,7 @@ from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
-from treemax.models.recall_tree.training import (
-    RecallTreeSettings,
-    empty_scorers,
-    enlarged_array,
-    enlarged_scorers,
-)
+from treemax.models.recall_tree.training import RecallTreeSettings, empty_scorers, enlarged_array, enlarged_scorers
 from treemax.models.sparse_scorers import with_buckets, with_features
 from treemax.parallel.threads import run_all
 
@@ -81,9 +76,7 @@ def ensure_capacity(model: PaperTreeModel, n_labels: int, n_features: int, n_can
         model.n_labels = n_labels
 
 
-def _ensure_capacity_for_row(
-    model: PaperTreeModel, form: Any, row: int, search: Descent, threads: int
-) -> None:
+def _ensure_capacity_for_row(model: PaperTreeModel, form: Any, row: int, search: Descent, threads: int) -> None:
     """Double the arrays and tables that could overflow while every thread learns a row like this one."""
     nodes, tallies, depth = model.nodes, model.tallies, search.depth * threads
     n_nodes = _new_length(nodes.total, nodes.used, depth)
@@ -143,9 +136,7 @@ def learn(
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
             decay = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
-            _learn_piece(
-                model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, search, threads
-            )
+            _learn_piece(model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, search, threads)
             done += len(piece)
             yield len(piece)
 
@@ -163,9 +154,7 @@ def _learn_piece(
     cuts = np.linspace(0, len(order), threads + 1).astype(int)
     done = cuts[:-1].copy()  # the next row of each thread
     found = np.zeros((threads, 2), dtype=np.int64)
-    rates = Rates(
-        *map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient))
-    )
+    rates = Rates(*map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient)))
     model.path_scores = None
     for scorers in (model.routers, model.regressors):
         if isinstance(scorers, SparseScorers):

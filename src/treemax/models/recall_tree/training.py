@@ -46,9 +46,7 @@ class RecallTreeSettings:
     @property
     def rates(self) -> Rates:
         return Rates(
-            *map(
-                np.float32, (self.rate, self.router_rate, self.initial, self.least_gradient, self.least_share)
-            )
+            *map(np.float32, (self.rate, self.router_rate, self.initial, self.least_gradient, self.least_share))
         )
 
 
@@ -133,9 +131,7 @@ def enlarged_array(array: NDArray[Any], n: int) -> NDArray[Any]:
     return enlarged
 
 
-def _ensure_table_capacity(
-    model: RecallTreeModel, n_buckets: int, beam: Beam, longest: int, threads: int
-) -> None:
+def _ensure_table_capacity(model: RecallTreeModel, n_buckets: int, beam: Beam, longest: int, threads: int) -> None:
     """Double the hash tables that could overflow with the next row of every thread."""
     n_open = threads * model.max_opened_nodes(beam)
     if isinstance(model.regressors, SparseScorers):
@@ -150,9 +146,7 @@ def _ensure_table_capacity(
     model.histograms = histograms._replace(keys=keys, counts=counts)
 
 
-def larger_table(
-    keys: NDArray[np.uint64], cells: NDArray[Any], needed: int
-) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+def larger_table(keys: NDArray[np.uint64], cells: NDArray[Any], needed: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
     size = len(keys)
     while size * 3 // 4 < needed:
         size *= 2
@@ -166,9 +160,7 @@ def larger_table(
 def with_one_more_level(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
     """The tree with one more level; the counts of the old leaves are divided evenly among their children."""
     arity, old = model.arity, model.histograms
-    deeper = empty_model(
-        model.is_sparse, model.n_features, model.n_labels, arity, model.depth + 1, n_candidates
-    )
+    deeper = empty_model(model.is_sparse, model.n_features, model.n_labels, arity, model.depth + 1, n_candidates)
     n_old, first_leaf = len(old.total), (arity**model.depth - 1) // (arity - 1)
     new = deeper.histograms
     new.total[:n_old] = old.total
@@ -219,9 +211,7 @@ def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, 
     model.calibration = calibration_from_top_k(ids, probabilities, targets, model.n_labels, multi_label=False)
 
 
-def _sharpness(
-    ids: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.uint32]
-) -> float:
+def _sharpness(ids: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.uint32]) -> float:
     """The inverse temperature that minimises the log loss of whether the top candidate is correct."""
     logarithms = np.log(np.maximum(probabilities, 1e-30, dtype=np.float64))
     logarithms[ids < 0] = -np.inf
@@ -261,9 +251,7 @@ def learn(
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
             decay = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
-            _learn_piece(
-                model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, beam, longest, threads
-            )
+            _learn_piece(model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, beam, longest, threads)
             done += len(piece)
             yield len(piece)
 
@@ -292,9 +280,7 @@ def _learn_piece(
     while (done < cuts[1:]).any():
         run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
         for thread in np.flatnonzero(done < cuts[1:]):
-            n_buckets = kernels.room_for(
-                form, order[done[thread]], threads, model.regressors, model.shape(beam)
-            )
+            n_buckets = kernels.room_for(form, order[done[thread]], threads, model.regressors, model.shape(beam))
             _ensure_table_capacity(model, n_buckets, beam, longest, threads)
     model.found[:2] += found.sum(axis=0)
     model.found[2] += len(order)

@@ -287,11 +287,7 @@ class SoftmaxTree(LabelClassifier):
 
             try:
                 train(table, executor, started)
-                held_out = (
-                    self._held_out_coverage(rows, labels, n_labels, random, settings, train)
-                    if chooses
-                    else None
-                )
+                held_out = self._held_out_coverage(rows, labels, n_labels, random, settings, train) if chooses else None
             except KeyboardInterrupt:
                 whole = [state for state, _ in started if state.is_complete]
                 if not whole:
@@ -314,12 +310,7 @@ class SoftmaxTree(LabelClassifier):
         return steps.initial_state(rows, labels, n_labels, depth, self.start, random, int(self.n_init))
 
     def _pack(
-        self,
-        states: Sequence[SoftmaxTreeState],
-        table: Table,
-        executor: Executor,
-        settings: TaoSettings,
-        n_labels: int,
+        self, states: Sequence[SoftmaxTreeState], table: Table, executor: Executor, settings: TaoSettings, n_labels: int
     ) -> SoftmaxTreeModel:
         trees = [steps.prune(table, executor, state, settings) for state in states]
         return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
@@ -340,9 +331,7 @@ class SoftmaxTree(LabelClassifier):
                 "warm_start=True needs the same features, labels and depth as the previous fit; "
                 "fit with warm_start=False instead."
             )
-        return copy.deepcopy(
-            list(states)
-        )  # training changes them, and another thread may be saving this model
+        return copy.deepcopy(list(states))  # training changes them, and another thread may be saving this model
 
     def _depth(self, n_labels: int) -> int:
         if self.depth != "auto":
@@ -404,9 +393,7 @@ class SoftmaxTree(LabelClassifier):
         held, kept = parts
         table, threads = table_of(take_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
-        started = [
-            self._initial_state(table.rows, labels[kept], n_labels, random) for _ in range(self._n_trees)
-        ]
+        started = [self._initial_state(table.rows, labels[kept], n_labels, random) for _ in range(self._n_trees)]
         train(table, executor, started)
         model = self._pack([state for state, _ in started], table, executor, settings, n_labels)
         return model.coverage(take_rows(rows, held), labels[held], threads)
@@ -423,9 +410,7 @@ class SoftmaxTree(LabelClassifier):
 
     def _search(self) -> float:
         if self.smoothing == "auto" and self._best_smoothing_ is None:
-            raise ValueError(
-                'smoothing must be a number, since fit did not choose it: set one, or fit with "auto".'
-            )
+            raise ValueError('smoothing must be a number, since fit did not choose it: set one, or fit with "auto".')
         return self.smoothing_
 
     @property
@@ -434,9 +419,7 @@ class SoftmaxTree(LabelClassifier):
         if self.smoothing != "auto":
             return float(self.smoothing)
         if self.__dict__.get("_best_smoothing_") is None:
-            raise AttributeError(
-                f'{type(self).__name__} has no smoothing_ before it is fitted with smoothing="auto"'
-            )
+            raise AttributeError(f'{type(self).__name__} has no smoothing_ before it is fitted with smoothing="auto"')
         return float(self._best_smoothing_)  # type: ignore[arg-type]
 
     def perplexity(self, X: Any, y: Any) -> Perplexity:
@@ -520,9 +503,7 @@ class SoftmaxTree(LabelClassifier):
             self.states_ = []
             for i, own in enumerate(header["states"]):
                 start = f"state{i}/"
-                parts = {
-                    name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)
-                }
+                parts = {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
                 self.states_.append(state_from_parts(own, parts, model.n_features, model.n_labels))
         return model
 

@@ -269,9 +269,7 @@ def _softmax(scores, n, mass):
     lowest, zero = vector.splat(_LOWEST), vector.splat(_ZERO)
     tops, totals = lowest, zero
     for q in range(np.uint64(0), n, _WIDE):
-        tops = vector.maximum(
-            vector.choose(_lanes(n - q), vector.load(scores, q), lowest), tops
-        )  # so NaN is left out
+        tops = vector.maximum(vector.choose(_lanes(n - q), vector.load(scores, q), lowest), tops)  # so NaN is left out
     top = vector.splat(min(vector.largest(tops), -_LOWEST))
     for q in range(np.uint64(0), n, _WIDE):
         exponentials = vector.exponential(vector.subtract(vector.load(scores, q), top))

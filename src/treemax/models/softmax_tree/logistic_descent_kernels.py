@@ -34,9 +34,7 @@ def _derive(i, exponential, target, cost, derivatives):
 
 
 @fast_kernel
-def _refresh(
-    starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives
-):
+def _refresh(starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives):
     """Exponentials and derivatives of all rows from the weights; returns the loss."""
     exponentials[:] = bias[0]
     for j in range(weights.size):
@@ -47,9 +45,7 @@ def _refresh(
     for i in range(np.uint64(costs.size)):
         score = exponentials[i]
         margin = score if targets[i] == 0 else -score
-        loss += np.float64(costs[i]) * (
-            math.log(1.0 + np.float64(exp32(-abs(margin)))) + max(-np.float64(margin), 0.0)
-        )
+        loss += np.float64(costs[i]) * (math.log(1.0 + np.float64(exp32(-abs(margin)))) + max(-np.float64(margin), 0.0))
         exponentials[i] = min(max(exp32(score), _LEAST), _MOST)
         _derive(i, exponentials[i], targets[i], costs[i], derivatives)
     return loss
@@ -135,9 +131,7 @@ def one_round(
     before = _refresh(
         starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives
     )
-    before += (
-        alpha * np.abs(weights).sum() + bias_alpha * abs(bias[0]) + 0.5 * ridge * np.square(weights).sum()
-    )
+    before += alpha * np.abs(weights).sum() + bias_alpha * abs(bias[0]) + 0.5 * ridge * np.square(weights).sum()
     least = TINY * tolerance * before / weights.size
     taken = _update_bias(targets, costs, bias_alpha, bias, exponentials, derivatives)
     for j in range(np.uint64(weights.size)):

@@ -176,11 +176,7 @@ def newton_step(
     if active.size == 0:
         return objective, 0.0
     hessian = _hessian(X, rows, curvatures, active, next_random(next_random(np.uint64(iteration))))
-    own, slopes, alphas = (
-        np.empty(active.size),
-        np.empty(active.size),
-        np.full(active.size, np.float64(alpha)),
-    )
+    own, slopes, alphas = (np.empty(active.size), np.empty(active.size), np.full(active.size, np.float64(alpha)))
     for q in range(active.size):
         own[q], slopes[q] = parameters[active[q]], gradient[active[q]]
         if active[q] == parameters.size - 1:
@@ -199,9 +195,7 @@ def newton_step(
     for _ in range(HALVINGS):
         for q in range(active.size):
             trial[active[q]] = np.float32(own[q] + share * steps[q])
-        value = evaluate(
-            X, rows, targets, weights, alpha, bias_alpha, ridge, trial, trial_gradient, trial_curvatures
-        )
+        value = evaluate(X, rows, targets, weights, alpha, bias_alpha, ridge, trial, trial_gradient, trial_curvatures)
         if value <= objective - SUFFICIENT * share * promised:
             parameters[:] = trial
             gradient[:] = trial_gradient

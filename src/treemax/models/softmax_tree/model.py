@@ -140,9 +140,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
     def _n_possible(self) -> int:
         return min(self.n_labels, self.most_answers())
 
-    def _unsmoothed_top_k(
-        self, rows: Rows, k: int, threads: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _unsmoothed_top_k(self, rows: Rows, k: int, threads: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
 
         n_rows, size = len(rows), _rows_at_once(len(rows), max(k, self.most_answers()), threads)
@@ -221,12 +219,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
 
     @classmethod
     def _restored(
-        cls,
-        n_labels: int,
-        n_features: int,
-        structure: Structure,
-        plane_bias: NDArray[np.float32],
-        arrays: Arrays,
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], arrays: Arrays
     ) -> SoftmaxTreeModel:
         raise NotImplementedError
 
@@ -280,21 +273,11 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
     def _weights(self) -> Arrays:
         n = int(self.structure.starts[-1])
         halves = _by_class(self.leaves.halves, self.structure.starts, self.n_features).view(np.float16)
-        return {
-            "planes": self.planes,
-            "halves": halves,
-            "scale": self.leaves.scale[:n],
-            "bias": self.leaves.bias[:n],
-        }
+        return {"planes": self.planes, "halves": halves, "scale": self.leaves.scale[:n], "bias": self.leaves.bias[:n]}
 
     @classmethod
     def _restored(
-        cls,
-        n_labels: int,
-        n_features: int,
-        structure: Structure,
-        plane_bias: NDArray[np.float32],
-        arrays: Arrays,
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], arrays: Arrays
     ) -> DenseSoftmaxTrees:
         n = int(structure.starts[-1])
         planes = expect(arrays, "planes", np.float32, (len(structure.children), n_features))
@@ -369,14 +352,10 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
 
     def plane(self, branch: int) -> NDArray[np.float32]:
         _, n_children = self._nodes()
-        nodes, features, _, _, weights = sparse_kernels.unpacked(
-            self.tables, self.slots, self.entries, n_children
-        )
+        nodes, features, _, _, weights = sparse_kernels.unpacked(self.tables, self.slots, self.entries, n_children)
         first = np.searchsorted(nodes, [branch, branch + 1])
         out = np.zeros(self.n_features, np.float32)
-        out[features[slice(*first)]] = weights[
-            slice(*first)
-        ]  # nodes before the leaves have a weight a feature
+        out[features[slice(*first)]] = weights[slice(*first)]  # nodes before the leaves have a weight a feature
         return out
 
     def _weights(self) -> Arrays:
@@ -384,12 +363,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
 
     @classmethod
     def _restored(
-        cls,
-        n_labels: int,
-        n_features: int,
-        structure: Structure,
-        plane_bias: NDArray[np.float32],
-        arrays: Arrays,
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], arrays: Arrays
     ) -> SparseSoftmaxTrees:
         n_nodes = len(structure.children) + len(structure.starts) - 1
         tables = np.array(expect(arrays, "tables", np.int64, (n_nodes + 1,)))
@@ -420,10 +394,7 @@ def _panels(starts: NDArray[np.int64]) -> Iterator[slice]:
 
 
 def _in_panels(
-    halves: NDArray[np.uint16],
-    scale: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    starts: NDArray[np.int64],
+    halves: NDArray[np.uint16], scale: NDArray[np.float32], bias: NDArray[np.float32], starts: NDArray[np.int64]
 ) -> Leaves:
     """Convert weights stored class by class to panels, padded by one panel."""
     packed = np.concatenate([halves.ravel(), np.zeros(PANEL, np.uint16)])
@@ -449,12 +420,7 @@ def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
     columns.sort_indices()
     features = np.flatnonzero(np.diff(columns.indptr))
     starts = np.concatenate([columns.indptr[features], columns.indptr[-1:]]).astype(np.int64)
-    return (
-        features.astype(np.uint32),
-        starts,
-        columns.indices.astype(np.uint32),
-        columns.data.astype(np.float32),
-    )
+    return (features.astype(np.uint32), starts, columns.indices.astype(np.uint32), columns.data.astype(np.float32))
 
 
 def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:

@@ -46,19 +46,7 @@ def _scores(starts, column_rows, column_values, weights, used, bias, scores):
 
 
 @fast_kernel
-def _refresh(
-    starts,
-    column_rows,
-    column_values,
-    targets,
-    costs,
-    weights,
-    used,
-    bias,
-    exponentials,
-    totals,
-    shares,
-):
+def _refresh(starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, totals, shares):
     """Exponentials, their sums and the costs divided by them, all from the weights; returns the loss."""
     _scores(starts, column_rows, column_values, weights, used, bias, exponentials)
     k = bias.size

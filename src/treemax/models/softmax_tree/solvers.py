@@ -180,18 +180,14 @@ def _problem(
     """Validate a problem, and drop rows of weight zero."""
     indices = np.asarray(indices)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(rows)):
-        raise ValueError(
-            f"indices must be rows from 0 to {len(rows) - 1}, got {indices.min()} to {indices.max()}."
-        )
+        raise ValueError(f"indices must be rows from 0 to {len(rows) - 1}, got {indices.min()} to {indices.max()}.")
     if targets.shape != indices.shape:
         raise ValueError(f"{len(indices)} indices need as many targets, got {len(targets)}.")
     for name, cost in zip(("alpha", "ridge"), costs):
         if not cost >= 0:
             raise ValueError(f"{name} must not be below zero, got {cost!r}.")
     alpha, ridge = map(float, costs)
-    counts = (
-        np.ones(len(indices), dtype=np.float32) if weights is None else np.asarray(weights, dtype=np.float32)
-    )
+    counts = np.ones(len(indices), dtype=np.float32) if weights is None else np.asarray(weights, dtype=np.float32)
     if counts.shape != indices.shape:
         raise ValueError(f"{len(indices)} indices need as many weights, got {len(counts)}.")
     if not (counts >= 0).all() or not np.isfinite(counts).all():
@@ -235,9 +231,7 @@ def _start(problem: _Problem, start: Start | None) -> tuple[Matrix, NDArray[np.f
     coef, bias = (start.coef, start.bias) if isinstance(start, Solution) else start
     bias = np.asarray(bias, dtype=np.float32)
     if coef.shape != shape or bias.shape != shape[:1]:
-        raise ValueError(
-            f"start must have weights {shape} and {shape[0]} biases, got {coef.shape} and {bias.shape}."
-        )
+        raise ValueError(f"start must have weights {shape} and {shape[0]} biases, got {coef.shape} and {bias.shape}.")
     if sparse:
         return sp.csr_matrix(coef, dtype=np.float32), bias
     return np.asarray(coef.toarray() if sp.issparse(coef) else coef, dtype=np.float32), bias
@@ -315,9 +309,7 @@ def _quasi_newton(
     return int(counters[owlqn.DONE]), end == owlqn.CONVERGED
 
 
-def _shift_biases(
-    parameters: NDArray[np.float32], centre: NDArray[np.float32], outputs: int, sign: int
-) -> None:
+def _shift_biases(parameters: NDArray[np.float32], centre: NDArray[np.float32], outputs: int, sign: int) -> None:
     """Convert the biases to those of centred rows (sign 1), or back (sign -1)."""
     weights = parameters[:-outputs].reshape(-1, outputs).astype(np.float64)
     parameters[-outputs:] += (sign * (centre.astype(np.float64) @ weights)).astype(np.float32)
@@ -363,12 +355,7 @@ def _solve_sparse(
     if not objective <= start_objective:
         return Solution(coef, bias, start_objective, start_objective, iterations, converged)
     return Solution(
-        _scattered_weights(local, features, used, coef.shape),
-        moving,
-        objective,
-        start_objective,
-        iterations,
-        converged,
+        _scattered_weights(local, features, used, coef.shape), moving, objective, start_objective, iterations, converged
     )
 
 
@@ -436,8 +423,6 @@ def _scattered_weights(
     columns = np.flatnonzero(used)
     at, output = np.nonzero(local[columns])
     values = local[columns][at, output]
-    found = sp.csr_matrix(
-        (values, (output, features[columns[at]].astype(np.int64))), shape=shape, dtype=np.float32
-    )
+    found = sp.csr_matrix((values, (output, features[columns[at]].astype(np.int64))), shape=shape, dtype=np.float32)
     found.sort_indices()
     return found

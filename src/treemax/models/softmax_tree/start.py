@@ -117,9 +117,7 @@ def gaussian_planes(
 # --- ours ----------------------------------------------------------------------------------------------
 
 
-def random_planes(
-    rows: Rows, depth: int, random: np.random.RandomState
-) -> list[tuple[NDArray[np.float32], float]]:
+def random_planes(rows: Rows, depth: int, random: np.random.RandomState) -> list[tuple[NDArray[np.float32], float]]:
     """Random unit vectors, each with the bias at the median of the rows of its node."""
     matrix = as_matrix(rows)
     sets: list[Indices] = [np.arange(len(rows))]
@@ -136,9 +134,7 @@ def random_planes(
     return planes
 
 
-def balanced_leaves(
-    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState
-) -> Indices:
+def balanced_leaves(rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState) -> Indices:
     """The leaf of every row, by recursive bisection of the classes with 2-means, balanced by the number of rows.
 
     Class means of dense rows are first whitened by the within-class covariance. Those of sparse rows are normalised.
@@ -151,9 +147,7 @@ def balanced_leaves(
     else:
         points = (means - rows.mean(axis=0)) @ _whitening(rows, labels, means)
     leaf_of_class = np.zeros(n_labels, np.int64)
-    leaf_of_class[present] = _leaf_by_halving(
-        points[present].astype(np.float32), counts[present], depth, random
-    )
+    leaf_of_class[present] = _leaf_by_halving(points[present].astype(np.float32), counts[present], depth, random)
     return leaf_of_class[labels]
 
 
@@ -170,9 +164,7 @@ def _whitening(rows: NDArray[np.float32], labels: Indices, means: NDArray[np.flo
     return (vectors / np.sqrt(values)) @ vectors.T
 
 
-def _leaf_by_halving(
-    points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState
-) -> Indices:
+def _leaf_by_halving(points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState) -> Indices:
     leaves = np.zeros(points.shape[0], np.int64)
     for _ in range(depth):
         following = np.zeros_like(leaves)
@@ -183,9 +175,7 @@ def _leaf_by_halving(
     return leaves
 
 
-def _second_half(
-    points: Any, weights: NDArray[np.float64], random: np.random.RandomState
-) -> NDArray[np.bool_]:
+def _second_half(points: Any, weights: NDArray[np.float64], random: np.random.RandomState) -> NDArray[np.bool_]:
     """Whether each point is in the second of two halves of about equal weight, by 2-means from two random points."""
     n = points.shape[0]
     if n == 1:

@@ -35,13 +35,7 @@ def depth_for(n_labels: int, n_classes: int) -> int:
 
 
 def initial_state(
-    rows: Rows,
-    labels: Indices,
-    n_labels: int,
-    depth: int,
-    start: str,
-    random: np.random.RandomState,
-    n_init: int = 1,
+    rows: Rows, labels: Indices, n_labels: int, depth: int, start: str, random: np.random.RandomState, n_init: int = 1
 ) -> tuple[SoftmaxTreeState, Indices | None]:
     """The initial tree, and the leaf of each row while the tree has no planes. `n_init` is the number of k-means runs."""
     state = SoftmaxTreeState.empty(depth)
@@ -76,9 +70,7 @@ def train(
     yield from Tao(table, executor, settings, state).run(iterations, leaf_of)
 
 
-def prune(
-    table: Table, executor: Executor, state: SoftmaxTreeState, settings: TaoSettings
-) -> Branch | Softmax:
+def prune(table: Table, executor: Executor, state: SoftmaxTreeState, settings: TaoSettings) -> Branch | Softmax:
     """The tree without nodes that no training row reaches, constant decisions, and decisions between two leaves with
     the same single class."""
     tao = Tao(table, executor, settings, state)
@@ -104,11 +96,7 @@ def _pruned_node(node: int, tao: Tao) -> Branch | Softmax | None:
     left, right = _pruned_node(2 * node + 1, tao), _pruned_node(2 * node + 2, tao)
     if left is None or right is None:
         return left or right
-    if (
-        isinstance(left, Softmax)
-        and isinstance(right, Softmax)
-        and _only_class(left) == _only_class(right) >= 0
-    ):
+    if isinstance(left, Softmax) and isinstance(right, Softmax) and _only_class(left) == _only_class(right) >= 0:
         return left
     return Branch(plane.coef, plane.bias, left, right, node)
 

@@ -81,17 +81,13 @@ class TaoSettings:
     n_classes: int  # of a leaf, at most
     missing: str = ZERO_ONE
     beta: float = 100.0
-    spill: float = (
-        0.0  # noise of a row's score for the training of leaves, relative to the deviation of the scores
-    )
+    spill: float = 0.0  # noise of a row's score for the training of leaves, relative to the deviation of the scores
     tolerance: float = 1e-3  # of the solvers
     max_steps: int = 200  # of the solvers, at one node
     ridge: float = 0.0  # L2 penalty of the leaves
     plane_ridge: float = 0.0
     plane_alpha: float | None = None  # None: alpha
-    growth: float = (
-        1.0  # leaves that miss the class of a larger share of their rows are split between iterations
-    )
+    growth: float = 1.0  # leaves that miss the class of a larger share of their rows are split between iterations
     early_share: float = 1.0  # of the rows: what all iterations but the last learn from
     accept_worse: bool = False  # whether a node takes parameters that are worse for its reduced problem
 
@@ -465,11 +461,7 @@ class Tao:
     def _may_grow(self, iteration: int) -> bool:
         """Whether leaves may be split now, between two iterations."""
         last = self.state.history[-1] if self.state.history else None
-        return (
-            self.settings.growth < 1.0
-            and last is not None
-            and (last.iteration, last.depth) == (iteration - 1, 0)
-        )
+        return self.settings.growth < 1.0 and last is not None and (last.iteration, last.depth) == (iteration - 1, 0)
 
     def rows_to_learn(self, iteration: int, iterations: int) -> Indices:
         """All rows in the last iteration, before that a random sample of the rows."""
@@ -584,9 +576,7 @@ class Tao:
         first = 2**self.state.depth - 1
         problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
         common = Common(self.settings, self.state)
-        losses, wrong = np.sum(
-            [found for (found,) in all_results(self.executor, score_leaf, common, problems)], axis=0
-        )
+        losses, wrong = np.sum([found for (found,) in all_results(self.executor, score_leaf, common, problems)], axis=0)
         return float(losses) + self.state.penalty(self.settings), float(wrong) / max(1, len(self.learned))
 
 
@@ -644,11 +634,7 @@ def state_parts(state: SoftmaxTreeState) -> tuple[dict[str, Any], dict[str, NDAr
     if not sp.issparse(matrices[0]):
         return header, {**arrays, "coef": np.concatenate(matrices)}
     coef: Any = sp.vstack(matrices, format="csr")
-    entries = {
-        "data": coef.data,
-        "indices": coef.indices.astype(np.int64),
-        "indptr": coef.indptr.astype(np.int64),
-    }
+    entries = {"data": coef.data, "indices": coef.indices.astype(np.int64), "indptr": coef.indptr.astype(np.int64)}
     return header, {**arrays, **entries}
 
 
@@ -682,8 +668,7 @@ def state_from_parts(
         for a, b in zip(ends - sizes, ends)
     ]
     history = [
-        Record(int(i), int(d), *(float("nan") if v is None else v for v in rest))
-        for i, d, *rest in header["history"]
+        Record(int(i), int(d), *(float("nan") if v is None else v for v in rest)) for i, d, *rest in header["history"]
     ]
     return SoftmaxTreeState(depth, list(planes), list(leaves), history)
 

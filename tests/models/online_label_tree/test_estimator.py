@@ -632,3 +632,15 @@ def test_the_probability_of_no_label_is_learned():
     model.partial_fit(X, [[], ["a"]] * 100)
     nothing, something = model.no_label_probability(X[:2])
     assert nothing > 0.9 and something < 0.1
+
+
+def test_a_tree_without_all_labels_says_so():
+    X = sp.eye(4, format="csr")
+    model = treemax.OnlineLabelTree(verbose=0, policy="none", tree="random", sample=0.5)
+    model.fit(X, [["a"], ["c"], ["b"], ["d"]])
+    empty = treemax.OnlineLabelTree(verbose=0).partial_fit(X, [[], [], [], []])
+    for show in (treemax.OnlineLabelTree.label_tree, treemax.show_tree):
+        with pytest.raises(ValueError, match="Only 2 of the 4 labels are in the tree"):
+            show(model)
+        with pytest.raises(ValueError, match="no labels yet"):
+            show(empty)

@@ -374,7 +374,15 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """Return the tree over the labels; its leaves are indices into `classes_`."""
+        """Return the tree over the labels; its leaves are indices into `classes_`.
+
+        Raises ValueError while there is no label, and if `policy="none"` left labels out of the tree.
+        """
+        n_labels, n_leaves = len(self.label_index_), int(np.count_nonzero(self.model_.leaf_of >= 0))
+        if n_labels == 0:
+            raise ValueError("The tree has no labels yet: no row with a label was learned.")
+        if n_leaves < n_labels:
+            raise ValueError(f"Only {n_leaves} of the {n_labels} labels are in the tree: policy='none' adds no others.")
         return Tree.from_parents(*self.model_.shape())
 
     @snapshot_access

@@ -203,9 +203,7 @@ def store_comparison(found: dict[str, dict[str, Any]]) -> None:
         "napkinxc",
         title="Beside the authors' program, at the same settings",
         shows="OnlineLabelTree and napkinXC 0.7.2, the authors' program, with the same features: one pass, one thread, best-greedy policy, "
-        "exact search. The defaults of napkinXC are not the settings of the paper. On icd, where rows have one label, "
-        "OnlineLabelTree scales siblings to sum to one, which costs two points in binary trees; without it both are equal. "
-        "On debtags, three other orders of the rows give OnlineLabelTree a P@1 of 0.835, 0.836 and 0.846.",
+        "exact search. The defaults of napkinXC are not the settings of the paper.",
         columns=[
             "settings",
             "program",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from treemax.explanations import Explanation
     from treemax.metrics.progressive import progressive_validation
     from treemax.modelfile import ModelFileError
     from treemax.models import (
@@ -50,6 +51,7 @@ _HOMES = {
     "TrainingInterrupted": "treemax.models",
     "TreeLanguageModel": "treemax.models",
     "choose_model": "treemax.models",
+    "Explanation": "treemax.explanations",
     "ModelFileError": "treemax.modelfile",
     "plot_history": "treemax.plots",
     "plot_tree": "treemax.plots",
@@ -68,6 +70,7 @@ _HOMES = {
 __all__ = [
     "MACH",
     "MODELS",
+    "Explanation",
     "HashingText",
     "LOMTree",
     "LabelTree",

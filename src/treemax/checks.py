@@ -14,6 +14,7 @@ Run scikit-learn's `check_estimator` as well.
 
 from __future__ import annotations
 
+import json
 import pickle
 import tempfile
 import warnings
@@ -284,6 +285,59 @@ def check_rows_without_known_features(estimator: Any) -> None:
         np.testing.assert_allclose(model.predict_proba(rows)[1], frequencies, rtol=1e-6)
         assert model.predict(rows).tolist() == [labels[0, 0]] * 2
         assert model.predict_above(rows, 0.0)[0] == model.classes_.tolist()
+
+
+def check_explanations(estimator: Any) -> None:
+    """`explain` explains the answer of `predict_topk`, and its parts add up; saved and loaded models agree."""
+    X, y = example_data()
+    multi_X, lists = example_lists()
+    problems: list[tuple[Any, Any]] = [(X, y), (sp.csr_matrix(X), y), (sp.csr_matrix(multi_X), lists)]
+    for features, labels in problems[:2] if estimator.ONE_LABEL_ONLY else problems:
+        model = clone(estimator).fit(features, labels)
+        if not hasattr(model.model_, "trace"):
+            assert_raises(lambda model=model, X=features: model.explain(X[:1]), "cannot explain")  # type: ignore[misc]
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(Path(folder) / "model.treemax")
+            loaded = treemax.load(Path(folder) / "model.treemax")
+        rows = features[1:9]
+        for told, again, top in zip(
+            model.explain(rows, k=3), loaded.explain(rows, k=3), zip(*model.predict_topk(rows, 3))
+        ):
+            check_explanation(told, *top)
+            assert told.to_dict() == again.to_dict(), "the explanation changes when the model is saved and loaded"
+            second = top[0][1]
+            if second is not None:
+                other = model.explain(rows[:1], label=model.explain(rows[:1], k=2).candidates[1].label)
+                assert other.alternative is not None and other.alternative.label == other.candidates[0].label
+                check_explanation(other)
+        assert_raises(lambda model=model, X=features: model.explain(X[:1], label="yak"), "yak")  # type: ignore[misc]
+        assert_raises(lambda model=model, X=features: model.explain(X[:1], k=0), "k must")  # type: ignore[misc]
+    assert_raises(lambda: clone(estimator).fit(X, y).explain(X[:1, :-1]), "features")
+    model = clone(estimator).fit(sp.csr_matrix(X[:-20]), y[:-20])
+    told = model.explain(sp.csr_matrix((1, X.shape[1])))
+    assert told.prior and not told.paths and told.notes, "the explanation of a row without features is not the prior"
+    assert told.label == model.predict(sp.csr_matrix((1, X.shape[1])))[0]
+
+
+def check_explanation(told: Any, labels: Any = None, scores: Any = None) -> None:
+    """Assert that the parts of an explanation add up, and that it is one of these answers of `predict_topk`."""
+    if labels is not None:
+        assert told.label == labels[0] and [each.label for each in told.candidates] == [
+            x for x in labels if x is not None
+        ]
+        found = [each.probability for each in told.candidates]
+        np.testing.assert_allclose(found, scores[: len(found)], rtol=1e-4, atol=1e-6)
+    assert abs(sum(path.weight * path.probability for path in told.paths) - told.score) <= 1e-3 * told.score + 1e-6
+    steps = [step for path in (*told.paths, *told.routes) for step in path.steps]
+    assert steps and len(told.features) == len(told.values) == len(told.columns)
+    for step in steps:
+        if step.logit is not None:
+            parts = sum(step.terms.values()) + step.added.sum()
+            assert abs(parts - step.logit) <= 1e-9 * (1 + np.abs(step.added).sum()), "contributions are not the logit"
+    np.testing.assert_allclose(sum(value for _, value in told.ranked()), told.added.sum(), atol=1e-9)
+    assert str(told.label) in str(told) and "<div" in told.to_html()
+    json.dumps(told.to_dict())
 
 
 # --- reproducing, saving, copying ----------------------------------------------------------------------
@@ -613,6 +667,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_thresholds_and_given_labels,
     check_odd_shapes,
     check_rows_without_known_features,
+    check_explanations,
     check_reproducible,
     check_save_and_load,
     check_copies,

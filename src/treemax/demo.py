@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treemax.datasets import load_wordnet
+from treemax.explanations.explanation import shown_labels
 from treemax.formats import Examples
 from treemax.metrics import evaluate
 from treemax.modelfile import load
 from treemax.models import MODELS, LabelTree
-from treemax.plots import path_to_label
+from treemax.models.text_model import TextModel
 from treemax.text.vectorizers import TfidfText
 
 TREES: dict[str, tuple[str, dict[str, Any]]] = {  # the shown name, the model, its settings
@@ -82,15 +83,16 @@ def _measured(model: Any, X_train: Any, train: Examples, X_test: Any) -> _Measur
 
 
 def _predictions(model: LabelTree, vectorizer: TfidfText) -> Iterator[str]:
-    """Yield predictions of a tree, and the nodes above the first label of each."""
-    labels, scores = model.predict_topk(vectorizer.transform(TEXTS), 3)
+    """Yield predictions of a tree, and the path to the first label of each."""
+    text_model = TextModel(vectorizer, model)
     yield ""
-    yield "Predictions of label-tree, and the path from the root to the first label:"
-    for text, best, probabilities in zip(TEXTS, labels, scores):
+    yield "Predictions of label-tree, and the path from the root to the first label (treemax explain shows more):"
+    for text in TEXTS:
+        told = text_model.explain(text, k=3)
         yield ""
-        yield _readable(f"{text}: " + ", ".join(f"{name} {value:.2f}" for name, value in zip(best, probabilities)))
-        for level, node in enumerate(path_to_label(model, best[0]), 1):
-            yield "  " * level + _readable(node)
+        yield _readable(f"{text}: " + ", ".join(f"{each.label} {each.probability:.2f}" for each in told.candidates))
+        for level, step in enumerate(told.paths[0].steps, 1):
+            yield "  " * level + _readable(f"{step.probability:.2f}  {shown_labels(step)}")
 
 
 def _readable(labels: str) -> str:

@@ -109,19 +109,6 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
     return "\n".join(_lines(outline))
 
 
-def path_to_label(model: Any, label: Any, labels: int = 4) -> list[str]:
-    """Return the inner nodes from the root of a label tree to a label: the most frequent labels below each."""
-    tree, counts, names = model.label_tree(), np.asarray(model.label_counts_), model.classes_
-    node = int(tree.leaf_of[model.label_index_.ids([label])[0]])
-    lines: list[str] = []
-    while node > 0:
-        node = int(tree.parent[node])
-        shown = _LabelTree(tree, counts).shown(node)
-        found = {"n_labels": len(shown.labels), "examples": None, "labels": names[shown.labels[:labels]].tolist()}
-        lines.insert(0, _title(found))
-    return lines
-
-
 def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, children: int = 4) -> Any:
     """Plot the tree of a model, with the root at the left: the most frequent labels below each node.
 
@@ -155,15 +142,7 @@ class _LabelTree:
         return list(self.tree.children(node))
 
     def shown(self, node: int) -> _Shown:
-        tree, found, first, stop = self.tree, [], node, node + 1
-        while first < stop:  # the descendants on a level are contiguous
-            found.append(tree.label[first:stop])
-            inner = first + np.flatnonzero(tree.n_children[first:stop])
-            n_below = int(tree.n_children[first:stop].sum())
-            first = int(tree.first_child[inner[0]]) if n_below else stop
-            stop = first + n_below
-        labels = np.concatenate(found)
-        labels = labels[labels >= 0]
+        labels, _ = self.tree.below(node)
         return _Shown(_sorted(labels, self.counts[labels]), int(self.counts[labels].sum()))
 
 

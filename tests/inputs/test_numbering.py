@@ -76,5 +76,5 @@ def test_explanations_name_the_ids():
     matrix = sp.csr_matrix(X)
     shifted = sp.csr_matrix((matrix.data, matrix.indices + np.int64(2**31), matrix.indptr), shape=(len(X), 2**31 + 20))
     model = treemax.SoftmaxTree(depth=2, leaf_classes=2, growth=1.0, verbose=0).fit(shifted, y)
-    named = [feature for step in model.explain(shifted[:1]).steps for feature, _ in step.features]
+    named = model.explain(shifted[:1]).features
     assert named and all(2**31 <= feature < 2**31 + 20 for feature in named)

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import treemax
 from treemax import modelfile
+from treemax.explanations import Explanation, Trace
 from treemax.inputs.labels import (
     Form,
     LabelIndex,
@@ -37,6 +38,7 @@ from treemax.inputs.rows import MAX_FEATURES, Rows, SparseRows, as_rows, check_s
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
 from treemax.models.calibration import LEADING, Calibration, largest
+from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
@@ -130,6 +132,12 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Scores of given labels, ids[i] those of row i; 0 where the id is -1."""
         return self.model_.of_labels(rows, ids, self._search(), self._threads())
+
+    def _trace(self, row: Rows, ids: list[int], scores: list[float]) -> Trace:
+        """Return the decisions that lead to labels with these scores, for one row; raise if a label is not reached."""
+        if not hasattr(self.model_, "trace"):
+            raise ValueError(f"{type(self).__name__} cannot explain its predictions.")
+        return self.model_.trace(row, ids, scores, self._search())
 
     def _threads(self) -> int:
         return thread_count(getattr(self, "n_jobs", None))
@@ -293,8 +301,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
         If the model has fewer than k labels, all of them.
         """
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise ValueError(f"k must be a positive integer, got {k!r}.")
+        _check_k(k)
         ids, scores = self._calibrated_top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
         return TopK(self._labels_of(ids), scores)
 
@@ -357,7 +364,10 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         the labels of `predict_topk` (where None stands for no label, with probability 0).
         """
         rows = self._rows_to_predict(X)
-        ids = requested_ids(labels, self.label_index_, len(rows))
+        return self._scored_labels(rows, requested_ids(labels, self.label_index_, len(rows)))[1]
+
+    def _scored_labels(self, rows: Rows, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Scores before calibration and probabilities of given labels, 0 where the id is -1."""
         scores = self._probabilities_of(rows, ids)
         if self.multi_label_ or not self.calibration_.changes_scores:
             answer = self.calibration_.probabilities(scores)
@@ -367,8 +377,20 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
-            answer[unknown] = np.where(ids[unknown] >= 0, frequencies[ids[unknown]], 0.0)
-        return answer
+            scores[unknown] = answer[unknown] = np.where(ids[unknown] >= 0, frequencies[ids[unknown]], 0.0)
+        return scores, answer
+
+    @read_access
+    def explain(self, X: Any, label: Any = None, k: int = 5) -> Explanation | list[Explanation]:
+        """Explain why `label`, or by default the answer, has its probability; see `Explanation`.
+
+        Returns one explanation for one row, a list for several. `k` is the number of candidates to list.
+        """
+        _check_k(k)
+        rows = self._rows_to_predict(as_table(X))
+        wanted = None if label is None else int(requested_ids([label], self.label_index_, 1)[0, 0])
+        found = [explain_row(self, rows[i : i + 1], wanted, int(k)) for i in range(len(rows))]
+        return found[0] if len(found) == 1 else found
 
     @read_access
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
@@ -399,20 +421,25 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids and probabilities of the k most probable labels."""
+        ids, _, probabilities = self._scored_top(rows, k)
+        return ids, probabilities
+
+    def _scored_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """Ids, scores before calibration and probabilities of the k most probable labels."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             ids, scores = self._top(rows, k)
             probabilities = self.calibration_.probabilities(scores)
         else:
             ids, scores = self._leading(rows, k)
             ids, leading, is_first = ids[:, :k], scores[:, :LEADING], np.zeros((len(rows), k), dtype=bool)
-            is_first[:, 0] = True
-            probabilities = self.calibration_.multiclass_probabilities(scores[:, :k], leading, is_first)
+            is_first[:, 0], scores = True, scores[:, :k]
+            probabilities = self.calibration_.multiclass_probabilities(scores, leading, is_first)
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
             first = most_frequent(frequencies, k)
-            ids[unknown], probabilities[unknown] = first, frequencies[first]
-        return ids, probabilities
+            ids[unknown], scores[unknown], probabilities[unknown] = first, frequencies[first], frequencies[first]
+        return ids, scores, probabilities
 
     def _calibrated_above(
         self, rows: Rows, threshold: float
@@ -618,6 +645,11 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__
+
+
+def _check_k(k: Any) -> None:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise ValueError(f"k must be a positive integer, got {k!r}.")
 
 
 def _models(condition: Callable[[Any], bool]) -> str:

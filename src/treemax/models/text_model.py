@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from treemax.explanations import Explanation
 from treemax.formats.training_rows import training_chunks
 from treemax.inputs.rows import as_rows
 from treemax.modelfile import (
@@ -27,11 +28,12 @@ from treemax.modelfile import (
     without_changes,
 )
 from treemax.models.base import TrainingInterrupted
+from treemax.models.explaining import explanation_of_text
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.sharing import SharedEstimator
 from treemax.models.stored import Source, stored_rows
 from treemax.parallel.locks import fork_safe
-from treemax.text.vectorizers import HashingText, TfidfText
+from treemax.text.vectorizers import HashingText, TfidfText, holds_texts, read_texts
 
 Result = TypeVar("Result")
 
@@ -49,6 +51,10 @@ def _learns_online(model: TextModel) -> bool:
 
 def _fits_files(model: TextModel) -> bool:
     return hasattr(model.estimator, "fit_file")
+
+
+def _explains(model: TextModel) -> bool:
+    return hasattr(model.estimator, "explain")
 
 
 def _gives_probabilities(model: TextModel) -> bool:
@@ -217,6 +223,23 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def predict_proba(self, texts: Any) -> Any:
         """Predict the probability of every label for each text."""
         return self._consistently(lambda: self.estimator.predict_proba(self._rows(texts)))
+
+    @available_if(_explains)
+    def explain(self, texts: Any, label: Any = None, k: int = 5) -> Any:
+        """Explain why `label`, or by default the answer, has its probability; see `Explanation`.
+
+        Returns one explanation for one text, which may be a string, and a list for several. `k` is the number of
+        candidates to list.
+        """
+        return self._consistently(self._explained, [texts] if isinstance(texts, str) else texts, label, k)
+
+    def _explained(self, texts: Any, label: Any, k: int) -> Any:
+        found = self.estimator.explain(self._rows(texts), label, k)
+        if not holds_texts(texts):
+            return found
+        if isinstance(found, Explanation):
+            return explanation_of_text(found, self.vectorizer, read_texts(texts)[0])
+        return [explanation_of_text(own, self.vectorizer, text) for own, text in zip(found, read_texts(texts))]
 
     def score(self, texts: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the estimator's score on these texts."""

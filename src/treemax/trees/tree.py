@@ -75,6 +75,30 @@ class Tree:
         leaf[self.label[leaves]] = leaves
         return leaf
 
+    def path_to(self, label: int) -> list[int]:
+        """Return the nodes from a child of the root to the leaf of a label."""
+        node, nodes = int(self.leaf_of[label]), []
+        while node > 0:
+            nodes.append(node)
+            node = int(self.parent[node])
+        return nodes[::-1]
+
+    def below(self, node: int, most: int | None = None) -> tuple[NDArray[np.int64], int]:
+        """Return the labels below a node, `most` of them at most, and their number; visits no other nodes."""
+        first, stop, n_labels, found = node, node + 1, 0, [self.label[:0]]
+        while first < stop:  # the descendants on a level are contiguous
+            n_labels += stop - first - int(self._inner_before[stop] - self._inner_before[first])
+            if most is None or sum(map(len, found)) < most:
+                labels = self.label[first : stop if most is None else min(stop, first + most)]
+                found.append(labels[labels >= 0])
+            first, stop = int(self.first_child[first]), int(self.first_child[stop - 1] + self.n_children[stop - 1])
+        return np.concatenate(found)[:most], n_labels
+
+    @cached_property
+    def _inner_before(self) -> NDArray[np.int64]:
+        """The number of inner nodes before every node, and in all."""
+        return np.concatenate([[0], np.cumsum(self.n_children > 0)])
+
     @cached_property
     def level(self) -> NDArray[np.int64]:
         """The depth of every node; the root's is 0."""

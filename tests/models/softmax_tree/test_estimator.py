@@ -591,15 +591,15 @@ def test_an_explanation_is_the_way_of_the_row(sparse):
     X, y = problem(400, 20)
     matrix = sp.csr_matrix(X) if sparse else X
     model = treemax.SoftmaxTree(leaf_classes=5, alpha=0.1, verbose=0).fit(matrix, y)
-    told = model.explain(matrix[3:4], n_features=X.shape[1])
-    assert all((step.score >= 0) == (step.side == "right") for step in told.steps)
-    for step in told.steps:
-        added = sum(value for _, value in step.features) + float(model.model_.plane_bias[step.node])
-        assert math.isclose(added, step.score, rel_tol=1e-4, abs_tol=1e-4)
+    told = model.explain(matrix[3:4], k=20)
+    [path] = told.paths
+    assert len(path.steps) > 1
+    assert all((step.logit >= 0) == step.branch.startswith("right") for step in path.steps[:-1])
     answers = model.predict_topk(matrix[3:4], k=20).labels[0]
-    assert {label for label in answers if label is not None} == set(told.classes.tolist())
-    with pytest.raises(ValueError, match="one row"):
-        model.explain(matrix[:2])
+    assert [label for label in answers if label is not None] == [each.label for each in told.candidates]
+    other = next(label for label in model.classes_.tolist() if label not in answers)
+    with pytest.raises(ValueError, match=f"does not consider the label {other!r}"):
+        model.explain(matrix[3:4], label=other)
 
 
 # --- training as a user sees it -------------------------------------------------------------------------

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import modelfile
+from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
 from treemax.models.calibration import Calibration
 from treemax.models.label_tree.compact import loaded_tree, saved_arrays
 from treemax.models.label_tree.nodes import LOSSES
 from treemax.models.label_tree.packed_tree import PackedTree
+from treemax.models.label_tree.tracing import trace_labels
 from treemax.models.parts import real_number
 from treemax.models.rows import blocks
 from treemax.models.searching import SparseProbabilities, empty_top_k
@@ -77,6 +79,10 @@ class LabelTreeModel:
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""
         return self._average(tree.probabilities(rows, threads=threads) for tree in self.trees)
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: int | None = None) -> Trace:
+        """The paths to labels, for `explain`."""
+        return trace_labels(self.trees, row, ids)
 
     def _average(self, probabilities: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Return the mean over the trees, always in the same order, so that all methods give the same bits."""

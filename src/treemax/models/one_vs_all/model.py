@@ -12,7 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace, linear_step
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
+from treemax.models.explaining import flat_trace, row_entries
 from treemax.models.one_vs_all import kernels
 from treemax.models.parts import expect_squares
 from treemax.models.rows import Floats, blocks, densified, sparsified
@@ -44,6 +46,10 @@ class LinearModel(FromAllProbabilities):
     def n_labels(self) -> int:
         return len(self.bias)
 
+    @property
+    def n_features(self) -> int:
+        raise NotImplementedError
+
     def scores(self, rows: Rows) -> Floats:
         """Scores of all labels for each row."""
         raise NotImplementedError
@@ -72,6 +78,24 @@ class LinearModel(FromAllProbabilities):
 
         run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return out
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Link) -> Trace:
+        """The score of each label, for `explain`."""
+        columns, values = self.inputs(row)
+        added = [values.astype(np.float64) * self.weights_of(label, columns) for label in ids]
+        steps = [
+            linear_step(0, label, f"label among {self.n_labels:,}", score, {"bias": float(self.bias[label])}, own, [label], 1)
+            for label, score, own in zip(ids, scores, added)
+        ]  # fmt: skip
+        return flat_trace(columns, values, steps, "float32")
+
+    def inputs(self, row: Rows) -> tuple[NDArray[Any], Floats]:
+        """The columns of a row and their values, as the weights take them."""
+        return row_entries(row, self.n_features)
+
+    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
+        """The weights of a label for these features."""
+        raise NotImplementedError
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the model as a JSON-able header and arrays; with `resume`, including AdaGrad's sums of squares."""
@@ -140,6 +164,14 @@ class LabelMajor(LinearModel):
         scores += self.bias
         return scores
 
+    def inputs(self, row: Rows) -> tuple[NDArray[Any], Floats]:
+        scaled = self.scaled(densified(row, self.n_features) if isinstance(row, SparseRows) else row)[0]
+        columns = np.flatnonzero(scaled)
+        return columns, scaled[columns]
+
+    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
+        return self.weights[label, columns]
+
 
 @dataclass
 class FeatureMajor(LinearModel):
@@ -161,6 +193,9 @@ class FeatureMajor(LinearModel):
         arrays = (read_only(self.weights), read_only(self.bias))
         kernels.score_sparse_rows(rows.indptr, rows.indices, rows.values, *arrays, scores)
         return scores
+
+    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
+        return self.weights[columns, label]
 
 
 @dataclass
@@ -185,6 +220,13 @@ class PackedFeatures(LinearModel):
         arrays = (read_only(self.indptr), read_only(self.labels), read_only(self.weights), read_only(self.bias))
         kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *arrays, scores)
         return scores
+
+    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
+        out = np.zeros(len(columns), dtype=np.float32)
+        for place, column in enumerate(columns.tolist()):
+            own = slice(self.indptr[column], self.indptr[column + 1])
+            out[place] = self.weights[own][self.labels[own] == label].sum()
+        return out
 
 
 def packed(model: LinearModel) -> LinearModel:

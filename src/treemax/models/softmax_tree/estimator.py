@@ -17,7 +17,7 @@ from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.parts import real_number
 from treemax.models.rates import clip_outliers, mean_squared_length
-from treemax.models.sharing import read_access, snapshot_access
+from treemax.models.sharing import snapshot_access
 from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
 from treemax.models.softmax_tree.smoothing import best_smoothing
@@ -50,23 +50,6 @@ FEWEST_HELD_OUT = 20  # rows
 ITERATIONS_TO_CHOOSE = 2
 
 Coverage: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.int64]]  # from `SoftmaxTreeModel.coverage`
-
-
-class Step(NamedTuple):
-    """One decision on the path of a row."""
-
-    node: int
-    side: str  # "left" or "right"
-    score: float
-    features: list[tuple[Any, float]]  # the features with the largest contributions to the score
-
-
-class Explanation(NamedTuple):
-    """The path of a row through a tree."""
-
-    steps: list[Step]
-    leaf: int
-    classes: NDArray[Any]
 
 
 class Perplexity(NamedTuple):
@@ -432,31 +415,6 @@ class SoftmaxTree(LabelClassifier):
         mean = float(-np.log(own[covered]).mean()) if covered.any() else math.inf
         return Perplexity(math.exp(mean), float(covered.mean()))
 
-    @read_access
-    def explain(self, x: Any, n_features: int = 5, tree: int = 0) -> Explanation:
-        """The path of one row: the score at each decision, and the features with the largest contributions to it."""
-        rows = self._rows_to_predict(x if np.ndim(x) != 1 else np.asarray(x).reshape(1, -1))
-        if len(rows) != 1:
-            raise ValueError(f"explain takes one row, got {len(rows)}.")
-        structure, values = self.model_.structure, _dense_row(rows, self.model_.n_features)
-        leaf, steps = int(self.model_.leaves_of(rows)[0, tree]), []
-        path, node = _path_to(leaf, structure.roots[tree], structure.children), int(structure.roots[tree])
-        for side in path:
-            added = self.model_.plane(node) * values
-            order = np.argsort(-np.abs(added), kind="stable")[:n_features]
-            features = [(self._feature(int(f)), float(added[f])) for f in order if added[f]]
-            score = float(added.sum(dtype=np.float64)) + float(self.model_.plane_bias[node])
-            steps.append(Step(node, ("left", "right")[side], score, features))
-            node = int(structure.children[node, side])
-        ids = structure.classes[structure.starts[leaf] : structure.starts[leaf + 1]]
-        return Explanation(steps, leaf, self._labels_of(ids.astype(np.int64)[None])[0])
-
-    def _feature(self, number: int) -> Any:
-        """The name of a feature, or its id."""
-        if self._feature_numbers is not None:
-            return self._feature_numbers.id_of(number)
-        return self.feature_names_in_[number] if hasattr(self, "feature_names_in_") else number
-
     @property
     def history_(self) -> list[Record]:
         """The training history after the update of each depth, tree by tree."""
@@ -610,22 +568,3 @@ def _split(n_rows: int, random: np.random.RandomState) -> tuple[NDArray[np.int64
 def _are_dense(rows: Rows) -> bool:
     used = rows.nnz if isinstance(rows, SparseRows) else np.count_nonzero(rows)
     return bool(used >= DENSE * rows.shape[0] * rows.shape[1])
-
-
-def _dense_row(rows: Rows, n_features: int) -> NDArray[np.float32]:
-    if isinstance(rows, np.ndarray):
-        return rows[0]
-    out = np.zeros(n_features, np.float32)
-    known = rows.indices < n_features
-    out[rows.indices[known]] = rows.values[known]
-    return out
-
-
-def _path_to(leaf: int, root: int, children: NDArray[np.int32]) -> list[int]:
-    """The sides taken from a root to a leaf."""
-    target, path = -1 - leaf, []
-    while target != root:
-        node, side = (int(found[0]) for found in np.nonzero(children == target))
-        path.append(side)
-        target = node
-    return path[::-1]

@@ -9,19 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, SparseRows, ascends
 from treemax.kernels import search as sparse_kernels
+from treemax.kernels.weights import packed_weights
 from treemax.models.parts import expect, truth, whole_number
 from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
 from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
+from treemax.models.softmax_tree.tracing import trace_labels
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
@@ -60,6 +63,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
     n_features: int
     structure: Structure
     plane_bias: NDArray[np.float32]
+    precision: ClassVar[str]  # of the weights
 
     @classmethod
     def pack(cls, trees: list[Branch | Softmax], n_labels: int, n_features: int) -> SoftmaxTreeModel:
@@ -165,6 +169,22 @@ class SoftmaxTreeModel(FromAllProbabilities):
             out /= out.sum(axis=1, keepdims=True)
         return out
 
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: float = 0.0) -> Trace:
+        """The paths to labels, for `explain`."""
+        return trace_labels(self, row, ids, search)
+
+    def classes_of(self, leaf: int) -> NDArray[np.int32]:
+        """The labels of a leaf."""
+        starts = self.structure.starts
+        return self.structure.classes[starts[leaf] : starts[leaf + 1]]
+
+    @cached_property
+    def parents(self) -> NDArray[np.int64]:
+        """The decision node above each node, -1 above roots; leaves, with negative numbers, are at the end."""
+        parents = np.full(self.n_branches + self.n_leaves, -1, np.int64)
+        parents[self.structure.children] = np.arange(self.n_branches)[:, None]
+        return parents
+
     def coverage(
         self, rows: Rows, labels: NDArray[np.int64], threads: int = 1
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -193,8 +213,10 @@ class SoftmaxTreeModel(FromAllProbabilities):
         """The leaf of each row in each tree."""
         raise NotImplementedError
 
-    def plane(self, branch: int) -> NDArray[np.float32]:
-        """The weights of a decision node, one for each feature."""
+    def node_weights(
+        self, node: int, columns: NDArray[np.uint32], values: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The biases of a decision node, or of the classes of a leaf, which follow them, and their weights for features."""
         raise NotImplementedError
 
     # --- to a file and back -----------------------------------------------------------------------------
@@ -230,6 +252,7 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
 
     planes: NDArray[np.float32]
     leaves: Leaves
+    precision: ClassVar[str] = "float32 at decisions, float16 with a scale for each class at leaves"
 
     @classmethod
     def _pack(
@@ -267,12 +290,24 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
         kernels.paths(self._form(rows), self.structure, Planes(self.planes, self.plane_bias), found)
         return found.reshape(len(rows), -1)
 
-    def plane(self, branch: int) -> NDArray[np.float32]:
-        return self.planes[branch]
+    def node_weights(
+        self, node: int, columns: NDArray[np.uint32], values: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if node < self.n_branches:
+            return self.plane_bias[node : node + 1].astype(np.float64), self.planes[node : node + 1, columns].astype(
+                float
+            )
+        leaf = node - self.n_branches
+        first, last = self.structure.starts[leaf : leaf + 2].tolist()
+        packed = self.leaves.halves[first * self.n_features : last * self.n_features]
+        halves = _unpanelled(packed, np.array([0, last - first]), self.n_features).view(np.float16)
+        scale, bias = self.leaves.scale[first:last], self.leaves.bias[first:last]
+        return bias.astype(np.float64), halves[:, columns].astype(float) * scale[:, None]
 
     def _weights(self) -> Arrays:
         n = int(self.structure.starts[-1])
-        halves = _by_class(self.leaves.halves, self.structure.starts, self.n_features).view(np.float16)
+        packed = self.leaves.halves[:-PANEL]
+        halves = _unpanelled(packed, self.structure.starts, self.n_features).view(np.float16)
         return {"planes": self.planes, "halves": halves, "scale": self.leaves.scale[:n], "bias": self.leaves.bias[:n]}
 
     @classmethod
@@ -295,6 +330,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
     slots: NDArray[np.uint64]
     entries: NDArray[np.uint32]
     bias: NDArray[np.float32]
+    precision: ClassVar[str] = "bfloat16"
 
     @classmethod
     def _pack(
@@ -350,13 +386,16 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         sparse_kernels.hard_paths(*self._arguments(rows), leaves)
         return leaves
 
-    def plane(self, branch: int) -> NDArray[np.float32]:
-        _, n_children = self._nodes()
-        nodes, features, _, _, weights = sparse_kernels.unpacked(self.tables, self.slots, self.entries, n_children)
-        first = np.searchsorted(nodes, [branch, branch + 1])
-        out = np.zeros(self.n_features, np.float32)
-        out[features[slice(*first)]] = weights[slice(*first)]  # nodes before the leaves have a weight a feature
-        return out
+    def node_weights(
+        self, node: int, columns: NDArray[np.uint32], values: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        own = self._trees.weights
+        first, count = int(own.first_child[node]), int(own.n_children[node])
+        weights, scores = np.zeros((count, len(columns)), np.float32), np.zeros(count)
+        packed_weights(
+            node, columns, values, own.n_children, own.tables, own.slots, own.entries, np.arange(count), scores, weights
+        )
+        return self.bias[first : first + count].astype(np.float64), weights.astype(np.float64)
 
     def _weights(self) -> Arrays:
         return {"tables": self.tables, "slots": self.slots, "entries": self.entries, "bias": self.bias}
@@ -405,9 +444,9 @@ def _in_panels(
     return Leaves(packed, np.concatenate([scale, spare]), np.concatenate([bias, spare]))
 
 
-def _by_class(packed: NDArray[np.uint16], starts: NDArray[np.int64], n_features: int) -> NDArray[np.uint16]:
-    """Convert panels back to weights stored class by class."""
-    halves = packed[:-PANEL].reshape(-1, n_features).copy()
+def _unpanelled(packed: NDArray[np.uint16], starts: NDArray[np.int64], n_features: int) -> NDArray[np.uint16]:
+    """Convert panels, without the padding, back to weights stored class by class."""
+    halves = packed.reshape(-1, n_features).copy()
     for own in _panels(starts):
         halves[own] = halves[own].reshape(n_features, -1).T
     return halves

@@ -1,0 +1,207 @@
+"""Explanations of estimators, from the traces of their models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.explanations import Alternative, Candidate, Explanation, Path, Span, Step, Trace
+from treemax.inputs.rows import Rows, SparseRows, is_arrow
+from treemax.models.rows import sparsified
+
+if TYPE_CHECKING:
+    from treemax.models.base import LabelClassifier
+    from treemax.text.occurrences import Occurrence
+
+MOST_BELOW = 1024  # labels below a node among which the most frequent are found
+SHOWN = 4  # labels below a node
+PRIOR_NOTE = "No feature of the row is known to the model: the answer is the frequencies of the labels in training."
+MISSED_NOTE = "The search did not find this label, whose score is above that of the last candidate; a wider beam would."
+
+
+def as_table(X: Any) -> Any:
+    """Return one row, such as a list of numbers, as a table with one row."""
+    if is_arrow(X) or isinstance(X, SparseRows) or hasattr(X, "columns") or np.ndim(X) != 1:
+        return X
+    row = np.asarray(X)
+    return X if row.dtype.kind not in "fiub" else row.reshape(1, -1)
+
+
+def row_entries(row: Rows, n_features: int | None = None) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """Return the columns of one row, those below `n_features`, and their values."""
+    sparse = sparsified(row)
+    part = slice(int(sparse.indptr[0]), int(sparse.indptr[1]))
+    columns, values = sparse.indices[part], sparse.values[part]
+    if n_features is None or len(columns) == 0 or int(columns[-1]) < n_features:
+        return columns, values
+    return columns[columns < n_features], values[columns < n_features]
+
+
+def explain_row(estimator: LabelClassifier, row: Rows, wanted: int | None, k: int) -> Explanation:
+    """Explain the label with the id `wanted`, or the answer, for one row."""
+    n_labels = len(estimator.label_index_)
+    if n_labels == 0:
+        raise ValueError("There is nothing to explain: no label was learned yet.")
+    found = [array[0] for array in estimator._scored_top(row, min(max(k, 2), n_labels))]
+    known = found[0] >= 0
+    ids, scores, probabilities = (array[known] for array in found)
+    chosen = int(ids[0]) if wanted is None else wanted
+    if chosen in ids:
+        at = int(np.flatnonzero(ids == chosen)[0])
+        score, probability = float(scores[at]), float(probabilities[at])
+    else:
+        own = estimator._scored_labels(row, np.array([[chosen]]))
+        score, probability = float(own[0][0, 0]), float(own[1][0, 0])
+    names = estimator.label_index_.labels(np.append(ids, chosen)).tolist()
+    candidates = list(map(Candidate, names, scores.tolist(), probabilities.tolist()))
+    explanation = Explanation(
+        model=type(estimator).__name__,
+        label=names[-1],
+        score=score,
+        probability=probability,
+        candidates=candidates[:k],
+        features=[],
+        columns=np.zeros(0, np.int64),
+        values=np.zeros(0, np.float32),
+    )
+    if estimator._unknown(row) is not None:
+        other = next((each for each in candidates if each.label != names[-1]), None)
+        behind = None if other is None else Alternative(*other, tree=0, step=0)
+        return replace(explanation, prior=True, notes=[PRIOR_NOTE], alternative=behind)
+    notes = []
+    if chosen not in ids and score > scores[-1] and len(ids) >= min(k, n_labels):
+        notes.append(MISSED_NOTE)
+    if estimator.multi_label_:
+        notes.append(f"predict answers the labels with a probability of at least {estimator.threshold_:.3f}.")
+    others = [i for i in range(len(ids)) if ids[i] != chosen][:1]
+    trace = estimator._trace(row, [chosen, *ids[others].tolist()], [score, *scores[others].tolist()])
+    if not trace.paths[0]:
+        raise ValueError(_not_reached(names[-1], candidates))
+    routes = trace.routes or [()] * len(trace.paths)
+    return replace(
+        explanation,
+        features=[_feature(estimator, column) for column in trace.columns.tolist()],
+        columns=_ids_of(estimator, trace.columns),
+        values=trace.values,
+        paths=[_named(estimator, path) for path in trace.paths[0]],
+        routes=[_named(estimator, path) for path in routes[0]],
+        alternative=_alternative(candidates[others[0]], trace) if others else None,
+        weights=trace.weights,
+        notes=notes,
+    )
+
+
+def _not_reached(label: Any, candidates: Sequence[Candidate]) -> str:
+    considered = ", ".join(repr(each.label) for each in candidates)
+    return f"The model does not consider the label {label!r} for this row, so it has no path to explain, as {considered} have."
+
+
+def _named(estimator: LabelClassifier, path: Path) -> Path:
+    """Return a path with the names of the most frequent labels below each step."""
+    return replace(path, steps=[_named_step(estimator, step) for step in path.steps])
+
+
+def _named_step(estimator: LabelClassifier, step: Step) -> Step:
+    ids = np.asarray(step.labels, dtype=np.int64)
+    if len(ids) == 0:
+        return step
+    counts = estimator.label_counts_[np.minimum(ids, len(estimator.label_counts_) - 1)]
+    frequent = ids[np.lexsort((ids, -counts))[:SHOWN]]
+    return replace(step, labels=estimator.label_index_.labels(frequent).tolist())
+
+
+def _feature(estimator: LabelClassifier, column: int) -> Any:
+    """Return the name of a feature, or its id."""
+    if estimator._feature_numbers is not None:
+        return estimator._feature_numbers.id_of(column)
+    names = getattr(estimator, "feature_names_in_", None)
+    return column if names is None or column >= len(names) else str(names[column])
+
+
+def _ids_of(estimator: LabelClassifier, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the columns of X, where the model has numbers of its own."""
+    numbers = estimator._feature_numbers
+    return columns if numbers is None else np.array([numbers.id_of(int(c)) for c in columns], dtype=np.int64)
+
+
+def _alternative(other: Candidate, trace: Trace) -> Alternative:
+    """Return the best other label: where its path leaves, and the difference of the logits there."""
+    own_steps, other_steps = trace.paths[0][0].steps, trace.paths[1][0].steps
+    pairs = list(zip(own_steps, other_steps))
+    step = next((i for i, (a, b) in enumerate(pairs) if (a.node, a.child) != (b.node, b.child)), len(pairs) - 1)
+    a, b = pairs[step]
+    terms, added = {}, np.zeros(0)
+    if a.logit is not None and b.logit is not None and a.node == b.node:
+        terms = {name: a.terms.get(name, 0.0) - b.terms.get(name, 0.0) for name in {**a.terms, **b.terms}}
+        added = a.added - b.added
+    return Alternative(*other, tree=trace.paths[0][0].tree, step=step, terms=terms, added=added)
+
+
+# --- texts -----------------------------------------------------------------------------------------------
+
+
+def explanation_of_text(explanation: Explanation, vectorizer: Any, text: str) -> Explanation:
+    """Return the explanation with the words of the text as features, and their places."""
+    from treemax.text.occurrences import is_hashed, occurrences  # imports much of scikit-learn
+
+    found: dict[int, list[Occurrence]] = {}
+    for each in occurrences(vectorizer, text):
+        found.setdefault(each.column, []).append(each)
+    names = [
+        " | ".join(dict.fromkeys(each.name for each in found[column])) if column in found else None
+        for column in explanation.columns.tolist()
+    ]
+    if None in names:
+        names = _names_out(vectorizer, explanation, names)
+    spans = [
+        span
+        for feature, column in enumerate(explanation.columns.tolist())
+        for each in found.get(column, [])
+        for span in _spans(each, feature, len(found[column]))
+    ]
+    notes = list(explanation.notes)
+    if any(" | " in str(name) for name in names) and is_hashed(vectorizer):
+        notes.append("Features are hashes: words that share one are shown together, with | between them.")
+    return replace(explanation, features=names, text=text, spans=spans, notes=notes)
+
+
+def _spans(found: Occurrence, feature: int, times: int) -> list[Span]:
+    """Divide what a feature added among its occurrences, and among the words or the characters of each."""
+    units = sum(b - a for a, b in found.places) if found.of_characters else len(found.places)
+    return [Span(a, b, feature, 1.0 / (times * max(1, units))) for a, b in found.places]
+
+
+def _names_out(vectorizer: Any, explanation: Explanation, names: list[Any]) -> list[Any]:
+    """Return the names with those of `get_feature_names_out` for features that have no place in the text."""
+    try:
+        known = vectorizer.get_feature_names_out()
+    except (AttributeError, ValueError):  # hashes have no names
+        known = ()
+    given = zip(names, explanation.features, explanation.columns.tolist())
+    return [
+        name if name is not None else str(known[column]) if column < len(known) else feature
+        for name, feature, column in given
+    ]
+
+
+# --- for the traces of models ----------------------------------------------------------------------------
+
+
+def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the softmax of scores."""
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()
+
+
+def logistic(score: float) -> float:
+    """Return the logistic function of a score."""
+    return float(1.0 / (1.0 + np.exp(-score))) if score > -700 else 0.0
+
+
+def flat_trace(columns: NDArray[Any], values: NDArray[np.float32], steps: Sequence[Step], weights: str) -> Trace:
+    """Return the trace of labels with a single step each."""
+    return Trace(columns.astype(np.int64), values, [[Path([step])] for step in steps], weights)

@@ -20,6 +20,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,49 @@ def agree_with_probabilities(model: Any, X: Any, labels: Any, scores: Any) -> No
     best = -np.sort(-probabilities, axis=1)[:, : scores.shape[1]]
     found = np.isclose(best, scores, rtol=1e-4, atol=1e-6).all(axis=1).mean()
     assert found > 0.95, f"predict_topk has the best labels of predict_proba in only {found:.0%} of the rows"
+
+
+def check_label_weights(estimator: Any) -> None:
+    """`predict_topk` of allowed labels and with label weights has the best of `predict_proba_of`, in order."""
+    X, y = example_data()
+    cases = [(X, y)] if estimator.ONE_LABEL_ONLY else [(X, y), (X, [[label, "all"] for label in y])]
+    for rows, given in cases:
+        model = clone(estimator).fit(rows, given)
+        refuses_label_weights(model, rows)
+        some, others = list(model.classes_[::2]), list(model.classes_[1::2])
+        weights = np.linspace(0.5, 3.0, len(model.classes_))
+        best_are(model, rows, some, None, labels=[*some, "unknown"])
+        best_are(model, rows, some, None, exclude=others)
+        best_are(model, rows, some, None, label_weights=model.make_label_weights(exclude=[*others, "unknown"]))
+        best_are(model, rows, list(model.classes_), weights, label_weights=weights)
+        best_are(model, rows, some, weights[::2], labels=some, label_weights=dict(zip(model.classes_, weights)))
+        assert model.predict_topk(rows, 100, labels=some).labels.shape == (len(rows), len(some))
+
+
+def refuses_label_weights(model: Any, X: Any) -> None:
+    """Assert that invalid labels and weights are refused."""
+    weights = np.ones(len(model.classes_))
+    wrong: list[dict[str, Any]] = [{"labels": "ant"}, {"labels": ["unknown"]}, {"labels": 3}]
+    wrong += [{"exclude": model.classes_}, {"exclude": "ant"}]
+    wrong += [{"label_weights": bad} for bad in (weights[1:], -weights, weights * np.nan, 0 * weights, "rare", ["a"])]
+    for options in wrong:
+        assert_raises(partial(model.predict_topk, X, 2, **options), "label")
+
+
+def best_are(model: Any, X: Any, allowed: list[Any], weights: Any, **options: Any) -> None:
+    """Assert that the answers with these options are the best of the allowed labels by probability times weight."""
+    labels, scores = model.predict_topk(X, 3, **options)
+    of_allowed = model.predict_proba_of(X, allowed)
+    products = of_allowed if weights is None else of_allowed * weights
+    place = {label: number for number, label in enumerate(allowed)}
+    row, column = np.nonzero(labels.astype(object) != None)  # noqa: E711
+    ids = np.array([place[label] for label in labels[row, column].tolist()])
+    np.testing.assert_allclose(scores[row, column], of_allowed[row, ids], rtol=1e-4, atol=1e-6)
+    found = np.zeros(labels.shape)
+    found[row, column] = products[row, ids]
+    best = -np.sort(-products, axis=1)[:, :3]
+    share = np.isclose(found, best, rtol=1e-3, atol=1e-6).all(axis=1).mean()
+    assert share > 0.95, f"predict_topk with {options} has the best labels in only {share:.0%} of the rows"
 
 
 def check_labels_come_back_in_the_callers_type(estimator: Any) -> None:
@@ -660,6 +704,7 @@ def check_bad_chunk_changes_nothing(estimator: Any) -> None:
 CHECKS: list[Callable[[Any], None]] = [
     check_learns_and_scores,
     check_top_is_sorted_and_consistent,
+    check_label_weights,
     check_labels_come_back_in_the_callers_type,
     check_sparse_and_dense_agree,
     check_one_row_at_a_time,

@@ -380,6 +380,29 @@ def test_labels_that_training_never_had_are_not_covered(folder, tmp_path):
     assert "is multi-label" in refused("eval", model, data, "--perplexity")
 
 
+def test_predict_from_allowed_labels_and_with_weights(folder, tmp_path):
+    labels, weights, numbers = tmp_path / "labels.txt", tmp_path / "weights.tsv", tmp_path / "numbers.txt"
+    labels.write_text("car\nsea\nunheard\n")
+    weights.write_text("fruit\t1e6\n")
+    numbers.write_text("0\n2\n")
+    text, data = ("predict", folder / "text.treemax", folder / "train.txt"), ("predict", folder / "features.treemax")
+
+    def answers(*command):
+        return [json.loads(line)["labels"] for line in done(*command).splitlines()]
+
+    assert all(set(row) == {"car", "sea"} for row in answers(*text, "--labels", labels))
+    assert all(row == ["fruit"] for row in answers(*text, "--exclude", labels))
+    assert all(row[0] == "fruit" for row in answers(*text, "--label-weights", weights))
+    assert answers(*text, "--label-weights", "propensity", "--labels", labels) == answers(*text, "--labels", labels)
+    assert all(row == [1] for row in answers(*data, folder / "data.svm", "--exclude", numbers))
+    assert "are integers, got 'car'" in refused(*data, folder / "data.svm", "--labels", labels, code=2)
+    assert "expected a label, a tab and a weight" in refused(*text, "--label-weights", labels, code=2)
+    assert "cannot read" in refused(*text, "--labels", tmp_path / "none.txt", code=2)
+    assert "cannot be combined" in refused(*text, "--labels", labels, "--threshold", 0.5, code=2)
+    labels.write_text("unheard\n")
+    assert "knows none of the 1 allowed labels" in refused(*text, "--labels", labels)
+
+
 @pytest.mark.parametrize("name", ["train.txt", "data.svm"])
 def test_predictions_and_figures_of_every_label(folder, tmp_path, name):
     data, model, out = folder / name, tmp_path / "model.treemax", tmp_path / "predictions.jsonl"

@@ -28,29 +28,56 @@ from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_opti
     type=click.IntRange(min=1),
     help="Lines to predict at a time; 1 for an interactive pipe.",
 )
+@click.option("--labels", metavar="FILE", help="Predict only these labels, one per line.")
+@click.option("--exclude", metavar="FILE", help="Do not predict these labels, one per line.")
+@click.option(
+    "--label-weights",
+    metavar="FILE|propensity",
+    help="Rank labels by probability times weight: lines of label, tab and weight (1 if a label has no line), or "
+    "inverse propensities, which favour rare labels.",
+)
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def predict(
-    model: str, data: str, top: int, threshold: float | None, chunk: int, jobs: int | None, reading: Reading
-) -> None:
+    model: str, data: str, top: int, threshold: float | None, chunk: int, labels: str | None, exclude: str | None,
+    label_weights: str | None, jobs: int | None, reading: Reading,
+) -> None:  # fmt: skip
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
     Labels in DATA are ignored. A text model also reads plain lines of text.
     """
     from treemax.cli.data import check_kind, load_model, open_data
 
+    weighted = any(option is not None for option in (labels, exclude, label_weights))
+    if weighted and threshold is not None:
+        raise click.UsageError("--threshold cannot be combined with --labels, --exclude or --label-weights.")
     loaded = load_model(model, jobs)
+    weights = _label_weights(loaded, labels, exclude, label_weights) if weighted else None
     with open_data(data, reading, chunk, loaded, labels=False) as reader:
         for examples in reader:
             check_kind(loaded, examples, reader.name)
-            labels, scores = _predictions(loaded, examples.features, top, threshold)
-            click.echo(b"\n".join(map(json_line, labels, scores)))
+            found, scores = _predictions(loaded, examples.features, top, threshold, weights)
+            click.echo(b"\n".join(map(json_line, found, scores)))
 
 
-def _predictions(model: Any, X: Any, top: int, threshold: float | None) -> tuple[list[list[Any]], list[list[float]]]:
+def _label_weights(model: Any, labels: str | None, exclude: str | None, weights: str | None) -> Any:
+    """Return the weights of all labels from the files of the options."""
+    from treemax.cli.label_files import read_labels, read_weights
+
+    index = model.label_index_
+    return model.make_label_weights(
+        labels=None if labels is None else read_labels(labels, index),
+        exclude=None if exclude is None else read_labels(exclude, index),
+        label_weights=weights if weights in (None, "propensity") else read_weights(weights, index),
+    )
+
+
+def _predictions(
+    model: Any, X: Any, top: int, threshold: float | None, weights: Any
+) -> tuple[list[list[Any]], list[list[float]]]:
     """Return the labels and scores of each row, best first: the top `top`, or all of at least `threshold`."""
     if threshold is None:
-        found = model.predict_topk(X, top)
+        found = model.predict_topk(X, top, **({} if weights is None else {"label_weights": weights}))
         return found.labels.tolist(), found.scores.tolist()
     rows = model.predict_above(X, threshold, scores=True)
     return [[label for label, _ in row] for row in rows], [[score for _, score in row] for row in rows]

@@ -359,6 +359,69 @@ def best_labels(
 
 
 @kernel
+def largest_weights(parent, leaf_of, weights, out):
+    """Write the largest weight of the labels below every node; `out` is zeroed. A label without a leaf (-1) has none."""
+    for label in range(weights.size):
+        node, weight = leaf_of[label], weights[label]
+        while node >= 0 and out[node] < weight:
+            out[node] = weight
+            node = parent[node]
+
+
+@kernel
+def best_weighted_labels(
+    indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
+    most_children, n_inner, width, node_weights, ids, probabilities,
+):  # fmt: skip
+    """Like `best_labels`, for the largest products of probability and weight; labels of weight 0 are left out.
+
+    `node_weights` are those of `largest_weights`: no label below a node has a larger product than the node.
+    """
+    rows = Rows(indptr, indices, values)
+    weights = Weights(first_child, n_children, tables, slots, entries, bias)
+    tree = SearchTree(weights, label, level, slopes, shifts, link)
+    scratch = _new_scratch(indptr, most_children)
+    scores = scratch.scores
+    heap_nodes, heap_products = np.empty(n_inner, np.int64), np.empty(n_inner, np.float32)
+    of_node = np.empty(n_children.size, np.float32)  # probabilities of the nodes that were reached
+    opened = np.empty(slopes.size, np.int64)
+    k = ids.shape[1]
+    products = np.empty(k, np.float32)
+    for row in range(indptr.size - 1):
+        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
+        best, n_best = ids[row], np.int64(0)  # leaves, until the search ends
+        opened[:] = 0
+        heap_nodes[0], heap_products[0], size = 0, node_weights[0], np.int64(node_weights[0] > 0)
+        of_node[0] = _ONE
+        while size:
+            size = pop(heap_nodes, heap_products, size)
+            node = heap_nodes[size]
+            if n_best == k and heap_products[size] <= products[k - 1]:
+                break
+            depth = level[node]
+            if opened[depth] == width:
+                continue
+            opened[depth] += 1
+            _expand(node, of_node[node], rows, begin, end, tree, scratch)
+            for c in range(n_children[node]):
+                child = first_child[node] + c
+                product = scores[c] * node_weights[child]
+                if node_weights[child] == 0 or (n_best == k and product <= products[k - 1]):
+                    continue
+                of_node[child] = scores[c]
+                if label[child] >= 0:
+                    n_best = offer(child, product, best, products, n_best)
+                else:
+                    size = push(heap_nodes, heap_products, size, child, product)
+        for j in range(n_best):
+            probabilities[row, j] = of_node[best[j]]
+            best[j] = label[best[j]]
+        for j in range(n_best, k):
+            best[j] = -1
+            probabilities[row, j] = np.float32(0.0)
+
+
+@kernel
 def mask_duplicates(ids):
     """Sort the ids of each row, and replace duplicates by -1."""
     for row in range(ids.shape[0]):
@@ -379,6 +442,22 @@ def rank(candidates, scores, ids, probabilities):
         for j in range(candidates.shape[1]):
             if candidates[row, j] >= 0:
                 n_best = offer(candidates[row, j], scores[row, j], ids[row], probabilities[row], n_best)
+        ids[row, n_best:] = -1
+        probabilities[row, n_best:] = np.float32(0.0)
+
+
+@kernel
+def rank_weighted(scores, weights, ids, probabilities):
+    """Write the labels of each row with the largest products of score and weight, and their scores."""
+    k = ids.shape[1]
+    products = np.empty(k, np.float32)
+    for row in range(scores.shape[0]):
+        n_best = np.int64(0)
+        for label in range(weights.size):
+            if weights[label] > 0:
+                n_best = offer(label, scores[row, label] * weights[label], ids[row], products, n_best)
+        for j in range(n_best):
+            probabilities[row, j] = scores[row, ids[row, j]]
         ids[row, n_best:] = -1
         probabilities[row, n_best:] = np.float32(0.0)
 

@@ -40,10 +40,11 @@ from treemax.metrics import precision_at_k
 from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
+from treemax.models.label_weights import label_weights
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
-from treemax.models.searching import SparseProbabilities
+from treemax.models.searching import SparseProbabilities, best_weighted
 from treemax.models.sharing import SharedEstimator, read_access, read_access_by_rows, snapshot_access
 from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
@@ -296,14 +297,65 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     # --- prediction -------------------------------------------------------------------------------------
 
     @read_access_by_rows
-    def predict_topk(self, X: Any, k: int = 5) -> TopK:
+    def predict_topk(
+        self, X: Any, k: int = 5, *, labels: Any = None, exclude: Any = None, label_weights: Any = None
+    ) -> TopK:
         """Predict the k most probable labels of each row, best first, with their probabilities.
 
-        If the model has fewer than k labels, all of them.
+        If there are fewer than k labels, all of them. With `labels`, only these are considered; with `exclude`, all but
+        these; with `label_weights`, labels are ranked by probability times weight, see `make_label_weights`. Trees are
+        searched only where such labels are. Probabilities do not change.
         """
         _check_k(k)
-        ids, scores = self._calibrated_top(self._rows_to_predict(X), min(int(k), len(self.label_index_)))
+        rows, weights = self._rows_to_predict(X), None
+        if labels is not None or exclude is not None or label_weights is not None:
+            weights = self._weights_of_labels(labels, exclude, label_weights)
+        n_labels = len(self.label_index_) if weights is None else int(np.count_nonzero(weights))
+        ids, scores = self._calibrated_top(rows, min(int(k), n_labels), weights)
         return TopK(self._labels_of(ids), scores)
+
+    def _are_label_weights(self, weights: Any) -> bool:
+        """Return whether these are weights of `make_label_weights`, which need no checks."""
+        if not isinstance(weights, np.ndarray) or weights.flags.writeable or weights.dtype != np.float32:
+            return False
+        return weights.shape == (len(self.label_index_),)
+
+    @read_access
+    def make_label_weights(
+        self, labels: Any = None, exclude: Any = None, label_weights: Any = None, priors: Any = None
+    ) -> NDArray[np.float32]:
+        """Return weights of all labels, in the order of `classes_`, for `predict_topk(..., label_weights=...)`.
+
+        Faster than the same arguments in every call. Weight 0 means that a label is never predicted.
+
+        Parameters
+        ----------
+        labels : list, optional
+            The labels that are allowed; those that the model does not know are ignored.
+        exclude : list, optional
+            Labels that are not allowed.
+        label_weights : dict, array or "propensity", optional
+            Weights by label (1 for labels not in the dictionary), or in the order of `classes_`. "propensity" weighs by
+            inverse propensity (Jain et al., 2016), which favours rare labels: best for PSP@k.
+        priors : dict, optional
+            Shares of labels where the model is used; the weight is this share divided by that in training.
+        """
+        return self._new_label_weights(labels, exclude, label_weights, priors)
+
+    def _new_label_weights(self, *options: Any) -> NDArray[np.float32]:
+        counts = np.zeros(len(self.label_index_), dtype=np.int64)
+        counts[: len(self.label_counts_)] = self.label_counts_
+        return label_weights(self.label_index_, counts, self.n_examples_, *options)
+
+    def _weights_of_labels(self, labels: Any, exclude: Any, weights: Any) -> NDArray[np.float32]:
+        """Return the weights of all labels; those of the last call again if nothing has changed."""
+        if labels is None and exclude is None and self._are_label_weights(weights):
+            return weights
+        found = self._new_label_weights(labels, exclude, weights)
+        last = self.__dict__.get("_last_label_weights")
+        if last is None or not np.array_equal(last, found):
+            self.__dict__["_last_label_weights"] = last = found
+        return last
 
     @read_access_by_rows
     def predict(self, X: Any) -> Any:
@@ -419,8 +471,12 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             answer[unknown] = self._frequencies(answer.shape[1])
         return answer
 
-    def _calibrated_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids and probabilities of the k most probable labels."""
+    def _calibrated_top(
+        self, rows: Rows, k: int, weights: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids and probabilities of the k most probable labels; with `weights`, of the k best by probability x weight."""
+        if weights is not None:
+            return self._weighted_top(rows, k, weights)
         ids, _, probabilities = self._scored_top(rows, k)
         return ids, probabilities
 
@@ -440,6 +496,35 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             first = most_frequent(frequencies, k)
             ids[unknown], scores[unknown], probabilities[unknown] = first, frequencies[first], frequencies[first]
         return ids, scores, probabilities
+
+    def _weighted_top(
+        self, rows: Rows, k: int, weights: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids and probabilities of the k labels with the largest products of probability and weight.
+
+        The search multiplies weights with scores. If calibration changes these, and there are other weights than 0 and
+        1, more than k labels are searched for, and ranked again.
+        """
+        calibrated = self.calibration_.changes_scores
+        same_order = not calibrated or bool((weights[weights > 0] == 1).all())
+        n_found = k if same_order else 2 * k + 2 * LEADING
+        ids, scores = self.model_.top_k_weighted(rows, n_found, weights, self._search(), self._threads())
+        if self.multi_label_ or not calibrated:
+            probabilities = self.calibration_.probabilities(scores)
+        else:
+            first, leading = self._leading(rows)
+            if not same_order:  # calibration scales all labels but the leading ones by the same factor
+                new = np.where((ids[:, :, None] == first[:, None]).any(axis=1), -1, first)
+                ids, scores = np.hstack([ids, new]), np.hstack([scores, leading])
+            probabilities = self.calibration_.multiclass_probabilities(scores, leading, ids == first[:, :1])
+        if not same_order:
+            ids, probabilities = best_weighted(ids, probabilities, weights, k)
+        unknown = self._unknown(rows)
+        if unknown is not None:
+            frequencies = self._frequencies(len(self.label_index_))
+            first = most_frequent(frequencies * weights, k)
+            ids[unknown], probabilities[unknown] = first, frequencies[first]
+        return ids, probabilities
 
     def _calibrated_above(
         self, rows: Rows, threshold: float

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.rows import Rows, SparseRows
+from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.kernels import search as kernels
 from treemax.models.rows import blocks, sparsified
 from treemax.parallel.threads import run_all
 
@@ -29,6 +30,36 @@ class SparseProbabilities(NamedTuple):
 def empty_top_k(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return uninitialised arrays for the ids and probabilities of the k best labels."""
     return np.empty((n_rows, k), dtype=np.int64), np.empty((n_rows, k), dtype=np.float32)
+
+
+def largest_weights(
+    parent: NDArray[np.int64], leaf_of: NDArray[np.int64], weights: NDArray[np.float32], n_nodes: int
+) -> NDArray[np.float32]:
+    """Return the largest weight of the labels below every node of a tree."""
+    out = np.zeros(n_nodes, dtype=np.float32)
+    kernels.largest_weights(read_only(parent), read_only(leaf_of), read_only(weights), out)
+    return read_only(out)
+
+
+def best_weighted(
+    ids: NDArray[np.int64], probabilities: NDArray[np.float32], weights: NDArray[np.float32], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the k candidates of each row with the largest products of probability and weight, and their probabilities.
+
+    Labels of weight 0 are left out; where there are fewer than k, ids are -1.
+    """
+    of_id = np.append(weights, np.float32(0.0))[ids]  # id -1: no label
+    kept = of_id > 0
+    products = np.where(kept, probabilities * of_id, np.float32(-1.0))
+    order = np.argsort(-products, axis=1, kind="stable")[:, :k]
+    kept = np.take_along_axis(kept, order, axis=1)
+    best = np.where(kept, np.take_along_axis(ids, order, axis=1), -1)
+    scores = np.where(kept, np.take_along_axis(probabilities, order, axis=1), np.float32(0.0))
+    missing = k - best.shape[1]
+    if missing > 0:
+        best = np.pad(best, ((0, 0), (0, missing)), constant_values=-1)
+        scores = np.pad(scores, ((0, 0), (0, missing)))
+    return best, scores
 
 
 def search_rows(

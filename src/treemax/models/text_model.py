@@ -205,9 +205,16 @@ class TextModel(ClassifierMixin, BaseEstimator):
         """Predict the labels of each text; see `predict` of the estimator."""
         return self._consistently(lambda: self.estimator.predict(self._rows(texts)))
 
-    def predict_topk(self, texts: Any, k: int = 5) -> Any:
-        """Predict the k most probable labels of each text, best first, with their probabilities."""
-        return self._consistently(lambda: self.estimator.predict_topk(self._rows(texts), k))
+    def predict_topk(self, texts: Any, k: int = 5, **options: Any) -> Any:
+        """Predict the k most probable labels of each text, best first, with their probabilities.
+
+        `options` (such as `labels` or `exclude`) are passed to the estimator's `predict_topk`.
+        """
+        return self._consistently(lambda: self.estimator.predict_topk(self._rows(texts), k, **options))
+
+    def make_label_weights(self, **options: Any) -> Any:
+        """Return weights of all labels for `predict_topk`; see `make_label_weights` of the estimator."""
+        return self.estimator.make_label_weights(**options)
 
     @available_if(_gives_probabilities)
     def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:

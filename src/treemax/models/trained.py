@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows
+from treemax.kernels import search as kernels
 from treemax.modelfile import Arrays
-from treemax.models.searching import SparseProbabilities
+from treemax.models.searching import SparseProbabilities, empty_top_k
 
 Ids: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -27,6 +28,12 @@ class TrainedModel(Protocol):
 
     def top_k(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
         """Ids (-1 where fewer were found) and probabilities of the k best labels of each row, best first."""
+
+    def top_k_weighted(self, rows: Rows, k: int, weights: Floats, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
+        """The k labels with the largest products of probability and weight, and their probabilities.
+
+        `weights` has the weight of every label; labels of weight 0 are left out.
+        """
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
         """The probability of every label for each row."""
@@ -46,11 +53,20 @@ class TrainedModel(Protocol):
 
 
 class FromAllProbabilities:
-    """Mixin: `above` and `of_labels` for a model that always computes the probabilities of all labels."""
+    """Mixin: all other predictions for a model that always computes the probabilities of all labels."""
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
         """The probability of every label for each row."""
         raise NotImplementedError
+
+    def top_k_weighted(self, rows: Rows, k: int, weights: Floats, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
+        """The k labels with the largest products of probability and weight, and their probabilities."""
+        ids, probabilities = empty_top_k(len(rows), k)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            block = slice(start, start + ROWS_AT_ONCE)
+            of_all = self.probabilities(rows[block], search, threads)
+            kernels.rank_weighted(of_all, weights, ids[block], probabilities[block])
+        return ids, probabilities
 
     def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability, by row and id."""

@@ -20,7 +20,7 @@ from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.label_tree.tracing import trace_labels
 from treemax.models.parts import real_number
 from treemax.models.rows import blocks
-from treemax.models.searching import SparseProbabilities, empty_top_k
+from treemax.models.searching import SparseProbabilities, best_weighted, empty_top_k
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +47,20 @@ class LabelTreeModel:
         found = [tree.top_k(rows, k, search, threads) for tree in self.trees]
         if len(self.trees) == 1:
             return found[0]
-        candidates = np.concatenate([ids for ids, _ in found], axis=1)
-        kernels.mask_duplicates(candidates)
+        candidates = _without_duplicates(found)
         ids, probabilities = empty_top_k(len(rows), k)
         kernels.rank(candidates, self.of_labels(rows, candidates, threads=threads), ids, probabilities)
         return ids, probabilities
+
+    def top_k_weighted(
+        self, rows: Rows, k: int, weights: NDArray[np.float32], search: int | None = None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k labels with the largest products of probability and weight, of those that any tree finds."""
+        found = [tree.top_k_weighted(rows, k, weights, search, threads) for tree in self.trees]
+        if len(self.trees) == 1:
+            return found[0]
+        candidates = _without_duplicates(found)
+        return best_weighted(candidates, self.of_labels(rows, candidates, threads=threads), weights, k)
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability; if the mean reaches it, that of some tree does."""
@@ -111,6 +120,13 @@ class LabelTreeModel:
         if header["loss"] not in LOSSES:
             raise ValueError(f"unknown loss {header['loss']!r}")
         return cls(trees, header["loss"], real_number("the cost", header["cost"], least=1e-30))
+
+
+def _without_duplicates(found: list[tuple[NDArray[np.int64], NDArray[np.float32]]]) -> NDArray[np.int64]:
+    """Return the labels that any tree found for each row, sorted, -1 in place of duplicates."""
+    candidates = np.concatenate([ids for ids, _ in found], axis=1)
+    kernels.mask_duplicates(candidates)
+    return candidates
 
 
 def _distinct_pairs(found: list[SparseProbabilities]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

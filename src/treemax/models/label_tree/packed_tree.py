@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
-from treemax.models.searching import SparseProbabilities, empty_top_k, search_above, search_rows
+from treemax.models.searching import SparseProbabilities, empty_top_k, largest_weights, search_above, search_rows
 from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
@@ -120,6 +120,24 @@ class PackedTree:
         ids, probabilities = empty_top_k(len(rows), k)
         search_rows(kernels.best_labels, self._arguments, rows, threads, (width,), ids, probabilities)
         return ids, probabilities
+
+    def top_k_weighted(
+        self, rows: Rows, k: int, weights: NDArray[np.float32], search: int | None = None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k labels with the largest products of probability and weight; subtrees of weight 0 are not searched."""
+        width = len(self.tree) if search is None else min(search, len(self.tree))
+        ids, probabilities = empty_top_k(len(rows), k)
+        options = width, self._node_weights(weights)
+        search_rows(kernels.best_weighted_labels, self._arguments, rows, threads, options, ids, probabilities)
+        return ids, probabilities
+
+    def _node_weights(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the largest weight below every node; kept for the next call, which often has the same weights."""
+        of_weights, found = self.__dict__.get("_last_weights", (None, None))
+        if of_weights is not weights:
+            found = largest_weights(self.tree.parent, self.tree.leaf_of, weights, len(self.tree))
+            self.__dict__["_last_weights"] = weights, found
+        return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""

@@ -15,7 +15,7 @@ from treemax.models.calibration import Calibration
 from treemax.models.learned_tree import search_kernels
 from treemax.models.parts import expect, real_number, truth, whole_number
 from treemax.models.rows import known_features, sparsified
-from treemax.models.searching import SparseProbabilities, empty_top_k, search_above, search_rows
+from treemax.models.searching import SparseProbabilities, empty_top_k, largest_weights, search_above, search_rows
 from treemax.trees import Tree
 
 Floats = NDArray[np.float32]
@@ -110,6 +110,18 @@ class LearnedTreeModel:
         else:
             kernel, option = search_kernels.best_beam, search
         search_rows(kernel, self._arguments, rows, threads, (option,), ids, probabilities)
+        return ids, self._per_row(probabilities)
+
+    def top_k_weighted(
+        self, rows: Rows, k: int, weights: Floats, search: int | None = None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """The k labels with the largest products of probability and weight; subtrees of weight 0 are not searched."""
+        tree = self.tree
+        ids, probabilities = empty_top_k(len(rows), k)
+        beam = len(tree) if search is None else min(search, len(tree))
+        of_nodes = largest_weights(tree.parent, tree.leaf_of, weights, len(tree))
+        options = read_only(tree.level), tree.depth, beam, of_nodes
+        search_rows(search_kernels.best_weighted, self._arguments, rows, threads, options, ids, probabilities)
         return ids, self._per_row(probabilities)
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels.jit import bare_fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.queues import offer, pop, push
 from treemax.kernels.sparse_rows import Rows
 from treemax.models.learned_tree.kernels import ONE, ZERO, n_vectors, represent_row, score_all, softmax_of_children
 
@@ -135,6 +136,51 @@ def best_beam(rows, tree, beam, ids, probabilities):
             nodes, following = following, nodes
             chances, coming = coming, chances
             n = n_following
+        ids[r, filled:] = -1
+        probabilities[r, filled:] = ZERO
+
+
+@fast_kernel
+def best_weighted(rows, tree, level, depth, beam, node_weights, ids, probabilities):
+    """The largest products of probability and weight, with at most `beam` opened nodes a level.
+
+    `node_weights` are those of `largest_weights`; labels of weight 0 are left out.
+    """
+    rows, tree, hidden, shares = _set_up(rows, tree)
+    first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
+    heap_nodes, heap_products = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
+    of_node = np.empty(n_children.size, np.float32)  # probabilities of the nodes that were reached
+    opened = np.empty(depth + 1, np.int64)
+    k = ids.shape[1]
+    products = np.empty(k, np.float32)
+    for r in range(ids.shape[0]):
+        represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
+        best, filled = ids[r], np.int64(0)  # leaves, until the search ends
+        opened[:] = 0
+        of_node[0] = ONE
+        heap_nodes[0], heap_products[0], size = 0, node_weights[0], np.int64(node_weights[0] > ZERO)
+        while size > 0:
+            size = pop(heap_nodes, heap_products, size)
+            node = heap_nodes[size]
+            if filled == k and heap_products[size] <= products[k - 1]:
+                break
+            if opened[level[node]] == beam:
+                continue
+            opened[level[node]] += 1
+            _shares_at(node, tree, hidden, shares)
+            for c in range(n_children[node]):
+                child, probability = first_child[node] + c, of_node[node] * shares[c]
+                product = probability * node_weights[child]
+                if node_weights[child] == ZERO or (filled == k and product <= products[k - 1]):
+                    continue
+                of_node[child] = probability
+                if n_children[child] == 0:
+                    filled = offer(child, product, best, products, filled)
+                else:
+                    size = push(heap_nodes, heap_products, size, child, product)
+        for j in range(filled):
+            probabilities[r, j] = of_node[best[j]]
+            best[j] = labels[best[j]]
         ids[r, filled:] = -1
         probabilities[r, filled:] = ZERO
 

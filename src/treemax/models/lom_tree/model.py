@@ -19,6 +19,7 @@ from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, sco
 from treemax.models.rows import ROWS_AT_ONCE, blocks
 from treemax.models.scorers import Scorers, prediction_scorers, trainable_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
+from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -101,6 +102,8 @@ class LOMTreeModel(CandidateModel):
 
         run_all(blocks(len(rows), k), answer, threads)
         return ids, probabilities
+
+    top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""

@@ -14,7 +14,14 @@ from treemax.models.online_label_tree import file_kernels, kernels, search_kerne
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.parts import expect_squares, whole_number
-from treemax.models.searching import Arguments, SparseProbabilities, empty_top_k, search_above, search_rows
+from treemax.models.searching import (
+    Arguments,
+    SparseProbabilities,
+    empty_top_k,
+    largest_weights,
+    search_above,
+    search_rows,
+)
 
 RECORD_FLOATS = kernels.RECORD_BYTES // 4
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
@@ -274,6 +281,17 @@ class OnlineTree:
             (search_kernels.exact_search, ()) if search is None else (search_kernels.beam_search, (search,))
         )
         search_rows(kernel, self._arguments(), rows, threads, options, ids, probabilities)
+        return ids, probabilities
+
+    def top_k_weighted(
+        self, rows: Rows, k: int, weights: NDArray[np.float32], search: int | None = None, threads: int = 1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k labels with the largest products of probability and weight; subtrees of weight 0 are not searched."""
+        ids, probabilities = empty_top_k(len(rows), k)
+        width = self.n_nodes if search is None else min(search, self.n_nodes)
+        of_nodes = largest_weights(self.nodes.parent, self.leaf_of, weights, self.n_nodes)
+        options = (width, of_nodes)
+        search_rows(search_kernels.weighted_search, self._arguments(), rows, threads, options, ids, probabilities)
         return ids, probabilities
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:

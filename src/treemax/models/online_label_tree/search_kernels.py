@@ -132,6 +132,62 @@ def exact_search(indptr, indices, values, one_label, n_nodes, widest, nodes, blo
 
 
 @kernel
+def weighted_search(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, node_weights, ids, probabilities
+):  # fmt: skip
+    """The largest products of probability and weight, with at most `width` opened nodes a level.
+
+    `node_weights` are those of `largest_weights`; labels of weight 0 are left out.
+    """
+    found, scores = _rooms(indptr, widest)
+    heap_nodes, heap_products = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
+    of_node, level = np.empty(n_nodes, np.float32), np.empty(n_nodes, np.int64)  # of the nodes that were reached
+    opened, deepest = np.zeros(n_nodes, np.int64), np.int64(0)
+    k = ids.shape[1]
+    products = np.empty(k, np.float32)
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        best, n_best, size = ids[row], np.int64(0), np.int64(0)  # leaves, until the search ends
+        opened[: deepest + 1] = 0
+        of_node[0] = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        level[0], deepest = 0, np.int64(0)
+        if node_weights[0] > ZERO:
+            if nodes.label[0] >= 0:
+                n_best = offer(FIRST, of_node[0] * node_weights[0], best, products, n_best)
+            else:
+                size = push(heap_nodes, heap_products, size, FIRST, of_node[0] * node_weights[0])
+        while size:
+            size = pop(heap_nodes, heap_products, size)
+            node = heap_nodes[size]
+            if n_best == k and heap_products[size] <= products[k - 1]:
+                break
+            if opened[level[node]] == width:
+                continue
+            opened[level[node]] += 1
+            deepest = max(deepest, level[node])
+            _expand(node, of_node[node], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            block, c = nodes.first_block[node], 0
+            while block >= 0:
+                for lane in range(blocks.used[block]):
+                    child = blocks.child[block * LANES + lane]
+                    product = scores[c] * node_weights[child]
+                    if node_weights[child] > ZERO and (n_best < k or product > products[k - 1]):
+                        of_node[child], level[child] = scores[c], level[node] + 1
+                        if nodes.label[child] >= 0:
+                            n_best = offer(child, product, best, products, n_best)
+                        else:
+                            size = push(heap_nodes, heap_products, size, child, product)
+                    c += 1
+                block = blocks.following[block]
+        for j in range(n_best):
+            probabilities[row, j] = of_node[best[j]]
+            best[j] = nodes.label[best[j]]
+        for j in range(n_best, k):
+            best[j] = -1
+            probabilities[row, j] = ZERO
+
+
+@kernel
 def root_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, out):
     """The probability of the root for each row: that it has a label."""
     found, scores = _rooms(indptr, widest)

@@ -28,6 +28,7 @@ from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
 from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
 from treemax.models.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
+from treemax.models.searching import best_weighted
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
@@ -77,9 +78,18 @@ class CandidateModel(FromAllProbabilities):
         """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         raise NotImplementedError
 
+    def top_k_weighted(
+        self, rows: Rows, k: int, weights: NDArray[np.float32], search: Any, threads: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The k candidates with the largest products of probability and weight, and their probabilities."""
+        return best_weighted(*self._candidates(rows, search, threads), weights, k)
+
+    def _candidates(self, rows: Rows, search: Any, threads: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        return self.top_k(rows, min(self.n_labels, search.n_candidates), search, threads)
+
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not a candidate."""
-        ids, scores = self.top_k(rows, min(self.n_labels, search.n_candidates), search, threads)
+        ids, scores = self._candidates(rows, search, threads)
         out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
         row, place = np.nonzero(ids >= 0)
         out[row, ids[row, place]] = scores[row, place]

@@ -22,6 +22,7 @@ from treemax.kernels.weights import packed_weights
 from treemax.models.parts import expect, truth, whole_number
 from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
 from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
+from treemax.models.searching import best_weighted
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
 from treemax.models.softmax_tree.tracing import trace_labels
@@ -140,6 +141,12 @@ class SoftmaxTreeModel(FromAllProbabilities):
             n_missing = self.n_labels - (found >= 0).sum(axis=1)
             return ids, probabilities / np.float32(1.0 + search * n_missing[:, None])
         return ids, probabilities
+
+    def top_k_weighted(
+        self, rows: Rows, k: int, weights: NDArray[np.float32], search: float = 0.0, threads: int = 1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The k classes of a row's leaves with the largest products of probability and weight."""
+        return best_weighted(*self.top_k(rows, self._n_possible(), search, threads), weights, k)
 
     def _n_possible(self) -> int:
         return min(self.n_labels, self.most_answers())

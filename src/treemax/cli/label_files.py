@@ -1,0 +1,51 @@
+"""Files of labels: one per line, or with a weight each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from treemax.inputs.labels import LabelIndex
+
+
+def read_labels(path: str, index: LabelIndex) -> list[Any]:
+    """Return the labels of a file, in the type of the model's labels."""
+    return [_label(line, index, path, number) for number, line in _lines(path)]
+
+
+def read_weights(path: str, index: LabelIndex) -> dict[Any, float]:
+    """Return the weights of a file by label: the label, a tab, and the weight in each line."""
+    weights = {}
+    for number, line in _lines(path):
+        label, tab, weight = line.rpartition("\t")
+        try:
+            if not tab:
+                raise ValueError
+            weights[_label(label, index, path, number)] = float(weight)
+        except ValueError:
+            raise click.UsageError(
+                f"{path}, line {number}: expected a label, a tab and a weight, got {line!r:.80}."
+            ) from None
+    return weights
+
+
+def _lines(path: str) -> list[tuple[int, str]]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"cannot read {path}: {error}.") from None
+    return [(number, line) for number, line in enumerate(lines, 1) if line]
+
+
+def _label(text: str, index: LabelIndex, path: str, number: int) -> Any:
+    if index.dtype is None or not np.issubdtype(index.dtype, np.integer):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{path}, line {number}: the labels of the model are integers, got {text!r:.80}."
+        ) from None

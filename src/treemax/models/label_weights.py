@@ -1,0 +1,92 @@
+"""Weights of labels at prediction: allowed labels, excluded labels, priors and propensities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.labels import LabelIndex
+from treemax.metrics import propensities
+
+PROPENSITY = "propensity"
+
+
+def label_weights(
+    index: LabelIndex,
+    counts: NDArray[np.int64],
+    n_examples: int,
+    labels: Any = None,
+    exclude: Any = None,
+    weights: Any = None,
+    priors: Any = None,
+) -> NDArray[np.float32]:
+    """Return the weight of every label by id, as a read-only array; see `LabelClassifier.make_label_weights`."""
+    result = _given_weights(weights, index, counts, n_examples)
+    if priors is not None:
+        result = result * _prior_ratios(priors, index, counts)
+    if labels is not None:
+        allowed = np.zeros(len(index), dtype=np.float32)
+        allowed[_known_ids("labels", labels, index)] = 1.0
+        if not allowed.any():
+            raise ValueError(f"The model knows none of the {len(list(labels))} allowed labels.")
+        result = result * allowed
+    if exclude is not None:
+        result[_known_ids("exclude", exclude, index)] = 0.0
+    if not result.any():
+        raise ValueError("No label is left: every label has weight 0 or is excluded.")
+    result.setflags(write=False)
+    return result
+
+
+def _known_ids(name: str, labels: Any, index: LabelIndex) -> NDArray[np.int64]:
+    """Return the ids of the labels that the model knows; others cannot be predicted anyway."""
+    if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
+        raise ValueError(f"{name} must be a list of labels, got {labels!r:.80}.")
+    ids = index.ids(labels.tolist() if isinstance(labels, np.ndarray) else list(labels))
+    return ids[ids >= 0]
+
+
+def _given_weights(weights: Any, index: LabelIndex, counts: NDArray[np.int64], n_examples: int) -> NDArray[np.float32]:
+    """Return the weights of a user by id: a mapping (labels that are not in it have weight 1), an array, a name."""
+    if weights is None:
+        return np.ones(len(index), dtype=np.float32)
+    if isinstance(weights, str):
+        if weights != PROPENSITY:
+            raise ValueError(f"label_weights must be {PROPENSITY!r}, a dictionary or an array, got {weights!r:.80}.")
+        return (1.0 / propensities(counts, n_examples)).astype(np.float32)
+    if isinstance(weights, Mapping):
+        result = np.ones(len(index), dtype=np.float32)
+        ids = index.ids(list(weights))
+        result[ids[ids >= 0]] = _checked("label_weights", list(weights.values()))[ids >= 0]
+        return result
+    result = _checked("label_weights", weights)
+    if result.shape != (len(index),):
+        raise ValueError(f"label_weights has shape {result.shape}, but there are {len(index)} labels in classes_.")
+    return result
+
+
+def _prior_ratios(priors: Any, index: LabelIndex, counts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the given share of every label divided by that of training; labels that are not given keep theirs."""
+    if not isinstance(priors, Mapping):
+        raise ValueError(f"priors must be a dictionary from labels to probabilities, got {priors!r:.80}.")
+    given = _checked("priors", list(priors.values()))
+    ids = index.ids(list(priors))
+    known = ids >= 0
+    result = np.ones(len(index), dtype=np.float32)
+    seen = np.maximum(counts[ids[known]], 1) / max(1, int(counts.sum()))
+    result[ids[known]] = given[known] / seen
+    return result
+
+
+def _checked(name: str, values: Any) -> NDArray[np.float32]:
+    """Return a copy as single precision; raise ValueError unless all are finite and none is negative."""
+    try:
+        result = np.array(values, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers, got {values!r:.80}.") from None
+    if not np.isfinite(result).all() or (result < 0).any():
+        raise ValueError(f"{name} must be finite and not negative.")
+    return result

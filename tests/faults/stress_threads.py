@@ -39,6 +39,7 @@ def online(kind: str):
         "paper": lambda **own: treemax.RecallTree(algorithm="paper", **own),
         "lom": treemax.LOMTree,
         "online-label-tree": treemax.OnlineLabelTree,
+        "learned-tree": lambda **own: treemax.LearnedTree(dimension=8, **own),
     }[kind](verbose=0)
 
 
@@ -200,7 +201,7 @@ def stress_assigned(kind: str, seconds: float) -> Counter:
     """Assign bad and good values to a parameter while others use the model: an error or an answer, and no crash."""
     name, good = {
         "recall": ("beam", 4), "paper": ("n_candidates", 20), "online-label-tree": ("beam", 10),
-        "lom": ("max_nodes", 500), "one-vs-all": ("batch_size", 1),
+        "lom": ("max_nodes", 500), "one-vs-all": ("batch_size", 1), "learned-tree": ("beam", 10),
     }[kind]  # fmt: skip
     stream, counts = Stream("dense" if kind in ("recall", "paper") else "sparse"), Counter()
     model = online(kind).set_params(**{name: good})

@@ -24,6 +24,7 @@ MODELS = {
     "online-label-tree": ("svm", ["--model", "online-label-tree"]),
     "recall-tree": ("jsonl", ["--model", "recall-tree", "--set", "algorithm=paper"]),
     "one-vs-all": ("ft", ["--model", "one-vs-all"]),
+    "learned-tree": ("svm", ["--model", "learned-tree", "--set", "stream_assign_every=50"]),
 }
 
 

@@ -14,7 +14,7 @@ SECONDS = float(os.environ.get("TREEMAX_FAULTS_SECONDS", "2"))
 ONLINE = [
     "one-vs-all/dense", "one-vs-all/sparse", "one-vs-all/lists", "recall/dense", "recall/sparse", "paper/dense",
     "paper/sparse", "lom/dense", "lom/sparse", "online-label-tree/sparse", "online-label-tree/lists",
-    "online-label-tree/texts", "one-vs-all/dense/2", "paper/sparse/2", "online-label-tree/sparse/2",
+    "online-label-tree/texts", "learned-tree/sparse", "learned-tree/lists", "learned-tree/sparse/2", "one-vs-all/dense/2", "paper/sparse/2", "online-label-tree/sparse/2",
 ]  # fmt: skip
 REFITTED = ["label-tree", "learned-tree", "softmax-tree", "recall", "one-vs-all", "text"]
 
@@ -45,7 +45,7 @@ def test_models_are_asked_and_saved_while_they_are_fitted_again(kind):
     assert min(counts["asked"], counts["fitted"], counts["saved"]) > 0
 
 
-@pytest.mark.parametrize("kind", ["one-vs-all", "recall", "paper", "lom", "online-label-tree"])
+@pytest.mark.parametrize("kind", ["one-vs-all", "recall", "paper", "lom", "online-label-tree", "learned-tree"])
 def test_parameters_are_assigned_while_others_learn_and_ask(kind):
     counts = stressed(f"{kind}/assigned")
     assert min(counts["assigned"], counts["refused"], counts["asked topk"], counts["chunks learned"]) > 0

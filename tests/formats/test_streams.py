@@ -18,7 +18,7 @@ from treemax.formats import FORMATS, Examples, open_examples, write_examples
 from treemax.inputs.labels import read_labels
 from treemax.inputs.rows import SparseRows
 
-ONLINE = ("OneVsAll", "OnlineLabelTree", "RecallTree", "LOMTree")
+ONLINE = ("OneVsAll", "OnlineLabelTree", "RecallTree", "LOMTree", "LearnedTree")
 
 
 def chunk(seed: int, n_rows: int = 500, n_features: int = 500, width: int = 20) -> Examples:
@@ -155,16 +155,13 @@ def test_learning_takes_no_more_memory_as_the_stream_goes_on():
         assert float(megabytes) < 25, f"{name} grew by {megabytes} MB"
 
 
-@pytest.mark.parametrize("name", ["OneVsAll", "RecallTree", "LOMTree", "OnlineLabelTree"])
+@pytest.mark.parametrize("name", ONLINE)
 def test_a_warning_about_a_fresh_start_names_the_line_of_the_caller(name, tmp_path):
     X, y = np.eye(4, dtype=np.float32), ["a", "b", "c", "d"]
     getattr(treemax, name)(verbose=0).partial_fit(X, y).save(tmp_path / "model.treemax")
     with pytest.warns(UserWarning, match="without its learning state") as told:
         treemax.load(tmp_path / "model.treemax").partial_fit(X, y)
     assert [warning.filename for warning in told] == [__file__]
-
-
-ONLINE = ["OneVsAll", "RecallTree", "LOMTree", "OnlineLabelTree"]
 
 
 def labelled_rows(n_rows, n_labels):
@@ -206,7 +203,7 @@ def test_sparse_rows_may_all_be_left_out_at_the_bound(name):
     assert model.n_examples_ == 3 and (model.predict_topk(X, 3).scores == before).all()
 
 
-@pytest.mark.parametrize("name", ["OneVsAll", "OnlineLabelTree"])
+@pytest.mark.parametrize("name", ["OneVsAll", "OnlineLabelTree", "LearnedTree"])
 def test_rows_keep_the_labels_that_are_known_at_the_bound(name):
     X = np.eye(5, dtype=np.float32)
     bounded, plain = (getattr(treemax, name)(verbose=0) for _ in range(2))

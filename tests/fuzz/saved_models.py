@@ -60,6 +60,7 @@ KINDS: dict[str, Kind] = {
     "mach": (lambda: treemax.MACH(n_buckets=3, n_repetitions=2), DENSE, NAMES),
     "mach, sparse, several labels": (lambda: treemax.MACH(n_repetitions=2), SPARSE, SEVERAL),
     "learned-tree": (lambda: treemax.LearnedTree(arity=2), SPARSE, NAMES),
+    "learned-tree, running sums": (lambda: treemax.LearnedTree(arity=2, statistics="running"), SPARSE, NAMES),
     "learned-tree, several labels": (lambda: treemax.LearnedTree(arity=3), SPARSE, SEVERAL),
     "softmax-tree": (lambda: treemax.SoftmaxTree(depth=2, leaf_classes=4), DENSE, NAMES),
     "softmax-tree, sparse": (lambda: treemax.SoftmaxTree(depth=1, leaf_classes=6), SPARSE, NUMBERS),
@@ -68,7 +69,15 @@ KINDS: dict[str, Kind] = {
     "text, hashing": _text(treemax.HashingText(bits=6), treemax.OnlineLabelTree()),
     "language-model": (lambda: treemax.TreeLanguageModel(arity=4, dimension=8, context=2), TEXTS, None),
 }  # fmt: skip
-RESUMABLE = ("one-vs-all", "online-label-tree", "recall-tree", "lom-tree", "softmax-tree", "text, hashing")
+RESUMABLE = (
+    "one-vs-all",
+    "online-label-tree",
+    "recall-tree",
+    "lom-tree",
+    "softmax-tree",
+    "text, hashing",
+    "learned-tree",
+)
 NAMES_OF_ALL = list(KINDS) + [f"{name}, to resume" for name in KINDS if name.startswith(RESUMABLE)]
 
 

@@ -140,6 +140,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "MACH": trained(lambda: treemax.MACH(**ONE), sparse=True),
     "learned tree": trained(lambda: treemax.LearnedTree(dimension=16, passes=3, **ONE), sparse=True),
     "learned tree, several labels": trained(lambda: treemax.LearnedTree(dimension=16, passes=3, **ONE), sparse=True, multi_label=True),
+    "learned tree, stream": trained(lambda: treemax.LearnedTree(dimension=16, stream_assign_every=50, **ONE), in_pieces, sparse=True),
     "softmax tree": trained(lambda: treemax.SoftmaxTree(depth=2, **ONE), sparse=False),
     "softmax tree, sparse": trained(lambda: treemax.SoftmaxTree(depth=2, **ONE), sparse=True),
     "softmax forest": trained(lambda: treemax.SoftmaxForest(n_trees=2, depth=2, **ONE), sparse=False),

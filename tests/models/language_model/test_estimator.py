@@ -23,7 +23,8 @@ from treemax.models.language_model.training import (
 )
 from treemax.models.language_model.words import END, UNKNOWN, WordVocabulary, tokens
 from treemax.models.learned_tree.model import padded
-from treemax.models.learned_tree.training import OPTIMIZERS, Structure
+from treemax.models.learned_tree.steps import OPTIMIZERS
+from treemax.models.learned_tree.structure import Structure
 from treemax.trees import frequent_at_root_tree, random_tree
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat ran to the dog", "a dog ran", ""] * 8

@@ -21,7 +21,9 @@ from treemax.kernels.jit import kernel
 from treemax.models import TrainingInterrupted
 from treemax.models.learned_tree.assignment_kernels import _summed_shares
 from treemax.models.learned_tree.model import LearnedTreeModel, aligned, padded, vectors_of
-from treemax.models.learned_tree.training import LearnedTreeSettings, Structure, Training, max_depth, suggested_passes
+from treemax.models.learned_tree.steps import LearnedTreeSettings
+from treemax.models.learned_tree.structure import Structure, max_depth
+from treemax.models.learned_tree.training import Training, suggested_passes
 from treemax.trees import Tree, huffman_tree, random_tree
 
 seeds = st.integers(0, 2**32 - 1)

@@ -23,7 +23,9 @@ from treemax.models.language_model.model import Floats, LanguageModel, Words, re
 from treemax.models.learned_tree.assignment import assign_labels, assignment_scores
 from treemax.models.learned_tree.kernels import Vectors
 from treemax.models.learned_tree.model import aligned, padded
-from treemax.models.learned_tree.training import OPTIMIZERS, Structure, ranges_between_assignments
+from treemax.models.learned_tree.steps import OPTIMIZERS
+from treemax.models.learned_tree.structure import Structure
+from treemax.models.learned_tree.training import ranges_between_assignments
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
@@ -16,19 +21,13 @@ from treemax.models.held_out import held_out_rows
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import LearnedTreeModel, padded
-from treemax.models.learned_tree.training import (
-    LARGEST_FACTOR,
-    OBJECTIVES,
-    OPTIMIZERS,
-    STATISTICS,
-    LearnedTreeSettings,
-    Structure,
-    Training,
-    complete_depth,
-    max_depth,
-    suggested_passes,
-)
+from treemax.models.learned_tree.steps import OBJECTIVES, OPTIMIZERS, STATISTICS, LearnedTreeSettings
+from treemax.models.learned_tree.stream import GrowingTree, power_of_two
+from treemax.models.learned_tree.structure import Structure, complete_depth, max_depth
+from treemax.models.learned_tree.training import LARGEST_FACTOR, Training, suggested_passes
+from treemax.models.online import FIRST_ROWS, OnlineLabelClassifier
 from treemax.models.parts import real_number
+from treemax.models.rates import FAR_LONGER, mean_squared_length
 from treemax.models.rows import sparsified
 from treemax.models.sharing import snapshot_access
 from treemax.parallel.progress import progress_bar
@@ -42,13 +41,13 @@ SCHEDULES = {"linear": 0.0, "hold": 0.5}  # fraction of the training with a cons
 
 
 @modelfile.saveable
-class LearnedTree(WithHierarchy):
+class LearnedTree(OnlineLabelClassifier, WithHierarchy):
     """Hierarchical softmax over embeddings of the features, whose tree is learned at the same time.
 
     A row is represented by the sum of its features' embeddings, each times the feature's value: a bag of words for text,
     a linear layer for dense rows. The probability of a label is the product of the softmaxes along its path. Models are
-    small for their accuracy, and prediction is fast. Multi-class and multi-label. `as_published` has the settings of the
-    program that the authors published with the paper.
+    small for their accuracy, and prediction is fast. Multi-class and multi-label. New labels and features may appear at
+    any time in `partial_fit`. `as_published` has the settings of the program that the authors published with the paper.
 
     Parameters
     ----------
@@ -62,12 +61,13 @@ class LearnedTree(WithHierarchy):
     dimension : int
         Dimension of the embeddings.
     passes : "auto" or int
-        Epochs, each in a new random order; "auto" is twelve, six for multi-label data, and more if there are few rows.
+        Epochs of `fit`, each in a new random order; "auto" is twelve, six for multi-label data, and more if there are few
+        rows. `partial_fit` makes one pass, in order.
     learning_rate : "auto" or float
         Initial learning rate; "auto" is 2 for AdaGrad, where it is the norm of the first step of a vector, and 0.1 for
         "sgd". Rows are first scaled to a mean squared norm of one.
     dropout : float
-        Probability that a feature of a row is dropped in a step.
+        Probability that a feature of a row is dropped in a step of `fit`.
     calibration : float
         Fraction of the rows, 2,000 at most, held out until the last passes to calibrate the probabilities. With fewer
         than five such rows there is no calibration.
@@ -81,6 +81,11 @@ class LearnedTree(WithHierarchy):
         Seed of the embeddings, the tree and the row order. One seed and one thread give the same model, bit for bit.
     verbose : int
         0 for no progress bar.
+    max_labels : int or None
+        Maximum number of labels in a stream; None for no limit. See `partial_fit`.
+    stream_assign_every : "auto" or int
+        In `partial_fit`, rows between two assignments of labels to children; "auto" is as many as there were before, at
+        least 1,000.
 
     For reproducing the paper
     -------------------------
@@ -154,7 +159,8 @@ class LearnedTree(WithHierarchy):
         "max_depth": None,
         "calibration": 0.0,
     }
-    model_: LearnedTreeModel
+    FIXED_IN_STREAM = ("tree", "start", "arity", "dimension", "statistics")
+    model_: LearnedTreeModel | GrowingTree
     losses_: list[float]
 
     def __init__(
@@ -184,6 +190,8 @@ class LearnedTree(WithHierarchy):
         assign_by: str = "difference",
         prior_count: float = 0.0,
         max_depth: int | str | None = "auto",
+        max_labels: int | None = None,
+        stream_assign_every: int | str = "auto",
     ) -> None:
         self.tree = tree
         self.start = start
@@ -209,8 +217,11 @@ class LearnedTree(WithHierarchy):
         self.assign_by = assign_by
         self.prior_count = prior_count
         self.max_depth = max_depth
+        self.max_labels = max_labels
+        self.stream_assign_every = stream_assign_every
 
     def _check_parameters(self) -> None:
+        super()._check_parameters()
         choices_of = {
             "start": FIXED_TREES,
             "schedule": tuple(SCHEDULES),
@@ -239,6 +250,7 @@ class LearnedTree(WithHierarchy):
         if self.max_depth is not None:
             check_number("max_depth", self.max_depth, whole=True, least=1, auto=True)
         check_number("calibration", self.calibration, least=0, most=0.5)
+        check_number("stream_assign_every", self.stream_assign_every, whole=True, least=1, auto=True)
         check_number("beam", self.beam, whole=True, least=1)
 
     def _check_size(self, n_features: int, n_labels: int, growing: bool = False) -> None:
@@ -269,8 +281,68 @@ class LearnedTree(WithHierarchy):
                     done += n
                     bar.update(n)
             except KeyboardInterrupt:
-                raise TrainingInterrupted(training.model(), done / planned) from None
-        return training.model()
+                raise TrainingInterrupted(training.trained(self._learns_tree), done / planned) from None
+        return training.trained(self._learns_tree)
+
+    def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> GrowingTree:
+        sparse, random, settings = (
+            sparsified(rows),
+            check_random_state(self.random_state),
+            self._stream_steps(len(index)),
+        )
+        tree = self._first_tree(sparse, targets, index, random)
+        scale = power_of_two(1.0 / math.sqrt(mean_squared_length(sparse)[0]))
+        model = GrowingTree(tree, settings, self.arity, sparse.n_features, scale, not is_hierarchy(self.tree))
+        if self._learns_tree:
+            model.start_statistics()
+        self.losses_ = []
+        return model
+
+    def _resized(self, model: LearnedTreeModel | GrowingTree, n_features: int, n_labels: int) -> GrowingTree:
+        settings, grows = self._stream_steps(n_labels), not is_hierarchy(self.tree)
+        if not grows and n_labels > len(self.label_index_):
+            raise ValueError(
+                "y has a label that is not in the model, whose tree is a hierarchy of yours. Pass all labels as classes to "
+                "the first call of partial_fit."
+            )
+        if isinstance(model, LearnedTreeModel):
+            if grows and self.arity < (widest := int(model.tree.n_children.max())):
+                raise ValueError(f"arity must be at least {widest}, as in the model, got {self.arity}.")
+            if model.learning is None:
+                warnings.warn(
+                    "This model was saved without its learning state: steps start afresh, and its tree is fixed. "
+                    "Use save(path, resume=True) to continue as if learning had never stopped.",
+                    stacklevel=8,
+                )
+            model = GrowingTree.from_model(model, settings, self.arity, grows, self._learns_tree, self.label_counts_)
+        model.grow(n_features, n_labels)
+        return model
+
+    def _continue(self, model: GrowingTree, rows: Rows, targets: Targets) -> Iterator[int]:
+        model.settings = self._stream_steps(model.n_labels)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        every = None if is_auto(self.stream_assign_every) else int(self.stream_assign_every)
+        return model.learn(
+            rows, targets, self.label_counts_, self.n_examples_, seed, thread_count(self.n_jobs), every,
+            self.multi_label_,
+        )  # fmt: skip
+
+    def _stream_steps(self, n_labels: int) -> LearnedTreeSettings:
+        if self.statistics == "rows":
+            raise ValueError("statistics='rows' needs all rows at once; in partial_fit use 'means' or 'running'.")
+        return replace(self._settings(1, n_labels, multi_label=False), dropout=0.0)
+
+    def _update_settings(self, rows: Rows) -> None:
+        """Scale anew if the first rows turn out to be outliers, far longer than these."""
+        model = self.model_
+        if self.n_examples_ >= FIRST_ROWS or not isinstance(model, GrowingTree):
+            return
+        squared_length, _ = mean_squared_length(rows)
+        if FAR_LONGER**2 * squared_length * float(model.scale) ** 2 < 1.0:
+            model.scale = np.float32(power_of_two(1.0 / math.sqrt(squared_length)))
+
+    def _biases(self, model: GrowingTree, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+        return model.biases[: model.arity]  # of the root
 
     def _assignments(self, n_rows: int, planned: int) -> tuple[int, int]:
         """The rows between two assignments, and the rows after which there are none."""
@@ -339,7 +411,10 @@ class LearnedTree(WithHierarchy):
     @snapshot_access
     def describe(self) -> dict[str, Any]:
         """Summary of the model as a dictionary."""
-        tree, model = self.model_.tree, self.model_
+        tree, model = (
+            self.model_.tree,
+            self.model_ if isinstance(self.model_, LearnedTreeModel) else self.model_.packed(),
+        )
         depths = tree.level[tree.leaf_of]
         counts = np.maximum(self.label_counts_, 0)
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
+from treemax.modelfile import LARGEST
 from treemax.models.calibration import Calibration
 from treemax.models.learned_tree import search_kernels
-from treemax.models.parts import expect, real_number, truth, whole_number
+from treemax.models.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
 from treemax.models.rows import known_features, sparsified
 from treemax.models.searching import SparseProbabilities, empty_top_k, largest_weights, search_above, search_rows
 from treemax.trees import Tree
@@ -48,6 +49,59 @@ def vectors_of(n_children: NDArray[Any]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
+class LearningState:
+    """What training continues with: AdaGrad's sums for vectors and embeddings, the scale of the rows, the number of rows
+    with labels, and the number of rows before the last assignment. Where the tree is learned, also the mean representation
+    of each label, or running sums: their sorted keys inner node * labels + label, the sums and the numbers of examples.
+    """
+
+    squares: Floats
+    feature_squares: Floats
+    scale: float
+    n_labelled: int
+    assigned_at: int
+    means: Floats | None = None
+    keys: NDArray[np.int64] | None = None
+    sums: Floats | None = None
+    seen: Floats | None = None
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """A JSON-serialisable header and arrays."""
+        parts = {name: value for name, value in vars(self).items() if value is not None}
+        arrays = {f"learning/{name}": value for name, value in parts.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in parts.items() if f"learning/{name}" not in arrays}, arrays
+
+    @classmethod
+    def from_parts(
+        cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], model: LearnedTreeModel
+    ) -> LearningState:
+        """Restore the state of a model from `to_parts`; raises ValueError if the parts are inconsistent."""
+        n_labels, width = model.tree.n_labels, model.weights.shape[1]
+        statistics: dict[str, Any] = {}
+        if "learning/means" in arrays:
+            statistics["means"] = expect(arrays, "learning/means", np.float32, (n_labels, width))
+        elif "learning/keys" in arrays:
+            keys, n_inner = arrays["learning/keys"], int((model.tree.n_children > 0).sum())
+            expect(arrays, "learning/keys", np.int64, (len(keys),))
+            if len(keys) and (keys[0] < 0 or keys[-1] >= n_inner * n_labels or (np.diff(keys) <= 0).any()):
+                raise ValueError("the running sums do not fit the tree")
+            columns = arrays["learning/sums"].shape[-1]
+            if columns < model.tree.n_children.max():
+                raise ValueError("the running sums do not fit the children")
+            statistics = {
+                "keys": keys,
+                "sums": expect_counts(arrays, "learning/sums", np.float32, (len(keys), columns), most=LARGEST),
+                "seen": expect_counts(arrays, "learning/seen", np.float32, (len(keys),), most=LARGEST),
+            }
+        return cls(
+            expect_squares(arrays, "learning/squares", (len(model.weights),)),
+            expect_squares(arrays, "learning/feature_squares", (len(model.embeddings),)),
+            real_number("scale", header["scale"], least=1e-30),
+            whole_number("n_labelled", header["n_labelled"]), whole_number("assigned_at", header["assigned_at"]), **statistics,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class LearnedTreeModel:
     """Embeddings of the features seen in training (all, or `features`), and a vector and a bias for every child of a
     node (one for two children), in the order of the tree.
@@ -65,6 +119,7 @@ class LearnedTreeModel:
     biases: Floats
     labels_a_row: float = 1.0
     calibration: Calibration | None = None  # from the held-out rows
+    learning: LearningState | None = None
 
     @cached_property
     def first_vectors(self) -> NDArray[np.int64]:
@@ -156,7 +211,7 @@ class LearnedTreeModel:
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """A JSON-serialisable header and arrays."""
-        header = {
+        header: dict[str, Any] = {
             "dimension": self.dimension, "n_features": self.n_features, "labels_a_row": self.labels_a_row,
             "some_features": self.features is not None,
         }  # fmt: skip
@@ -164,6 +219,9 @@ class LearnedTreeModel:
         arrays |= {"embeddings": self.embeddings, "weights": self.weights, "biases": self.biases}
         if self.features is not None:
             arrays["features"] = self.features
+        if resume and self.learning is not None:
+            header["learning"], more = self.learning.to_parts()
+            arrays |= more
         return header, arrays
 
     @classmethod
@@ -185,12 +243,15 @@ class LearnedTreeModel:
                 raise ValueError("the features are not sorted, or exceed n_features")
         n_vectors = int(vectors_of(tree.n_children).sum())
         width = padded(dimension)
-        return cls(
+        model = cls(
             tree, dimension, n_features, features,
             expect(arrays, "embeddings", np.float32, (max(1, n_rows), width)),
             expect(arrays, "weights", np.float32, (n_vectors, width)),
             expect(arrays, "biases", np.float32, (n_vectors,)), labels_a_row,
         )  # fmt: skip
+        if "learning" not in header:
+            return model
+        return replace(model, learning=LearningState.from_parts(header["learning"], arrays, model))
 
 
 def with_renumbered_features(rows: SparseRows, features: NDArray[np.uint32]) -> SparseRows:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from treemax.models import (
         MACH,
         MODELS,
+        DoubleSampling,
         LabelTree,
         LearnedTree,
         LOMTree,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "MACH": "treemax.models",
     "MODELS": "treemax.models",
+    "DoubleSampling": "treemax.models",
     "LabelTree": "treemax.models",
     "LearnedTree": "treemax.models",
     "LOMTree": "treemax.models",
@@ -70,6 +72,7 @@ _HOMES = {
 __all__ = [
     "MACH",
     "MODELS",
+    "DoubleSampling",
     "Explanation",
     "HashingText",
     "LOMTree",

@@ -9,7 +9,7 @@ import pytest
 
 import treemax
 from benchmarks.experiments.softmax import __main__ as command
-from benchmarks.experiments.softmax import answers, missing, models, shape, starts, trade_off, training
+from benchmarks.experiments.softmax import answers, double_sampling, missing, models, shape, starts, trade_off, training
 from benchmarks.harness import output
 from benchmarks.harness.problem import Problem
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
@@ -104,6 +104,15 @@ def test_shape_has_an_outcome_for_every_depth_and_size(problem, tmp_path, monkey
     found = json.loads((tmp_path / "softmax-shape-glyphs1k.json").read_text())
     assert found["1"]["1"]["coverage"] < 40 < 90 < found["all"]["1"]["coverage"]
     assert (tmp_path / "softmax-tree-shape.png").stat().st_size > 0
+
+
+def test_double_sampling_is_measured_beside_a_label_tree(problem, tmp_path, capsys):
+    command.main(["double-sampling", "glyphs1k"])
+    stored = json.loads((tmp_path / "stored/softmax-tree/double-sampling.json").read_text())
+    assert [row[1] for row in stored["rows"]] == list(double_sampling.MODELS)
+    assert all(row[2] < 20 and row[4] > 0 and row[6] > 0 for row in stored["rows"])
+    nearest = next(row for row in stored["rows"] if row[1].startswith("nearest"))
+    assert nearest[3] is None and "| glyphs1k | LabelTree |" in capsys.readouterr().out
 
 
 def test_starts_are_followed_from_iteration_to_iteration(problem, tmp_path, monkeypatch, capsys):

@@ -59,6 +59,8 @@ KINDS: dict[str, Kind] = {
     "lom-tree, sparse": (treemax.LOMTree, SPARSE, NUMBERS),
     "mach": (lambda: treemax.MACH(n_buckets=3, n_repetitions=2), DENSE, NAMES),
     "mach, sparse, several labels": (lambda: treemax.MACH(n_repetitions=2), SPARSE, SEVERAL),
+    "double-sampling": (lambda: treemax.DoubleSampling(n_candidates=3), DENSE, NAMES),
+    "double-sampling, sparse": (treemax.DoubleSampling, SPARSE, NUMBERS),
     "learned-tree": (lambda: treemax.LearnedTree(arity=2), SPARSE, NAMES),
     "learned-tree, running sums": (lambda: treemax.LearnedTree(arity=2, statistics="running"), SPARSE, NAMES),
     "learned-tree, several labels": (lambda: treemax.LearnedTree(arity=3), SPARSE, SEVERAL),

@@ -3,10 +3,11 @@
 import pytest
 
 from treemax.checks import CHECKS
-from treemax.models import MODELS, LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree
+from treemax.models import MODELS, DoubleSampling, LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},
+    "double-sampling, the paper's": DoubleSampling.as_published(n_candidates=3),
     "label-tree, three trees": LabelTree(n_trees=3, max_leaf=3),
     "label-tree, logistic, deep": LabelTree(loss="logistic", arity=2, max_leaf=2),
     "label-tree, exact, huffman": LabelTree(tree="huffman", search="exact"),

@@ -17,6 +17,7 @@ PAGES = {
     "online-label-tree": treemax.OnlineLabelTree,
     "recall-tree": treemax.RecallTree,
     "lom-tree": treemax.LOMTree,
+    "double-sampling": treemax.DoubleSampling,
     "mach": treemax.MACH,
     "softmax-tree": treemax.SoftmaxTree,
     "learned-tree": treemax.LearnedTree,

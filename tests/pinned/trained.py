@@ -137,6 +137,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "recall tree, sparse": trained(lambda: treemax.RecallTree(**ONE), sparse=True),
     "recall tree, paper": trained(lambda: treemax.RecallTree(algorithm="paper", **ONE), in_pieces, sparse=True),
     "LOM tree": trained(lambda: treemax.LOMTree(**ONE), sparse=True),
+    "double sampling": trained(lambda: treemax.DoubleSampling(**ONE), sparse=True),
     "MACH": trained(lambda: treemax.MACH(**ONE), sparse=True),
     "learned tree": trained(lambda: treemax.LearnedTree(dimension=16, passes=3, **ONE), sparse=True),
     "learned tree, several labels": trained(lambda: treemax.LearnedTree(dimension=16, passes=3, **ONE), sparse=True, multi_label=True),

@@ -1,6 +1,7 @@
 """The experiments of the paper on softmax trees on our data, and what it leaves open. One thread.
 
     python -m benchmarks.experiments.softmax answers [FOLDER]       the time of an answer, beside a full softmax's bare product
+    python -m benchmarks.experiments.softmax double-sampling [SUITE...]   a baseline of table 2, beside a label tree
     python -m benchmarks.experiments.softmax missing [SUITE]        three treatments of a class that the leaf lacks (table 1)
     python -m benchmarks.experiments.softmax shape [SUITE]          error and time by depth and classes of a leaf (figures 2 and 4)
     python -m benchmarks.experiments.softmax starts [SUITE]         error by where training begins (figure 3)
@@ -22,7 +23,7 @@ import sys
 
 from benchmarks.harness.output import help_if_asked
 
-EXPERIMENTS = ("answers", "missing", "shape", "starts", "trade-off", "training")
+EXPERIMENTS = ("answers", "double-sampling", "missing", "shape", "starts", "trade-off", "training")
 
 
 def main(arguments: list[str]) -> int:

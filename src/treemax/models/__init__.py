@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from treemax.models.base import LabelClassifier, TopK, TrainingInterrupted
+from treemax.models.double_sampling.estimator import DoubleSampling
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.language_model.estimator import TreeLanguageModel
 from treemax.models.learned_tree.estimator import LearnedTree
@@ -19,6 +20,7 @@ from treemax.models.text_model import TextModel
 __all__ = [
     "MACH",
     "MODELS",
+    "DoubleSampling",
     "LOMTree",
     "LabelClassifier",
     "LabelTree",

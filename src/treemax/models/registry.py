@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from treemax.inputs.labels import RaggedLabels, check_same_length, read_labels
 from treemax.inputs.rows import SparseRows, as_rows
 from treemax.models.base import LabelClassifier
+from treemax.models.double_sampling.estimator import DoubleSampling
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.learned_tree.estimator import LearnedTree
 from treemax.models.lom_tree.estimator import LOMTree
@@ -21,6 +22,7 @@ from treemax.models.text_model import TextModel
 from treemax.text.vectorizers import HashingText, TfidfText, holds_texts
 
 MODELS: dict[str, type[LabelClassifier]] = {
+    "double-sampling": DoubleSampling,
     "label-tree": LabelTree,
     "learned-tree": LearnedTree,
     "lom-tree": LOMTree,

@@ -1,0 +1,1 @@
+"""Double sampling: one small linear model over similarities of rows and classes."""

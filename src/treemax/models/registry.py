@@ -22,11 +22,11 @@ from treemax.models.text_model import TextModel
 from treemax.text.vectorizers import HashingText, TfidfText, holds_texts
 
 MODELS: dict[str, type[LabelClassifier]] = {
-    "double-sampling": DoubleSampling,
     "label-tree": LabelTree,
     "learned-tree": LearnedTree,
     "lom-tree": LOMTree,
     "mach": MACH,
+    "double-sampling": DoubleSampling,
     "one-vs-all": OneVsAll,
     "online-label-tree": OnlineLabelTree,
     "recall-tree": RecallTree,

@@ -344,17 +344,17 @@ def check_explanations(estimator: Any) -> None:
         with tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder) / "model.treemax")
             loaded = treemax.load(Path(folder) / "model.treemax")
-        rows = features[1:9]
-        for told, again, top in zip(
-            model.explain(rows, k=3), loaded.explain(rows, k=3), zip(*model.predict_topk(rows, 3))
-        ):
+        some = features[1:9]
+        rows = [some[i : i + 1] for i in range(8)]
+        explained = zip(rows, model.explain(some, k=3), loaded.explain(some, k=3), zip(*model.predict_topk(some, 3)))
+        for row, told, again, top in explained:
             check_explanation(told, *top)
-            assert told.to_dict() == again.to_dict(), "the explanation changes when the model is saved and loaded"
-            second = top[0][1]
-            if second is not None:
-                other = model.explain(rows[:1], label=model.explain(rows[:1], k=2).candidates[1].label)
-                assert other.alternative is not None and other.alternative.label == other.candidates[0].label
-                check_explanation(other)
+            assert decisions(told) == decisions(again), "the explanation changes when the model is saved and loaded"
+            for label in top[0][1:2]:
+                if label is not None:
+                    other = model.explain(row, label=label)
+                    assert other.alternative is not None and other.alternative.label == other.candidates[0].label
+                    check_explanation(other)
         assert_raises(lambda model=model, X=features: model.explain(X[:1], label="yak"), "yak")  # type: ignore[misc]
         assert_raises(lambda model=model, X=features: model.explain(X[:1], k=0), "k must")  # type: ignore[misc]
     assert_raises(lambda: clone(estimator).fit(X, y).explain(X[:1, :-1]), "features")
@@ -362,6 +362,12 @@ def check_explanations(estimator: Any) -> None:
     told = model.explain(sp.csr_matrix((1, X.shape[1])))
     assert told.prior and not told.paths and told.notes, "the explanation of a row without features is not the prior"
     assert told.label == model.predict(sp.csr_matrix((1, X.shape[1])))[0]
+
+
+def decisions(told: Any) -> list[Any]:
+    """Return the text of an explanation and its numbers, but not the numbers of nodes, which a file may change."""
+    steps = [step for path in (*told.paths, *told.routes) for step in path.steps]
+    return [str(told), *((step.probability, step.logit, step.added.tolist()) for step in steps)]
 
 
 def check_explanation(told: Any, labels: Any = None, scores: Any = None) -> None:

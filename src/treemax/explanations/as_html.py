@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.explanations.as_text import headline, place
+from treemax.explanations.as_text import PATHS, headline, place
 from treemax.explanations.explanation import Explanation, Path, Step, plain, shown_labels
 
 FOR, AGAINST = "20,150,140", "225,95,35"  # red, green, blue
@@ -51,7 +51,7 @@ def _parts(explanation: Explanation, features: int) -> Iterator[str]:
     if len(explanation.columns):
         yield f"<p>In all: {_words({}, explanation.ranked(), features)}</p>"
     for title, paths in (("Route", explanation.routes), ("Path", explanation.paths)):
-        for number, path in enumerate(paths):
+        for number, path in enumerate(paths[:PATHS]):
             yield _path_table(explanation, title, number, path, len(paths), features)
     yield _candidates(explanation)
     yield from _alternative(explanation, features)

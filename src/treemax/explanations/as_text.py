@@ -7,6 +7,8 @@ from typing import Any
 
 from treemax.explanations.explanation import Explanation, Path, plain, shown_labels
 
+PATHS = 3  # shown, where there are several trees or routes
+
 
 def explanation_text(explanation: Explanation, features: int) -> str:
     """Return the explanation as lines of text."""
@@ -18,8 +20,8 @@ def _lines(explanation: Explanation, features: int) -> Iterator[str]:
         yield explanation.text
     yield headline(explanation)
     yield from explanation.notes
-    for title, paths in (("routes", explanation.routes), ("path", explanation.paths)):
-        for number, path in enumerate(paths):
+    for title, paths in (("route", explanation.routes), ("path", explanation.paths)):
+        for number, path in enumerate(paths[:PATHS]):
             yield _path_title(title, number, path, len(paths))
             yield from _steps(explanation, path, features)
     if len(explanation.columns):

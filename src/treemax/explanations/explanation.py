@@ -182,15 +182,8 @@ class Explanation:
 
     @property
     def added(self) -> Floats:
-        """What each feature added in all: the sum over the steps, the mean over several paths."""
-        total = np.zeros(len(self.columns))
-        for paths in (self.paths, self.routes):
-            weights = math.fsum(path.weight for path in paths)
-            for path in paths:
-                for step in path.steps:
-                    if len(step.added):
-                        total += path.weight / (weights or 1.0) * step.added
-        return total
+        """What each feature added in all: the sum over the steps, the mean over several paths by their part of the score."""
+        return total_added(self.paths, len(self.columns)) + total_added(self.routes, len(self.columns))
 
     def ranked(self, added: Floats | None = None) -> list[tuple[Any, float]]:
         """Return pairs of feature and what it added (in all by default), the largest first, without zeros."""
@@ -247,6 +240,18 @@ class Explanation:
 
     def __repr__(self) -> str:
         return f"<Explanation of {self.label!r}, probability {self.probability:.4f}>"
+
+
+def total_added(paths: Sequence[Path], n_features: int) -> Floats:
+    """Return what each feature added on paths: the derivative of the logarithm of their sum by that of each path."""
+    total, parts = np.zeros(n_features), [path.weight * path.probability for path in paths]
+    sum_of_parts = math.fsum(parts)
+    for path, part in zip(paths, parts):
+        share = part / sum_of_parts if sum_of_parts > 0 else 1.0 / len(paths)
+        for step in path.steps:
+            if len(step.added):
+                total += share * step.added
+    return total
 
 
 def plain(value: Any) -> Any:

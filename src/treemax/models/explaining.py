@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.explanations import Alternative, Candidate, Explanation, Path, Span, Step, Trace
+from treemax.explanations import Alternative, Candidate, Explanation, Path, Span, Step, Trace, total_added
 from treemax.inputs.rows import Rows, SparseRows, is_arrow
 from treemax.models.rows import sparsified
 
@@ -110,6 +110,9 @@ def _named_step(estimator: LabelClassifier, step: Step) -> Step:
     if len(ids) == 0:
         return step
     counts = estimator.label_counts_[np.minimum(ids, len(estimator.label_counts_) - 1)]
+    if len(ids) > SHOWN:
+        most = np.flatnonzero(counts >= np.partition(counts, -SHOWN)[-SHOWN])
+        ids, counts = ids[most], counts[most]
     frequent = ids[np.lexsort((ids, -counts))[:SHOWN]]
     return replace(step, labels=estimator.label_index_.labels(frequent).tolist())
 
@@ -138,6 +141,9 @@ def _alternative(other: Candidate, trace: Trace) -> Alternative:
     if a.logit is not None and b.logit is not None and a.node == b.node:
         terms = {name: a.terms.get(name, 0.0) - b.terms.get(name, 0.0) for name in {**a.terms, **b.terms}}
         added = a.added - b.added
+    elif trace.routes:
+        of_both = [total_added(own, len(trace.columns)) for own in trace.routes]
+        added = of_both[0] - of_both[1]
     return Alternative(*other, tree=trace.paths[0][0].tree, step=step, terms=terms, added=added)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.kernels import weights as kernels
 from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, SparseScorers
 from treemax.parallel.locks import fork_safe
 
@@ -67,3 +69,19 @@ def _write_halves(scorers: DenseScorers, some: NDArray[np.int64]) -> None:
     scale = np.exp2(np.ceil(np.log2(np.maximum(np.abs(weights).max(axis=1, initial=0.0), 1e-30))))
     scorers.scale[some] = scale
     scorers.halves[some] = (weights / scale[:, None]).astype(np.float16).view(np.uint16)
+
+
+def weights_of_features(scorers: Scorers, first: int, width: int, columns: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the weights of `width` scorers from `first` on for some features, as predictions use them."""
+    if isinstance(scorers, DenseScorers):
+        own = prediction_scorers(scorers)
+        assert isinstance(own, HalfScorers)
+        halves = own.halves[first : first + width].view(np.float16)[:, columns]
+        return halves.astype(np.float64) * own.scale[first : first + width, None]
+    columns = columns.astype(np.uint32)
+    out = np.zeros((len(columns), width), np.float32)
+    if isinstance(scorers, SparseScorers):
+        kernels.sparse_weights(scorers, first, columns, out[:, 0])
+    else:
+        kernels.group_weights(scorers, first // width, columns, out)
+    return out.T.astype(np.float64)

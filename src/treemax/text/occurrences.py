@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -141,7 +141,8 @@ def _is_in_word(character: str) -> bool:
 def _analysed(vectorizer: Any, text: str) -> Iterator[Occurrence]:
     own = vectorizer
     if isinstance(vectorizer, TfidfText):
-        own = TfidfVectorizer(**{**vectorizer.get_params(deep=False), "min_df": 1})
+        parameters = vectorizer.get_params(deep=False) if vectorizer._reader is None else vectorizer._reader[1]
+        own = TfidfVectorizer(**{**parameters, "min_df": 1})
     if callable(own.analyzer) or own.preprocessor is not None or callable(own.strip_accents):
         return
     strip = _ACCENTS.get(own.strip_accents, str)
@@ -215,13 +216,15 @@ def _character_grams(text: str, low: int, high: int, within_words: bool) -> Iter
 # --- places in the text as it was given ------------------------------------------------------------------
 
 
-def _mapped(text: str, change: Any) -> tuple[str, list[int]]:
+def _mapped(text: str, change: Callable[[str], str]) -> tuple[str, Sequence[int]]:
     """Return the text changed character by character, and the place that each of its characters comes from."""
+    if text.isascii():  # the changes keep its length
+        return change(text), range(len(text))
     parts = [change(character) for character in text]
     return "".join(parts), [place for place, part in enumerate(parts) for _ in part]
 
 
-def _placed(tokens: list[_Token], columns: list[int], origin: list[int]) -> Iterator[Occurrence]:
+def _placed(tokens: list[_Token], columns: list[int], origin: Sequence[int]) -> Iterator[Occurrence]:
     """Yield the tokens that are features, with places in the text as it was given."""
     for token, column in zip(tokens, columns):
         if column >= 0:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
 from treemax.modelfile import LARGEST
 from treemax.models.calibration import Calibration
 from treemax.models.learned_tree import search_kernels
+from treemax.models.learned_tree.tracing import trace_labels
 from treemax.models.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
 from treemax.models.rows import known_features, sparsified
 from treemax.models.searching import SparseProbabilities, empty_top_k, largest_weights, search_above, search_rows
@@ -201,6 +203,10 @@ class LearnedTreeModel:
         options = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
         search_rows(search_kernels.probabilities_of_given, self._arguments, rows, threads, options, ids, out)
         return self._per_row(out)
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: int | None = None) -> Trace:
+        """The paths to labels, for `explain`."""
+        return trace_labels(self, row, ids)
 
     def _per_row(self, probabilities: Floats) -> Floats:
         if self.labels_a_row == 1.0:

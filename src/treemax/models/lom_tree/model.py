@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, ascends
 from treemax.kernels.scorers import EMPTY, SparseScorers
 from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
+from treemax.models.lom_tree.tracing import trace_labels
 from treemax.models.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
 from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, scorer_arrays, scorers_from_arrays
 from treemax.models.rows import ROWS_AT_ONCE, blocks
@@ -117,6 +119,10 @@ class LOMTreeModel(CandidateModel):
 
         run_all(blocks(len(rows), self.n_labels), answer, threads)
         return out
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: None = None) -> Trace:
+        """The path to the leaf of the row, and labels there, for `explain`."""
+        return trace_labels(self, row, ids, scores)
 
     def lists(self, order: NDArray[np.int64]) -> TallyLists:
         """The tallies of the given nodes."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.mach import kernels
@@ -73,6 +74,26 @@ class MACHModel(FromAllProbabilities):
 
         run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return out
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: str) -> Trace:
+        """The buckets of labels, for `explain`."""
+        columns, values = self.flat.inputs(row)
+        of_buckets = self.flat.scores(row)
+        kernels.bucket_probabilities(of_buckets, self.n_buckets, self.one_label)
+        n = len(self.multipliers)
+
+        def route(label: int, repetition: int) -> Path:
+            bucket = int(self.buckets[repetition, label])
+            owner = repetition * self.n_buckets + bucket
+            added = values.astype(np.float64) * self.flat.weights_of(owner, columns)
+            bias, branch = {"bias": float(self.flat.bias[owner])}, f"bucket {bucket + 1} of {self.n_buckets:,}"
+            step = linear_step(repetition, bucket, branch, float(of_buckets[0, owner]), bias, added)
+            return Path([step], 1.0 / n, repetition)
+
+        combined = f"{search} of {n} repetitions"
+        paths = [[Path([Step(0, label, combined, own, labels=[label], n_labels=1)])] for label, own in zip(ids, scores)]
+        routes = [[route(label, repetition) for repetition in range(n)] for label in ids]
+        return Trace(columns.astype(np.int64), values, paths, "float32", routes)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the model as a JSON-able header and arrays."""

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax import modelfile
+from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.online_label_tree import file_kernels, kernels, search_kernels
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
 from treemax.models.online_label_tree.stream_summary import StreamSummary
+from treemax.models.online_label_tree.tracing import trace_labels
 from treemax.models.parts import expect_squares, whole_number
 from treemax.models.searching import (
     Arguments,
@@ -328,6 +330,10 @@ class OnlineTree:
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability."""
         return search_above(search_kernels.labels_above, self._arguments(), rows, threshold, threads)
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: int | None = None) -> Trace:
+        """The paths to labels, for `explain`."""
+        return trace_labels(self, row, ids)
 
     def can_grow(self, growth: tuple[int, int, int, float, bool]) -> bool:
         """Whether the tree can be extended with the settings `growth`."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, SparseScorers, moved
 from treemax.models.calibration import Calibration
@@ -25,6 +26,7 @@ from treemax.models.parts import (
 )
 from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
+from treemax.models.recall_tree.tracing import trace_candidates
 from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
 from treemax.models.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
@@ -165,6 +167,10 @@ class RecallTreeModel(CandidateModel):
 
         run_all(blocks(len(rows), max(k, beam.n_candidates)), answer, threads)
         return ids, probabilities
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Beam) -> Trace:
+        """The ranking of labels and the routes to their leaves, for `explain`."""
+        return trace_candidates(self, row, ids, scores, search)
 
     def node_labels(self) -> NodeLabels:
         """The candidates at each node, summed from the leaves. An example counts once for each pass."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.models.parts import (
@@ -24,6 +25,7 @@ from treemax.models.parts import (
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.model import CandidateModel, scorer_arrays, scorers_from_arrays
 from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Tallies, Way, Workspace
+from treemax.models.recall_tree.tracing import trace_path
 from treemax.models.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
@@ -136,6 +138,12 @@ class PaperTreeModel(CandidateModel):
         starts = range(0, len(rows), ROWS_AT_ONCE)
         run_all([slice(start, start + ROWS_AT_ONCE) for start in starts], answer, threads)
         return ids, probabilities
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Descent) -> Trace:
+        """The path to candidates, and the ranking of labels among them, for `explain`."""
+        ends, find = np.empty(1, np.int64), kernels.find_nodes
+        find(self.rows(row), 1, self.nodes, prediction_scorers(self.routers), search.way, self.workspace(search), ends)
+        return trace_path(self, row, ids, scores, search, int(ends[0]))
 
     def _path_scores(self, search: Descent) -> NDArray[np.float32]:
         return self._all_path_scores() if search.path_features else np.zeros(self.nodes.labels.shape, np.float32)

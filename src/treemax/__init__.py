@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from treemax.parallel.checkpoints import checkpoint
     from treemax.parallel.ray_cluster import cluster
     from treemax.parallel.ray_data import predict_dataset
-    from treemax.plots import plot_history, plot_tree, show_tree
+    from treemax.plots import plot_explanation, plot_history, plot_tree, show_tree
     from treemax.text.vectorizers import HashingText, TfidfText
     from treemax.tuning import TuneResult, tune
 
@@ -55,6 +55,7 @@ _HOMES = {
     "choose_model": "treemax.models",
     "Explanation": "treemax.explanations",
     "ModelFileError": "treemax.modelfile",
+    "plot_explanation": "treemax.plots",
     "plot_history": "treemax.plots",
     "plot_tree": "treemax.plots",
     "show_tree": "treemax.plots",
@@ -95,6 +96,7 @@ __all__ = [
     "choose_model",
     "cluster",
     "load",
+    "plot_explanation",
     "plot_history",
     "plot_tree",
     "predict_dataset",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Explanation
 from treemax.modelfile import without_changes
 from treemax.parameters import check_number
 from treemax.trees import NodeLabels, Tree
@@ -67,6 +68,34 @@ def _histories(model: Any) -> list[list[Record]]:
             "This model was saved without its learning state and has no history. Save it with save(path, resume=True)."
         )
     return [state.history for state in model.states_]
+
+
+def plot_explanation(explanation: Explanation, axes: Any = None, features: int = 10) -> Any:
+    """Plot what each feature added in all to the score of the explained label; returns Matplotlib axes.
+
+    Parameters
+    ----------
+    explanation : Explanation
+        From `explain` of a model.
+    axes : matplotlib.axes.Axes, optional
+        Axes to draw on; by default new ones.
+    features : int
+        Number of features to show, those that added most; the others are one bar.
+    """
+    check_number("features", features, whole=True, least=1)
+    ranked = explanation.ranked()
+    shown = [(str(name)[:40], value) for name, value in ranked[:features]]
+    if ranked[features:]:
+        shown.append((f"{len(ranked) - features} others", sum(value for _, value in ranked[features:])))
+    axes = _new_axes(6.0, 1.0 + 0.3 * len(shown)) if axes is None else axes
+    places, values = range(len(shown)), [value for _, value in shown]
+    axes.barh(places, values, color=["tab:cyan" if value > 0 else "tab:orange" for value in values])
+    axes.set_yticks(places, [name.replace("$", r"\$") for name, _ in shown])  # no mathematics
+    axes.invert_yaxis()
+    axes.axvline(0.0, color="tab:gray", linewidth=0.8)
+    axes.set_xlabel("added to the score")
+    axes.set_title(f"{explanation.label}, probability {explanation.probability:.3f}".replace("$", r"\$"), fontsize=10)
+    return axes
 
 
 # --- the tree over the labels ----------------------------------------------------------------------------

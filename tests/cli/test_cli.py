@@ -537,6 +537,31 @@ def test_half_a_character_is_escaped(folder, tmp_path):
     assert "\ud800" in json.loads(line)["labels"]
 
 
+def test_explanations_of_texts_and_rows(folder, tmp_path):
+    model, text = folder / "text.treemax", "ripe apple <b>"
+    told = treemax.load(model).explain(text, k=2)
+    assert done("explain", model, text, "-k", 2) == f"{told}\n"
+    assert json.loads(done("explain", model, text, "--format", "json", "-k", 2)) == json.loads(told.to_json())
+    page = tmp_path / "page.html"
+    assert done("explain", model, text, "--format", "html", "-o", page) == ""
+    assert page.read_text().startswith("<!DOCTYPE html>") and "<b>ripe" not in page.read_text()
+    other = told.candidates[1].label
+    assert f"{other}, probability" in done("explain", model, text, "--label", other)
+    rows = folder / "train.txt"
+    assert done("explain", model, "--data", rows, "--row", 2).splitlines()[0] in rows.read_text().splitlines()[1]
+    assert "does not know the label 'yak'" in refused("explain", model, text, "--label", "yak")
+    assert "so there is no row 99,999" in refused("explain", model, "--data", rows, "--row", 99999)
+    assert "Give either TEXT or --data" in refused("explain", model, code=2)
+    numbers = tmp_path / "numbers.treemax"
+    OneVsAll().fit(np.eye(3), [3, 4, 5]).save(numbers)
+    (tmp_path / "rows.svm").write_text("3 0:1\n4 1:1\n")
+    assert "OneVsAll: 4" in done("explain", numbers, "--data", tmp_path / "rows.svm", "--row", 2, "--label", 4)
+    assert "labels of the model are integers" in refused(
+        "explain", numbers, "--data", tmp_path / "rows.svm", "--label", "x"
+    )
+    assert "give a row of features with --data" in refused("explain", numbers, "a text")
+
+
 # --- options and help -----------------------------------------------------------------------------------
 
 
@@ -544,6 +569,7 @@ def test_every_flag_of_the_contract_exists():
     contract = {
         "fit": {"-o", "--model", "--as-published", "--set", "--format", "--jobs"},
         "predict": {"--top"},
+        "explain": {"--label", "-k", "--format", "--output"},
         "eval": {"--json"},
         "stream": {"--model", "--as-published", "--json"},
         "info": {"--json"},

@@ -19,6 +19,7 @@ from click.shell_completion import get_completion_class
 
 from treemax import __version__
 from treemax.cli.answer import evaluate, predict
+from treemax.cli.explain import explain
 from treemax.cli.files import convert, info
 from treemax.cli.interruption import interruption
 from treemax.cli.learn import fit
@@ -114,7 +115,7 @@ def completion(shell: str) -> None:
     click.echo(complete(commands, {}, "treemax", "_TREEMAX_COMPLETE").source())
 
 
-for command in (fit, tune, predict, evaluate, stream, info, convert, demo, compile_models, completion):
+for command in (fit, tune, predict, explain, evaluate, stream, info, convert, demo, compile_models, completion):
     commands.add_command(command)
 
 

@@ -20,9 +20,9 @@ FOR, AGAINST = "20,150,140", "225,95,35"  # red, green, blue
 STYLE = """<style>
 .tm-why{font:14px/1.5 system-ui,sans-serif;max-width:60em;overflow-wrap:anywhere}
 .tm-why p{margin:.4em 0}
-.tm-why table{display:table;border-collapse:collapse;width:100%;margin:.3em 0;font-size:inherit}
+.tm-why .tm-b{display:table;border-collapse:collapse;width:100%;margin:.3em 0;font-size:inherit}
 .tm-why th,.tm-why td{text-align:left;vertical-align:top;padding:.2em .6em .2em 0;border-bottom:1px solid rgba(128,128,128,.35)}
-.tm-why td.tm-n{white-space:nowrap;font-variant-numeric:tabular-nums}
+.tm-why th,.tm-why td.tm-n{white-space:nowrap;font-variant-numeric:tabular-nums}
 .tm-why .tm-w{border-radius:3px;padding:0 .25em;margin:0 .1em .1em 0;display:inline-block}
 .tm-why .tm-t span{border-radius:2px}
 .tm-why .tm-q{opacity:.75}
@@ -63,7 +63,7 @@ def _path_table(explanation: Explanation, title: str, number: int, path: Path, n
     name = title if n_paths == 1 else f"{title} {number + 1} of {n_paths}, weight {path.weight:.3f}"
     head = f"<tr><th>{name}</th><th>probability</th><th>score</th><th>what added to it</th></tr>"
     rows = "\n".join(_step_row(explanation, place, step, features) for place, step in enumerate(path.steps, 1))
-    return f"<table>\n{head}\n{rows}\n</table>"
+    return f'<table class="tm-b">\n{head}\n{rows}\n</table>'
 
 
 def _step_row(explanation: Explanation, number: int, step: Step, features: int) -> str:
@@ -84,7 +84,7 @@ def _candidates(explanation: Explanation) -> str:
         f'<tr><td>{_escaped(label)}</td><td class="tm-n">{probability:.3f}</td><td class="tm-n">{score:.3f}</td></tr>'
         for label, score, probability in explanation.candidates
     ]
-    return f"<table>\n{head}\n" + "\n".join(rows) + "\n</table>"
+    return f'<table class="tm-b">\n{head}\n' + "\n".join(rows) + "\n</table>"
 
 
 def _alternative(explanation: Explanation, features: int) -> Iterator[str]:

@@ -147,7 +147,7 @@ def _analysed(vectorizer: Any, text: str) -> Iterator[Occurrence]:
         return
     strip = _ACCENTS.get(own.strip_accents, str)
     normal, origin = _mapped(text, lambda c: strip(c.lower() if own.lowercase else c))
-    if len(own.build_preprocessor()(text)) != len(normal):
+    if own.build_preprocessor()(text) != normal:
         return
     low, high = own.ngram_range
     if own.analyzer == "word":
@@ -217,11 +217,13 @@ def _character_grams(text: str, low: int, high: int, within_words: bool) -> Iter
 
 
 def _mapped(text: str, change: Callable[[str], str]) -> tuple[str, Sequence[int]]:
-    """Return the text changed character by character, and the place that each of its characters comes from."""
+    """Return the changed text, and the place that each of its characters comes from."""
+    changed = change(text)
     if text.isascii():  # the changes keep its length
-        return change(text), range(len(text))
+        return changed, range(len(text))
     parts = [change(character) for character in text]
-    return "".join(parts), [place for place, part in enumerate(parts) for _ in part]
+    origin = [place for place, part in enumerate(parts) for _ in part]
+    return (changed if len(changed) == len(origin) else "".join(parts)), origin
 
 
 def _placed(tokens: list[_Token], columns: list[int], origin: Sequence[int]) -> Iterator[Occurrence]:

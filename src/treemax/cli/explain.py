@@ -1,0 +1,89 @@
+"""The command explain."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from treemax.cli.options import Reading, check_output, data_options
+
+
+@click.command(short_help="Why a model answers so.")
+@click.argument("model", is_eager=True)  # known when --output is checked
+@click.argument("text", required=False)
+@click.option(
+    "--data", is_eager=True, metavar="DATA", help="Explain a row of DATA instead of TEXT; - is standard input."
+)
+@click.option("--row", default=1, show_default=True, type=click.IntRange(min=1), help="The row of DATA.")
+@click.option("--label", help="Explain this label; by default the answer.")
+@click.option("-k", default=5, show_default=True, type=click.IntRange(min=1), help="Candidates to list.")
+@click.option(
+    "--features",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Words or features to show at each step.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="Form of the answer.",
+)
+@click.option("-o", "--output", callback=check_output, metavar="FILE", help="Write to FILE instead of standard output.")
+@partial(data_options, format_option="--from")
+def explain(
+    model: str, text: str | None, data: str | None, row: int, label: str | None, k: int, features: int, form: str,
+    output: str | None, reading: Reading,
+) -> None:  # fmt: skip
+    """Explain the answer of MODEL for TEXT: the path through the tree, and what each word added.
+
+    For a model of features, or to explain a text of a file, use --data.
+    """
+    from treemax.cli.data import load_model, takes_text
+    from treemax.replacing import replacing
+
+    if (text is None) == (data is None):
+        raise click.UsageError("Give either TEXT or --data.")
+    loaded = load_model(model, None)
+    if text is not None and not takes_text(loaded):
+        raise ValueError(f"{model} was trained on features, not on text: give a row of features with --data.")
+    given = [text] if data is None else _row(loaded, data, row, reading)
+    told = loaded.explain(given, label=None if label is None else _label(loaded, label), k=k)
+    answer = {
+        "text": lambda: told.to_text(features), "json": told.to_json, "html": lambda: told.to_html(features, page=True),
+    }[form]()  # fmt: skip
+    encoded = answer.rstrip("\n").encode("utf-8", "backslashreplace")  # half a character is escaped
+    if output is None:
+        click.echo(encoded)
+        return
+    with replacing(output) as file:
+        file.write(encoded + b"\n")
+
+
+def _row(model: Any, data: str, number: int, reading: Reading) -> Any:
+    """Return one row of DATA, counted from 1."""
+    from treemax.cli.data import check_kind, open_data
+
+    before = 0
+    with open_data(data, reading, model=model, labels=False) as reader:
+        for examples in reader:
+            check_kind(model, examples, reader.name)
+            if number <= before + len(examples):
+                return examples[number - 1 - before : number - before].features
+            before += len(examples)
+        raise ValueError(f"{reader.name}: has {before:,} rows, so there is no row {number:,}")
+
+
+def _label(model: Any, label: str) -> Any:
+    """Return a label as the model has it: a string or an integer."""
+    if model.label_index_.holds_strings:
+        return label
+    try:
+        return int(label)
+    except ValueError:
+        raise ValueError(f"The labels of the model are integers, got --label {label!r}.") from None

@@ -88,6 +88,28 @@ def test_ranks_of_a_recall_tree_are_what_the_logits_say(rows, algorithm):
         assert difference == pytest.approx(told.paths[0].steps[-1].logit - other.paths[0].steps[-1].logit)
 
 
+@pytest.mark.parametrize("rows", [X, SPARSE], ids=["dense", "sparse"])
+def test_decisions_of_a_lom_tree_lead_to_its_leaf(rows):
+    labels = np.where(np.arange(len(Y)) % 3, Y, np.roll(Y, 1))  # leaves with several labels
+    model = treemax.LOMTree(passes=2, max_nodes=4, verbose=0).fit(rows, labels)
+    for i in range(20):
+        told = model.explain(rows[i : i + 1])
+        *decisions, last = told.paths[0].steps
+        assert decisions and all(step.logit >= 0 for step in decisions)
+        found = model.model_.lists(np.array([last.node]))
+        of_label = found.counts[found.labels == last.child]
+        assert last.probability == pytest.approx(of_label[0] / found.counts.sum())
+        assert last.branch.startswith(f"{of_label[0]:,} of ")
+
+
+def test_similarities_of_double_sampling_give_the_ranking():
+    model = treemax.DoubleSampling(verbose=0).fit(SPARSE, Y)
+    told = model.explain(SPARSE[2])
+    other = model.explain(SPARSE[2], label=told.alternative.label)
+    a, b = told.paths[0].steps[0], other.paths[0].steps[0]
+    assert "BM25" in a.terms and math.log(told.score / other.score) == pytest.approx(a.logit - b.logit, rel=1e-3)
+
+
 def test_buckets_of_mach_add_up():
     model = treemax.MACH(n_repetitions=4, n_buckets=5, verbose=0, calibration=0.0).fit(SPARSE, Y)
     told = model.explain(SPARSE[3])

@@ -266,9 +266,9 @@ def shown_labels(step: Step) -> str:
     '9 labels: a, b, ...'
     """
     names = ", ".join(map(str, step.labels))
-    if step.n_labels is None or not names:
-        return names
-    if step.n_labels == 1:
+    if step.n_labels is None:
+        return names and f"mostly {names}"
+    if step.n_labels == 1 or not names:
         return names
     return f"{step.n_labels:,} labels: {names}{', ...' if step.n_labels > len(step.labels) else ''}"
 

@@ -67,3 +67,5 @@ def _predict(model: Any, X: Any) -> None:
         model.predict(rows)
         model.predict_topk(rows, 5)
         model.predict_proba(rows)
+    if hasattr(model.model_, "trace"):
+        model.explain(X[:1])

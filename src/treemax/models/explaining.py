@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Alternative, Candidate, Explanation, Path, Span, Step, Trace, total_added
-from treemax.inputs.rows import Rows, SparseRows, is_arrow
+from treemax.inputs.rows import Rows, SparseRows, is_arrow, read_only
 from treemax.models.rows import sparsified
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_BELOW = 1024  # labels below a node among which the most frequent are found
 SHOWN = 4  # labels below a node
+NOTHING = np.zeros(0, dtype=np.int64)
 PRIOR_NOTE = "No feature of the row is known to the model: the answer is the frequencies of the labels in training."
 MISSED_NOTE = "The search did not find this label, whose score is above that of the last candidate; a wider beam would."
 
@@ -38,7 +40,8 @@ def row_entries(row: Rows, n_features: int | None = None) -> tuple[NDArray[np.ui
     columns, values = sparse.indices[part], sparse.values[part]
     if n_features is None or len(columns) == 0 or int(columns[-1]) < n_features:
         return columns, values
-    return columns[columns < n_features], values[columns < n_features]
+    known = columns < n_features
+    return read_only(columns[known]), read_only(values[known])
 
 
 def explain_row(estimator: LabelClassifier, row: Rows, wanted: int | None, k: int) -> Explanation:
@@ -87,8 +90,8 @@ def explain_row(estimator: LabelClassifier, row: Rows, wanted: int | None, k: in
         features=[_feature(estimator, column) for column in trace.columns.tolist()],
         columns=_ids_of(estimator, trace.columns),
         values=trace.values,
-        paths=[_named(estimator, path) for path in trace.paths[0]],
-        routes=[_named(estimator, path) for path in routes[0]],
+        paths=_named(estimator, trace.paths[0]),
+        routes=_named(estimator, routes[0]),
         alternative=_alternative(candidates[others[0]], trace) if others else None,
         weights=trace.weights,
         notes=notes,
@@ -100,21 +103,27 @@ def _not_reached(label: Any, candidates: Sequence[Candidate]) -> str:
     return f"The model does not consider the label {label!r} for this row, so it has no path to explain, as {considered} have."
 
 
-def _named(estimator: LabelClassifier, path: Path) -> Path:
-    """Return a path with the names of the most frequent labels below each step."""
-    return replace(path, steps=[_named_step(estimator, step) for step in path.steps])
+def _named(estimator: LabelClassifier, paths: Sequence[Path]) -> list[Path]:
+    """Return paths with the names of the most frequent labels below each step."""
+    frequent = [_frequent(estimator.label_counts_, step) for path in paths for step in path.steps]
+    names = iter(estimator.label_index_.labels(np.concatenate([NOTHING, *frequent])).tolist())
+    lengths = iter(map(len, frequent))
+    return [
+        replace(path, steps=[replace(step, labels=list(islice(names, next(lengths)))) for step in path.steps])
+        for path in paths
+    ]
 
 
-def _named_step(estimator: LabelClassifier, step: Step) -> Step:
+def _frequent(counts: NDArray[np.int64], step: Step) -> NDArray[np.int64]:
+    """Return the ids of the most frequent labels below a step."""
     ids = np.asarray(step.labels, dtype=np.int64)
-    if len(ids) == 0:
-        return step
-    counts = estimator.label_counts_[np.minimum(ids, len(estimator.label_counts_) - 1)]
+    if len(ids) <= 1:
+        return ids
+    own = counts[np.minimum(ids, len(counts) - 1)]
     if len(ids) > SHOWN:
-        most = np.flatnonzero(counts >= np.partition(counts, -SHOWN)[-SHOWN])
-        ids, counts = ids[most], counts[most]
-    frequent = ids[np.lexsort((ids, -counts))[:SHOWN]]
-    return replace(step, labels=estimator.label_index_.labels(frequent).tolist())
+        most = np.flatnonzero(own >= np.partition(own, -SHOWN)[-SHOWN])
+        ids, own = ids[most], own[most]
+    return ids[np.lexsort((ids, -own))[:SHOWN]]
 
 
 def _feature(estimator: LabelClassifier, column: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inputs.rows import read_only
 from treemax.kernels import weights as kernels
 from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, SparseScorers
 from treemax.parallel.locks import fork_safe
@@ -78,7 +79,7 @@ def weights_of_features(scorers: Scorers, first: int, width: int, columns: NDArr
         assert isinstance(own, HalfScorers)
         halves = own.halves[first : first + width].view(np.float16)[:, columns]
         return halves.astype(np.float64) * own.scale[first : first + width, None]
-    columns = columns.astype(np.uint32)
+    columns = read_only(columns.astype(np.uint32))
     out = np.zeros((len(columns), width), np.float32)
     if isinstance(scorers, SparseScorers):
         kernels.sparse_weights(scorers, first, columns, out[:, 0])

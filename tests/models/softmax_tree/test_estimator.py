@@ -1,5 +1,6 @@
 """SoftmaxTree: the objective never rises, pruning changes no answer, and answers are those of the trained tree."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -593,8 +594,11 @@ def test_an_explanation_is_the_way_of_the_row(sparse):
     model = treemax.SoftmaxTree(leaf_classes=5, alpha=0.1, verbose=0).fit(matrix, y)
     told = model.explain(matrix[3:4], k=20)
     [path] = told.paths
-    assert len(path.steps) > 1
-    assert all((step.logit >= 0) == step.branch.startswith("right") for step in path.steps[:-1])
+    assert len(path.steps) > 1 and all(step.logit >= 0 for step in path.steps[:-1])
+    for step, after in itertools.pairwise(path.steps):
+        links = model.model_.structure.children[step.node].tolist()
+        child = after.node if after is not path.steps[-1] else model.model_.n_branches - 1 - after.node
+        assert links[("left", "right").index(step.branch)] == child
     answers = model.predict_topk(matrix[3:4], k=20).labels[0]
     assert [label for label in answers if label is not None] == [each.label for each in told.candidates]
     other = next(label for label in model.classes_.tolist() if label not in answers)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Path, Trace, linear_step
 from treemax.inputs.rows import Rows, SparseRows, ascends
 from treemax.models.calibration import Calibration
 from treemax.models.double_sampling import kernels
@@ -91,6 +92,17 @@ class DoubleSamplingModel(FromAllProbabilities):
 
         run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return out
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Search) -> Trace:
+        """What each joint feature adds to the score of labels, for `explain`; none for a label that is no candidate."""
+        found = self.statistics.similarities(sparsified(row), np.array([ids]), np.array([-1]))[0] * self.weights
+        branch = f"rank among {min(search.n_candidates, self.n_labels):,} candidates"
+        steps = [
+            linear_step(0, label, branch, score, dict(zip(SIMILARITIES, own)), np.zeros(0), [label], 1)
+            for label, score, own in zip(ids, scores, found.tolist())
+        ]
+        paths = [[Path([step])] if step.probability > 0 else [] for step in steps]
+        return Trace(np.zeros(0, np.int64), np.zeros(0, np.float32), paths, "float64")
 
     def _ranked(self, rows: SparseRows, search: Search) -> tuple[NDArray[np.int64], Floats]:
         """Return the candidates of each row, best first, and their probabilities."""

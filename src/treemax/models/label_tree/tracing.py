@@ -51,9 +51,8 @@ def _steps(
     place[np.array(children) - first] = np.arange(len(children))
     biases = packed.bias[first : first + count].astype(np.float64)
     scores, weights = biases.copy(), np.zeros((len(children), len(indices)), dtype=np.float32)
-    packed_weights(
-        node, indices, values, tree.n_children, packed.tables, packed.slots, packed.entries, place, scores, weights
-    )
+    _, n_children, tables, slots, entries, *_ = packed._tree_arguments
+    packed_weights(node, indices, values, n_children, tables, slots, entries, place, scores, weights)
     level = int(tree.level[node])
     slope, shift = float(packed.slopes[level]), float(packed.shifts[level])
     if packed.link == "softmax":

@@ -16,8 +16,6 @@ from treemax.models.recall_tree.tracing import Entries, decision, precision
 if TYPE_CHECKING:
     from treemax.models.lom_tree.model import LOMTreeModel
 
-WORDS = ("left (below 0)", "right (at least 0)")
-
 
 def trace_labels(model: LOMTreeModel, row: Rows, ids: Sequence[int], scores: Sequence[float]) -> Trace:
     """Return the path of the row to its leaf, and the frequency of labels there; none for a label that it does not have."""
@@ -25,7 +23,7 @@ def trace_labels(model: LOMTreeModel, row: Rows, ids: Sequence[int], scores: Seq
     while nodes.regressors[node]:
         left, right = nodes.children[node].tolist()
         scorer = int(nodes.regressors[node]) - 1
-        step = decision(model.regressors, scorer, entries, node, (left, right), WORDS, zero_is_second=True)
+        step = decision(model.regressors, scorer, entries, node, (left, right), ("left", "right"), zero_is_second=True)
         if not nodes.totals[step.child]:
             break  # no row has been there: its parent answers
         node = step.child

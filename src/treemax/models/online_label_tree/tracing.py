@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,13 +32,20 @@ class _Siblings(NamedTuple):
 def trace_labels(tree: OnlineTree, row: Rows, ids: Sequence[int]) -> Trace:
     """Return the paths to labels; none for a label that has no leaf."""
     columns, values = row_entries(row)
+    arrays = Blocks(*map(read_only, tree.blocks)), Store(*map(read_only, tree.store))
     opened: dict[int, _Siblings] = {}
-    paths = [_paths(tree, label, columns, values, opened) for label in ids]
+
+    def siblings(parent: int) -> _Siblings:
+        if parent not in opened:
+            opened[parent] = _scored(tree, parent, columns, values, arrays)
+        return opened[parent]
+
+    paths = [_paths(tree, label, values, siblings) for label in ids]
     return Trace(columns.astype(np.int64), values, paths, "float32")
 
 
 def _paths(
-    tree: OnlineTree, label: int, columns: NDArray[np.uint32], values: NDArray[np.float32], opened: dict[int, _Siblings]
+    tree: OnlineTree, label: int, values: NDArray[np.float32], siblings: Callable[[int], _Siblings]
 ) -> list[Path]:
     node = int(tree.leaf_of[label])
     if node < 0:
@@ -47,9 +54,7 @@ def _paths(
     while node >= 0:
         parent = int(tree.nodes.parent[node])
         if parent >= 0 or not tree.one_label:  # the root has a classifier if rows may have no label
-            if parent not in opened:
-                opened[parent] = _scored(tree, parent, columns, values)
-            steps.append(_step(tree, parent, node, opened[parent], values))
+            steps.append(_step(tree, parent, node, siblings(parent), values))
         node = parent
     return [Path(steps[::-1])]
 
@@ -63,9 +68,14 @@ def _step(tree: OnlineTree, parent: int, node: int, siblings: _Siblings, values:
     )  # fmt: skip
 
 
-def _scored(tree: OnlineTree, parent: int, columns: NDArray[np.uint32], values: NDArray[np.float32]) -> _Siblings:
+def _scored(
+    tree: OnlineTree,
+    parent: int,
+    columns: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    arrays: tuple[Blocks, Store],
+) -> _Siblings:
     """Look up the classifiers of the children of a node, or that of the root."""
-    arrays = Blocks(*map(read_only, tree.blocks)), Store(*map(read_only, tree.store))
     found, parts = np.empty(len(columns), np.uint64), []
     for block in _blocks(tree, parent):
         out = np.zeros(len(columns) * LANES, np.float32)

@@ -45,15 +45,19 @@ def precision(scorers: Scorers) -> str:
 
 
 def decision(
-    scorers: Scorers, scorer: int, entries: Entries, node: int, sides: tuple[int, int], words: tuple[str, str],
+    scorers: Scorers, scorer: int, entries: Entries, node: int, children: tuple[int, int], words: tuple[str, str],
     zero_is_second: bool = False,
 ) -> Step:  # fmt: skip
-    """Return the step of one scorer that sends a row to the second side if its score is above 0, else to the first."""
-    weights = weights_of_features(scorers, scorer, 1, entries.columns)[0]
-    step = linear_step(node, 0, "", 1.0, {"bias": float(scorers.bias[scorer])}, weights * entries.values)
-    assert step.logit is not None
-    side = int(step.logit > 0 or (zero_is_second and step.logit == 0))
-    return replace(step, child=sides[side], branch=words[side])
+    """Return the step of one scorer that sends a row to the second child if its score is above 0, else to the first.
+
+    The logit is that of the child taken, so never negative.
+    """
+    added = weights_of_features(scorers, scorer, 1, entries.columns)[0] * entries.values
+    bias = float(scorers.bias[scorer])
+    score = bias + float(added.sum())
+    side = int(score > 0 or (zero_is_second and score == 0))
+    sign = 2 * side - 1
+    return linear_step(node, children[side], words[side], 1.0, {"bias": sign * bias}, sign * added)
 
 
 # --- the tree with a beam --------------------------------------------------------------------------------
@@ -133,7 +137,7 @@ def trace_path(
     while node != end and nodes.routers[node]:
         right, left = int(nodes.children[node, 1]), int(nodes.children[node, 0])
         step = decision(
-            model.routers, int(nodes.routers[node]) - 1, entries, node, (right, left), ("right (at most 0)", "left (above 0)")
+            model.routers, int(nodes.routers[node]) - 1, entries, node, (right, left), ("right", "left")
         )  # fmt: skip
         node = step.child
         steps.append(replace(step, labels=nodes.labels[node, : nodes.n_candidates[node]]))

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
-from treemax.inputs.rows import Rows, SparseRows, ascends
+from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.kernels import search as sparse_kernels
 from treemax.kernels.weights import packed_weights
 from treemax.models.parts import expect, truth, whole_number
@@ -399,9 +399,8 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         own = self._trees.weights
         first, count = int(own.first_child[node]), int(own.n_children[node])
         weights, scores = np.zeros((count, len(columns)), np.float32), np.zeros(count)
-        packed_weights(
-            node, columns, values, own.n_children, own.tables, own.slots, own.entries, np.arange(count), scores, weights
-        )
+        n_children, tables, slots, entries = map(read_only, (own.n_children, own.tables, own.slots, own.entries))
+        packed_weights(node, columns, values, n_children, tables, slots, entries, np.arange(count), scores, weights)
         return self.bias[first : first + count].astype(np.float64), weights.astype(np.float64)
 
     def _weights(self) -> Arrays:

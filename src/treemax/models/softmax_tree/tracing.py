@@ -44,8 +44,9 @@ def _decisions(
         side = int(model.structure.children[node, 1] == code)
         _, weights = model.node_weights(node, columns, values)
         child = code if code >= 0 else model.n_branches - 1 - code
-        branch, bias = f"{SIDES[side]} ({'at least 0' if side else 'below 0'})", {"bias": float(model.plane_bias[node])}
-        steps.append(linear_step(node, child, branch, 1.0, bias, weights[0] * values))
+        sign = 2 * side - 1  # of the side taken
+        bias = {"bias": sign * float(model.plane_bias[node])}
+        steps.append(linear_step(node, child, SIDES[side], 1.0, bias, sign * weights[0] * values))
         code = node
     return steps[::-1]
 

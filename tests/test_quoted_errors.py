@@ -65,6 +65,8 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "ValueError: Input X is not a table of numbers": lambda: fit([["red"], ["blue"], ["red"]]),
     "ValueError: X has 2 features": predict_with_another_width,
     "ValueError: Found array with 0 sample(s)": lambda: fit(np.empty((0, 2)), []),
+    "ValueError: sample_weight has": lambda: treemax.OneVsAll().fit(ROWS, ["a", "b"], sample_weight=[-1.0, 1.0]),
+    "ValueError: sample_weight is zero": lambda: treemax.OneVsAll().fit(ROWS, ["a", "b"], sample_weight=[0, 0]),
     "ValueError: y mixes strings and integers": lambda: fit(ROWS, ["a", 1]),
     "ValueError: y mixes label lists and single labels": lambda: fit(ROWS, [["a"], "b"]),
     "ValueError: Unknown label type: y has None": lambda: fit(ROWS, ["a", None]),

@@ -707,6 +707,145 @@ def check_bad_chunk_changes_nothing(estimator: Any) -> None:
     assert_same_predictions(model.partial_fit(X, newcomer), twin.partial_fit(X, newcomer), X)
 
 
+# --- weights -------------------------------------------------------------------------------------------
+
+
+def ambiguous_data(n_rows: int = 210) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any]]:
+    """Return rows twice, first with their label, then with the label of the next class, and whether they are the first."""
+    X, y = example_data(n_rows)
+    following = np.array(CLASSES)[(np.searchsorted(CLASSES, y) + 1) % len(CLASSES)]
+    order = np.random.RandomState(2).permutation(2 * n_rows)
+    is_first = np.arange(2 * n_rows) < n_rows
+    return np.concatenate([X, X])[order], np.concatenate([y, following])[order], is_first[order]
+
+
+def check_weights_of_zero(estimator: Any) -> None:
+    """Rows of weight zero are left out, with the labels that only they have; weights of one change nothing."""
+    X, y = example_data()
+    if not estimator.supports_weights:
+        assert_raises(lambda: clone(estimator).fit(X, y, sample_weight=np.ones(len(y))), "sample_weight")
+        return
+    weights = np.random.RandomState(1).uniform(0.5, 2.0, len(y)) * ((np.arange(len(y)) % 3 > 0) & (y != CLASSES[2]))
+    for features in (X, sp.csr_matrix(X)):
+        left_out = clone(estimator).fit(features[weights > 0], y[weights > 0], sample_weight=weights[weights > 0])
+        zero = clone(estimator).fit(features, y, sample_weight=weights)
+        assert_same_predictions(left_out, zero, features)
+        assert facts(left_out) == facts(zero) and CLASSES[2] not in zero.classes_
+        ones = clone(estimator).fit(features, y, sample_weight=[1] * len(y))
+        assert_same_predictions(clone(estimator).fit(features, y), ones, features)
+    if hasattr(estimator, "partial_fit"):
+        left_out, zero = clone(estimator), clone(estimator)
+        for part in (slice(0, 100), slice(100, None)):
+            kept = weights[part] > 0
+            left_out.partial_fit(X[part][kept], y[part][kept], sample_weight=weights[part][kept])
+            zero.partial_fit(X[part], y[part], sample_weight=weights[part])
+        zero.partial_fit(X[:3], y[:3], sample_weight=[0, 0, 0])
+        assert_same_predictions(left_out, zero, X)
+        assert facts(left_out) == facts(zero)
+
+
+def check_weights_decide(estimator: Any) -> None:
+    """Where rows have contradicting labels, the heavier win, whether rows or labels have the weights; also after saving."""
+    if not estimator.supports_weights:
+        return
+    X, y, is_first = ambiguous_data()
+    for heavy in (is_first, ~is_first):
+        model = clone(estimator).fit(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
+        assert model.score(X[heavy], y[heavy]) > 0.9, (
+            f"the heavier labels win in only {model.score(X[heavy], y[heavy])}"
+        )
+        by_weight = model.score(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
+        accuracy = np.average(model.predict(X) == y, weights=np.where(heavy, 2.0, 0.25))
+        assert abs(by_weight - accuracy) < 1e-6, "score does not weight the rows"
+        np.testing.assert_allclose(model.label_weights_.sum(), 1.125 * len(y))
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(Path(folder) / "model.treemax")
+            loaded = treemax.load(Path(folder) / "model.treemax")
+        assert_same_predictions(model, loaded, X)
+        np.testing.assert_array_equal(model.label_weights_, loaded.label_weights_)
+        if hasattr(estimator, "partial_fit"):
+            stream = clone(estimator)
+            for _ in range(5):
+                stream.partial_fit(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
+            assert stream.score(X[heavy], y[heavy]) > 0.7, "the heavier labels do not win in a stream"
+    sparse = clone(estimator).fit(sp.csr_matrix(X), y, sample_weight=np.where(y == CLASSES[3], 50.0, 1.0))
+    assert sparse.predict(sp.csr_matrix((1, X.shape[1]))).tolist() == [CLASSES[3]], "frequencies are not weighted"
+
+
+def check_class_weights(estimator: Any) -> None:
+    """Class weights act as weights of the rows of a label, and are saved."""
+    X, y, _ = ambiguous_data()
+    if "class_weight" not in estimator.get_params():
+        return
+    favoured = {label: 2.0 if place % 2 == 0 else 0.25 for place, label in enumerate(CLASSES)}
+    model = clone(estimator).set_params(class_weight=favoured).fit(X, y)
+    weights = [favoured[label] for label in y.tolist()]
+    of_rows = clone(estimator).fit(X, y, sample_weight=weights)
+    assert_same_predictions(model, of_rows, X)
+    assert np.isin(model.predict(X), CLASSES[::2]).mean() > 0.8
+    if hasattr(estimator, "partial_fit"):
+        of_labels = clone(estimator).set_params(class_weight=favoured).partial_fit(X, y)
+        assert_same_predictions(of_labels, clone(estimator).partial_fit(X, y, sample_weight=weights), X)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model.treemax")
+        assert treemax.load(Path(folder) / "model.treemax").class_weight == favoured
+    few = (y != CLASSES[0]) | (np.arange(len(y)) % 7 == 0)
+    balanced = clone(estimator).set_params(class_weight="balanced").fit(X[few], y[few])
+    np.testing.assert_allclose(balanced.label_weights_, few.sum() / len(CLASSES), rtol=1e-5)
+    for wrong in ("even", {CLASSES[0]: -1.0}, {CLASSES[0]: "x"}, [1.0], {"yak": 2.0}):
+        assert_raises(lambda w=wrong: clone(estimator).set_params(class_weight=w).fit(X, y), "class_weight")  # type: ignore[misc]
+
+
+def check_relevance(estimator: Any) -> None:
+    """Values of a sparse y other than 0 and 1 are the relevance of labels, which decides how probable they become."""
+    X, y = example_data()
+    number = np.searchsorted(CLASSES, y)
+    indicator = np.tile(np.eye(len(CLASSES))[number], (2, 1))  # of the rows twice,
+    second = len(y) + np.arange(len(y)), (number + 1) % len(CLASSES)  # the second time with one label more
+    X, order = np.concatenate([X, X]), np.random.RandomState(2).permutation(2 * len(y))
+
+    def with_relevance(relevance: float) -> Any:
+        indicator[second] = relevance
+        return sp.csr_matrix(indicator[order])
+
+    if not estimator.supports_relevance:
+        expected = "one label per row" if estimator.ONE_LABEL_ONLY else "relevance"
+        assert_raises(lambda: clone(estimator).fit(X[order], with_relevance(0.5)), expected)
+        return
+    if estimator.get_params().get("penalty") == "l1":
+        assert_raises(lambda: clone(estimator).fit(X[order], with_relevance(0.5)), "penalty")
+        return
+    low, one, high = (
+        clone(estimator).fit(X[order], with_relevance(relevance)).predict_proba(X)[second].mean()
+        for relevance in (0.05, 1.0, 20.0)
+    )
+    assert low < 0.5 * one and one + 0.1 < high, f"the probabilities are {low}, {one} and {high}"
+    for wrong in (-1.0, np.nan, np.inf):
+        assert_raises(lambda w=wrong: clone(estimator).fit(X[order], with_relevance(w)), "y")  # type: ignore[misc]
+
+
+def check_wrong_weights(estimator: Any) -> None:
+    """Weights that are not one finite number from zero for each row are refused."""
+    if not estimator.supports_weights:
+        return
+    X, y = example_data()
+    ones = np.ones(len(y))
+    for wrong in (
+        ones[:-1],
+        ones[:, None],
+        np.where(ones, -1.0, 0.0),
+        ones * np.nan,
+        ones * np.inf,
+        0 * ones,
+        "x",
+        ["x"] * len(y),
+    ):
+        for method in ("fit", "partial_fit"):
+            if hasattr(estimator, method):
+                learn = getattr(clone(estimator), method)
+                assert_raises(lambda learn=learn, w=wrong: learn(X, y, sample_weight=w), "sample_weight")  # type: ignore[misc]
+
+
 CHECKS: list[Callable[[Any], None]] = [
     check_learns_and_scores,
     check_top_is_sorted_and_consistent,
@@ -731,4 +870,9 @@ CHECKS: list[Callable[[Any], None]] = [
     check_partial_fit_continues,
     check_partial_fit_after_fit_and_load,
     check_bad_chunk_changes_nothing,
+    check_weights_of_zero,
+    check_weights_decide,
+    check_class_weights,
+    check_relevance,
+    check_wrong_weights,
 ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from treemax.inputs.weights import check_class_weight
 from treemax.parallel.threads import thread_count
 
 LARGEST_WHOLE = 2**31 - 1  # of a parameter: products of a few fit into 64 bits
@@ -42,6 +43,7 @@ class CheckedParameters:
         seen._check_parameters()
         thread_count(seen.__dict__.get("n_jobs"))
         _check_seed(seen.__dict__.get("random_state"))
+        check_class_weight(seen.__dict__.get("class_weight"))
         checked = tuple(map(_plain, given))
         for name, value, plain in zip(kind._get_param_names(), given, checked):
             if plain is not value and self.__dict__[name] is value:

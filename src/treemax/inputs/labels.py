@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any, Literal
 
@@ -22,7 +22,10 @@ from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import validation
 
 LONGEST_FIXED = 100  # characters up to which labels are returned as fixed-width NumPy strings
+ALL_ONE = read_only(np.empty(0, dtype=np.float32))  # weights that are all one, for kernels
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # types of a row of several labels
+
+LEAST_RELEVANCE = 1e-9  # as of other weights
 
 Form = Literal["vector", "lists", "indicator", "dense-indicator"]
 """The form of `y`: a vector has one label per row, the other forms any number."""
@@ -46,6 +49,7 @@ class RaggedLabels(Sequence[Any]):
     dtype: np.dtype  # of the labels as the caller gave them
     form: Form = "lists"
     n_columns: int = 0  # of an indicator matrix
+    relevance: NDArray[np.float32] | None = None  # of each entry of `values`; None: all one
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -85,26 +89,61 @@ class RaggedLabels(Sequence[Any]):
         indptr = self.indptr[start : stop + 1]
         first = int(indptr[0])
         values = self.values[first : int(indptr[-1])]
-        return RaggedLabels(indptr - first, values, self.dtype, self.form, self.n_columns)
+        relevance = None if self.relevance is None else self.relevance[first : int(indptr[-1])]
+        return RaggedLabels(indptr - first, values, self.dtype, self.form, self.n_columns, relevance)
+
+    def take(self, rows: NDArray[Any]) -> RaggedLabels:
+        """Return the labels of some rows."""
+        indptr, entries = _entries_of(self.indptr, rows)
+        relevance = None if self.relevance is None else self.relevance[entries]
+        return replace(self, indptr=indptr, values=self.values[entries], relevance=relevance)
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Label ids of each row, sorted and without duplicates: row i has `ids[indptr[i]:indptr[i+1]]`."""
+    """Label ids of each row, sorted and without duplicates: row i has `ids[indptr[i]:indptr[i+1]]`.
+
+    The weight of a row multiplies its loss, the relevance of a label the loss of that label in the row.
+    """
 
     indptr: NDArray[np.int64]
     ids: NDArray[np.uint32]
+    weights: NDArray[np.float32] | None = None  # of each row; None: all one
+    relevance: NDArray[np.float32] | None = None  # of each entry of `ids`; None: all one
 
     def __post_init__(self) -> None:
-        for name in ("indptr", "ids"):
-            object.__setattr__(self, name, read_only(getattr(self, name)))
+        for name in ("indptr", "ids", "weights", "relevance"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    @property
+    def row_weights(self) -> NDArray[np.float32]:
+        """The weights of the rows for kernels: empty if all are one."""
+        return ALL_ONE if self.weights is None else self.weights
+
+    @property
+    def entry_weights(self) -> NDArray[np.float32]:
+        """The relevance of the entries for kernels: empty if all are one."""
+        return ALL_ONE if self.relevance is None else self.relevance
+
+    @property
+    def total(self) -> float:
+        """The number of rows, or the sum of their weights."""
+        return len(self) if self.weights is None else float(self.weights.sum(dtype=np.float64))
+
+    def label_totals(self, n_labels: int) -> NDArray[Any]:
+        """Return the number of rows of each label, or the sum of their weights."""
+        ids = self.ids[self.indptr[0] : self.indptr[-1]]
+        of_entries = None if self.weights is None else np.repeat(self.weights, np.diff(self.indptr))
+        return np.bincount(ids, of_entries, minlength=n_labels)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
     def __getitem__(self, rows: slice) -> Targets:
         start, stop, _ = rows.indices(len(self))
-        return Targets(self.indptr[start : max(start, stop) + 1], self.ids)
+        weights = None if self.weights is None else self.weights[rows]
+        return Targets(self.indptr[start : max(start, stop) + 1], self.ids, weights, self.relevance)
 
 
 def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
@@ -122,11 +161,18 @@ def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
 
 
 def take_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
-    """Return the label ids of some rows."""
-    starts, counts = targets.indptr[rows], targets.indptr[rows + 1] - targets.indptr[rows]
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    entry = np.arange(indptr[-1]) - np.repeat(indptr[:-1], counts)
-    return Targets(indptr, targets.ids[np.repeat(starts, counts) + entry])
+    """Return the label ids of some rows, with their weights."""
+    indptr, entries = _entries_of(targets.indptr, rows)
+    weights = None if targets.weights is None else targets.weights[rows]
+    relevance = None if targets.relevance is None else targets.relevance[entries]
+    return Targets(indptr, targets.ids[entries], weights, relevance)
+
+
+def _entries_of(indptr: NDArray[np.int64], rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indptr of some rows, and the places of their entries."""
+    starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
+    taken = np.concatenate([[0], np.cumsum(counts)])
+    return taken, np.repeat(starts, counts) + np.arange(taken[-1]) - np.repeat(taken[:-1], counts)
 
 
 def check_same_length(n_rows: int, n_labels: int) -> None:
@@ -307,20 +353,25 @@ def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> 
 
 
 def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels:
-    """Convert an indicator matrix; column j is the label j."""
+    """Convert an indicator matrix; column j is the label j. Other floats of a sparse matrix are relevances."""
     indptr, indices, values = csr_parts(y, name)
     row_of = np.repeat(np.arange(y.shape[0]), np.diff(indptr))
     wrong = (values != 0) & (values != 1)
+    weighted = form == "indicator" and np.dtype(y.dtype).kind == "f" and bool(wrong.any())
+    if weighted:
+        wrong &= ~((values >= LEAST_RELEVANCE) & (values <= 1 / LEAST_RELEVANCE))
     if wrong.any():
         at = int(np.argmax(wrong))
+        expected = f"0, or a relevance from {LEAST_RELEVANCE:g} to {1 / LEAST_RELEVANCE:g}" if weighted else "0 or 1"
         raise ValueError(
             f"{name} is not an indicator matrix: it has {values[at]} at row {row_of[at]}, column {indices[at]}; "
-            "expected 0 or 1."
+            f"expected {expected}."
         )
     kept = values != 0
     starts = np.zeros(y.shape[0] + 1, dtype=np.int64)
     np.cumsum(np.bincount(row_of[kept], minlength=y.shape[0]), out=starts[1:])
-    return RaggedLabels(starts, indices[kept].astype(np.int64), np.dtype(np.int64), form, y.shape[1])
+    relevance = values[kept].astype(np.float32) if weighted else None
+    return RaggedLabels(starts, indices[kept].astype(np.int64), np.dtype(np.int64), form, y.shape[1], relevance)
 
 
 def requested_ids(labels: Any, index: LabelIndex, n_rows: int) -> NDArray[np.int64]:
@@ -579,7 +630,9 @@ def _is_sorted(labels: RaggedLabels, ids: NDArray[np.int64]) -> bool:
 def target_ids(labels: RaggedLabels, ids: NDArray[np.int64]) -> Targets:
     """Return the ids of each row, sorted and distinct; `ids` has one per entry of `labels`, -1 is dropped."""
     if (ids >= 0).all() and (not labels.multi_label or _is_sorted(labels, ids)):
-        return Targets(labels.indptr.astype(np.int64), ids.astype(np.uint32))
+        return Targets(labels.indptr.astype(np.int64), ids.astype(np.uint32), relevance=labels.relevance)
+    if labels.relevance is not None:
+        raise ValueError("y has a column twice, or columns that are not sorted, in a row with relevances.")
     row = np.repeat(np.arange(len(labels)), labels.counts)
     known = ids >= 0
     pairs = np.sort(row[known] << 32 | ids[known])  # ids fit into 32 bits

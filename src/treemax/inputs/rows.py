@@ -84,6 +84,13 @@ def take_rows(rows: Rows, indices: NDArray[Any]) -> Rows:
     return SparseRows(chosen.indptr.astype(np.int64), chosen.indices.astype(np.uint32), chosen.data, rows.n_features)
 
 
+def times_weights(rows: SparseRows, weights: NDArray[np.float32]) -> SparseRows:
+    """Return the rows, each multiplied by its weight."""
+    first, last = int(rows.indptr[0]), int(rows.indptr[-1])
+    values = rows.values[first:last] * np.repeat(weights, np.diff(rows.indptr))
+    return SparseRows(rows.indptr - first, rows.indices[first:last], values, rows.n_features)
+
+
 def take_sparse_rows(rows: SparseRows, numbers: NDArray[np.uint32]) -> SparseRows:
     """Return the rows with these sorted numbers; a copy, unless they are all rows."""
     if len(numbers) == len(rows):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
+from treemax.inputs.weights import read_weights
 from treemax.metrics.encoding import IdEncoder
 from treemax.metrics.per_label import LabelTallies
 from treemax.metrics.propensity import DEFAULT_A, DEFAULT_B
@@ -46,14 +47,15 @@ def evaluate(
     return scores.result()
 
 
-def precision_at_k(y_true: Any, top_labels: Any, k: int) -> float:
-    """Return P@k: the mean fraction of the top k labels that are true.
+def precision_at_k(y_true: Any, top_labels: Any, k: int, sample_weight: Any = None) -> float:
+    """Return P@k: the mean fraction of the top k labels that are true, weighted by `sample_weight`.
 
     >>> precision_at_k([["a", "b"], ["c"]], [["a", "c"], ["b", "c"]], k=2)
     0.5
     """
     _, found = _found(y_true, top_labels, k)
-    return float(row_precision(found, k).mean())
+    weights = read_weights(sample_weight, len(found))
+    return float(np.average(row_precision(found, k), weights=weights))
 
 
 def recall_at_k(y_true: Any, top_labels: Any, k: int) -> float:

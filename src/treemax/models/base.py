@@ -8,8 +8,9 @@ conversion of its model to and from arrays (`_model_parts`, `_model_from_parts`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -35,6 +36,7 @@ from treemax.inputs.labels import (
 )
 from treemax.inputs.numbering import FeatureNumbers, numbered
 from treemax.inputs.rows import MAX_FEATURES, Rows, SparseRows, as_rows, check_scale, is_arrow, take_rows
+from treemax.inputs.weights import check_known_labels, read_weights, with_class_weight
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
 from treemax.models.calibration import LEADING, Calibration, largest
@@ -76,17 +78,22 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     """Base class of all classifiers; `OneVsAll` is the simplest subclass.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
-    label), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, `calibration_` (from scores to
+    label), `label_weights_` (the sum of their weights; None without weights), `n_examples_` (training examples seen), `n_features_in_`, `multi_label_`, `calibration_` (from scores to
     probabilities), `threshold_` (of multi-label `predict`), and `model_`.
     """
 
     ONE_LABEL_ONLY = False  # whether multi-label targets are unsupported
     STARTS_WITHOUT_LABELS = False  # whether a stream may begin with rows that have no labels
+    supports_weights = False  # whether rows may have weights
+    supports_relevance = False  # whether the labels of a row may have weights of their own
     supports_distributed = False  # whether nodes are trained by an executor: on clusters, with checkpoints
     LARGEST_WEIGHT = LARGEST_WEIGHT  # smaller where scores are products of weights
 
     label_index_: LabelIndex
     label_counts_: NDArray[np.int64]
+    label_weights_: NDArray[np.float64] | None = None
+    _total_weight: float = 0.0  # of the rows, where they have weights
+    class_weight: Any = None
     n_examples_: int
     n_features_in_: int
     multi_label_: bool
@@ -157,13 +164,12 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         """Return the parameters as a JSON-able dictionary, and as arrays those that are large."""
-        given = self.get_params(deep=False)
-        return {name: jsonable(name, value) for name, value in given.items()}, {}
+        return saved_parameters(self.get_params(deep=False)), {}
 
     @classmethod
     def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
         """Restore the parameters from their parts."""
-        return saved
+        return restored_parameters(saved)
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
@@ -181,18 +187,21 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def fit(self: Self, X: Any, y: Any) -> Self:
+    def fit(self: Self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train a new model; an earlier one is replaced only when training succeeds.
 
         X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
-        a list of label lists or an indicator matrix (multi-label).
+        a list of label lists or an indicator matrix (multi-label). `sample_weight`: a number for each row, by which its
+        loss is multiplied; rows of weight zero are left out.
         """
-        return self._fit(X, y)
+        return self._fit(X, y, sample_weight)
 
-    def _fit(self: Self, X: Any, y: Any, **options: Any) -> Self:
+    def _fit(self: Self, X: Any, y: Any, sample_weight: Any = None, **options: Any) -> Self:
         """Implement `fit`; `options` are passed to `_train`."""
         self._check_when_used()
-        rows, labels = self._read(X, y)
+        rows, labels, weights = self._read(X, y, sample_weight)
+        if not len(rows) and weights is not None:
+            raise ValueError("sample_weight is zero for all rows: at least one row must have a positive weight.")
         check_scale(rows)
         rows = numbered(self._prepared(rows))
         if labels.is_indicator:
@@ -200,7 +209,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         index, ids = _sorted_index(labels)
         self._check_labels(len(index))
         self._check_size(rows.shape[1], len(index))
-        targets = target_ids(labels, ids)
+        check_known_labels(self.class_weight, index)
+        targets = self._weighted(target_ids(labels, ids), weights, index, labels.multi_label)
         self._check_distributed()
         with self._training() as trainee:
             try:
@@ -240,9 +250,16 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             f"{_models(lambda kind: kind.supports_distributed)}."
         )
 
-    def _read(self, X: Any, y: Any) -> tuple[Rows, RaggedLabels]:
+    def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Rows, RaggedLabels, NDArray[np.float32] | None]:
+        """Validate X, y and weights, and leave out rows of weight zero."""
         rows, labels = as_rows(X), read_labels(y)
         check_same_length(len(rows), len(labels))
+        if sample_weight is not None and not self.supports_weights:
+            raise ValueError(
+                f"{type(self).__name__} does not support sample_weight. Repeat rows instead, or use one of "
+                f"{_models(lambda kind: kind.supports_weights)}."
+            )
+        weights = read_weights(sample_weight, len(rows))
         if labels.multi_label and self.ONE_LABEL_ONLY:
             raise ValueError(
                 f"{type(self).__name__} supports one label per row, but y is multi-label (label lists or an indicator "
@@ -251,7 +268,26 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         if not labels.multi_label and not (labels.counts == 1).all():
             row = int(np.argmax(labels.counts != 1))
             raise ValueError(f"y: row {row} has {labels.counts[row]} labels, expected one.")
-        return rows, labels
+        if labels.relevance is not None and not self.supports_relevance:
+            raise ValueError(
+                f"{type(self).__name__} does not support the relevance of single labels, but y has values other than 0 "
+                f"and 1. Use one of {_models(lambda kind: kind.supports_relevance)}."
+            )
+        if weights is not None and not weights.all():
+            kept = np.flatnonzero(weights)
+            return take_rows(rows, kept), labels.take(kept), weights[kept]
+        return rows, labels, weights
+
+    def _weighted(
+        self, targets: Targets, weights: NDArray[np.float32] | None, index: LabelIndex, multi_label: bool
+    ) -> Targets:
+        """Return the targets with the weights of rows and labels."""
+        if self.class_weight is not None and multi_label and not self.supports_relevance:
+            raise ValueError(
+                f"{type(self).__name__} supports class_weight with one label per row only; use sample_weight, or one "
+                f"of {_models(lambda kind: kind.supports_relevance)}."
+            )
+        return with_class_weight(replace(targets, weights=weights), self.class_weight, index, multi_label)
 
     def _set_fitted(
         self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any
@@ -267,6 +303,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             self._feature_numbers = None
         self.label_index_ = index
         self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
+        self.label_weights_ = None if targets.weights is None else targets.label_totals(len(index))
+        self._total_weight = targets.total
         self.n_examples_ = len(rows)
         self.multi_label_ = labels.multi_label
         self.sparse_input_ = isinstance(rows, SparseRows)
@@ -585,13 +623,15 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def _frequencies(self, n_labels: int) -> NDArray[np.float32]:
         """Relative frequencies of the first labels; `label_counts_` may differ in length while another thread learns."""
-        counts = np.zeros(n_labels, dtype=np.int64)
-        counts[: len(self.label_counts_)] = self.label_counts_[:n_labels]
-        return label_frequencies(counts, self.n_examples_, self.multi_label_)
+        weighted = self.label_weights_ is not None
+        known = self.label_weights_ if self.label_weights_ is not None else self.label_counts_
+        counts = np.zeros(n_labels, dtype=known.dtype)
+        counts[: len(known)] = known[:n_labels]
+        return label_frequencies(counts, self._total_weight if weighted else self.n_examples_, self.multi_label_)
 
-    def score(self, X: Any, y: Any) -> float:
-        """Return the precision at 1 (accuracy for multi-class)."""
-        return float(precision_at_k(y, self.predict_topk(X, 1).labels, 1))
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the precision at 1 (accuracy for multi-class), weighted by `sample_weight`."""
+        return precision_at_k(y, self.predict_topk(X, 1).labels, 1, sample_weight)
 
     def _rows_to_predict(self, X: Any) -> Rows:
         if "model_" not in self.__dict__:  # check_is_fitted takes as long as a small search
@@ -675,6 +715,11 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         }, {
             **modelfile.prefixed("labels", self.label_index_.arrays()),
             "label_counts": self.label_counts_,
+            **(
+                {}
+                if self.label_weights_ is None
+                else {"label_weights": np.append(self.label_weights_, self._total_weight)}
+            ),
             **modelfile.prefixed("model", arrays),
             **modelfile.prefixed("parameters", parameter_arrays),
             **({} if self._feature_numbers is None else {"feature_ids": self._feature_numbers.ids}),
@@ -699,6 +744,9 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         )
         counts = expect_counts(arrays, "label_counts", np.int64, (len(index),), most=n_examples)
         estimator.label_counts_ = np.array(counts)
+        if "label_weights" in arrays:
+            totals = expect_counts(arrays, "label_weights", np.float64, (len(index) + 1,), most=MOST_COUNTED)
+            estimator.label_weights_, estimator._total_weight = np.array(totals[:-1]), float(totals[-1])
         estimator.n_features_in_ = whole_number("n_features", header["n_features"], most=MAX_FEATURES)
         if header.get("direct_features") is not None:
             estimator._feature_numbers = FeatureNumbers.checked(
@@ -758,6 +806,27 @@ def _sorted_index(labels: RaggedLabels) -> tuple[LabelIndex, NDArray[np.int64]]:
     index = LabelIndex()
     index.add(names, labels.dtype)
     return index, index.ids(values) if ids is None else ids
+
+
+def saved_parameters(given: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters for the header of a model file; class weights are stored as pairs, and only if they are given."""
+    saved = {name: jsonable(name, value) for name, value in given.items() if name != "class_weight"}
+    class_weight = given.get("class_weight")
+    if isinstance(class_weight, Mapping):
+        saved["class_weight"] = [[jsonable("class_weight", part) for part in pair] for pair in class_weight.items()]
+    elif class_weight is not None:
+        saved["class_weight"] = class_weight
+    return saved
+
+
+def restored_parameters(saved: dict[str, Any]) -> dict[str, Any]:
+    """Restore the parameters that `saved_parameters` returned."""
+    pairs = saved.get("class_weight")
+    if not isinstance(pairs, list):
+        return saved
+    if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str | int) for pair in pairs):
+        raise ValueError(f"class_weight is {pairs!r:.40}, expected pairs of a label and a weight")
+    return {**saved, "class_weight": dict(pairs)}
 
 
 def jsonable(name: str, value: Any) -> Any:

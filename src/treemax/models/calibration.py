@@ -6,7 +6,7 @@ does not change.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +118,10 @@ def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.float32]:
     return -np.sort(-np.partition(scores, -k, axis=1)[:, -k:], axis=1)
 
 
-def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Calibration:
+Weights: TypeAlias = NDArray[np.float64] | None  # of the ranked labels of held-out rows; None: all one
+
+
+def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_], weights: Weights = None) -> Calibration:
     """Fit slope and shift by logistic regression on the logit of the score (Platt, 1999).
 
     `ranked` are the scores of the best labels of held-out rows, best first, and `hits` says which are right. The first
@@ -129,29 +132,39 @@ def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> Cal
         return Calibration()
     scores = np.clip(ranked.astype(np.float64), 1e-6, MAX_SCORE)
     logit = np.log(scores / (1.0 - scores))
-    n_right = np.count_nonzero(hits)
-    n_wrong = hits.size - n_right
+    n_right, n_wrong = _amount(hits, weights), _amount(~hits, weights)
     right = np.where(hits, (n_right + 1.0) / (n_right + 2.0), 1.0 / (n_wrong + 2.0))
     weight = np.full(ranked.shape, HALF / max(1, ranked.shape[1] - 1))
     weight[:, 0] = HALF if ranked.shape[1] > 1 else 1.0
     weight[ranked <= 0] = 0.0
+    if weights is not None:
+        weight *= weights
     slope, shift, _ = logistic_curve(logit.ravel(), (weight * right).ravel(), (weight * (1.0 - right)).ravel(), PRIOR)
     return Calibration(max(slope, MIN_SLOPE), shift)
 
 
-def fit_next(ranked: NDArray[np.float32], hits: NDArray[np.bool_]) -> tuple[float, float]:
+def _amount(chosen: NDArray[np.bool_], weights: Weights) -> float:
+    """Return the number of chosen entries, or the sum of their weights."""
+    return int(np.count_nonzero(chosen)) if weights is None else float(weights[chosen].sum())
+
+
+def fit_next(ranked: NDArray[np.float32], hits: NDArray[np.bool_], weights: Weights = None) -> tuple[float, float]:
     """Fit `next_share` and `sharpness` to the scores of the best labels of held-out rows, best first, and their hits."""
     scores, right = ranked[:, 1:].astype(np.float64), hits[:, 1:]
     among_next = right.any(axis=1) & (scores[:, 0] > 0) if scores.shape[1] else np.zeros(len(ranked), dtype=bool)
-    n_wrong = len(ranked) - int(hits[:, 0].sum())
+    of_rows = None if weights is None else weights[:, 0]
+    n_wrong = _amount(~hits[:, 0], of_rows)
     if scores.shape[1] == 0 or n_wrong == 0:
         return 0.0, 1.0
     scores, right = scores[among_next] / scores[among_next, :1], right[among_next]
+    each = np.ones(len(scores)) if of_rows is None else of_rows[among_next]
+    of_right = np.repeat(each, right.sum(axis=1))
     losses = [
-        PRIOR * np.log(power) ** 2 + np.log((scores**power).sum(axis=1)).sum() - power * np.log(np.maximum(scores[right], 1e-30)).sum()
+        PRIOR * np.log(power) ** 2 + (each * np.log((scores**power).sum(axis=1))).sum()
+        - power * (of_right * np.log(np.maximum(scores[right], 1e-30))).sum()
         for power in SHARPNESS
     ]  # fmt: skip
-    return float((len(scores) + PRIOR) / (n_wrong + 2 * PRIOR)), float(SHARPNESS[np.argmin(losses)])
+    return float((_amount(among_next, of_rows) + PRIOR) / (n_wrong + 2 * PRIOR)), float(SHARPNESS[np.argmin(losses)])
 
 
 def logistic_curve(
@@ -189,7 +202,7 @@ def logistic_curve(
 
 
 def best_threshold(
-    ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int
+    ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[Any], n_known: int, weights: Weights = None
 ) -> tuple[float, bool]:
     """Choose the threshold that maximises micro-averaged F1 on held-out rows, and whether every row gets a label.
 
@@ -201,7 +214,7 @@ def best_threshold(
     if len(ranked) == 0 or n_labels.sum() == 0:
         return HALF, bool(n_labels.all())
     lowest = 0.0 if ranked.shape[1] >= n_known else float(np.quantile(ranked[:, -1], 1 - MAX_TRUNCATED))
-    choices = {one_at_least: _best_f1(ranked, hits, n_labels, one_at_least) for one_at_least in (True, False)}
+    choices = {one_at_least: _best_f1(ranked, hits, n_labels, one_at_least, weights) for one_at_least in (True, False)}
     one_at_least = choices[True][0] >= choices[False][0] - MAX_F1_LOSS
     f1, threshold = choices[one_at_least]
     share = PRIOR_ROWS / (PRIOR_ROWS + len(n_labels))
@@ -209,15 +222,22 @@ def best_threshold(
 
 
 def _best_f1(
-    ranked: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], one_at_least: bool
+    ranked: NDArray[np.float32],
+    hits: NDArray[np.bool_],
+    n_labels: NDArray[Any],
+    one_at_least: bool,
+    weights: Weights = None,
 ) -> tuple[float, float]:
     """Return the largest F1 and its threshold; with `one_at_least` the best label of a row is always predicted."""
     first_free = int(one_at_least)
-    n_fixed, right_fixed = first_free * len(ranked), int(hits[:, :first_free].sum())
+    each = np.ones(ranked.shape) if weights is None else weights
+    n_fixed, right_fixed = each[:, :first_free].sum(), (each * hits)[:, :first_free].sum()
     free, right_free = ranked[:, first_free:].ravel(), hits[:, first_free:].ravel()
     order = np.argsort(-free, kind="stable")
-    n_right = right_fixed + np.concatenate([[0], np.cumsum(right_free[order])])
-    f1 = 2 * n_right / (n_fixed + np.arange(len(order) + 1) + n_labels.sum())
+    of_free = each[:, first_free:].ravel()[order]
+    n_right = right_fixed + np.concatenate([[0], np.cumsum(right_free[order] * of_free)])
+    n_predicted = n_fixed + np.concatenate([[0], np.cumsum(of_free)])
+    f1 = 2 * n_right / (n_predicted + n_labels.sum())
     best = int(f1.argmax())
     falling = np.concatenate([[1.0], free[order].astype(np.float64), [0.0]])
     return float(f1[best]), float((falling[best] + falling[best + 1]) / 2)
@@ -227,25 +247,39 @@ def calibration_from_top_k(
     ids: NDArray[np.int64], scores: NDArray[np.float32], targets: Targets, n_labels: int, multi_label: bool
 ) -> Calibration:
     """Fit a calibration to held-out rows: ids and scores of their best labels (see `labels_to_rank`), and their targets."""
-    rows = np.arange(len(ids))
-    truth = np.repeat(rows, np.diff(targets.indptr)) * n_labels + targets.ids[targets.indptr[0] : targets.indptr[-1]]
-    hits = np.isin(rows[:, None] * n_labels + ids, truth) & (ids >= 0)
-    return calibration_from_hits(scores, hits, np.diff(targets.indptr), n_labels, multi_label)
+    rows, entries = np.arange(len(ids)), slice(targets.indptr[0], targets.indptr[-1])
+    truth = np.repeat(rows, np.diff(targets.indptr)) * n_labels + targets.ids[entries]
+    ranked = rows[:, None] * n_labels + ids
+    hits = np.isin(ranked, truth) & (ids >= 0)
+    of_rows: NDArray[Any] = np.diff(targets.indptr)
+    if targets.weights is None and targets.relevance is None:
+        return calibration_from_hits(scores, hits, of_rows, n_labels, multi_label)
+    weights = np.ones(hits.shape)
+    if targets.relevance is not None:
+        relevance = targets.relevance[entries].astype(np.float64)
+        weights[hits] = relevance[np.searchsorted(truth, ranked[hits])]
+        of_rows = np.bincount(truth // n_labels, relevance, minlength=len(rows))
+    if targets.weights is not None:
+        weights *= targets.weights[:, None]
+        of_rows = of_rows * targets.weights.astype(np.float64)
+    return calibration_from_hits(scores, hits, of_rows, n_labels, multi_label, weights)
 
 
 def calibration_from_hits(
-    scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[np.int64], n_known: int, multi_label: bool
+    scores: NDArray[np.float32], hits: NDArray[np.bool_], n_labels: NDArray[Any], n_known: int, multi_label: bool,
+    weights: Weights = None,
 ) -> Calibration:  # fmt: skip
-    """Fit a calibration to scores, hits and the number of labels of each row; the model has `n_known` labels."""
+    """Fit a calibration to scores, hits and the number (or weight) of the labels of each row; the model has `n_known`
+    labels."""
     if n_known < 2:  # every prediction is certain
         return Calibration()
     scores_first, hits_first = scores[:, :FIRST_LABELS], hits[:, :FIRST_LABELS]
     if not multi_label:
-        next_share, sharpness = fit_next(scores_first, hits_first)
-        calibration = fit_calibration(scores[:, :1], hits[:, :1])
+        next_share, sharpness = fit_next(scores_first, hits_first, weights)
+        calibration = fit_calibration(scores[:, :1], hits[:, :1], None if weights is None else weights[:, :1])
         return calibration._replace(next_share=next_share, sharpness=sharpness)
-    calibration = fit_calibration(scores_first, hits_first)
-    threshold, one_at_least = best_threshold(calibration.probabilities(scores), hits, n_labels, n_known)
+    calibration = fit_calibration(scores_first, hits_first, None if weights is None else weights[:, :FIRST_LABELS])
+    threshold, one_at_least = best_threshold(calibration.probabilities(scores), hits, n_labels, n_known, weights)
     return calibration._replace(threshold=threshold, one_at_least=one_at_least)
 
 

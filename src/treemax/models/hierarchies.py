@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from treemax import modelfile
-from treemax.models.base import LabelClassifier, jsonable
+from treemax.models.base import LabelClassifier, restored_parameters, saved_parameters
 from treemax.trees import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy
 
 
@@ -30,10 +30,10 @@ def parameter_parts(estimator: BaseEstimator) -> tuple[dict[str, Any], modelfile
     if given["tree"] is not None and is_hierarchy(given["tree"]):
         arrays = modelfile.prefixed("tree", hierarchy_arrays(given["tree"]))
         given["tree"] = None
-    return {name: jsonable(name, value) for name, value in given.items()}, arrays
+    return saved_parameters(given), arrays
 
 
 def parameters_from_parts(saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:
     """Restore the parameters from their parts."""
-    hierarchy = modelfile.part("tree", arrays)
+    saved, hierarchy = restored_parameters(saved), modelfile.part("tree", arrays)
     return {**saved, "tree": hierarchy_from_arrays(hierarchy)} if hierarchy else saved

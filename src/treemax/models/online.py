@@ -96,24 +96,36 @@ class OnlineLabelClassifier(LabelClassifier):
         """
         raise NotImplementedError
 
-    def partial_fit(self: Self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self: Self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Update the model with these rows, in order.
 
         `classes` may list labels in advance, as in scikit-learn; this is optional. Once `max_labels` are known, new labels
         are ignored with one warning, and rows without other labels are skipped. Labels are never removed.
+        `sample_weight` has a number for each row, by which its gradient is multiplied; rows of weight zero are left out.
         Parameters set between calls (`set_params`) hold from the next call on; those that are only read when a stream
         begins raise an error.
         """
         self._check_when_used()
-        rows, labels = self._read(X, y)
+        rows, labels, weights = self._read(X, y, sample_weight)
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                "class_weight='balanced' needs the counts of all labels, which partial_fit does not know. Use fit, or "
+                "a dictionary from labels to weights."
+            )
         if not self.__sklearn_is_fitted__():
+            if not len(rows) and weights is not None:
+                raise ValueError(
+                    "sample_weight is zero for all rows: the first call of partial_fit needs a positive weight."
+                )
             check_scale(rows)
+        elif not len(rows) and weights is not None:
+            return self
         rows = self._prepared(rows)
         announced = None if classes is None else read_labels(classes, "classes")
         with self._lock.training:
             learner = self._snapshot()  # keeps its parameters if another thread sets others
             learner._check_when_used()
-            blocks = learner._learn_blocks(X, rows, labels, announced)
+            blocks = learner._learn_blocks(X, rows, labels, announced, weights)
             while self._lock.write(self._advance, learner, blocks):
                 pass
         return self
@@ -144,7 +156,14 @@ class OnlineLabelClassifier(LabelClassifier):
             self.partial_fit(X, y)
         return self
 
-    def _initialize(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
+    def _initialize(
+        self,
+        X: Any,
+        rows: Rows,
+        labels: RaggedLabels,
+        announced: RaggedLabels | None,
+        weights: NDArray[np.float32] | None,
+    ) -> Targets:
         """Create an untrained model; return the targets of the rows."""
         if announced is not None:
             missing = set(labels.values.tolist()) - set(announced.values.tolist())
@@ -154,13 +173,20 @@ class OnlineLabelClassifier(LabelClassifier):
         n_labels = self._count_labels(index, labels, announced, rows.shape[1])
         if n_labels == 0 and not (self.STARTS_WITHOUT_LABELS and labels.form == "lists"):
             raise ValueError("y has no labels at all: the first call of partial_fit needs at least one label.")
-        targets = _indexed(index, labels, announced)
+        targets = self._weighted(_indexed(index, labels, announced), weights, index, labels.multi_label)
         model = self._start(rows, targets, index, labels.multi_label)
         self._set_fitted(X, rows, labels, index, targets, model)
-        self.label_counts_[:], self.n_examples_ = 0, 0
+        self.label_counts_[:], self.n_examples_, self.label_weights_ = 0, 0, None
         return targets
 
-    def _extend(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Targets:
+    def _extend(
+        self,
+        X: Any,
+        rows: Rows,
+        labels: RaggedLabels,
+        announced: RaggedLabels | None,
+        weights: NDArray[np.float32] | None,
+    ) -> Targets:
         """Add the new labels and features of these rows to the model; return the targets of the rows."""
         self._check_width(X, rows)
         self._check_form(labels)
@@ -169,6 +195,7 @@ class OnlineLabelClassifier(LabelClassifier):
         n_labels = self._count_labels(self.label_index_, labels, announced, n_features)
         model = self._resized(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
+        targets = self._weighted(targets, weights, self.label_index_, labels.multi_label)
         self._update_settings(rows)
         self.model_, self.n_features_in_ = model, n_features
         self._feature_numbers = getattr(rows, "numbers", None) or self._feature_numbers
@@ -177,39 +204,59 @@ class OnlineLabelClassifier(LabelClassifier):
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
         return targets
 
-    def _learn_blocks(self, X: Any, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None) -> Iterator[int]:
+    def _learn_blocks(
+        self,
+        X: Any,
+        rows: Rows,
+        labels: RaggedLabels,
+        announced: RaggedLabels | None,
+        weights: NDArray[np.float32] | None = None,
+    ) -> Iterator[int]:
         """Train on the rows and count them; yield after each block."""
         is_fitted = self.__sklearn_is_fitted__()
         if self.max_labels is not None:
-            rows, labels = self._drop_excess_labels(rows, labels, announced)
+            rows, labels, weights = self._drop_excess_labels(rows, labels, announced, weights)
             if not len(rows):
                 return
         start = self._extend if is_fitted else self._initialize
         rows = numbered(rows, *((self._feature_numbers, self.n_features_in_) if is_fitted else ()))
-        targets, done = start(X, rows, labels, announced), 0
+        targets, done = start(X, rows, labels, announced, weights), 0
         for n in self._continue(self.model_, rows, targets):
-            ids = targets.ids[targets.indptr[done] : targets.indptr[done + n]]
-            np.add.at(self.label_counts_, ids, 1)
-            self.n_examples_ += n
+            self._count(targets[done : done + n])
             done += n
             yield n
         self._check_biases(targets)
 
+    def _count(self, targets: Targets) -> None:
+        """Add learned rows to the counts of examples and labels, and to the sums of their weights."""
+        ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
+        if targets.weights is not None and self.label_weights_ is None:
+            self.label_weights_, self._total_weight = self.label_counts_.astype(np.float64), float(self.n_examples_)
+        if self.label_weights_ is not None:
+            n_new = len(self.label_counts_) - len(self.label_weights_)
+            if n_new:
+                self.label_weights_ = np.pad(self.label_weights_, (0, n_new))
+            each = 1.0 if targets.weights is None else np.repeat(targets.weights, np.diff(targets.indptr))
+            np.add.at(self.label_weights_, ids, each)
+            self._total_weight += targets.total
+        np.add.at(self.label_counts_, ids, 1)
+        self.n_examples_ += len(targets)
+
     def _drop_excess_labels(
-        self, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None
-    ) -> tuple[Rows, RaggedLabels]:
+        self, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None, weights: NDArray[np.float32] | None
+    ) -> tuple[Rows, RaggedLabels, NDArray[np.float32] | None]:
         """Drop new labels beyond `max_labels`, and rows that have no others."""
         index = self.label_index_ if self.__sklearn_is_fitted__() else LabelIndex()
         if announced is not None or labels.is_indicator:  # the caller relies on all of them
             self._check_labels(self._count_labels(index, labels, announced, rows.shape[1]))
-            return rows, labels
+            return rows, labels, weights
         values = labels.values[labels.indptr[0] : labels.indptr[-1]]
         if len(values):
             index.check_kind(labels.dtype)
         new = dict.fromkeys(values[index.ids(values) < 0].tolist())
         remaining = max(0, int(self.max_labels or 0) - len(index))
         if len(new) <= remaining:
-            return rows, labels
+            return rows, labels, weights
         if not self._warned_of_labels:
             warnings.warn(
                 f"{type(self).__name__} has reached max_labels={self.max_labels}: new labels are ignored from now on.",
@@ -221,7 +268,8 @@ class OnlineLabelClassifier(LabelClassifier):
         counts = np.bincount(np.repeat(np.arange(len(labels)), labels.counts)[kept], minlength=len(labels))
         learned = np.flatnonzero((counts > 0) | (labels.counts == 0))
         indptr = np.concatenate([[0], np.cumsum(counts[learned])])
-        return take_rows(rows, learned), replace(labels, indptr=indptr, values=values[kept])
+        weights = None if weights is None else weights[learned]
+        return take_rows(rows, learned), replace(labels, indptr=indptr, values=values[kept]), weights
 
     def _check_biases(self, targets: Targets) -> None:
         """Raise if training diverged: weights that are NaN or infinite soon spread to the biases of the labels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,10 @@ def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | N
     return np.flatnonzero(counts == 0)
 
 
-def label_frequencies(label_counts: NDArray[np.int64], n_rows: int, multi_label: bool) -> NDArray[np.float32]:
-    """Return the share of the training rows that have each label."""
-    total = n_rows if multi_label else int(label_counts.sum())
-    return (label_counts / max(1, total)).astype(np.float32)
+def label_frequencies(label_counts: NDArray[Any], n_rows: float, multi_label: bool) -> NDArray[np.float32]:
+    """Return the share of the training rows that have each label; counts and rows may be sums of weights."""
+    total = n_rows if multi_label else label_counts.sum()
+    return (label_counts / (total if total > 0 else 1)).astype(np.float32)
 
 
 def most_frequent(frequencies: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -65,8 +65,9 @@ def squared_sum(values: NDArray[np.float32]) -> float:
     return total
 
 
-def mean_squared_length(rows: Rows) -> tuple[float, float]:
-    """Return the mean squared length of the non-zero rows, and their mean number of non-zeros.
+def mean_squared_length(rows: Rows, weights: NDArray[np.float32] | None = None) -> tuple[float, float]:
+    """Return the mean squared length of the non-zero rows, weighted if weights are given, and their mean number of
+    non-zeros.
 
     Outliers are ignored: one wrong value would make all rates useless.
     """
@@ -81,7 +82,14 @@ def mean_squared_length(rows: Rows) -> tuple[float, float]:
         total, count, filled = float(squared.sum()), int(np.count_nonzero(rows)), int((squared > 0).sum())
     if total <= 0.0:
         return 1.0, 1.0
+    if weights is not None:
+        return _weighted_mean_without_outliers(squared, weights), count / max(1, filled)
     return mean_without_outliers(squared, total / max(1, filled)), count / max(1, filled)
+
+
+def _weighted_mean_without_outliers(squared: NDArray[np.float64], weights: NDArray[np.float32]) -> float:
+    kept = (squared > 0) & (squared <= FAR_LONGER**2 * float(np.median(squared[squared > 0])))
+    return float(np.average(squared[kept], weights=weights[kept].astype(np.float64)))
 
 
 def mean_without_outliers(squared: NDArray[np.float64], mean: float) -> float:

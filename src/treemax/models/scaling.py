@@ -40,16 +40,16 @@ class Scaling(NamedTuple):
         return Scaling(np.pad(self.mean, (0, more)), np.pad(self.factor, (0, more), constant_values=1.0))
 
 
-def scaling_of(rows: Rows) -> Scaling | None:
+def scaling_of(rows: Rows, weights: NDArray[np.float32] | None = None) -> Scaling | None:
     """Return the scaling that centres dense rows and gives standard deviations from a third to one.
 
     Features with a deviation down to a third of the median keep their ratio to it, which often has a meaning, as for
     pixels at the border of an image. Other differences are assumed to be units of measurement. Constant features
-    become zero. None for sparse rows, which centring would make dense.
+    become zero. None for sparse rows, which centring would make dense. Means and deviations are weighted by `weights`.
     """
     if isinstance(rows, SparseRows):
         return None
-    mean, deviation = _moments(rows)
+    mean, deviation = _moments(rows, weights)
     varies = deviation > CONSTANT * np.abs(mean)
     if not varies.any():
         return None
@@ -60,9 +60,16 @@ def scaling_of(rows: Rows) -> Scaling | None:
     return Scaling(mean.astype(np.float32), factor.astype(np.float32))
 
 
-def _moments(rows: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _moments(
+    rows: NDArray[np.float32], weights: NDArray[np.float32] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and standard deviation of every feature, by blocks to avoid a copy of all rows."""
     blocks = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
+    if weights is not None:
+        each, total = weights.astype(np.float64), float(weights.sum(dtype=np.float64))
+        mean = np.sum([each[block] @ rows[block] for block in blocks], axis=0) / total
+        squares = np.sum([each[block] @ np.square(rows[block] - mean) for block in blocks], axis=0)
+        return mean, np.sqrt(squares / total)
     mean = np.sum([rows[block].sum(axis=0, dtype=np.float64) for block in blocks], axis=0) / len(rows)
     squares = np.sum([np.square(rows[block] - mean).sum(axis=0) for block in blocks], axis=0)
     return mean, np.sqrt(squares / len(rows))

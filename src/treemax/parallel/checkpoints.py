@@ -98,7 +98,8 @@ def _fingerprint(estimator: Any, targets: Targets) -> str:
         kind, keys, *rest = state.get_state()
         parameters["random_state"], arrays = [kind, *rest], {**arrays, "random_state": keys}
     what = f"{__version__} {type(estimator).__name__} {sorted(parameters.items())!r}"
-    return _digest(what, [*arrays.values(), targets.indptr, targets.ids])
+    weights = [array for array in (targets.weights, targets.relevance) if array is not None]
+    return _digest(what, [*arrays.values(), targets.indptr, targets.ids, *weights])
 
 
 def _digest(what: str, arrays: Iterable[NDArray[Any]]) -> str:

@@ -108,7 +108,7 @@ def split_evenly(group: NDArray[np.int64], arity: int, max_leaf: int) -> list[ND
     return np.array_split(group, n_parts)
 
 
-def huffman_tree(counts: NDArray[np.int64], arity: int = 2) -> Tree:
+def huffman_tree(counts: NDArray[Any], arity: int = 2) -> Tree:
     """Build the Huffman tree, which minimises the mean path length over the examples.
 
     >>> tree = huffman_tree(np.array([8, 1, 1, 2]))
@@ -120,7 +120,7 @@ def huffman_tree(counts: NDArray[np.int64], arity: int = 2) -> Tree:
     if n_labels == 1:
         return complete_tree(1)
     parents: list[int] = [-1] * n_labels
-    heap = [(int(count), node) for node, count in enumerate(counts)]
+    heap = [(float(count), node) for node, count in enumerate(counts)]
     # The first merge takes fewer nodes, so that all later ones, including the root, are full.
     short = (n_labels - 1) % (arity - 1)
     heapq.heapify(heap)

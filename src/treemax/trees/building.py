@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import SparseRows
 from treemax.trees.builders import complete_tree, even_arity, huffman_tree, random_tree
@@ -61,8 +59,7 @@ def named_tree(
 ) -> Tree:
     """Build a tree over the labels 0 to n_labels - 1 with one of `TREES`."""
     if tree == "huffman":
-        counts = np.bincount(targets.ids, minlength=n_labels)
-        return huffman_tree(counts, 2 if arity == "auto" else int(arity))
+        return huffman_tree(targets.label_totals(n_labels), 2 if arity == "auto" else int(arity))
     arity = even_arity(n_labels, max_leaf) if arity == "auto" else int(arity)
     if tree == "kmeans":
         vectors = vectors or label_vectors(rows, targets, n_labels)

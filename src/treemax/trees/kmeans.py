@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax.inputs.labels import Targets
-from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.inputs.rows import Rows, SparseRows, read_only, times_weights
 from treemax.kernels import clustering as kernels
 from treemax.kernels import grouping
 from treemax.parallel.pools import Arrays, Executor, Table, Threads, all_results, pool_for
@@ -41,10 +41,12 @@ class LabelRows(NamedTuple):
 def label_vectors(
     rows: SparseRows, targets: Targets, n_labels: int, most: int = MAX_ENTRIES, executor: Executor | None = None
 ) -> SparseRows:
-    """Return the vector of each label: the normalised sum of its rows, only the largest entries.
+    """Return the vector of each label: the normalised (weighted) sum of its rows, only the largest entries.
 
     An executor, if given, must share these rows.
     """
+    if targets.weights is not None:
+        rows, executor = times_weights(rows, targets.weights), None
     executor = executor or Threads().share(Table(rows))
     counts = np.bincount(targets.ids, minlength=n_labels)
     starts = np.concatenate([[0], np.cumsum(counts)])

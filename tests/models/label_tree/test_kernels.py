@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from treemax.inputs.labels import Targets
-from treemax.inputs.rows import as_rows
+from treemax.inputs.labels import ALL_ONE, Targets
+from treemax.inputs.rows import as_rows, read_only
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.models.label_tree import kernels
@@ -36,18 +36,19 @@ class Trained:
     """What `train_siblings` gives back, as dense weights of shape (features, children)."""
 
     def __init__(
-        self, X, lists, n_children, loss="squared_hinge", cost=1.0, passes=5, held=0, least=0.0, rows=None, small=0.0
-    ):
+        self, X, lists, n_children, loss="squared_hinge", cost=1.0, passes=5, held=0, least=0.0, rows=None, small=0.0,
+        row_weights=ALL_ONE, pair_weights=ALL_ONE,
+    ):  # fmt: skip
         source = as_rows(sp.csr_matrix(X))
         self.rows = np.arange(len(X), dtype=np.uint32) if rows is None else np.asarray(rows, dtype=np.uint32)
         indptr = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
         children = np.array([child for row in lists for child in row], dtype=np.uint32)
-        self.likelihood, self.histogram = np.zeros(len(SLOPES)), np.zeros((2, kernels.BINS), dtype=np.int64)
+        self.likelihood, self.histogram = np.zeros(len(SLOPES)), np.zeros((2, kernels.BINS))
         self.scratch = np.zeros(source.n_features, dtype=np.uint32)
         found = kernels.train_siblings(
             source.indptr, source.indices, source.values, self.rows, self.rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
             np.float32(cost), passes, np.float32(small), held, SEED, np.float32(least), SLOPES, self.likelihood, self.histogram,
-            np.ones(source.n_features, dtype=bool), self.scratch,
+            np.ones(source.n_features, dtype=bool), self.scratch, read_only(row_weights), read_only(pair_weights),
         )  # fmt: skip
         self.features, self.starts, self.children, self.weights, self.bias = found[:5]
         self.dense = np.zeros((source.n_features, n_children), dtype=np.float32)
@@ -511,3 +512,51 @@ def test_vectors_refuse_other_arrays():
         two_at_a_time(
             np.zeros(40, dtype=np.float32)[::2], np.zeros(16, dtype=np.float32), np.zeros(96, dtype=np.float32)
         )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_weight_is_a_repetition_of_the_row(loss):
+    X, lists = problem(60, 20, 5, 1, 3)
+    times = np.random.RandomState(1).randint(1, 5, len(X))
+    repeated = np.repeat(np.arange(len(X)), times)
+    weighted = Trained(X, lists, 20, loss, passes=2000, row_weights=times.astype(np.float32))
+    expected = Trained(X[repeated], [lists[row] for row in repeated], 20, loss, passes=2000)
+    plain = Trained(X, lists, 20, loss, passes=2000)
+    atol = 0.02 if loss == "logistic" else 2e-3  # which ignores small steps
+    np.testing.assert_allclose(weighted.dense, expected.dense, atol=atol)
+    np.testing.assert_allclose(weighted.bias, expected.bias, atol=atol)
+    assert np.abs(plain.dense - expected.dense).max() > 0.05
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_relevance_multiplies_the_loss_of_its_pair(loss):
+    """The objective with relevances is at its minimum: no weight can be moved to decrease it."""
+    X, lists = problem(60, 20, 5, 1, 3)
+    relevance = np.random.RandomState(2).uniform(0.2, 4, sum(map(len, lists))).astype(np.float32)
+    own = np.random.RandomState(3).uniform(0.5, 2, len(X)).astype(np.float32)
+    trained = Trained(X, lists, 20, loss, passes=3000, row_weights=own, pair_weights=relevance)
+    of_pair = dict(zip([(row, child) for row, children in enumerate(lists) for child in children], relevance.tolist()))
+    for child in range(20):
+        truth = np.array([child in row for row in lists])
+        cost = own * np.array([of_pair.get((row, child), 1.0) for row in range(len(X))])
+        sign = np.where(truth, 1.0, -1.0)
+
+        def value(weights, bias, sign=sign, cost=cost):
+            margin = sign * (X.astype(float) @ weights + bias)
+            losses = np.maximum(0, 1 - margin) ** 2 if loss == "squared_hinge" else np.logaddexp(0, -margin)
+            return float(cost @ losses + 0.5 * (weights @ weights + bias * bias))
+
+        weights, bias = trained.dense[:, child].astype(float), float(trained.bias[child])
+        least = value(weights, bias)
+        for feature in range(len(weights)):
+            for step in (-0.02, 0.02):
+                moved = weights.copy()
+                moved[feature] += step
+                assert value(moved, bias) > least - 1e-4 * abs(least)
+
+
+def test_held_out_rows_count_by_their_weights():
+    X, lists = problem(200, 5, 3, 1, 2)
+    one = Trained(X, lists, 5, held=4)
+    two = Trained(X, lists, 5, held=4, row_weights=np.full(len(X), 2, dtype=np.float32))
+    np.testing.assert_allclose(two.histogram.sum(axis=1), 2 * one.histogram.sum(axis=1))

@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import treemax
-from treemax.inputs.rows import as_rows
+from treemax.inputs.labels import ALL_ONE
+from treemax.inputs.rows import as_rows, read_only
 from treemax.models.label_tree import kernels as siblings
 from treemax.models.label_tree import lasso_kernels as kernels
 from treemax.models.label_tree.lasso import LOSSES, held_out, train_l1
@@ -28,7 +29,7 @@ def problem(n_rows, n_children, n_features=25, seed=0, share=0.4, most=3):
     return X.astype(np.float32), [sorted(row[:count].tolist()) for row, count in zip(order, counts)]
 
 
-def solve(X, lists, n_children, loss, cost=1.0, passes=2000, held=None, rows=None):
+def solve(X, lists, n_children, loss, cost=1.0, passes=2000, held=None, rows=None, weights=ALL_ONE):
     """Dense weights (features by children), biases and the scores of rows held out."""
     source = as_rows(sp.csr_matrix(X))
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
@@ -38,7 +39,7 @@ def solve(X, lists, n_children, loss, cost=1.0, passes=2000, held=None, rows=Non
     scratch = np.zeros(source.n_features, dtype=np.uint32)
     features, weights, _, held_scores = kernels.train_sparsely(
         source.indptr, source.indices, source.values, rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
-        np.float32(cost), passes, held, 3, scratch,
+        np.float32(cost), passes, held, 3, scratch, read_only(weights),
     )  # fmt: skip
     assert not scratch.any(), "the scratch is left as it was"
     dense = np.zeros((source.n_features, n_children))
@@ -173,7 +174,7 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
     children = np.array([child for row in lists for child in row], dtype=np.uint32)
     found = []
     for train in ("l1", "l2"):
-        likelihood, histogram = np.zeros(len(SLOPES)), np.zeros((2, siblings.BINS), dtype=np.int64)
+        likelihood, histogram = np.zeros(len(SLOPES)), np.zeros((2, siblings.BINS), dtype=np.float64)
         scratch = np.zeros(source.n_features, dtype=np.uint32)
         everything = np.ones(source.n_features, dtype=bool)
         if train == "l1":
@@ -184,7 +185,7 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
         else:
             siblings.train_siblings(
                 source.indptr, source.indices, source.values, rows, rows, indptr, children, 5, np.float32(1), 0, np.float32(1.0), 10, np.float32(0), 4, 3,
-                np.float32(0.1), SLOPES, likelihood, histogram, everything, scratch,
+                np.float32(0.1), SLOPES, likelihood, histogram, everything, scratch, ALL_ONE, ALL_ONE,
             )  # fmt: skip
         found.append(histogram.sum(axis=1).tolist())
         assert (likelihood < 0).all()
@@ -215,3 +216,16 @@ def test_most_weights_are_zero(loss):
 def test_an_unknown_penalty_is_refused():
     with pytest.raises(ValueError, match="penalty must be one of l2, l1, got 'l0'"):
         treemax.LabelTree(penalty="l0").fit([[0.0], [1.0]], ["a", "b"])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_weight_is_a_repetition_of_the_row(loss):
+    random = np.random.RandomState(4)
+    X, lists = random.normal(size=(60, 8)).astype(np.float32), [[int(child)] for child in random.randint(0, 4, 60)]
+    times = random.randint(1, 5, len(X))
+    repeated = np.repeat(np.arange(len(X)), times)
+    weighted, bias, _ = solve(X, lists, 4, loss, weights=times.astype(np.float32))
+    expected, expected_bias, _ = solve(X[repeated], [lists[row] for row in repeated], 4, loss)
+    np.testing.assert_allclose(weighted, expected, atol=5e-3)
+    np.testing.assert_allclose(bias, expected_bias, atol=5e-3)
+    assert np.abs(solve(X, lists, 4, loss)[0] - expected).max() > 0.02

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import Targets
+from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.label_tree import kernels
@@ -45,6 +45,8 @@ class CostProblem(NamedTuple):
     rows: NDArray[np.uint32]
     child_indptr: NDArray[np.int64]
     children: NDArray[np.uint32]
+    row_weights: NDArray[np.float32] = ALL_ONE  # empty: all one
+    pair_weights: NDArray[np.float32] = ALL_ONE  # of `children`
 
 
 def default_cost(loss: str) -> float:
@@ -56,7 +58,7 @@ def choose_cost(tree: Tree, targets: Targets, common: Common, run: RunProblems) 
     """Return the cost of the nodes above labels that maximises the likelihood of held-out rows."""
     costs = COSTS[common.settings.loss]
     problems = cost_problems(tree, targets, common.seed)
-    histograms = np.zeros((len(costs), 2, kernels.BINS), dtype=np.int64)
+    histograms = np.zeros((len(costs), 2, kernels.BINS))
     for (histogram,) in run(try_costs, common, problems):
         histograms += histogram
     losses = np.array([platt(wrong, right)[2] for wrong, right in histograms])
@@ -93,13 +95,16 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
         order, indptr, indices, features = kernels.local_problem(source.indptr, source.indices, rows, seed, scratch)
     values, inverse = np.empty(len(indices), np.float32), np.empty((len(costs), n), np.float32)
     length = np.float32(common.length)
+    row_weights, pair_weights = read_only(problem.row_weights), read_only(problem.pair_weights)
+    weighted = len(row_weights) + len(pair_weights) > 0
     for cost, own in zip(costs, inverse):
-        kernels.write_local_values(source.indptr, source.values, rows, order, length, loss, cost, values, own)
+        kernels.write_local_values(source.indptr, source.values, rows, order, length, loss, cost, weighted, values, own)
     positive = kernels.positive_bits(order, *pairs).reshape(-1, n)
     held = kernels.held_places(read_only(problem.rows), order, HELD_SHARE)
     last_pass = PASSES * (len(costs) + 1)
     starts, steps = kernels.visits(n, last_pass, seed)
     weights, alphas = kernels.aligned((len(features) + 1) * 16), kernels.aligned(n * 16)
+    row_costs = kernels.aligned(n * 16 if weighted else 0)
     scores = np.empty((len(costs), len(positive), len(held) * 16), np.float32)
     for block, own_positive in enumerate(positive):
         valid = np.uint64((1 << min(16, problem.n_children - 16 * block)) - 1)
@@ -107,15 +112,17 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
         for c, cost in enumerate(costs):
             resting = np.zeros(n, np.int32)
             resting[held] = last_pass
+            if weighted:
+                kernels.write_costs(order, cost, row_weights, *pairs[:2], pair_weights, block, row_costs)
             kernels.run_passes(
                 PASSES * (c + (c > 0)), PASSES * (c + 2), starts, steps, indptr, indices, values, own_positive, inverse[c],
-                valid, loss, cost, SMALL, weights, alphas, resting,
+                valid, loss, cost, row_costs, SMALL, weights, alphas, resting,
             )  # fmt: skip
             kernels.score_held(held, indptr, indices, values, weights, scores[c, block])
-    histograms = np.zeros((len(costs), 2, kernels.BINS), dtype=np.int64)
+    histograms = np.zeros((len(costs), 2, kernels.BINS))
     no_slopes = (np.empty(0, np.float32), np.empty(0))
     for own_scores, histogram in zip(scores, histograms):
-        kernels.calibrate(order[held], *pairs, own_scores.ravel(), *no_slopes, histogram)
+        kernels.calibrate(order[held], *pairs, own_scores.ravel(), *no_slopes, histogram, row_weights, pair_weights)
     return (histograms,)
 
 
@@ -132,14 +139,17 @@ def cost_problems(tree: Tree, targets: Targets, seed: int) -> list[CostProblem]:
     pairs = _PairsOfNodes(tree, targets, node_of, nodes)
     problems = []
     for node in nodes.tolist():
-        row, child = pairs.of(node)
+        row, child, relevance = pairs.of(node)
         rows = np.arange(len(targets), dtype=np.uint32) if node == 0 else np.unique(row)
         if len(rows) > budget:
             rows = np.sort(random.choice(rows, budget, replace=False))
         budget = max(budget - len(rows), MIN_ROWS // 4)
         n_children = int(tree.n_children[node])
         chosen = random.permutation(n_children)[:LABELS]
-        problems.append(_cost_problem(node, rows, row, child, chosen, n_children))
+        problem = _cost_problem(node, rows, row, child, relevance, chosen, n_children)
+        if targets.weights is not None:
+            problem = problem._replace(row_weights=targets.weights[rows])
+        problems.append(problem)
     return problems
 
 
@@ -155,15 +165,16 @@ class _PairsOfNodes:
         self._node = node_of[ids]
         self._row = (np.searchsorted(targets.indptr, place, side="right") - 1).astype(np.uint32)
         self._child = tree.leaf_of[ids] - tree.first_child[self._node]
+        self._relevance = ALL_ONE if targets.relevance is None else targets.relevance[place]
 
-    def of(self, node: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def of(self, node: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.float32]]:
         pairs = slice(*np.searchsorted(self._node, [node, node + 1]).tolist())
-        return self._row[pairs], self._child[pairs]
+        return self._row[pairs], self._child[pairs], self._relevance[pairs]
 
 
 def _cost_problem(
-    node: int, rows: NDArray[np.uint32], row: NDArray[np.uint32], child: NDArray[np.int64], chosen: NDArray[np.int64],
-    n_children: int,
+    node: int, rows: NDArray[np.uint32], row: NDArray[np.uint32], child: NDArray[np.int64],
+    relevance: NDArray[np.float32], chosen: NDArray[np.int64], n_children: int,
 ) -> CostProblem:  # fmt: skip
     """Return the problem of the chosen children on these rows, from all pairs of row and child of the node."""
     number = np.full(n_children, -1)
@@ -173,7 +184,9 @@ def _cost_problem(
     at, child = at[kept], number[child[kept]]
     order = np.lexsort((child, at))
     starts = np.searchsorted(at[order], np.arange(len(rows) + 1))
-    return CostProblem(node, len(chosen), rows, starts.astype(np.int64), child[order].astype(np.uint32))
+    pair_weights = relevance[kept][order] if len(relevance) else ALL_ONE
+    positive = starts.astype(np.int64), child[order].astype(np.uint32)
+    return CostProblem(node, len(chosen), rows, *positive, pair_weights=pair_weights)
 
 
 def held_out_share(n_rows: int) -> int:

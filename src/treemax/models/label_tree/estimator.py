@@ -83,6 +83,12 @@ class LabelTree(WithHierarchy):
     search : "beam" or "exact"
         "exact" finds the true best labels, by uniform-cost search; slower.
 
+    Other Parameters
+    ----------------
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied; in multi-label problems the cost of the label
+        in its rows. "balanced" is inversely proportional to the frequency.
+
     Attributes
     ----------
     calibration_ : Calibration
@@ -109,7 +115,7 @@ class LabelTree(WithHierarchy):
     Prabhu et al., "Parabel: partitioned label trees for extreme classification", 2018.
     """
 
-    supports_distributed = True
+    supports_distributed = supports_weights = supports_relevance = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "tree": "kmeans",
         "arity": 2,
@@ -144,6 +150,7 @@ class LabelTree(WithHierarchy):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        class_weight: Any = None,
     ) -> None:
         self.tree = tree
         self.arity = arity
@@ -161,6 +168,7 @@ class LabelTree(WithHierarchy):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         choices_of = {
@@ -183,14 +191,15 @@ class LabelTree(WithHierarchy):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, label_features: Any = None) -> LabelTree:
+    def fit(self, X: Any, y: Any, label_features: Any = None, sample_weight: Any = None) -> LabelTree:  # type: ignore[override]
         """Train a new model; an earlier one is replaced only when training succeeds.
 
         X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
         a list of label lists or an indicator matrix (multi-label). `label_features`, if given, are clustered instead of
-        the labels' examples: a mapping from label to features, or a pair (labels, matrix).
+        the labels' examples: a mapping from label to features, or a pair (labels, matrix). `sample_weight`: a number for
+        each row, by which its cost is multiplied; rows of weight zero are left out.
         """
-        return self._fit(X, y, label_features=label_features)
+        return self._fit(X, y, sample_weight, label_features=label_features)
 
     def fit_file(
         self, source: Any, *, memory: int | str = "2GB", folder: Any = None, label_features: Any = None, **reading: Any
@@ -215,6 +224,8 @@ class LabelTree(WithHierarchy):
         self._check_when_used()
         if cluster_in_use() or checkpoints_enabled():
             raise ValueError("fit_file supports neither clusters nor checkpoints; use fit for these.")
+        if self.class_weight is not None:
+            raise ValueError("fit_file does not support class_weight; use fit, or class_weight=None.")
         return parse_bytes(memory)
 
     def _fit_stored(self, stored: StoredRows, data: Source, memory: int, label_features: Any = None) -> LabelTree:
@@ -241,6 +252,11 @@ class LabelTree(WithHierarchy):
     def _train(
         self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
     ) -> LabelTreeModel:
+        if targets.relevance is not None and self.penalty == "l1":
+            raise ValueError(
+                "penalty='l1' supports weights of rows only, but y has the relevance of single labels, or class_weight "
+                "is given for multi-label rows. Use penalty='l2'."
+            )
         source = RowsInMemory(sparsified(rows), targets, thread_count(self.n_jobs))
         vectors = self._given_vectors(label_features, index)
         return train_label_tree(source, index, multi_label, self._plan(), vectors)

@@ -76,6 +76,17 @@ def _logistic_step(alpha, sign, score, inverse, cost):
 
 
 @fast_inline_kernel
+def _weighted_step(alpha, sign, score, squares, cost, loss):
+    """The step of a row of this squared length, with a cost for each sibling."""
+    one = vector.splat(_ONE)
+    if loss == LOGISTIC:
+        curve = vector.multiply_add(squares, cost, vector.splat(np.float32(0.25)))
+        return _logistic_step(alpha, sign, score, vector.divide(one, vector.maximum(one, curve)), cost)
+    diagonal = vector.divide(vector.splat(np.float32(0.5)), cost)
+    return _hinge_step(alpha, sign, score, vector.divide(one, vector.add(squares, diagonal)), diagonal)
+
+
+@fast_inline_kernel
 def _scores(indices, values, first, last, weights, bias):
     """Return the scores of sixteen siblings for a row; two sums hide the latency of the additions."""
     even, odd = vector.load(weights, bias), vector.splat(np.float32(0.0))
@@ -105,11 +116,15 @@ def _prefetch(near, far, indptr, indices, values, weights, alphas):
 
 @fast_kernel
 def one_pass(
-    number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss, constant,
-    small,
+    number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, costs, loss,
+    constant, small,
 ):  # fmt: skip
     """One pass of dual coordinate descent over the rows that are not skipped, for sixteen siblings; returns the number
-    of rows that changed by more than `small`."""
+    of rows that changed by more than `small`.
+
+    `costs` is empty, or has the cost of each row for each sibling: then `inverse` has the squared lengths of the rows, and
+    `small` is relative to the cost.
+    """
     n, step = np.uint64(inverse.size), np.uint64(step)
     bias = np.uint64(weights.size) - _WIDTH
     one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
@@ -123,14 +138,18 @@ def one_pass(
             first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
             score = _scores(indices, values, first, last, weights, bias)
             sign = vector.choose(positive[i], one, minus)
-            alpha = vector.load(alphas, i * _WIDTH)
-            if loss == LOGISTIC:
+            alpha, bound = vector.load(alphas, i * _WIDTH), vector.splat(small)
+            if costs.size:
+                cost = vector.load(costs, i * _WIDTH)
+                moved = _weighted_step(alpha, sign, score, vector.splat(inverse[i]), cost, loss)
+                bound = vector.multiply(bound, cost)
+            elif loss == LOGISTIC:
                 moved = _logistic_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
             else:
                 moved = _hinge_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
             moved = vector.choose(valid, moved, alpha)
             change = vector.subtract(moved, alpha)
-            if vector.bits_above(vector.maximum(change, vector.subtract(zero, change)), vector.splat(small)):
+            if vector.bits_above(vector.maximum(change, vector.subtract(zero, change)), bound):
                 moving += 1
             elif small > 0:
                 resting[i] = number + _RESTS
@@ -161,20 +180,24 @@ def score_held(held, indptr, indices, values, weights, scores):
 
 
 @fast_kernel
-def calibrate(held, child_indptr, children, n_children, held_scores, slopes, likelihood, histogram):
+def calibrate(
+    held, child_indptr, children, n_children, held_scores, slopes, likelihood, histogram, row_weights, pair_weights
+):
     """Add the calibration statistics of the held-out rows: the log-likelihood of a softmax over the siblings at each
-    slope, and histograms of the scores of wrong (row 0) and right (row 1) children."""
+    slope, and histograms of the scores of wrong (row 0) and right (row 1) children. Rows and right
+    children count by their weights; empty arrays mean one."""
     n_held = held.size
     scores = np.empty(n_children, np.float32)
     for h in range(n_held):
         i = held[h]
+        weight = np.float64(row_weights[i]) if row_weights.size else 1.0
         for c in range(n_children):
             scores[c] = held_scores[(c // 16 * n_held + h) * 16 + c % 16]
-            histogram[0, _bin(scores[c])] += 1
+            histogram[0, _bin(scores[c])] += weight
         for q in range(child_indptr[i], child_indptr[i + 1]):
             at = _bin(scores[children[q]])
-            histogram[0, at] -= 1
-            histogram[1, at] += 1
+            histogram[0, at] -= weight
+            histogram[1, at] += weight * pair_weights[q] if pair_weights.size else weight
         if child_indptr[i + 1] - child_indptr[i] != 1:
             continue
         top = scores[0]
@@ -184,7 +207,7 @@ def calibrate(held, child_indptr, children, n_children, held_scores, slopes, lik
             total = np.float32(0.0)
             for c in range(n_children):
                 total += exp32(slopes[g] * (scores[c] - top))
-            likelihood[g] += slopes[g] * (scores[children[child_indptr[i]]] - top) - np.log(total)
+            likelihood[g] += weight * (slopes[g] * (scores[children[child_indptr[i]]] - top) - np.log(total))
 
 
 @fast_inline_kernel
@@ -218,8 +241,9 @@ def local_problem(indptr, indices, rows, seed, local_of):
 
 
 @kernel
-def write_local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse):
-    """The values of the rows in their local order, over `length`, and the step that each row allows."""
+def write_local_values(indptr, values, rows, order, length, loss, cost, weighted, local_values, inverse):
+    """The values of the rows in their local order, over `length`, and the step that each row allows, or, if rows are
+    weighted, its squared length."""
     at = 0
     for i in range(rows.size):
         row = rows[order[i]]
@@ -229,7 +253,23 @@ def write_local_values(indptr, values, rows, order, length, loss, cost, local_va
             local_values[at] = value
             squares += value * value
             at += 1
-        inverse[i] = _step_length(squares, loss, cost)
+        inverse[i] = squares if weighted else _step_length(squares, loss, cost)
+
+
+@kernel
+def write_costs(order, cost, row_weights, child_indptr, children, pair_weights, block, costs):
+    """Write the cost of each row, in local order, for the sixteen siblings of a block: the common cost times the weight
+    of the row and, for its positive siblings, that of the pair. Empty weights mean one."""
+    for i in range(order.size):
+        row = order[i]
+        own = cost * row_weights[row] if row_weights.size else cost
+        for c in range(16):
+            costs[i * 16 + c] = own
+        if pair_weights.size:
+            for q in range(child_indptr[row], child_indptr[row + 1]):
+                c = np.int64(children[q]) - 16 * block
+                if 0 <= c < 16:
+                    costs[i * 16 + c] = own * pair_weights[q]
 
 
 @inline_kernel
@@ -309,15 +349,18 @@ def is_settled(moving, n, small):
 
 @kernel
 def run_passes(
-    first, last, starts, steps, indptr, indices, values, positive, inverse, valid, loss, cost, small, weights, alphas, resting
+    first, last, starts, steps, indptr, indices, values, positive, inverse, valid, loss, cost, costs, small, weights,
+    alphas, resting,
 ):  # fmt: skip
     """Run passes `first` to `last`, exclusive; fewer on convergence."""
     n = inverse.size
     constant, least = step_constant(loss, cost), least_move(small, cost)
+    if costs.size:
+        least /= cost
     for number in range(first, last):
         moving = one_pass(
-            number, starts[number], steps[number], resting, indptr, indices, values, positive, inverse, valid, weights, alphas, loss,
-            constant, least,
+            number, starts[number], steps[number], resting, indptr, indices, values, positive, inverse, valid, weights, alphas,
+            costs, loss, constant, least,
         )  # fmt: skip
         if is_settled(moving, n, small):
             return
@@ -327,6 +370,7 @@ def run_passes(
 def train_siblings(
     indptr, indices, values, rows, numbers, child_indptr, children, n_children, length,
     loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, early_features, local_of,
+    row_weights, pair_weights,
 ):  # fmt: skip
     """Train the siblings of one node on its rows; child_indptr and children are the positive siblings of each row.
 
@@ -334,14 +378,17 @@ def train_siblings(
     `length`; the weights are for such rows. Changes of a dual variable below `small` (less if the cost is far from one)
     are ignored; 0 gives the exact solution. About one row in `held_share` (none if 0) is held out in the first passes:
     its scores are added to `likelihood` and `histogram`, and it is used in the last passes. `local_of` is a zeroed
-    scratch array over the features. Returns the features, the start of the entries of each, the child and weight of
+    scratch array over the features. `row_weights` multiply the cost of a row, `pair_weights` that of a row and a positive
+    sibling; empty arrays mean one. Returns the features, the start of the entries of each, the child and weight of
     every entry (at least `least` in absolute value), and the biases; then the same as trained without the held-out
     rows, only for the features marked in `early_features`.
     """
     order, local_indptr, local_indices, features = local_problem(indptr, indices, rows, seed, local_of)
     n, n_local = rows.size, features.size
     local_values, inverse = np.empty(local_indices.size, np.float32), np.empty(n, np.float32)
-    write_local_values(indptr, values, rows, order, length, loss, cost, local_values, inverse)
+    weighted = row_weights.size + pair_weights.size > 0
+    write_local_values(indptr, values, rows, order, length, loss, cost, weighted, local_values, inverse)
+    costs = aligned(n * 16 if weighted else 0)
     positive = positive_bits(order, child_indptr, children, n_children)
     held = held_places(numbers, order, held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
@@ -358,6 +405,8 @@ def train_siblings(
         in_block = min(16, n_children - 16 * b)
         valid = (np.uint32(1) << np.uint32(in_block)) - np.uint32(1)
         local = slice(b * n_local, (b + 1) * n_local)
+        if weighted:
+            write_costs(order, cost, row_weights, child_indptr, children, pair_weights, b, costs)
         weights[:] = 0
         alphas[:] = 0
         resting[:] = 0
@@ -365,7 +414,7 @@ def train_siblings(
             resting[held[h]] = join_at
         run_passes(
             np.int64(0), join_at, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost,
-            small, weights, alphas, resting,
+            costs, small, weights, alphas, resting,
         )  # fmt: skip
         if join_at > 0:
             score_held(
@@ -375,11 +424,22 @@ def train_siblings(
             copy_into(early_biases[16 * b :], weights[n_local * 16 :], in_block)
         run_passes(
             join_at, passes, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss,
-            cost, small, weights, alphas, resting,
+            cost, costs, small, weights, alphas, resting,
         )  # fmt: skip
         kept, n_kept = keep_large(weights, least, valid, everything, masks[local], kept, n_kept)
         copy_into(biases[16 * b :], weights[n_local * 16 :], in_block)
-    calibrate(order[held], child_indptr, children, n_children, held_scores, slopes, likelihood, histogram)
+    calibrate(
+        order[held],
+        child_indptr,
+        children,
+        n_children,
+        held_scores,
+        slopes,
+        likelihood,
+        histogram,
+        row_weights,
+        pair_weights,
+    )
     late = merged(features, masks, kept[:n_kept], blocks)
     early = merged(features, early_masks, early_kept[:n_early], blocks)
     return late[0], late[1], late[2], late[3], biases, early[0], early[1], early[2], early[3], early_biases

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inputs.labels import ALL_ONE
 from treemax.inputs.rows import SparseRows, take_sparse_rows
 from treemax.kernels import sparse_rows
 from treemax.models.label_tree import kernels
@@ -81,10 +82,10 @@ class LargeNode:
                 holdout.add(block, valid, weights)
             final.add(block, valid, weights)
         likelihood = np.zeros(len(SLOPES))
-        histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
+        histogram = np.zeros((2, kernels.BINS))
         kernels.calibrate(
             self.order[self.held], problem.child_indptr, problem.children, self.n_children, held_scores, SLOPES,
-            likelihood, histogram,
+            likelihood, histogram, ALL_ONE, ALL_ONE,
         )  # fmt: skip
         return pack_result(final.merged(), holdout.merged(), self.common, likelihood, histogram)
 
@@ -103,7 +104,7 @@ class LargeNode:
         constant = np.float32(kernels.step_constant(self.loss, self.cost))
         least = np.float32(kernels.least_move(SMALL, self.cost))
         starts, steps = kernels.visits(self.n, self.common.settings.passes, self.seed)
-        done = False
+        done, no_costs = False, kernels.aligned(0)
         for number in range(self.common.settings.passes):
             if number == self.join_at:
                 if self.join_at > 0:
@@ -120,7 +121,7 @@ class LargeNode:
                 rests = resting[places]
                 moving += kernels.one_pass(
                     number, 0, 1, rests, rows.indptr, rows.indices, rows.values, positive[places], self.inverse[places],
-                    valid, weights, part, self.loss, constant, least,
+                    valid, weights, part, no_costs, self.loss, constant, least,
                 )  # fmt: skip
                 alphas.reshape(-1, WIDTH)[places] = part.reshape(-1, WIDTH)
                 resting[places] = rests

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inputs.labels import ALL_ONE
 from treemax.inputs.rows import SparseRows
 from treemax.models.label_tree import lasso_kernels as kernels
 
@@ -24,8 +25,8 @@ def held_out(rows: NDArray[np.uint32], share: int) -> NDArray[np.bool_]:
 def train_l1(
     source: SparseRows, rows: NDArray[np.uint32], numbers: NDArray[np.uint32], child_indptr: NDArray[np.int64], children: NDArray[np.uint32],
     n_children: int, length: float, loss: str, cost: float, passes: int, held_share: int, seed: int, least: float,
-    slopes: NDArray[np.float32], likelihood: NDArray[np.float64], histogram: NDArray[np.int64], reach: float,
-    calibration_features: NDArray[np.bool_], scratch: NDArray[np.uint32],
+    slopes: NDArray[np.float32], likelihood: NDArray[np.float64], histogram: NDArray[np.float64], reach: float,
+    calibration_features: NDArray[np.bool_], scratch: NDArray[np.uint32], row_weights: NDArray[np.float32] = ALL_ONE,
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Train the siblings of a node; return the same as `kernels.train_siblings` with an L2 penalty.
 
@@ -36,11 +37,12 @@ def train_l1(
     held = held_out(numbers, held_share)
     features, weights, holdout_weights, held_scores = kernels.train_sparsely(
         source.indptr, source.indices, source.values, rows, child_indptr, children, n_children,
-        np.float32(length), LOSSES[loss], np.float32(cost), passes, held, seed, scratch,
+        np.float32(length), LOSSES[loss], np.float32(cost), passes, held, seed, scratch, row_weights,
     )  # fmt: skip
     for score, row in zip(held_scores, np.flatnonzero(held)):
         positive = children[child_indptr[row] : child_indptr[row + 1]].astype(np.int64)
-        _add_statistics(score, positive, slopes, likelihood, histogram, reach)
+        weight = float(row_weights[row]) if len(row_weights) else 1.0
+        _add_statistics(score, positive, weight, slopes, likelihood, histogram, reach)
     wanted = calibration_features[features][:, None]
     return (*_kept(features, weights, least, np.True_), *_kept(features, holdout_weights, least, wanted))
 
@@ -58,15 +60,15 @@ def _kept(
 
 
 def _add_statistics(
-    scores: NDArray[np.float32], positive: NDArray[np.int64], slopes: NDArray[np.float32],
-    likelihood: NDArray[np.float64], histogram: NDArray[np.int64], reach: float,
+    scores: NDArray[np.float32], positive: NDArray[np.int64], weight: float, slopes: NDArray[np.float32],
+    likelihood: NDArray[np.float64], histogram: NDArray[np.float64], reach: float,
 ) -> None:  # fmt: skip
     """Add one held-out row: the log-likelihood of its child at each slope, and the scores of right and wrong children."""
     bins = histogram.shape[1]
     place = np.clip((scores + reach) * (bins / (2 * reach)), 0, bins - 1).astype(np.int64)
     right = np.zeros(len(scores), dtype=np.int64)
     right[positive] = 1
-    np.add.at(histogram, (right, place), 1)
+    np.add.at(histogram, (right, place), weight)
     if len(positive) == 1:
         below = np.outer(slopes, scores - scores.max()).astype(np.float64)
-        likelihood += below[:, positive[0]] - np.log(np.exp(below).sum(axis=1))
+        likelihood += weight * (below[:, positive[0]] - np.log(np.exp(below).sum(axis=1)))

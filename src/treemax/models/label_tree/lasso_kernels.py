@@ -240,12 +240,13 @@ def _descend(starts, rows, values, costs, positive, valid, loss, passes, random,
 
 @kernel
 def train_sparsely(
-    indptr, indices, values, rows, child_indptr, children, n_children, length, loss, cost, passes, held, seed, local_of
-):
+    indptr, indices, values, rows, child_indptr, children, n_children, length, loss, cost, passes, held, seed, local_of,
+    row_weights,
+):  # fmt: skip
     """Train the siblings of one node on its rows; child_indptr and children are the positive siblings of each row.
 
-    Values are divided by `length`. Rows marked in `held` are held out in the first half of the passes. Returns the
-    features, the weights (features by children, the biases in the last row) at the end and after the first half, and
+    Values are divided by `length`. `row_weights`, unless empty, multiply the cost of each row. Rows marked in `held` are
+    held out in the first half of the passes. Returns the features, the weights (features by children, the biases in the last row) at the end and after the first half, and
     the scores of the held-out rows after the first half.
     """
     features, starts, column_rows, column_values = local_columns(indptr, indices, values, rows, local_of)
@@ -262,7 +263,8 @@ def train_sparsely(
         valid = (np.uint32(1) << np.uint32(high - low)) - np.uint32(1)
         positive = np.zeros(n, np.uint32)
         for i in range(n):
-            costs[i] = _ZERO if held[i] else cost
+            own = cost * row_weights[i] if row_weights.size else cost
+            costs[i] = _ZERO if held[i] else own
             for q in range(child_indptr[i], child_indptr[i + 1]):
                 if low <= children[q] < high:
                     positive[i] |= np.uint32(1) << np.uint32(children[q] - low)
@@ -277,7 +279,8 @@ def train_sparsely(
             held_scores[h, low:high] = scores[held_rows[h] * 16 : held_rows[h] * 16 + high - low]
         for j in range(n_columns):
             early[j, low:high] = own[j * 16 : j * 16 + high - low]
-        costs[:] = cost
+        for i in range(n):
+            costs[i] = cost * row_weights[i] if row_weights.size else cost
         _descend(
             starts, column_rows, column_values, costs, positive, valid, loss, passes - first_passes, random, bounds,
             largest, own, scores,

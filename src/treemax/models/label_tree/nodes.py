@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import Targets
+from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only, take_sparse_rows
 from treemax.kernels import grouping
 from treemax.models.calibration import logistic_curve
@@ -53,6 +53,8 @@ class NodeProblem(NamedTuple):
     rows: NDArray[np.uint32]
     child_indptr: NDArray[np.int64]
     children: NDArray[np.uint32]
+    row_weights: NDArray[np.float32] = ALL_ONE  # empty: all one
+    pair_weights: NDArray[np.float32] = ALL_ONE  # of `children`
 
 
 class LevelStatistics:
@@ -60,9 +62,9 @@ class LevelStatistics:
 
     def __init__(self, depth: int) -> None:
         self.likelihood = np.zeros((depth, len(SLOPES)))
-        self.histogram = np.zeros((depth, 2, kernels.BINS), dtype=np.int64)
+        self.histogram = np.zeros((depth, 2, kernels.BINS), dtype=np.float64)
 
-    def add(self, level: int, likelihood: NDArray[np.float64], histogram: NDArray[np.int64]) -> None:
+    def add(self, level: int, likelihood: NDArray[np.float64], histogram: NDArray[np.float64]) -> None:
         self.likelihood[level] += likelihood
         self.histogram[level] += histogram
 
@@ -98,7 +100,7 @@ def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> l
     rows, children = (np.empty(starts[-1], np.uint32) for starts in (row_starts, pair_starts))
     child_indptr = np.empty(row_starts[-1] + len(tree), np.int64)
     grouping.fill_reached(*labels, read_only(tree.first_child), row_starts, pair_starts, rows, child_indptr, children)
-    return [
+    problems = [
         NodeProblem(
             node,
             int(tree.n_children[node]),
@@ -109,6 +111,46 @@ def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> l
         )
         for node in np.flatnonzero(n_rows).tolist()
     ]
+    return _weighted(problems, tree, targets)
+
+
+def _weighted(problems: list[NodeProblem], tree: Tree, targets: Targets) -> list[NodeProblem]:
+    """Return the problems with the weights of the rows, and the relevance of their children."""
+    if targets.weights is not None:
+        problems = [problem._replace(row_weights=targets.weights[problem.rows]) for problem in problems]
+    if targets.relevance is not None:
+        relevance = _NodeRelevance(tree, targets)
+        problems = [problem._replace(pair_weights=relevance.of(problem)) for problem in problems]
+    return problems
+
+
+class _NodeRelevance:
+    """The relevance of every node for every row: that of the most relevant label of the row below the node."""
+
+    def __init__(self, tree: Tree, targets: Targets) -> None:
+        assert targets.relevance is not None
+        self._tree = tree
+        row = np.repeat(np.arange(len(targets)), np.diff(targets.indptr))
+        keys, most = row * len(tree) + tree.leaf_of[targets.ids], targets.relevance
+        found = [(keys, most)]
+        while len(keys):
+            row, node = np.divmod(keys, len(tree))
+            inner = tree.parent[node] > 0
+            above = row[inner] * len(tree) + tree.parent[node[inner]]
+            keys, place = np.unique(above, return_inverse=True)
+            higher = np.zeros(len(keys), dtype=np.float32)
+            np.maximum.at(higher, place, most[inner])
+            most = higher
+            found.append((keys, most))
+        keys, most = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.lexsort((-most, keys))  # a node at several distances from labels: the most relevant first
+        self._keys, self._most = keys[order], most[order]
+
+    def of(self, problem: NodeProblem) -> NDArray[np.float32]:
+        """Return the relevance of the children of a problem."""
+        row = np.repeat(problem.rows.astype(np.int64), np.diff(problem.child_indptr))
+        child = self._tree.first_child[problem.node] + problem.children.astype(np.int64)
+        return self._most[np.searchsorted(self._keys, row * len(self._tree) + child)]
 
 
 class Common(NamedTuple):
@@ -139,7 +181,7 @@ class TreeTraining:
 
     def run(self) -> Iterator[int]:
         """Train the nodes, the largest first; yield the work of each."""
-        statistics: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        statistics: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         for number, arrays in self.executor.run(train_node, self.common, self.problems, keep=True):
             problem, result = self.problems[number], NodeResult.of(arrays)
             self.nodes[problem.node], self.holdout_nodes[problem.node] = result.final, result.holdout
@@ -155,7 +197,7 @@ class RowsInMemory:
 
     def __init__(self, rows: SparseRows, targets: Targets, threads: int) -> None:
         self.rows, self.targets = rows, targets
-        self.length = math.sqrt(mean_squared_length(rows)[0])
+        self.length = math.sqrt(mean_squared_length(rows, targets.weights)[0])
         self._executor = pool_for(threads).share(Table(rows))
 
     def label_vectors(self, n_labels: int) -> SparseRows:
@@ -182,7 +224,7 @@ class NodeResult(NamedTuple):
     holdout: PackedNode
     scale: NDArray[np.float32]
     likelihood: NDArray[np.float64]
-    histogram: NDArray[np.int64]
+    histogram: NDArray[np.float64]
 
     def arrays(self) -> Arrays:
         """Return the result as a flat tuple of arrays, for transport and checkpoints."""
@@ -198,22 +240,24 @@ def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: 
     settings, source = common.settings, table.rows
     assert isinstance(source, SparseRows)
     likelihood = np.zeros(len(SLOPES))
-    histogram = np.zeros((2, kernels.BINS), dtype=np.int64)
+    histogram = np.zeros((2, kernels.BINS))
     rows, numbers = read_only(rows), read_only(problem.rows)
     child_indptr, children = read_only(problem.child_indptr), read_only(problem.children)
     n_children, seed = problem.n_children, common.seed + problem.node
+    row_weights, pair_weights = read_only(problem.row_weights), read_only(problem.pair_weights)
     with table.scratch() as scratch:
         if settings.penalty == "l1":
             weights = train_l1(
                 source, rows, numbers, child_indptr, children, n_children, common.length, settings.loss, problem.cost, settings.passes,
                 settings.held_share, seed, settings.threshold, SLOPES, likelihood,
-                histogram, kernels.HISTOGRAM_REACH, common.calibration_features, scratch,
+                histogram, kernels.HISTOGRAM_REACH, common.calibration_features, scratch, row_weights,
             )  # fmt: skip
         else:
             weights = kernels.train_siblings(
                 source.indptr, source.indices, source.values, rows, numbers, child_indptr, children, n_children,
                 np.float32(common.length), LOSSES[settings.loss], np.float32(problem.cost), settings.passes, SMALL, settings.held_share, seed,
                 np.float32(settings.threshold), SLOPES, likelihood, histogram, common.calibration_features, scratch,
+                row_weights, pair_weights,
             )  # fmt: skip
     return pack_result(NodeWeights(*weights[:5]), NodeWeights(*weights[5:]), common, likelihood, histogram)
 
@@ -223,7 +267,7 @@ def pack_result(
     holdout: NodeWeights,
     common: Common,
     likelihood: NDArray[np.float64],
-    histogram: NDArray[np.int64],
+    histogram: NDArray[np.float64],
 ) -> Arrays:
     """Pack the weights of a node; return the arrays of a `NodeResult`."""
     final, holdout = _unscaled(final, common.length), _unscaled(holdout, common.length)
@@ -240,11 +284,11 @@ def _unscaled(part: NodeWeights, length: float) -> NodeWeights:
     return part._replace(weights=(part.weights / np.float32(length)).astype(np.float32))
 
 
-def platt(wrong: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[float, float, float]:
+def platt(wrong: NDArray[np.float64], right: NDArray[np.float64]) -> tuple[float, float, float]:
     """Fit a logistic curve to histograms of the scores of wrong and right labels; return slope, shift and loss."""
     reach = kernels.HISTOGRAM_REACH
     score = np.linspace(-reach, reach, kernels.BINS, endpoint=False) + reach / kernels.BINS
     if right.sum() == 0 or wrong.sum() == 0:
         return 4.0, 0.0, 0.0
-    slope, shift, loss = logistic_curve(score, right.astype(np.float64), wrong.astype(np.float64), 1e-3)
+    slope, shift, loss = logistic_curve(score, right, wrong, 1e-3)
     return float(np.clip(slope, 0.13, 55.0)), float(np.clip(shift, -20.0, 20.0)), loss

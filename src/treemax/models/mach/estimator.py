@@ -53,6 +53,9 @@ class MACH(LabelClassifier):
         Seed of the hash functions and the row order. With one thread, the same seed gives the same model, bit for bit.
     verbose : int
         0 for no progress bar.
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied; in multi-label problems the loss of the label
+        in its rows. "balanced" is inversely proportional to the frequency.
 
     Attributes
     ----------
@@ -72,6 +75,7 @@ class MACH(LabelClassifier):
     Medini, Huang, Wang, Mohan, Shrivastava, "Extreme classification in log memory using count-min sketch", 2019.
     """
 
+    supports_weights = supports_relevance = True
     model_: MACHModel
     _PUBLISHED: ClassVar[dict[str, Any]] = {"calibration": 0.0, "scale": False}
 
@@ -88,6 +92,7 @@ class MACH(LabelClassifier):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        class_weight: Any = None,
     ) -> None:
         self.n_buckets = n_buckets
         self.n_repetitions = n_repetitions
@@ -99,6 +104,7 @@ class MACH(LabelClassifier):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

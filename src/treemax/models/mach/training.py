@@ -19,14 +19,23 @@ def default_buckets(n_labels: int) -> int:
 
 
 def bucket_targets(targets: Targets, buckets: NDArray[np.uint32]) -> Targets:
-    """Return the buckets of the labels of each row, sorted and without repetition."""
+    """Return the buckets of the labels of each row, sorted and without repetition.
+
+    The relevance of a bucket is that of its most relevant label.
+    """
     row = np.repeat(np.arange(len(targets), dtype=np.int64), np.diff(targets.indptr))
     ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
     n_buckets = int(buckets.max(initial=0)) + 1
-    pairs = np.unique(row * n_buckets + buckets[ids])
+    keys = row * n_buckets + buckets[ids]
+    pairs = np.unique(keys)
     indptr = np.zeros(len(targets) + 1, dtype=np.int64)
     np.cumsum(np.bincount(pairs // n_buckets, minlength=len(targets)), out=indptr[1:])
-    return Targets(indptr, (pairs % n_buckets).astype(np.uint32))
+    relevance = None
+    if targets.relevance is not None:
+        relevance = np.zeros(len(pairs), dtype=np.float32)
+        own = targets.relevance[targets.indptr[0] : targets.indptr[-1]]
+        np.maximum.at(relevance, np.searchsorted(pairs, keys), own)
+    return Targets(indptr, (pairs % n_buckets).astype(np.uint32), targets.weights, relevance)
 
 
 def side_by_side(models: Sequence[LinearModel]) -> LinearModel:

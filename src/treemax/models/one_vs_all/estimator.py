@@ -90,6 +90,9 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         Number of labels, drawn at random for each row, that learn that they are not its label; their gradients are
         multiplied so that their expected sum is that of all labels. Training then takes time in proportion to this
         number. None updates all labels. Not for the softmax; "auto" is then the logistic loss.
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied; in multi-label problems the loss of the label
+        in its rows. "balanced" (not for streams) is inversely proportional to the frequency.
 
     Attributes
     ----------
@@ -115,6 +118,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     FIXED_IN_STREAM = (
         "loss", "learning_rate", "final_rate", "initial_accumulator", "batch_size", "least_gradient", "scale",
     )  # fmt: skip
+    supports_weights = supports_relevance = True
     settings_: AdaGradSettings
     _calibration: Calibration | None
     STREAM_RARITY = 100  # minimum number of labels that initial biases in a stream assume
@@ -137,6 +141,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         calibration: float = 0.05,
         max_labels: int | None = None,
         negatives: int | None = None,
+        class_weight: Any = None,
     ) -> None:
         self.loss = loss
         self.passes = passes
@@ -153,6 +158,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         self.calibration = calibration
         self.max_labels = max_labels
         self.negatives = negatives
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -182,11 +188,11 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
 
     def train_ids(self, rows: Rows, targets: Targets, n_labels: int, multi_label: bool) -> linear.LinearModel:
         """Train on label ids and return the model, for other models; the estimator itself is not fitted."""
-        scaling = scaling_of(rows) if self.scale else None
+        scaling = scaling_of(rows, targets.weights) if self.scale else None
         if scaling is not None and not isinstance(rows, SparseRows):
             rows = scaling(rows)
         settings = self._settings(rows, targets, n_labels, multi_label)
-        bias = prior_bias(settings.loss, np.bincount(targets.ids, minlength=n_labels), len(rows))
+        bias = prior_bias(settings.loss, targets.label_totals(n_labels), targets.total)
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
         schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
         self.settings_, self._calibration = settings, None

@@ -56,6 +56,30 @@ def _gradient(loss, scores, truth, held):
 
 
 @fast_kernel
+def _apply_relevance(loss, gradient, truth, relevance):
+    """Multiply the loss of each label of a row by its relevance."""
+    if loss == SOFTMAX:
+        share, total = _ONE / np.float32(max(1, truth.size)), np.float32(0.0)
+        for j in range(truth.size):
+            gradient[truth[j]] += share
+            total += share * relevance[j]
+        for c in range(gradient.size):
+            gradient[c] *= total
+        for j in range(truth.size):
+            gradient[truth[j]] -= share * relevance[j]
+    else:
+        for j in range(truth.size):
+            gradient[truth[j]] *= relevance[j]
+
+
+@fast_kernel
+def _multiply(values, count, weight):
+    """Multiply the first values by the weight of their row."""
+    for j in range(count):
+        values[j] *= weight
+
+
+@fast_kernel
 def _worth_updating(gradient, least, labels, values):
     """Collect the labels whose gradient is at least `least`; returns how many."""
     count = np.uint64(0)
@@ -81,11 +105,14 @@ def update_bias(bias, bias_squares, labels, values, count, rate, initial, consta
 
 @fast_kernel
 def learn_dense(
-    X, order, target_indptr, target_ids,
+    X, order, target_indptr, target_ids, row_weights, relevance,
     weights, squares, bias, bias_squares,
     rates, initial, constant, loss, least, batch_rows, most_labels,
 ):  # fmt: skip
-    """Learn the dense rows X[order] with label-major weights [labels, features]; rates[i] is batch i's."""
+    """Learn the dense rows X[order] with label-major weights [labels, features]; rates[i] is batch i's.
+
+    The weights of rows and the relevance of their labels multiply the gradients; empty arrays mean one.
+    """
     n_labels, n_features = weights.shape
     batch = np.zeros((batch_rows, n_features), np.float32)
     scores = np.empty((batch_rows, n_labels), np.float32)
@@ -101,8 +128,13 @@ def learn_dense(
         rate = rates[number]
         for i in range(size):
             row = order[start + i]
-            _gradient(loss, scores[i], target_ids[target_indptr[row] : target_indptr[row + 1]], held)
+            truth = target_ids[target_indptr[row] : target_indptr[row + 1]]
+            _gradient(loss, scores[i], truth, held)
+            if relevance.size:
+                _apply_relevance(loss, scores[i], truth, relevance[target_indptr[row] : target_indptr[row + 1]])
             count = _worth_updating(scores[i], least, labels, values)
+            if row_weights.size:
+                _multiply(values, count, row_weights[row])
             x = batch[i]
             for j in range(count):
                 w, s, g = weights[labels[j]], squares[labels[j]], values[j]
@@ -138,7 +170,7 @@ def _score_sparse(scores, indices, values, weights, bias):
 
 @fast_kernel
 def learn_sparse(
-    indptr, indices, data, order, target_indptr, target_ids,
+    indptr, indices, data, order, target_indptr, target_ids, row_weights, relevance,
     weights, squares, bias, bias_squares,
     rates, initial, constant, loss, least, batch_rows, most_labels,
 ):  # fmt: skip
@@ -156,8 +188,13 @@ def learn_sparse(
         rate = rates[number]
         for i in range(size):
             row = order[start + i]
-            _gradient(loss, scores[i], target_ids[target_indptr[row] : target_indptr[row + 1]], held)
+            truth = target_ids[target_indptr[row] : target_indptr[row + 1]]
+            _gradient(loss, scores[i], truth, held)
+            if relevance.size:
+                _apply_relevance(loss, scores[i], truth, relevance[target_indptr[row] : target_indptr[row + 1]])
             count = _worth_updating(scores[i], least, labels, values)
+            if row_weights.size:
+                _multiply(values, count, row_weights[row])
             for p in range(indptr[row], indptr[row + 1]):
                 w, s, x = weights[indices[p]], squares[indices[p]], data[p]
                 for j in range(count):

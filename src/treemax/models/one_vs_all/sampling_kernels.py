@@ -51,10 +51,11 @@ def _choose(truth, n_negatives, random, chosen):
 
 
 @bare_fast_inline_kernel
-def _find_gradients(count, n_true, n_negatives, n_labels, loss, least, chosen):
+def _find_gradients(count, n_true, n_negatives, n_labels, loss, least, row_weight, relevance, chosen):
     """Replace scores by gradients; those of the negatives have the weight of all negatives. Small ones are left out.
 
-    Returns the number of those that are left.
+    They are multiplied by the weight of the row, and by the relevance of its labels unless it is empty. Returns the
+    number of those that are left.
     """
     weight, kept = np.float32(n_labels - n_true) / np.float32(max(1, n_negatives)), 0
     for j in range(count):
@@ -68,13 +69,16 @@ def _find_gradients(count, n_true, n_negatives, n_labels, loss, least, chosen):
         if abs(gradient) >= least:
             chosen.labels[kept] = chosen.labels[j]
             chosen.values[kept] = gradient if j < n_true else gradient * weight
+            if j < n_true and relevance.size:
+                chosen.values[kept] *= relevance[j]
+            chosen.values[kept] *= row_weight
             kept += 1
     return kept
 
 
 @fast_kernel
 def learn_dense(
-    X, order, target_indptr, target_ids, weights, squares, bias, bias_squares, rates, initial, constant, loss, least,
+    X, order, target_indptr, target_ids, row_weights, relevance, weights, squares, bias, bias_squares, rates, initial, constant, loss, least,
     batch_rows, most_labels, sampling,
 ):  # fmt: skip
     """Learn the dense rows X[order] one by one with label-major weights."""
@@ -90,7 +94,9 @@ def learn_dense(
             for d in range(n_features):
                 score += w[d] * x[d]
             chosen.values[j] = score + bias[chosen.labels[j]]
-        kept = _find_gradients(count, truth.size, n_negatives, n_labels, loss, least, chosen)
+        of_truth = relevance[target_indptr[order[i]] : target_indptr[order[i] + 1]] if relevance.size else relevance
+        row_weight = row_weights[order[i]] if row_weights.size else _ONE
+        kept = _find_gradients(count, truth.size, n_negatives, n_labels, loss, least, row_weight, of_truth, chosen)
         rate = rates[i // batch_rows]
         for j in range(kept):
             w, s, g = weights[chosen.labels[j]], squares[chosen.labels[j]], chosen.values[j]
@@ -104,7 +110,7 @@ def learn_dense(
 
 @fast_kernel
 def learn_sparse(
-    indptr, indices, data, order, target_indptr, target_ids, weights, squares, bias, bias_squares, rates, initial,
+    indptr, indices, data, order, target_indptr, target_ids, row_weights, relevance, weights, squares, bias, bias_squares, rates, initial,
     constant, loss, least, batch_rows, most_labels, sampling,
 ):  # fmt: skip
     """Learn sparse rows one by one with feature-major weights; bias.size labels are in use."""
@@ -122,7 +128,9 @@ def learn_sparse(
             w, x = weights[indices[p]], data[p]
             for j in range(count):
                 chosen.values[j] += x * w[chosen.labels[j]]
-        kept = _find_gradients(count, truth.size, n_negatives, n_labels, loss, least, chosen)
+        of_truth = relevance[target_indptr[row] : target_indptr[row + 1]] if relevance.size else relevance
+        row_weight = row_weights[row] if row_weights.size else _ONE
+        kept = _find_gradients(count, truth.size, n_negatives, n_labels, loss, least, row_weight, of_truth, chosen)
         rate = rates[i // batch_rows]
         for p in range(indptr[row], indptr[row + 1]):
             w, s, x = weights[indices[p]], squares[indices[p]], data[p]

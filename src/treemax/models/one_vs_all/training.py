@@ -111,6 +111,7 @@ def learn(
         np.float32(settings.initial), np.float32(settings.constant), LOSSES[settings.loss], np.float32(settings.least_gradient),
         min(settings.batch_rows, len(rows)), int(np.diff(targets.indptr).max(initial=0)),
     )  # fmt: skip
+    of_rows = targets.indptr, targets.ids, targets.row_weights, targets.entry_weights
     run, inputs = _kernel_and_inputs(model, rows, sampling is not None)
 
     def work(piece: tuple[int, NDArray[np.uint32]]) -> None:
@@ -118,7 +119,7 @@ def learn(
         rates = _rates(settings, done_before + done, len(order), planned_rows)
         drawn = () if sampling is None else (sampling._replace(first=sampling.first + done_before + done),)
         with one_blas_thread():
-            run(*inputs, order, targets.indptr, targets.ids, *state, rates, *constants, *drawn)
+            run(*inputs, order, *of_rows, *state, rates, *constants, *drawn)
 
     pieces = _cut(orders, _piece_rows(model, rows))
     while block := list(islice(pieces, 1 if threads == 1 else 2 * threads)):
@@ -150,8 +151,8 @@ def _piece_rows(model: TrainableModel, rows: Rows) -> int:
     return int(np.clip(WORK_AT_ONCE / (model.n_labels * max(1.0, width)), 1, 8192))
 
 
-def prior_bias(loss: str, counts: NDArray[np.int64], n_examples: int) -> NDArray[np.float32]:
-    """Return initial biases: the best constant scores for labels with these counts."""
+def prior_bias(loss: str, counts: NDArray[Any], n_examples: float) -> NDArray[np.float32]:
+    """Return initial biases: the best constant scores for labels with these counts or sums of weights."""
     share = (counts + 0.5) / (n_examples + 1.0)
     if loss == "softmax":
         return np.log(share).astype(np.float32)

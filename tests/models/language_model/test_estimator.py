@@ -368,6 +368,99 @@ def test_vectors_move_with_words(seed, arity):
     np.testing.assert_array_equal(output.weights[after[own]], vectors[own])
 
 
+def test_running_sums_are_of_the_words_that_were_learned():
+    """SumProbas and Counts of Algorithm 1 at nodes with inner children, from the definition; they decide the assignment."""
+    random, n_words, arity = np.random.RandomState(0), 30, 3
+    output = TreeOutput(
+        Structure.with_capacity(frequent_at_root_tree(np.arange(n_words), 0, arity), arity), 16, kernels.ADAGRAD
+    )
+    texts = [random.randint(n_words, size=80)]
+    setting = LanguageModelSettings(4, 2, True, rate=0.5, passes=1, batch=16, running=True)
+    training = Training(TokenStream.of_texts(texts, n_words, 2), n_words, setting, output, random)
+    output.weights[:, :4] = random.normal(size=(len(output.weights), 4))
+    expected = {}
+    for start in range(0, 80, 16):
+        chosen = np.arange(start, start + 16)
+        for example in chosen:
+            word = int(training.stream.targets([example])[0])
+            hidden = representation(training.embeddings, training.transitions, training.stream.contexts([example])[0])
+            paths = output.paths
+            for s in range(paths.starts[word], paths.starts[word + 1] - 1):
+                first, children = int(paths.firsts[s]), int(paths.counts[s])
+                scores = output.weights[first : first + children] @ hidden + output.biases[first : first + children]
+                if children == 2:
+                    scores = np.array([0.0, output.weights[first] @ hidden + output.biases[first]])
+                shares = np.exp(scores) / np.exp(scores).sum()
+                total, n = expected.get((first // 3, word), (0.0, 0))
+                expected[first // 3, word] = total + shares, n + 1
+        training._learn(chosen, 0.1, 0)
+    assert len({node for node, _ in expected}) > 2
+    for (node, word), (total, n) in expected.items():
+        children = int(output.structure.n_children[node])
+        (count,), (mean,) = output.running.at(node, np.array([word]), children)
+        assert count == n
+        np.testing.assert_allclose(mean, total / n, atol=1e-4)
+    (count,), (mean,) = output.running.at(0, np.array([n_words - 1]), 3)
+    assert (count > 0) == ((0, n_words - 1) in expected)
+    seen = output.running.at(0, np.arange(n_words), 3)[0]
+    scores = np.zeros((n_words, 3))
+    for word in range(n_words):
+        scores[word] = output.running.at(0, np.array([word]), 3)[1][0]
+    shares = seen / seen.sum()
+    best = ((shares * (1 - shares))[:, None] * (scores - shares @ scores)).argmax(axis=1)
+    training.assign(arity)
+    tree, _, _ = output.packed()
+    level_1 = tree.leaf_of
+    while (tree.parent[level_1] > 0).any():
+        level_1 = np.where(tree.parent[level_1] > 0, tree.parent[level_1], level_1)
+    assert (level_1 - 1 == best)[seen > 0].mean() > 0.5
+
+
+def test_a_tree_is_learned_from_running_sums():
+    model = small_model(arity=3, statistics="running", assign_until=1.0).fit(TEXTS)
+    other = small_model(arity=3, assign_until=1.0).fit(TEXTS)
+    assert model.label_tree().label.tolist() != other.label_tree().label.tolist()
+    assert model.perplexity(TEXTS) < 12
+    one, two = (small_model(statistics="running", random_state=3, n_jobs=jobs).fit(TEXTS) for jobs in (1, 2))
+    assert one.perplexity(TEXTS) == pytest.approx(two.perplexity(TEXTS), rel=0.5)
+    with pytest.raises(ValueError, match="statistics must be one of means, running"):
+        small_model(statistics="rows").fit(TEXTS)
+
+
+def test_output_vectors_can_be_the_embeddings():
+    model = small_model(tree="flat", tied=True, passes=20, dropout=0).fit(TEXTS).model_
+    np.testing.assert_array_equal(model.weights, model.embeddings[: len(model.weights)])
+    free = small_model(tree="flat", passes=20, dropout=0).fit(TEXTS).model_
+    assert not np.array_equal(free.weights, free.embeddings[: len(free.weights)])
+    with pytest.raises(ValueError, match="tied must be False unless tree is 'flat', got tree='learned'"):
+        small_model(tied=True).fit(TEXTS)
+
+
+def test_a_step_on_tied_vectors_goes_along_both_gradients():
+    """Of the score and of the context, to first order."""
+    training = small_training(flat=True)
+    training.output.weights = training.embeddings[:9]
+    before = parameters(training)
+    batch = np.array([0, 3, 4, 9, 11])
+
+    def mean(embeddings):
+        arrays = [embeddings, before[1], embeddings[:9], before[3]]
+        return np.mean([log_probability(training, *arrays, example) for example in batch])
+
+    training._learn(batch, 1e-3, 0)
+    np.testing.assert_allclose(training.embeddings - before[0], 1e-3 * numeric_gradient(mean, before[0]), atol=2e-6)
+
+
+@pytest.mark.parametrize("tree", ["random", "clusters", "learned"])
+def test_frequent_words_are_children_of_the_root(tree):
+    model = small_model(tree=tree, arity=4, direct=2).fit(TEXTS)
+    found = model.label_tree()
+    levels = found.level[found.leaf_of]
+    assert (levels[:2] == 1).all() and (levels[2:] > 1).all()
+    plain = small_model(tree=tree, arity=4, direct=0).fit(TEXTS).label_tree()
+    assert (plain.level[plain.leaf_of] > 1).all()
+
+
 def test_assignment_changes_the_tree_and_says_nothing_of_probabilities_lost():
     fixed, learned = (small_model(tree=name).fit(TEXTS).label_tree() for name in ("random", "learned"))
     assert fixed.label.tolist() != learned.label.tolist()

@@ -34,7 +34,7 @@ from treemax.models.rows import sparsified
 from treemax.models.sharing import SharedEstimator, read_access, snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
-from treemax.parameters import check_choice, check_number, is_auto
+from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.trees import Tree, frequent_at_root_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")
@@ -89,7 +89,10 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     For reproducing the paper
     -------------------------
     direct : "auto" or int
-        Number of frequent words that are children of the root of a learned tree; "auto" is four fifths of its children.
+        Number of frequent words that are children of the root, in a tree that is learned, random or of clusters; "auto" is
+        four fifths of the root's children if the tree is learned, and none otherwise.
+    tied : bool
+        Whether the output vectors of `tree="flat"` are the embeddings of the words, as in the paper.
     transitions : "full" or "diagonal"
         Matrices of the context positions: full, or diagonal, which is faster.
     schedule : "linear" or "hold"
@@ -105,6 +108,9 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
     assign_by : "difference", "gradient" or "log-gradient"
         Score of a pair of word i and child j: q(1 - q)(p_j|i - p_j), or the gradient of the node's objective by p
         (equation 10) or by log p (equation 12).
+    statistics : "means" or "running"
+        Estimate of the probability of each child given a word, for the assignment: that for the mean of some of its
+        contexts, or its running mean since the start of the training, as in Algorithm 1.
 
     Attributes
     ----------
@@ -140,6 +146,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         "dropout": 0.0,
         "assign_until": 1.0,
         "assign_by": "log-gradient",
+        "statistics": "running",
     }
     model_: LanguageModel
     vocabulary_: WordVocabulary
@@ -170,6 +177,8 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         random_state: Any = 0,
         verbose: int = 1,
         assign_by: str = "difference",
+        statistics: str = "means",
+        tied: bool = False,
     ) -> None:
         self.tree = tree
         self.arity = arity
@@ -191,6 +200,8 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
         self.assign_by = assign_by
+        self.statistics = statistics
+        self.tied = tied
 
     def _check_parameters(self) -> None:
         choices_of = {
@@ -198,6 +209,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             "schedule": tuple(SCHEDULES),
             "optimizer": tuple(OPTIMIZERS),
             "assign_by": tuple(RULES),
+            "statistics": ("means", "running"),
         }
         for name, choices in choices_of.items():
             check_choice(name, getattr(self, name), choices)
@@ -206,6 +218,11 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             raise ValueError(f"tree must be one of {', '.join(known)}, or a hierarchy, got {self.tree!r}.")
         check_number("arity", self.arity, whole=True, least=2, most=1024)
         check_number("direct", self.direct, whole=True, least=0, most=self.arity - 1, auto=True)
+        check_flag("tied", self.tied)
+        if self.tied and self._tree_name != "flat":
+            raise ValueError(
+                f"tied must be False unless tree is 'flat', got tree={self._tree_name!r}: other trees have nodes."
+            )
         check_number("dimension", self.dimension, whole=True, least=1, most=4096)
         check_number("context", self.context, whole=True, least=1, most=256)
         check_number("passes", self.passes, whole=True, least=1)
@@ -298,7 +315,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         rate = RATES[self.optimizer] if is_auto(self.learning_rate) else float(self.learning_rate)
         return LanguageModelSettings(
             self.dimension, self.context, self.transitions == "full", rate, passes, SCHEDULES[self.schedule],
-            self.optimizer, self.dropout, self.batch_size, self.assign_by,
+            self.optimizer, self.dropout, self.batch_size, self.assign_by, self.statistics == "running", self.tied,
         )  # fmt: skip
 
     def _output(self, stream: TokenStream, vocabulary: WordVocabulary, random: Any) -> FlatOutput | TreeOutput:
@@ -317,8 +334,8 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         n_words = len(vocabulary)
         if self.tree == "huffman":
             return huffman_tree(vocabulary.counts, self.arity)
-        if self.tree == "learned":
-            direct = min(n_words, 4 * self.arity // 5 if is_auto(self.direct) else int(self.direct))
+        direct = self._n_direct(n_words)
+        if self.tree == "learned" or (self.tree == "random" and direct):
             rest = direct + random.permutation(n_words - direct)
             return frequent_at_root_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
         drawn = random_tree(n_words, self.arity, self.arity, random)
@@ -329,8 +346,19 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         with progress_bar(len(stream), "embeddings to cluster", "words", self.verbose) as bar:
             for n in training.run(thread_count(self.n_jobs)):
                 bar.update(n)
-        embeddings = training.embeddings[:n_words, : self.dimension]
-        return kmeans_tree(sparsified(embeddings), self.arity, self.arity, random, thread_count(self.n_jobs))
+        embeddings, threads = training.embeddings[direct:n_words, : self.dimension], thread_count(self.n_jobs)
+        if not direct or n_words <= self.arity:
+            return kmeans_tree(sparsified(embeddings), self.arity, self.arity, random, threads)
+        arity = max(2, self.arity - direct)  # as many clusters as there are other children of the root
+        found = kmeans_tree(sparsified(embeddings), arity, self.arity, random, threads)
+        rest = direct + found.below(0)[0]
+        return frequent_at_root_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
+
+    def _n_direct(self, n_words: int) -> int:
+        """The number of words that are children of the root."""
+        if is_auto(self.direct):
+            return min(n_words, 4 * self.arity // 5) if self.tree == "learned" else 0
+        return min(n_words, int(self.direct))
 
     def _adopt(
         self,

@@ -9,6 +9,7 @@ its path. Mini-batch gradient steps maximise log p; words are reassigned to the 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class LanguageModelSettings:
     dropout: float = 0.0  # of the components of a representation
     batch: int = 256
     assign_by: str = "difference"
+    running: bool = False  # assign by running sums of probabilities
+    tied: bool = False  # the output vectors of the flat softmax are the embeddings
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,40 @@ class FlatOutput(OutputVectors):
         return Tree.from_parents(parents, labels), self.weights.copy(), self.biases.copy()
 
 
+class RunningShares:
+    """SumProbas and Counts of Algorithm 1, at the nodes that have inner nodes as children."""
+
+    def __init__(self, n_words: int) -> None:
+        self.n_words = n_words
+        self.rows: dict[int, NDArray[np.int64]] = {}  # the row of each word at a node, -1 if it has none
+        self.sums: dict[int, NDArray[np.float64]] = {}
+        self.seen: dict[int, NDArray[np.int64]] = {}
+
+    def add(self, node: int, words: Words, shares: NDArray[np.float64]) -> None:
+        """Add the probabilities of the children of a node."""
+        if node not in self.rows:
+            self.rows[node] = np.full(self.n_words, -1)
+            self.sums[node], self.seen[node] = np.zeros((0, shares.shape[1])), np.zeros(0, dtype=np.int64)
+        rows, sums = self.rows[node], self.sums[node]
+        new = np.unique(words[rows[words] < 0])
+        if len(new):
+            rows[new] = len(sums) + np.arange(len(new))
+            self.sums[node] = np.concatenate([sums, np.zeros((len(new), sums.shape[1]))])
+            self.seen[node] = np.concatenate([self.seen[node], np.zeros(len(new), dtype=np.int64)])
+        np.add.at(self.sums[node], rows[words], shares)
+        np.add.at(self.seen[node], rows[words], 1)
+
+    def at(self, node: int, words: NDArray[np.int64], n_children: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """How often each word was seen at a node, and its mean probabilities; zeros if never."""
+        counts, means = np.zeros(len(words), dtype=np.int64), np.zeros((len(words), n_children))
+        if node in self.rows:
+            rows = self.rows[node][words]
+            known = rows >= 0
+            counts[known] = self.seen[node][rows[known]]
+            means[known] = self.sums[node][rows[known]] / counts[known][:, None]
+        return counts, means
+
+
 class TreeOutput(OutputVectors):
     """Hierarchical softmax, with the interface of `FlatOutput`. Words can be reassigned, except for children of the
     root."""
@@ -121,6 +158,21 @@ class TreeOutput(OutputVectors):
     def __init__(self, structure: Structure, width: int, optimizer: int) -> None:
         super().__init__(structure.n_vectors, width, optimizer)
         self.structure, self.paths = structure, structure.paths()
+        self.running: RunningShares | None = None
+        self._noting = threading.Lock()
+
+    def note(self, hidden: Floats, targets: Words) -> None:
+        """Add the probabilities of a batch to the running sums, at all nodes of its paths whose children are not all words."""
+        assert self.running is not None
+        starts, ends = self.paths.starts[targets], self.paths.starts[targets + 1]
+        per_node = self.structure.n_vectors // len(self.structure.n_children)
+        with self._noting:
+            for level in range(int((ends - starts).max()) - 1):
+                deep = np.flatnonzero(ends - starts > level + 1)
+                nodes = self.paths.firsts[starts[deep] + level].astype(np.int64) // per_node
+                for node in np.unique(nodes).tolist():
+                    rows = deep[nodes == node]
+                    self.running.add(node, targets[rows], self._child_probabilities(node, hidden[rows]))
 
     def learn(self, hidden: Floats, targets: Words, rate: float, gradient: Floats) -> float:
         rows, words = read_only(hidden.ravel()), read_only(targets)
@@ -176,17 +228,15 @@ class TreeOutput(OutputVectors):
         slots = np.arange(len(children))
         if node == 0:
             slots, words = slots[children >= 0], np.setdiff1d(words, -1 - children[children < 0])
-        shares, probabilities = (
-            counts[words] / max(1, counts[words].sum()),
-            self._child_probabilities(node, means[words])[:, slots],
-        )
+        counts_here, probabilities = self._statistics(node, words, counts, means)
+        shares, probabilities = counts_here / max(1, counts_here.sum()), probabilities[:, slots]
         more = probabilities - shares @ probabilities
         least, most = np.array([self._capacity(child, arity) for child in children[slots].tolist()]).T
         even = np.clip(math.ceil(SLACK * len(words) / len(slots)), least, most)
         if assign_by == "difference":
             scores = (shares * (1.0 - shares))[:, None] * more
         else:
-            scores = assignment_scores(counts[words], probabilities, assign_by)
+            scores = assignment_scores(counts_here, probabilities, assign_by)
         if len(slots) == 1:
             slot_of_word = np.zeros(len(words), dtype=np.int64)
         else:
@@ -200,6 +250,14 @@ class TreeOutput(OutputVectors):
             else:
                 below.append((int(children[slot]), own))
         return below
+
+    def _statistics(
+        self, node: int, words: NDArray[np.int64], counts: NDArray[np.int64], means: Floats
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The examples of words at a node, and their probabilities of its children: from running sums, or for the means."""
+        if self.running is not None:
+            return self.running.at(node, words, int(self.structure.n_children[node]))
+        return counts[words], self._child_probabilities(node, means[words])
 
     def _child_probabilities(self, node: int, hidden: Floats) -> NDArray[np.float64]:
         """The probabilities of a node's children given representations."""
@@ -247,6 +305,7 @@ class Training:
     random: np.random.RandomState
     losses: list[float] = field(default_factory=list)  # training loss of each pass, mean of -log p
     output_seconds: float = 0.0  # CPU time of the output layer and the assignment of words
+    _is_fixed: bool = False  # no more assignments
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -266,6 +325,11 @@ class Training:
             self.transitions = aligned((length, width))
             self.transitions[:, :dimension] = 1.0 / length
         self.transition_squares = np.full(len(self.transitions), INITIAL_SQUARES)
+        if settings.tied and isinstance(self.output, FlatOutput):
+            self.output.weights = self.embeddings[: self.n_words]
+            self.output.squares = self.embedding_squares[: self.n_words]
+        if settings.running and isinstance(self.output, TreeOutput):
+            self.output.running = RunningShares(self.n_words)
 
     # --- steps ------------------------------------------------------------------------------------------
 
@@ -287,6 +351,7 @@ class Training:
             with one_blas_thread():
                 for part in ranges_between_assignments(n_batches, number * n_batches, every if assign_every else 0):
                     done = number * n_batches + part.start
+                    self._is_fixed = done >= until
                     if assign_every and 0 < done <= until and done % every == 0:
                         self.assign(arity)
                     for batch in for_each(part, work, threads):
@@ -310,6 +375,8 @@ class Training:
         if settings.optimizer == "sgd":  # the gradient of the mean; AdaGrad takes that of the sum
             rate = rate / len(chosen)
         start = time.thread_time()
+        if isinstance(self.output, TreeOutput) and self.output.running is not None and not self._is_fixed:
+            self.output.note(hidden, targets)
         likelihood = self.output.learn(hidden, targets, rate, gradient)
         self.output_seconds += time.thread_time() - start
         self._update_contexts(contexts, words, gradient * mask, rate)
@@ -337,7 +404,12 @@ class Training:
         assert isinstance(self.output, TreeOutput)
         start = time.thread_time()
         counts = np.bincount(self.stream.targets(), minlength=self.n_words)
-        self.output.assign(counts, self._mean_representations(counts), arity, self.settings.assign_by)
+        means = (
+            np.zeros((0, 0), dtype=np.float32)
+            if self.output.running is not None
+            else self._mean_representations(counts)
+        )
+        self.output.assign(counts, means, arity, self.settings.assign_by)
         self.output_seconds += time.thread_time() - start
 
     def _mean_representations(self, counts: NDArray[np.int64]) -> Floats:

@@ -357,6 +357,11 @@ def check_explanations(estimator: Any) -> None:
                     check_explanation(other)
         assert_raises(lambda model=model, X=features: model.explain(X[:1], label="yak"), "yak")  # type: ignore[misc]
         assert_raises(lambda model=model, X=features: model.explain(X[:1], k=0), "k must")  # type: ignore[misc]
+    if hasattr(estimator, "partial_fit"):
+        stream = clone(estimator).partial_fit(sp.csr_matrix(X), y)
+        stream.partial_fit(sp.csr_matrix(np.roll(X, 5, axis=1)), np.where(y == "ant", "auk", y))
+        for i in range(5):
+            check_explanation(stream.explain(X[i]), *(part[0] for part in stream.predict_topk(X[i : i + 1], 5)))
     assert_raises(lambda: clone(estimator).fit(X, y).explain(X[:1, :-1]), "features")
     model = clone(estimator).fit(sp.csr_matrix(X[:-20]), y[:-20])
     told = model.explain(sp.csr_matrix((1, X.shape[1])))

@@ -154,7 +154,7 @@ def test_features_have_the_names_of_a_data_frame():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=[f"size {i}" for i in range(X.shape[1])])
     model = treemax.LabelTree(verbose=0).fit(frame, Y)
-    told = model.explain(frame[:1])
+    told = model.explain(frame.iloc[0])
     assert told.features == [f"size {i}" for i in np.flatnonzero(X[0])]
     assert told.columns.tolist() == np.flatnonzero(X[0]).tolist()
 

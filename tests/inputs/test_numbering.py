@@ -71,10 +71,19 @@ def test_features_of_labels_may_have_large_ids():
 
 
 @pytest.mark.slow
-def test_explanations_name_the_ids():
+@pytest.mark.parametrize(
+    "kind",
+    [
+        treemax.SoftmaxTree(depth=2, leaf_classes=2, growth=1.0),
+        treemax.LabelTree(),
+        treemax.OnlineLabelTree(),
+        treemax.LearnedTree(),
+    ],
+    ids=str,
+)
+def test_explanations_name_the_ids(kind):
     X, y = example_data()
     matrix = sp.csr_matrix(X)
     shifted = sp.csr_matrix((matrix.data, matrix.indices + np.int64(2**31), matrix.indptr), shape=(len(X), 2**31 + 20))
-    model = treemax.SoftmaxTree(depth=2, leaf_classes=2, growth=1.0, verbose=0).fit(shifted, y)
-    named = model.explain(shifted[:1]).features
-    assert named and all(2**31 <= feature < 2**31 + 20 for feature in named)
+    told = kind.set_params(verbose=0).fit(shifted, y).explain(shifted[:1])
+    assert told.features == told.columns.tolist() == (2**31 + np.flatnonzero(X[0])).tolist()

@@ -29,6 +29,8 @@ def as_table(X: Any) -> Any:
     """Return one row, such as a list of numbers, as a table with one row."""
     if is_arrow(X) or isinstance(X, SparseRows) or hasattr(X, "columns") or np.ndim(X) != 1:
         return X
+    if hasattr(X, "iloc"):  # a row of a data frame
+        return X.to_frame().T
     row = np.asarray(X)
     return X if row.dtype.kind not in "fiub" else row.reshape(1, -1)
 

@@ -14,6 +14,7 @@ from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
 from treemax.modelfile import LARGEST
 from treemax.models.calibration import Calibration
+from treemax.models.explaining import row_entries
 from treemax.models.learned_tree import search_kernels
 from treemax.models.learned_tree.tracing import trace_labels
 from treemax.models.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
@@ -150,6 +151,11 @@ class LearnedTreeModel:
         if self.features is None:
             return sparse
         return with_renumbered_features(sparse, self.features)
+
+    def columns(self, row: Rows) -> NDArray[np.uint32]:
+        """The columns of the features of one row in `known`."""
+        columns, _ = row_entries(row, self.n_features)
+        return columns if self.features is None else columns[np.isin(columns, self.features)]
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
         known = self.known(rows)

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.validation import squared_lengths
+from treemax.models.explaining import row_entries
 from treemax.models.learned_tree import stream_kernels
 from treemax.models.learned_tree.model import Floats, LearnedTreeModel, LearningState, aligned, padded
 from treemax.models.learned_tree.steps import INITIAL_SQUARES, ROWS_AT_ONCE, LearnedTreeSettings, Learner
@@ -51,6 +53,11 @@ class StreamView(LearnedTreeModel):
     def known(self, rows: Rows) -> SparseRows:
         assert self.places is not None
         return _placed(known_features(sparsified(rows), self.n_features), self.places, self.scale)
+
+    def columns(self, row: Rows) -> NDArray[np.uint32]:
+        assert self.places is not None
+        columns, _ = row_entries(row, self.n_features)
+        return columns[self.places[columns] >= 0]
 
 
 class GrowingTree(Learner):
@@ -345,6 +352,10 @@ class GrowingTree(Learner):
     def of_labels(self, *arguments: Any, **options: Any) -> Floats:
         """The probabilities of given labels."""
         return self.view().of_labels(*arguments, **options)
+
+    def trace(self, *arguments: Any, **options: Any) -> Trace:
+        """The paths to labels, for `explain`."""
+        return self.view().trace(*arguments, **options)
 
     # --- to a file --------------------------------------------------------------------------------------
 

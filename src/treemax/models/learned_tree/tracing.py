@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def trace_labels(model: LearnedTreeModel, row: Rows, ids: Sequence[int]) -> Trace:
     """Return the paths to labels."""
     numbers, values = row_entries(model.known(row))
-    columns = numbers if model.features is None else model.features[numbers]
     parts = model.embeddings[numbers].astype(np.float64) * values[:, None]  # their sum represents the row
     paths = []
     for label in ids:
@@ -27,7 +26,7 @@ def trace_labels(model: LearnedTreeModel, row: Rows, ids: Sequence[int]) -> Trac
         path = Path(steps)
         weight = min(model.labels_a_row, 1.0 / max(path.probability, 1e-300))
         paths.append([Path(steps, weight)])
-    return Trace(columns.astype(np.int64), values, paths, "float32, through the embeddings of the features")
+    return Trace(model.columns(row).astype(np.int64), values, paths, "float32, through the embeddings of the features")
 
 
 def _step(model: LearnedTreeModel, node: int, child: int, parts: NDArray[np.float64]) -> Step:

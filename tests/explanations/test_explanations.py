@@ -137,6 +137,22 @@ def test_the_alternative_leaves_where_the_paths_part():
     assert "not the answer" in str(far)
 
 
+def test_a_label_that_the_beam_misses_is_noted():
+    random = np.random.RandomState(0)
+    rows, labels = random.normal(size=(300, 8)), np.arange(300) % 30
+    model = treemax.LabelTree(tree="random", arity=2, max_leaf=2, beam=1, temperature=5.0, verbose=0).fit(rows, labels)
+    missed = 0
+    for row in rows[:40]:
+        found = [label for label in model.predict_topk([row], 3).labels[0] if label is not None]
+        scores = model._probabilities(model._rows_to_predict(row[None]))[0]
+        best = int(model.classes_[scores.argmax()])
+        told = model.explain(row, label=best, k=3)
+        assert told.score == pytest.approx(float(scores.max()), rel=1e-4)
+        assert (best not in found) == any("did not find this label" in note for note in told.notes)
+        missed += best not in found
+    assert missed
+
+
 # --- rows and names ------------------------------------------------------------------------------------
 
 

@@ -144,8 +144,8 @@ class Explanation:
         The best labels, the answer first.
     features : list
         The features of the row: words, names of columns, or numbers of columns.
-    values : array
-        Their values, as the classifiers take them: scaled where the model scales.
+    columns, values : array
+        Their columns in X, and their values, as the classifiers take them: scaled where the model scales.
     paths : list of Path
         The path to the label in each tree.
     routes : list of Path
@@ -168,9 +168,9 @@ class Explanation:
     score: float
     probability: float
     candidates: Sequence[Candidate]
-    features: Sequence[Any]
-    columns: NDArray[np.int64]
-    values: NDArray[np.float32]
+    features: Sequence[Any] = ()
+    columns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     paths: Sequence[Path] = ()
     routes: Sequence[Path] = ()
     alternative: Alternative | None = None

@@ -52,52 +52,52 @@ def explain_row(estimator: LabelClassifier, row: Rows, wanted: int | None, k: in
     if n_labels == 0:
         raise ValueError("There is nothing to explain: no label was learned yet.")
     found = [array[0] for array in estimator._scored_top(row, min(max(k, 2), n_labels))]
-    known = found[0] >= 0
-    ids, scores, probabilities = (array[known] for array in found)
+    ids, scores, probabilities = (array[found[0] >= 0] for array in found)
     chosen = int(ids[0]) if wanted is None else wanted
-    if chosen in ids:
-        at = int(np.flatnonzero(ids == chosen)[0])
-        score, probability = float(scores[at]), float(probabilities[at])
-    else:
-        own = estimator._scored_labels(row, np.array([[chosen]]))
-        score, probability = float(own[0][0, 0]), float(own[1][0, 0])
-    names = estimator.label_index_.labels(np.append(ids, chosen)).tolist()
+    names = estimator.label_index_.labels(ids).tolist()
     candidates = list(map(Candidate, names, scores.tolist(), probabilities.tolist()))
+    own = candidates[ids.tolist().index(chosen)] if chosen in ids else _candidate(estimator, row, chosen)
+    others = [i for i in range(len(ids)) if ids[i] != chosen][:1]
     explanation = Explanation(
         model=type(estimator).__name__,
-        label=names[-1],
-        score=score,
-        probability=probability,
+        label=own.label,
+        score=own.score,
+        probability=own.probability,
         candidates=candidates[:k],
-        features=[],
-        columns=np.zeros(0, np.int64),
-        values=np.zeros(0, np.float32),
     )
     if estimator._unknown(row) is not None:
-        other = next((each for each in candidates if each.label != names[-1]), None)
-        behind = None if other is None else Alternative(*other, tree=0, step=0)
+        behind = Alternative(*candidates[others[0]], tree=0, step=0) if others else None
         return replace(explanation, prior=True, notes=[PRIOR_NOTE], alternative=behind)
-    notes = []
-    if chosen not in ids and score > scores[-1] and len(ids) >= min(k, n_labels):
-        notes.append(MISSED_NOTE)
-    if estimator.multi_label_:
-        notes.append(f"predict answers the labels with a probability of at least {estimator.threshold_:.3f}.")
-    others = [i for i in range(len(ids)) if ids[i] != chosen][:1]
-    trace = estimator._trace(row, [chosen, *ids[others].tolist()], [score, *scores[others].tolist()])
+    trace = estimator._trace(row, [chosen, *ids[others].tolist()], [own.score, *scores[others].tolist()])
     if not trace.paths[0]:
-        raise ValueError(_not_reached(names[-1], candidates))
-    routes = trace.routes or [()] * len(trace.paths)
+        raise ValueError(_not_reached(own.label, candidates))
     return replace(
         explanation,
         features=[_feature(estimator, column) for column in trace.columns.tolist()],
         columns=_ids_of(estimator, trace.columns),
         values=trace.values,
         paths=_named(estimator, trace.paths[0]),
-        routes=_named(estimator, routes[0]),
+        routes=_named(estimator, trace.routes[0]) if trace.routes else [],
         alternative=_alternative(candidates[others[0]], trace) if others else None,
         weights=trace.weights,
-        notes=notes,
+        notes=_notes(estimator, own, candidates),
     )
+
+
+def _candidate(estimator: LabelClassifier, row: Rows, label: int) -> Candidate:
+    """Return a label that is not among the best, with its score and probability."""
+    score, probability = (float(part[0, 0]) for part in estimator._scored_labels(row, np.array([[label]])))
+    return Candidate(estimator.label_index_.labels([label]).tolist()[0], score, probability)
+
+
+def _notes(estimator: LabelClassifier, own: Candidate, candidates: Sequence[Candidate]) -> list[str]:
+    """Return what else to know of the answer."""
+    notes = []
+    if own not in candidates and own.score > candidates[-1].score:
+        notes.append(MISSED_NOTE)
+    if estimator.multi_label_:
+        notes.append(f"predict answers the labels with a probability of at least {estimator.threshold_:.3f}.")
+    return notes
 
 
 def _not_reached(label: Any, candidates: Sequence[Candidate]) -> str:

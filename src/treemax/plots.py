@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Explanation
+from treemax.explanations.explanation import others
 from treemax.modelfile import without_changes
 from treemax.parameters import check_number
 from treemax.trees import NodeLabels, Tree
@@ -86,7 +87,7 @@ def plot_explanation(explanation: Explanation, axes: Any = None, features: int =
     ranked = explanation.ranked()
     shown = [(str(name)[:40], value) for name, value in ranked[:features]]
     if ranked[features:]:
-        shown.append((f"{len(ranked) - features} others", sum(value for _, value in ranked[features:])))
+        shown.append((others(len(ranked) - features), sum(value for _, value in ranked[features:])))
     axes = _new_axes(6.0, 1.0 + 0.3 * len(shown)) if axes is None else axes
     places, values = range(len(shown)), [value for _, value in shown]
     axes.barh(places, values, color=["tab:cyan" if value > 0 else "tab:orange" for value in values])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations.as_text import PATHS, headline, place
-from treemax.explanations.explanation import Explanation, Path, Step, plain, shown_labels
+from treemax.explanations.explanation import Explanation, Path, Step, others, plain, shown_labels
 
 FOR, AGAINST = "20,150,140", "225,95,35"  # red, green, blue
 STYLE = """<style>
@@ -107,7 +107,7 @@ def _words(terms: Mapping[str, float], ranked: Sequence[tuple[Any, float]], feat
         parts.append(f'<span class="tm-w" style="{_colour(value, most)}">{_escaped(name)} {value:+.2f}</span>')
     rest = ranked[features:]
     if rest:
-        parts.append(f'<span class="tm-w tm-q">{len(rest)} others {sum(value for _, value in rest):+.2f}</span>')
+        parts.append(f'<span class="tm-w tm-q">{others(len(rest))} {sum(value for _, value in rest):+.2f}</span>')
     return " ".join(parts)
 
 

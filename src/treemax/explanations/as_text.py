@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from treemax.explanations.explanation import Explanation, Path, plain, shown_labels
+from treemax.explanations.explanation import Explanation, Path, others, plain, shown_labels
 
 PATHS = 3  # shown, where there are several trees or routes
 
@@ -67,7 +67,7 @@ def parts_text(terms: Mapping[str, float], ranked: Sequence[tuple[Any, float]], 
     parts = [(str(name), value) for name, value in (*terms.items(), *ranked[:features])]
     rest = ranked[features:]
     if rest:
-        parts.append((f"{len(rest)} others", sum(value for _, value in rest)))
+        parts.append((others(len(rest)), sum(value for _, value in rest)))
     return ", ".join(f"{name} {value:+.2f}" for name, value in parts) or "nothing"
 
 

@@ -259,6 +259,11 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def others(n: int) -> str:
+    """Return "1 other", "2 others" and so on, for features that are not shown."""
+    return f"{n:,} other{'' if n == 1 else 's'}"
+
+
 def shown_labels(step: Step) -> str:
     """Return the labels below a step in a few words.
 

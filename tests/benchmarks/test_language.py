@@ -12,7 +12,8 @@ import pytest
 import treemax
 from benchmarks.experiments import language_model
 from benchmarks.experiments.language import __main__ as command
-from benchmarks.experiments.language import judging, models
+from benchmarks.experiments.language import judging, models, problems
+from benchmarks.experiments.language.hierarchical import HierarchicalSoftmax
 from benchmarks.experiments.language.problems import PROBLEMS, Problem, Rows, known_rows
 from benchmarks.harness import output, suites
 
@@ -31,7 +32,7 @@ def rows(n, seed):
 def problem():
     random = np.random.default_rng(9)
     coef, bias = random.standard_normal((N_CLASSES, 2)), random.standard_normal(N_CLASSES)
-    return Problem(rows(600, 0), rows(80, 1), rows(90, 2), "softmax", coef, bias)
+    return Problem(rows(600, 0), rows(80, 1), rows(90, 2), N_CLASSES, "softmax", coef, bias)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,63 @@ def test_smoothing_is_that_of_the_model(tree, problem):
     )
 
 
+@pytest.fixture(scope="module")
+def hierarchical(problem):
+    return HierarchicalSoftmax(passes=20, rate=0.3).fit(problem.train.X, problem.train.y)
+
+
+def walked(model, x):
+    """Probabilities of all classes, and of all nodes, by walking down the tree."""
+    tree, of_node = model.tree, {0: 1.0}
+    for node in range(len(tree)):
+        if tree.label[node] < 0:
+            right = 1 / (1 + math.exp(-(model.weights[model.inner[node]] @ x + model.bias[model.inner[node]])))
+            first, second = tree.children(node)
+            of_node |= {first: of_node[node] * (1 - right), second: of_node[node] * right}
+    return np.array([of_node[leaf] for leaf in tree.leaf_of]), of_node
+
+
+def test_a_hierarchical_softmax_multiplies_along_the_path(hierarchical, problem):
+    found = judging.answers(hierarchical, problem.test)
+    for x, own, top, y in zip(problem.test.X, found.own, found.top, problem.test.y, strict=True):
+        probabilities, _ = walked(hierarchical, x)
+        assert probabilities.sum() == pytest.approx(1) and own == pytest.approx(probabilities[y], rel=1e-4)
+        assert top.tolist() == np.argsort(-probabilities)[:5].tolist()
+    assert judging.quality(found, problem.test.y).perplexity < N_CLASSES / 2
+    assert judging.size(hierarchical, N_CLASSES) == {
+        "depth": hierarchical.tree.depth,
+        "leaves": N_CLASSES,
+        "leaf_classes": 1,
+    }
+
+
+def test_its_approximation_follows_the_likelier_child(hierarchical, problem, tmp_path):
+    path = tmp_path / "hsm.treemax"
+    hierarchical.save(path)
+    approximate = HierarchicalSoftmax.load(path)
+    approximate.approximate = True
+    found = approximate.top(problem.test.X, N_CLASSES)
+    assert (np.sort(found, axis=1) == np.arange(N_CLASSES)).all(), "every class comes once"
+    tree = approximate.tree
+    for x, labels in zip(problem.test.X, found, strict=True):
+        _, of_node = walked(approximate, x)
+        node, left = 0, []
+        for label in labels[:3]:
+            while tree.label[node] < 0:
+                worse, node = sorted(tree.children(node), key=of_node.__getitem__)
+                left.append(worse)
+            assert tree.label[node] == label
+            node = max(left, key=of_node.__getitem__)
+            left.remove(node)
+
+
+def test_a_sample_has_every_class(problem, monkeypatch):
+    monkeypatch.setattr(problems, "SAMPLE", 50)
+    chosen = problems.sample(problem)
+    assert len(chosen.train.y) <= 50 and set(chosen.train.y) == set(problem.train.y)
+    assert chosen.test is problem.test
+
+
 def test_nothing_covered_is_an_infinite_perplexity():
     found = judging.Answers(np.zeros((2, 5), int), np.zeros(2), np.full(2, 3))
     assert judging.quality(found, np.array([1, 2])) == (100.0, 100.0, 0.0, math.inf)
@@ -95,16 +153,19 @@ def test_train_and_table(problem, tmp_path, monkeypatch, capsys):
         "forest, small": (treemax.SoftmaxForest, {"n_trees": 2, **settings}),
         "all": (treemax.OneVsAll, {"passes": 1}),
         "not trained": (treemax.SoftmaxTree, settings),
+        "HSM": (HierarchicalSoftmax, {"passes": 1}),
     }
     monkeypatch.setitem(PROBLEMS, "ngram", lambda: problem)
     monkeypatch.setattr(models, "models", lambda name: named)
     monkeypatch.setattr(models, "KEPT", tmp_path)
     monkeypatch.setattr(output, "RESULTS", tmp_path)
-    assert command.main(["train", "ngram", "tree", "forest, small", "all"]) == 0
+    assert command.main(["train", "ngram", "tree", "forest, small", "all", "HSM"]) == 0
     assert command.main(["table", "ngram"]) == 0
     stored = json.loads((tmp_path / "language-ngram.json").read_text())
-    assert [row["model"] for row in stored] == ["softmax", "tree", "forest, small", "all"]
-    assert [row["depth"] for row in stored] == [0, 1, 1, 0]
+    assert [row["model"] for row in stored] == ["softmax", "tree", "forest, small", "all", "HSM"]
+    assert [row["depth"] for row in stored[:4]] == [0, 1, 1, 0] and stored[4]["depth"] >= 4
+    assert [row["leaves"] for row in stored] == [1, 2, 4, 1, N_CLASSES]
+    assert all(0 <= row["training"]["error_5"] <= row["training"]["error"] <= 100 for row in stored)
     assert stored[0]["coverage"] == 100 and stored[1]["coverage"] < 100
     assert stored[0]["times_faster"] == [1.0, 1.0]
     assert "| forest, small | 1 |" in capsys.readouterr().out
@@ -120,7 +181,7 @@ def test_what_is_not_there_is_said(capsys):
 def test_every_model_of_the_tables_has_settings_that_it_takes():
     for name in PROBLEMS:
         for kind, settings in models.models(name).values():
-            assert kind(**settings).get_params()
+            assert kind(n_jobs=1, verbose=0, **settings)
 
 
 def test_trees_of_a_language_model_are_judged_side_by_side(tmp_path, monkeypatch, capsys):

@@ -100,9 +100,15 @@ def test_shape_has_an_outcome_for_every_depth_and_size(problem, tmp_path, monkey
     monkeypatch.setattr(shape, "LEAF_CLASSES", (1, None))
     command.main(["shape"])
     table = capsys.readouterr().out.splitlines()
-    assert table[0] == "| classes of a leaf | depth 1 | depth 2 |" and len(table) == 4
+    assert table[0].startswith("| training | classes of a leaf | depth |") and len(table) == 2 + 2 * 2 * len(shape.WAYS)
     found = json.loads((tmp_path / "softmax-shape-glyphs1k.json").read_text())
-    assert found["1"]["1"]["coverage"] < 40 < 90 < found["all"]["1"]["coverage"]
+    for by_classes in found.values():
+        assert by_classes["1"]["1"]["coverage"] < 40 < 90 < by_classes["all"]["1"]["coverage"]
+    stored = json.loads((tmp_path / "stored/softmax-tree/shape.json").read_text())
+    assert [row[:3] for row in stored["rows"][:3]] == [["ours", "1", 1], ["ours", "1", 2], ["ours", "all", 1]]
+    assert stored["rows"][0][5:7] == [2, 1] and stored["rows"][0][3] == pytest.approx(
+        found["ours"]["1"]["1"]["error"], abs=0.1
+    )
     assert (tmp_path / "softmax-tree-shape.png").stat().st_size > 0
 
 

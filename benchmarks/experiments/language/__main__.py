@@ -5,7 +5,8 @@
     python -m benchmarks.experiments.language train lstm [NAME...]      from the state of an LSTM
     python -m benchmarks.experiments.language table lstm
 
-Figures are stored as JSON in `results`.
+`ngram-sample` and `lstm-sample` are the same with 100,000 training rows, and stored for the documentation; `ngram-whole`
+is `ngram` without the softmax of PyTorch. Figures are stored as JSON in `results`.
 """
 
 from __future__ import annotations
@@ -13,51 +14,84 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks.experiments.language import judging, models
-from benchmarks.experiments.language.problems import PROBLEMS, Problem
-from benchmarks.harness.output import help_if_asked, keep, number, table
+import numpy as np
 
-COLUMNS = (
-    "model", "depth", "error@1 %", "error@5 %", "covered %", "perplexity", "smoothed", "train s", "batch us", "alone us",
-    "times faster", "model MB",
-)  # fmt: skip
+from benchmarks import pages
+from benchmarks.experiments.language import judging, models
+from benchmarks.experiments.language.problems import PROBLEMS, SAMPLE, Problem, Rows
+from benchmarks.harness.output import help_if_asked, keep, store
+
+TRAINING_ROWS = 20_000  # on which errors of training are measured
+DECIMALS = {
+    "depth": 0, "leaves": 0, "classes of a leaf": 1, "error@1 %": 2, "error@5 %": 2, "training error@1 %": 2,
+    "training error@5 %": 2, "covered %": 1, "perplexity": 1, "smoothed": 1, "training perplexity": 1, "train s": None,
+    "batch us": None, "alone us": None, "model MB": None,
+}  # fmt: skip
+PAGES = {
+    "ngram-sample": ("next-word-sample", "The next word: other models and the paper's settings"),
+    "lstm-sample": ("lstm-sample", "The state of an LSTM: other models and the paper's settings"),
+}  # the results of docs/experiments
+SHOWS = (
+    f"Tables 3, 4, 10 and 11 with {SAMPLE:,} training rows. Errors and perplexity of training are of {TRAINING_ROWS:,} of them. "
+    f"The trees as published have alpha 1, a random start and {models.PAPER['iterations']} iterations, where the paper has 20."
+)
+COLUMNS = [
+    {"name": "model"},
+    *({"name": name, **({} if n is None else {"decimals": n})} for name, n in DECIMALS.items()),
+]
 
 
 def judged(problem: Problem, kept: dict[str, tuple[Any, float, float]]) -> list[dict[str, Any]]:
-    """A row of figures for the softmax and for every model."""
-    softmax = judging.Linear(problem.coef, problem.bias)
-    everything = {problem.softmax_name: (softmax, None, softmax.coef.nbytes / 2**20), **kept}
+    """A row of figures for the softmax, if there is one, and for every model; `times_faster` is against the first."""
+    everything: dict[str, tuple[Any, float | None, float]] = {**kept}
+    if problem.coef is not None and problem.bias is not None:
+        softmax = judging.Linear(problem.coef, problem.bias)
+        everything = {problem.softmax_name: (softmax, None, softmax.coef.nbytes / 2**20), **kept}
     speed = judging.microseconds({name: model for name, (model, *_) in everything.items()}, problem.test.X)
+    slowest = next(iter(speed.values()))
+    learned = some_rows(problem.train)
     rows = []
     for name, (model, train_seconds, megabytes) in everything.items():
         found = judging.answers(model, problem.test)
-        epsilon = judging.best_epsilon(judging.answers(model, problem.valid), len(problem.bias))
-        smoothed = judging.smoothed_perplexity(found, len(problem.bias), epsilon)
+        epsilon = judging.best_epsilon(judging.answers(model, problem.valid), problem.n_classes)
+        smoothed = judging.smoothed_perplexity(found, problem.n_classes, epsilon)
+        in_training = judging.quality(judging.answers(model, learned), learned.y)
         batch, alone = speed[name]
         rows.append(
             {
                 "model": name,
-                "depth": getattr(getattr(model, "model_", None), "depth", 0),
+                **judging.size(model, problem.n_classes),
                 **judging.quality(found, problem.test.y)._asdict(),
                 "smoothed": smoothed,
                 "epsilon": epsilon,
+                "training": in_training._asdict(),
                 "train_seconds": train_seconds,
                 "batch": batch,
                 "alone": alone,
-                "times_faster": (speed[problem.softmax_name][0] / batch, speed[problem.softmax_name][1] / alone),
+                "times_faster": (slowest[0] / batch, slowest[1] / alone),
                 "megabytes": megabytes,
             }
-        )  # fmt: skip
+        )
     return rows
 
 
-def line(row: dict[str, Any]) -> list[str]:
-    quality = [f"{row[name]:.2f}" for name in ("error", "error_5")] + [f"{row['coverage']:.1f}"]
-    costs = [number(row[name]) for name in ("batch", "alone")]
-    train = "" if row["train_seconds"] is None else number(row["train_seconds"])
-    faster = " / ".join(f"{times:.1f}" for times in row["times_faster"])
-    perplexities = [f"{row[name]:.1f}" for name in ("perplexity", "smoothed")]
-    return [row["model"], str(row["depth"]), *quality, *perplexities, train, *costs, faster, number(row["megabytes"])]  # fmt: skip
+def some_rows(rows: Rows) -> Rows:
+    """Random training rows, for the errors of training."""
+    chosen = np.random.default_rng(0).permutation(len(rows.y))[:TRAINING_ROWS]
+    return Rows(np.ascontiguousarray(rows.X[chosen]), rows.y[chosen])
+
+
+def line(row: dict[str, Any]) -> list[Any]:
+    """A row of the table."""
+    learned = row["training"]
+    cells = [
+        *(row[name] for name in ("depth", "leaves", "leaf_classes", "error", "error_5")),
+        *(learned[name] for name in ("error", "error_5")),
+        *(row[name] for name in ("coverage", "perplexity", "smoothed")),
+        learned["perplexity"],
+        *(row[name] for name in ("train_seconds", "batch", "alone", "megabytes")),
+    ]
+    return [row["model"], *(None if cell is None else float(f"{cell:.4g}") for cell in cells)]
 
 
 def main(arguments: list[str]) -> int:
@@ -75,7 +109,11 @@ def main(arguments: list[str]) -> int:
         return 0
     rows = judged(problem, models.kept(name))
     keep(f"language-{name}", rows)
-    print(table(COLUMNS, [line(row) for row in rows]))
+    lines = [line(row) for row in rows]
+    print(pages.table({"columns": COLUMNS, "rows": lines}))
+    if name in PAGES:
+        file, title = PAGES[name]
+        store("softmax-tree", file, title=title, shows=SHOWS, columns=COLUMNS, rows=lines)
     return 0
 
 

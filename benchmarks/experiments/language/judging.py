@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.language.hierarchical import HierarchicalSoftmax
 from benchmarks.experiments.language.problems import Rows
 from benchmarks.experiments.softmax.answers import singly
 from treemax.models.softmax_tree.model import DenseSoftmaxTrees
@@ -73,6 +74,9 @@ def _answers(model: Any, X: np.ndarray, y: np.ndarray) -> Answers:
         scores -= scores.max(axis=1, keepdims=True)
         own = np.exp(scores[np.arange(len(y)), y]) / np.exp(scores).sum(axis=1)
         return Answers(model.top(X), own, np.full(len(y), scores.shape[1]))
+    if isinstance(model, HierarchicalSoftmax):
+        own = np.exp(model.logs(X)[np.arange(len(y)), y])
+        return Answers(model.top(X), own, np.full(len(y), model.tree.n_labels))
     if not isinstance(model.model_, DenseSoftmaxTrees):
         own = model.predict_proba_of(X, y[:, None])[:, 0].astype(np.float64)
         return Answers(model.predict_topk(X, 5).labels, own, np.full(len(y), len(model.classes_)))
@@ -86,6 +90,16 @@ def quality(found: Answers, y: np.ndarray) -> Quality:
     mean = -np.log(found.own[covered]).mean() if covered.any() else math.inf
     errors = 100 * (1 - hits[:, 0].mean()), 100 * (1 - hits.any(axis=1).mean())
     return Quality(*map(float, errors), 100 * float(covered.mean()), math.exp(mean))
+
+
+def size(model: Any, n_classes: int) -> dict[str, float]:
+    """Depth, leaves and mean number of classes of a leaf; a model of all classes is one leaf."""
+    if isinstance(model, HierarchicalSoftmax):
+        return {"depth": model.tree.depth, "leaves": model.tree.n_labels, "leaf_classes": 1}
+    if not isinstance(getattr(model, "model_", None), DenseSoftmaxTrees):
+        return {"depth": 0, "leaves": 1, "leaf_classes": n_classes}
+    facts = model.describe()
+    return {"depth": facts["depth"], "leaves": facts["leaves"], "leaf_classes": facts["classes_of_a_leaf"]}
 
 
 def smoothed_perplexity(found: Answers, n_classes: int, epsilon: float) -> float:
@@ -123,10 +137,14 @@ def microseconds(models: dict[str, Any], X: np.ndarray) -> dict[str, tuple[float
 def _batch(model: Any, X: np.ndarray) -> Callable[[], Any]:
     if isinstance(model, Linear):
         return lambda: [model.scores(X[start : start + BLOCK]) for start in range(0, len(X), BLOCK)]
+    if isinstance(model, HierarchicalSoftmax):
+        return lambda: model.top(X)
     return lambda: model.predict_topk(X, 5)
 
 
 def _alone(model: Any, X: np.ndarray) -> Callable[[], Any]:
+    if isinstance(model, HierarchicalSoftmax):
+        return lambda: model.alone(X)
     own = getattr(model, "model_", None)
     if isinstance(own, DenseSoftmaxTrees):
         return lambda: singly(own, X, 5)

@@ -19,6 +19,8 @@ class Outcome(NamedTuple):
     coverage: float  # per cent of the test rows that find their class in the leaf
     microseconds: float  # of an answer, all rows at once
     seconds: float  # of training
+    leaves: int
+    leaf_classes: float  # of a leaf, on average
 
 
 def softmax_tree(**settings: Any) -> SoftmaxTree:
@@ -30,10 +32,13 @@ def measured(model: SoftmaxTree, problem: Problem) -> Outcome:
     training = seconds(lambda: model.fit(problem.X, problem.y))
     wrong = 1.0 - hits(model, problem, 1)[:, 0].mean()
     answering = seconds(lambda: model.predict(problem.X_test), repeats=5)
+    facts = model.describe()
     return Outcome(
         error=100 * float(wrong),
         training_error=100 * model.history_[-1].error,
         coverage=100 * model.perplexity(problem.X_test, problem.y_test).coverage,
         microseconds=1e6 * answering / len(problem.y_test),
         seconds=training,
+        leaves=facts["leaves"],
+        leaf_classes=facts["classes_of_a_leaf"],
     )

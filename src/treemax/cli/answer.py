@@ -44,14 +44,17 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
-    Labels in DATA are ignored. A text model also reads plain lines of text.
+    Labels in DATA are ignored. A text model also reads plain lines of text. A language model predicts the next word.
     """
     from treemax.cli.data import check_kind, load_model, open_data
+    from treemax.cli.language import is_language_model
 
     weighted = any(option is not None for option in (labels, exclude, label_weights))
     if weighted and threshold is not None:
         raise click.UsageError("--threshold cannot be combined with --labels, --exclude or --label-weights.")
     loaded = load_model(model, jobs)
+    if is_language_model(loaded) and (weighted or threshold is not None):
+        raise click.UsageError("--threshold, --labels, --exclude and --label-weights are not for a language model.")
     weights = _label_weights(loaded, labels, exclude, label_weights) if weighted else None
     with open_data(data, reading, chunk, loaded, labels=False) as reader:
         for examples in reader:
@@ -95,12 +98,21 @@ def evaluate(
     model: str, data: str, k: int, per_label: bool, predictions: str | None, as_json: bool, perplexity: bool,
     jobs: int | None, reading: Reading,
 ) -> None:  # fmt: skip
-    """Evaluate MODEL on DATA: precision, nDCG, propensity-scored precision, time and size."""
+    """Evaluate MODEL on DATA: precision, nDCG, propensity-scored precision, time and size.
+
+    Of a language model: the perplexity of the texts of DATA.
+    """
     from treemax.cli.data import check_kind, chunks, load_model, open_data
+    from treemax.cli.language import evaluate_language_model, is_language_model
     from treemax.formats.training_rows import drop_unlabelled
     from treemax.metrics import DensityScores, IdEncoder, Scores
 
     loaded = load_model(model, jobs)
+    if is_language_model(loaded):
+        if per_label or predictions is not None:
+            raise click.UsageError("--per-label and --predictions are not for a language model.")
+        print_metrics(evaluate_language_model(loaded, model, data, reading), k, as_json)
+        return
     if perplexity and loaded.multi_label_:
         raise ValueError(f"--perplexity needs a model with one label per example, but {model} is multi-label")
     encoder = IdEncoder(loaded.label_index_)

@@ -147,9 +147,10 @@ def load_model(path: str, jobs: int | None) -> Any:
 
 def takes_text(model: Any) -> bool:
     """Return whether the model takes raw text."""
+    from treemax.models import TreeLanguageModel
     from treemax.models.text_model import TextModel
 
-    return isinstance(model, TextModel)
+    return isinstance(model, TextModel | TreeLanguageModel)
 
 
 def read_training_rows(reader: Reader) -> Examples:

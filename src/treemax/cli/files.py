@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from treemax.cli.options import FORMATS, Reading, data_options
+from treemax.cli.options import FORMATS, Reading, data_options, known_models
 
 
 @click.command(short_help="What is in a model file; which models there are.")
@@ -32,9 +32,7 @@ def info(model: str | None, as_json: bool, verify: bool, models: bool) -> None:
 
 
 def _known_models() -> dict[str, str]:
-    from treemax.models import MODELS
-
-    return {name: (kind.__doc__ or "").strip().splitlines()[0] for name, kind in MODELS.items()}
+    return {name: (kind.__doc__ or "").strip().splitlines()[0] for name, kind in known_models().items()}
 
 
 def _print_facts(facts: dict[str, Any], as_json: bool) -> None:

@@ -69,6 +69,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
     from treemax.cli.data import store_reading_options
+    from treemax.cli.language import fit_language_model, is_language_model
     from treemax.models import TrainingInterrupted
 
     places = {"--cluster": cluster, "--checkpoint": checkpoint}
@@ -78,6 +79,10 @@ def fit(
         model_name = "label-tree"  # supports all of them
         click.echo(f"Model: LabelTree, for {', '.join(needing)} (--model label-tree)", err=True)
     model = make_model(model_name, settings, jobs, as_published)
+    if is_language_model(model):
+        _check_language_options(memory, places, resume, text_settings)
+        fit_language_model(model, data, hierarchy, output, reading)
+        return
     _check_options(model, model_name, data, hierarchy, memory, scratch, places)
     vectorizer = make_vectorizer(text, text_settings)
     with _training_place(cluster, checkpoint):  # connects before reading the data
@@ -107,6 +112,16 @@ def fit(
         f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s",
         err=True,
     )
+
+
+def _check_language_options(
+    memory: int | None, places: dict[str, str | None], resume: bool, text_settings: tuple[str, ...]
+) -> None:
+    """Raise for options that a language model does not support."""
+    given = {"--memory": memory is not None, **{option: place is not None for option, place in places.items()}}
+    given |= {"--resume": resume, "--text-set": bool(text_settings)}
+    for option in (option for option, is_given in given.items() if is_given):
+        raise click.UsageError(f"{option} is not for tree-language-model.")
 
 
 def _check_options(

@@ -115,9 +115,14 @@ def model_options(command: Command) -> Command:
 
 
 def _complete_model(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
-    from treemax.models import MODELS
+    return [name for name in ("auto", *known_models()) if name.startswith(start)]
 
-    return [name for name in ("auto", *MODELS) if name.startswith(start)]
+
+def known_models() -> dict[str, Any]:
+    """Return the models that `fit` trains: the classifiers, and the language model."""
+    from treemax.models import MODELS, TreeLanguageModel
+
+    return {**MODELS, "tree-language-model": TreeLanguageModel}
 
 
 def name_of_model(name: str) -> str:
@@ -126,9 +131,7 @@ def name_of_model(name: str) -> str:
     >>> name_of_model("LabelTree"), name_of_model("label-tree"), name_of_model("forest")
     ('label-tree', 'label-tree', 'forest')
     """
-    from treemax.models import MODELS
-
-    classes = {kind.__name__.lower(): known for known, kind in MODELS.items()}
+    classes = {kind.__name__.lower(): known for known, kind in known_models().items()}
     return classes.get(re.sub("[-_]", "", name).lower(), name)
 
 
@@ -137,25 +140,23 @@ def make_model(name: str, settings: tuple[str, ...], jobs: int, as_published: bo
 
     None for auto, since the model is chosen when the data is known.
     """
-    from treemax.models import MODELS
-
-    name = name_of_model(name)
+    models, name = known_models(), name_of_model(name)
     if name == "auto":
         if settings or as_published:
             option = "--set" if settings else "--as-published"
-            raise click.UsageError(f"{option} needs --model, one of {', '.join(MODELS)}.")
+            raise click.UsageError(f"{option} needs --model, one of {', '.join(models)}.")
         return None
-    if name not in MODELS:
+    if name not in models:
         raise click.BadParameter(
-            f"unknown model {name!r}; choose from auto, {', '.join(MODELS)}.", param_hint="--model"
+            f"unknown model {name!r}; choose from auto, {', '.join(models)}.", param_hint="--model"
         )
-    values = read_settings(MODELS[name], settings, "--set")
-    if "n_jobs" in inspect.signature(MODELS[name]).parameters:
+    values = read_settings(models[name], settings, "--set")
+    if "n_jobs" in inspect.signature(models[name]).parameters:
         values.setdefault("n_jobs", jobs)
     if not as_published:
-        return MODELS[name](**values)
+        return models[name](**values)
     try:
-        return MODELS[name].as_published(**values)
+        return models[name].as_published(**values)
     except ValueError as error:  # it does not come from a paper
         raise click.BadParameter(str(error), param_hint="--as-published") from None
 

@@ -96,6 +96,8 @@ def stream(
         kept = StreamCheckpoint(checkpoint, every, options)
     if start is None:
         model = make_model(model_name, settings, jobs, as_published)
+        if model is not None:
+            _check_online(model)
         multi_label = multi_label or has_several_labels(data, reading, progress=not as_json)
     else:
         model = load_model(start, jobs if _given("jobs") else None)

@@ -92,6 +92,7 @@ ROUTING_TREES = [
     treemax.RecallTree(n_candidates=10, verbose=0),
     treemax.RecallTree(algorithm="paper", n_candidates=10, verbose=0),
     treemax.LOMTree(verbose=0),
+    treemax.ContextualMemoryTree(leaf_factor=2.0, verbose=0),
 ]
 
 

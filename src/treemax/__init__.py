@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from treemax.models import (
         MACH,
         MODELS,
+        ContextualMemoryTree,
         DoubleSampling,
         LabelTree,
         LearnedTree,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "MACH": "treemax.models",
     "MODELS": "treemax.models",
+    "ContextualMemoryTree": "treemax.models",
     "DoubleSampling": "treemax.models",
     "LabelTree": "treemax.models",
     "LearnedTree": "treemax.models",
@@ -73,6 +75,7 @@ _HOMES = {
 __all__ = [
     "MACH",
     "MODELS",
+    "ContextualMemoryTree",
     "DoubleSampling",
     "Explanation",
     "HashingText",

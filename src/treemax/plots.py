@@ -108,7 +108,7 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
     Parameters
     ----------
     model : any model with a tree, or a TextModel with one of them
-        A fitted model. Of several trees, the first is shown. In a SoftmaxTree, a RecallTree and a LOMTree, a label may
+        A fitted model. Of several trees, the first is shown. In a SoftmaxTree, a RecallTree, a LOMTree and a ContextualMemoryTree, a label may
         be below several children; a RecallTree shows candidates. Online models count an example each time it reached a
         node.
     depth : int

@@ -955,7 +955,9 @@ def stopped_after(data: Path, folder: Path, n: int, monkeypatch, *options: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["one-vs-all", "online-label-tree", "recall-tree", "lom-tree", "learned-tree"])
+@pytest.mark.parametrize(
+    "model", ["one-vs-all", "online-label-tree", "recall-tree", "lom-tree", "learned-tree", "memory-tree"]
+)
 def test_a_stream_goes_on_from_its_checkpoint(tmp_path, monkeypatch, model):
     data, folder = tmp_path / "data.svm", tmp_path / "kept"
     data.write_text(lines(300))

@@ -57,6 +57,8 @@ KINDS: dict[str, Kind] = {
     "recall-tree, large ids": (lambda: treemax.RecallTree(arity=2), LARGE_IDS, NAMES),
     "lom-tree": (treemax.LOMTree, DENSE, NAMES),
     "lom-tree, sparse": (treemax.LOMTree, SPARSE, NUMBERS),
+    "memory-tree": (lambda: treemax.ContextualMemoryTree(leaf_factor=1.0), DENSE, NAMES),
+    "memory-tree, sparse, several labels": (lambda: treemax.ContextualMemoryTree(leaf_factor=1.0), SPARSE, SEVERAL),
     "mach": (lambda: treemax.MACH(n_buckets=3, n_repetitions=2), DENSE, NAMES),
     "mach, sparse, several labels": (lambda: treemax.MACH(n_repetitions=2), SPARSE, SEVERAL),
     "double-sampling": (lambda: treemax.DoubleSampling(n_candidates=3), DENSE, NAMES),
@@ -79,6 +81,7 @@ RESUMABLE = (
     "softmax-tree",
     "text, hashing",
     "learned-tree",
+    "memory-tree",
 )
 NAMES_OF_ALL = list(KINDS) + [f"{name}, to resume" for name in KINDS if name.startswith(RESUMABLE)]
 

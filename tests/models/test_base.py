@@ -394,6 +394,7 @@ def test_control_c_in_a_long_fit():
         ("recall-tree", "arity", 3),
         ("recall-tree", "learning_rate", 0.25),
         ("lom-tree", "learning_rate", 0.25),
+        ("memory-tree", "scorer_rate", 0.25),
         ("online-label-tree", "tree", {"ant": "animals"}),
     ],
 )

@@ -3,7 +3,16 @@
 import pytest
 
 from treemax.checks import CHECKS
-from treemax.models import MODELS, DoubleSampling, LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree
+from treemax.models import (
+    MODELS,
+    ContextualMemoryTree,
+    DoubleSampling,
+    LabelTree,
+    LearnedTree,
+    OneVsAll,
+    OnlineLabelTree,
+    RecallTree,
+)
 
 VARIANTS = {
     **{name: kind() for name, kind in MODELS.items()},
@@ -17,6 +26,7 @@ VARIANTS = {
     "learned-tree, three children, beam": LearnedTree(arity=3, search="beam", labels="one", schedule="hold"),
     "learned-tree, the authors' program": LearnedTree.as_published(arity=3, dimension=16),
     "learned-tree, huffman, dimension 7": LearnedTree(tree="huffman", arity=2, dimension=7),
+    "memory-tree, the paper's": ContextualMemoryTree.as_published(passes=1),
     "one-vs-all, logistic": OneVsAll(loss="logistic"),
     "one-vs-all, squared hinge": OneVsAll(loss="squared_hinge"),
     "one-vs-all, sampled negatives": OneVsAll(negatives=3),

@@ -19,6 +19,7 @@ PAGES = {
     "lom-tree": treemax.LOMTree,
     "double-sampling": treemax.DoubleSampling,
     "mach": treemax.MACH,
+    "memory-tree": treemax.ContextualMemoryTree,
     "softmax-tree": treemax.SoftmaxTree,
     "learned-tree": treemax.LearnedTree,
     "language-model": treemax.TreeLanguageModel,

@@ -138,6 +138,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "recall tree, paper": trained(lambda: treemax.RecallTree(algorithm="paper", **ONE), in_pieces, sparse=True),
     "LOM tree": trained(lambda: treemax.LOMTree(**ONE), sparse=True),
     "double sampling": trained(lambda: treemax.DoubleSampling(**ONE), sparse=True),
+    "memory tree, dense": trained(lambda: treemax.ContextualMemoryTree(**ONE), sparse=False),
+    "memory tree, stream": trained(lambda: treemax.ContextualMemoryTree(**ONE), in_pieces, sparse=True, multi_label=True),
     "MACH": trained(lambda: treemax.MACH(**ONE), sparse=True),
     "learned tree": trained(lambda: treemax.LearnedTree(dimension=16, passes=3, **ONE), sparse=True),
     "learned tree, several labels": trained(lambda: treemax.LearnedTree(dimension=16, passes=3, **ONE), sparse=True, multi_label=True),

@@ -9,6 +9,7 @@ from treemax.models.language_model.estimator import TreeLanguageModel
 from treemax.models.learned_tree.estimator import LearnedTree
 from treemax.models.lom_tree.estimator import LOMTree
 from treemax.models.mach.estimator import MACH
+from treemax.models.memory_tree.estimator import ContextualMemoryTree
 from treemax.models.one_vs_all.estimator import OneVsAll
 from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.estimator import OnlineLabelTree
@@ -20,6 +21,7 @@ from treemax.models.text_model import TextModel
 __all__ = [
     "MACH",
     "MODELS",
+    "ContextualMemoryTree",
     "DoubleSampling",
     "LOMTree",
     "LabelClassifier",

@@ -14,6 +14,7 @@ from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.learned_tree.estimator import LearnedTree
 from treemax.models.lom_tree.estimator import LOMTree
 from treemax.models.mach.estimator import MACH
+from treemax.models.memory_tree.estimator import ContextualMemoryTree
 from treemax.models.one_vs_all.estimator import OneVsAll
 from treemax.models.online_label_tree.estimator import OnlineLabelTree
 from treemax.models.recall_tree.estimator import RecallTree
@@ -27,6 +28,7 @@ MODELS: dict[str, type[LabelClassifier]] = {
     "lom-tree": LOMTree,
     "mach": MACH,
     "double-sampling": DoubleSampling,
+    "memory-tree": ContextualMemoryTree,
     "one-vs-all": OneVsAll,
     "online-label-tree": OnlineLabelTree,
     "recall-tree": RecallTree,

@@ -1,0 +1,1 @@
+"""Contextual memory trees: a binary tree whose leaves remember rows, a baseline of the online label tree paper."""

@@ -537,6 +537,27 @@ def test_half_a_character_is_escaped(folder, tmp_path):
     assert "\ud800" in json.loads(line)["labels"]
 
 
+def test_changed_labels(folder, tmp_path):
+    model, new = folder / "text.treemax", tmp_path / "new.treemax"
+    before = treemax.load(model)
+    first, second, third = before.classes_[:3].tolist()
+    for name, text in (("gone", f"{first}\n"), ("names", f"{second}\tanother\n"), ("parts", f"{third}\tanother\n")):
+        (tmp_path / name).write_text(text)
+    done("labels", model, "--forget", tmp_path / "gone", "--rename", tmp_path / "names", "--merge", tmp_path / "parts",
+         "-o", new)  # fmt: skip
+    changed = treemax.load(new)
+    assert changed.describe()["label_changes"] == [{"forgot": 1}, {"renamed": 1}, {"merged": 1}]
+    assert changed.describe()["labels"] == len(before.classes_) - 2
+    assert first not in changed.classes_ and "another" in changed.classes_
+    assert "label_changes" in done("info", new)
+    assert "Give --forget" in refused("labels", model, "-o", new, code=2)
+    assert "expected a label, a tab and a label" in refused(
+        "labels", model, "--merge", tmp_path / "gone", "-o", new, code=2
+    )
+    (tmp_path / "gone").write_text("yak\n")
+    assert "no label 'yak'" in refused("labels", model, "--forget", tmp_path / "gone", "-o", new)
+
+
 def test_explanations_of_texts_and_rows(folder, tmp_path):
     model, text = folder / "text.treemax", "ripe apple <b>"
     told = treemax.load(model).explain(text, k=2)

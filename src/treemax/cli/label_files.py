@@ -1,4 +1,4 @@
-"""Files of labels: one per line, or with a weight each."""
+"""Files of labels: one per line, or with a weight or another label each."""
 
 from __future__ import annotations
 
@@ -30,6 +30,20 @@ def read_weights(path: str, index: LabelIndex) -> dict[Any, float]:
                 f"{path}, line {number}: expected a label, a tab and a weight, got {line!r:.80}."
             ) from None
     return weights
+
+
+def read_label_pairs(path: str, index: LabelIndex) -> dict[Any, Any]:
+    """Return the labels of a file by label: a label, a tab and another label in each line."""
+    pairs: dict[Any, Any] = {}
+    for number, line in _lines(path):
+        one, _, other = line.partition("\t")
+        if not (one and other) or "\t" in other:
+            raise click.UsageError(f"{path}, line {number}: expected a label, a tab and a label, got {line!r:.80}.")
+        label = _label(one, index, path, number)
+        if label in pairs:
+            raise click.UsageError(f"{path}, line {number}: the label {label!r:.80} has a line before.")
+        pairs[label] = _label(other, index, path, number)
+    return pairs
 
 
 def _lines(path: str) -> list[tuple[int, str]]:

@@ -22,6 +22,7 @@ from treemax.cli.answer import evaluate, predict
 from treemax.cli.explain import explain
 from treemax.cli.files import convert, info
 from treemax.cli.interruption import interruption
+from treemax.cli.labels import labels
 from treemax.cli.learn import fit
 from treemax.cli.show import compile_models, demo
 from treemax.cli.stream import stream
@@ -115,7 +116,7 @@ def completion(shell: str) -> None:
     click.echo(complete(commands, {}, "treemax", "_TREEMAX_COMPLETE").source())
 
 
-for command in (fit, tune, predict, explain, evaluate, stream, info, convert, demo, compile_models, completion):
+for command in (fit, tune, predict, explain, evaluate, stream, info, labels, convert, demo, compile_models, completion):
     commands.add_command(command)
 
 

@@ -533,6 +533,21 @@ class LabelIndex:
         twin._ids = None if self._ids is None else dict(self._ids)
         return twin
 
+    def renamed(self, ids: list[int], labels: list[Any]) -> LabelIndex:
+        """Return an index in which the labels with these ids have other names."""
+        values = self._all().copy()
+        values[ids] = labels
+        return self._of(values)
+
+    def without(self, ids: list[int]) -> LabelIndex:
+        """Return an index of all labels but those with these ids; the others keep their order."""
+        return self._of(np.delete(self._all(), ids))
+
+    def _of(self, values: NDArray[Any]) -> LabelIndex:
+        other = LabelIndex()
+        other.add(values, self.dtype)
+        return other
+
     def _lookup(self) -> dict[Any, int]:
         if self._ids is None:
             lookup = {label: i for i, label in enumerate(self._all().tolist())}

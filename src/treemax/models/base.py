@@ -42,12 +42,13 @@ from treemax.metrics import precision_at_k
 from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
+from treemax.models.label_changes import ChangeableLabels, LabelChanges
 from treemax.models.label_weights import label_weights
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
 from treemax.models.searching import SparseProbabilities, best_weighted
-from treemax.models.sharing import SharedEstimator, read_access, read_access_by_rows, snapshot_access
+from treemax.models.sharing import read_access, read_access_by_rows, snapshot_access
 from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
@@ -74,7 +75,7 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.done = done
 
 
-class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseEstimator):
+class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, BaseEstimator):
     """Base class of all classifiers; `OneVsAll` is the simplest subclass.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
@@ -86,6 +87,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
     STARTS_WITHOUT_LABELS = False  # whether a stream may begin with rows that have no labels
     supports_weights = False  # whether rows may have weights
     supports_relevance = False  # whether the labels of a row may have weights of their own
+    supports_compact = False  # whether forgotten labels can be removed from the model
     supports_distributed = False  # whether nodes are trained by an executor: on clusters, with checkpoints
     LARGEST_WEIGHT = LARGEST_WEIGHT  # smaller where scores are products of weights
 
@@ -178,10 +180,11 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         self._check_when_used()
         facts = {
             "model": type(self).__name__,
-            "labels": len(self.label_index_),
+            "labels": len(self.label_index_) - len(self._changes.forgotten) - len(self._changes.merged),
             "features": self.n_features_in_,
             "examples": self.n_examples_,
             "multi_label": self.multi_label_,
+            **self._changes.described(),
         }
         return {**facts, "threshold": round(self.threshold_, 3)} if self.multi_label_ else facts
 
@@ -237,6 +240,10 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             self._update_from(trainee, before)
             raise
         self._update_from(trainee, before)
+
+    def _check_trained(self) -> None:
+        check_is_fitted(self, "model_")
+        self._check_when_used()
 
     def _check_distributed(self) -> None:
         """Raise inside `cluster` and `checkpoint` if the model does not support them."""
@@ -302,6 +309,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=True)
             self._feature_numbers = None
         self.label_index_ = index
+        self._changes = LabelChanges()
         self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
         self.label_weights_ = None if targets.weights is None else targets.label_totals(len(index))
         self._total_weight = targets.total
@@ -345,9 +353,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         searched only where such labels are. Probabilities do not change.
         """
         _check_k(k)
-        rows, weights = self._rows_to_predict(X), None
-        if labels is not None or exclude is not None or label_weights is not None:
-            weights = self._weights_of_labels(labels, exclude, label_weights)
+        rows = self._rows_to_predict(X)
+        weights = self._weights_of_labels(labels, exclude, label_weights)
         n_labels = len(self.label_index_) if weights is None else int(np.count_nonzero(weights))
         ids, scores = self._calibrated_top(rows, min(int(k), n_labels), weights)
         return TopK(self._labels_of(ids), scores)
@@ -380,15 +387,21 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         """
         return self._new_label_weights(labels, exclude, label_weights, priors)
 
-    def _new_label_weights(self, *options: Any) -> NDArray[np.float32]:
+    def _new_label_weights(self, labels: Any, exclude: Any, weights: Any, priors: Any = None) -> NDArray[np.float32]:
         counts = np.zeros(len(self.label_index_), dtype=np.int64)
         counts[: len(self.label_counts_)] = self.label_counts_
-        return label_weights(self.label_index_, counts, self.n_examples_, *options)
+        changes = self._changes
+        kept = changes.kept(len(counts)) if changes else None
+        counts = changes.united_counts(counts)
+        return label_weights(self.label_index_, counts, self.n_examples_, labels, exclude, weights, priors, kept)
 
-    def _weights_of_labels(self, labels: Any, exclude: Any, weights: Any) -> NDArray[np.float32]:
-        """Return the weights of all labels; those of the last call again if nothing has changed."""
-        if labels is None and exclude is None and self._are_label_weights(weights):
-            return weights
+    def _weights_of_labels(self, labels: Any, exclude: Any, weights: Any) -> NDArray[np.float32] | None:
+        """Return the weights of all labels, None if all are one; those of the last call again if nothing has changed."""
+        if labels is None and exclude is None:
+            if weights is None:
+                return self._changes.kept(len(self.label_index_)) if self._changes else None
+            if not self._changes and self._are_label_weights(weights):
+                return weights
         found = self._new_label_weights(labels, exclude, weights)
         last = self.__dict__.get("_last_label_weights")
         if last is None or not np.array_equal(last, found):
@@ -406,8 +419,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         """
         rows = self._rows_to_predict(X)
         if not self.multi_label_:
-            ids, _ = self._calibrated_top(rows, 1)
-            return self._labels_of(ids)[:, 0]
+            return self._labels_of(self._best(rows))
         row_of, ids, _ = self._calibrated_above(rows, self.threshold_)
         if self.calibration_.one_at_least:
             row_of, ids = self._with_one_at_least(rows, row_of, ids)
@@ -454,7 +466,9 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         the labels of `predict_topk` (where None stands for no label, with probability 0).
         """
         rows = self._rows_to_predict(X)
-        return self._scored_labels(rows, requested_ids(labels, self.label_index_, len(rows)))[1]
+        ids = requested_ids(labels, self.label_index_, len(rows))
+        probabilities = self._scored_labels(rows, ids)[1]
+        return self._changed_of_labels(rows, ids, probabilities) if self._changes else probabilities
 
     def _scored_labels(self, rows: Rows, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Scores before calibration and probabilities of given labels, 0 where the id is -1."""
@@ -507,16 +521,29 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = self._frequencies(answer.shape[1])
-        return answer
+        return self._changed_of_all(answer) if self._changes else answer
 
     def _calibrated_top(
         self, rows: Rows, k: int, weights: NDArray[np.float32] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids and probabilities of the k most probable labels; with `weights`, of the k best by probability x weight."""
         if weights is not None:
-            return self._weighted_top(rows, k, weights)
+            return (self._merged_top if self._changes.merged else self._weighted_top)(rows, k, weights)
         ids, _, probabilities = self._scored_top(rows, k)
         return ids, probabilities
+
+    def _best(self, rows: Rows) -> NDArray[np.int64]:
+        """Id of the most probable label of each row."""
+        return self._with_some_label(self._calibrated_top(rows, 1, self._weights_of_labels(None, None, None))[0][:, 0])
+
+    def _candidates(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """Ids, scores before calibration and probabilities of the k best labels that were not forgotten, parts of merged
+        labels by themselves."""
+        if not self._changes.forgotten:
+            return self._scored_top(rows, min(k, len(self.label_index_)))
+        weights = self._changes.present(len(self.label_index_))
+        ids, _ = self._weighted_top(rows, min(k, int(np.count_nonzero(weights))), weights)
+        return ids, *self._scored_labels(rows, ids)
 
     def _scored_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
         """Ids, scores before calibration and probabilities of the k most probable labels."""
@@ -560,7 +587,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
-            first = most_frequent(frequencies * weights, k)
+            first = most_frequent(np.where(weights > 0, frequencies * weights, -1.0), k)
             ids[unknown], probabilities[unknown] = first, frequencies[first]
         return ids, probabilities
 
@@ -568,6 +595,13 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         self, rows: Rows, threshold: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
         """Row, id and probability of all labels with at least this probability, sorted by row and id."""
+        found = self._unchanged_above(rows, threshold)
+        return self._changed_above(rows, threshold, found) if self._changes else found
+
+    def _unchanged_above(
+        self, rows: Rows, threshold: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """The same without the changes of labels."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             row_of, ids, scores = self._above(rows, self.calibration_.lowest_score(threshold))
             probabilities = self.calibration_.probabilities(scores)
@@ -613,7 +647,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         empty = np.flatnonzero(np.bincount(row_of, minlength=len(rows)) == 0)
         if len(empty) == 0:
             return row_of, ids
-        first = self._calibrated_top(take_rows(rows, empty), 1)[0][:, 0]
+        first = self._best(take_rows(rows, empty))
         place = np.searchsorted(row_of, empty)
         return np.insert(row_of, place, empty), np.insert(ids, place, first)
 
@@ -676,7 +710,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             cuts = np.searchsorted(row_of, np.arange(1, n_rows))
             return [part.tolist() for part in np.split(self.label_index_.labels(ids), cuts)]
         columns = self.label_index_.labels(ids).astype(np.int64)
-        shape = (n_rows, int(self.label_index_.classes.max()) + 1)
+        shape = (n_rows, self._changes.n_columns or int(self.label_index_.classes.max()) + 1)
         matrix = sp.csr_matrix((np.ones(len(ids), dtype=np.int64), (row_of, columns)), shape=shape)
         return matrix if self._label_form == "indicator" else matrix.toarray()
 
@@ -692,9 +726,11 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     @snapshot_access
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """Return the estimator as a JSON-able header and named arrays."""
+        """Return the estimator as a JSON-able header and named arrays, without forgotten labels."""
         check_is_fitted(self, "model_")
         self._check_when_used()  # a file with invalid parameters could not be loaded
+        if self._changes.forgotten:
+            self = self._compacted()
         header, arrays = self._model_parts(resume)
         parameters, parameter_arrays = self._parameter_parts()
         index_dtype = self.label_index_.dtype
@@ -711,6 +747,7 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
             "threshold_was_set": self._threshold_was_set,
             "reading": self.reading_,
             "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
+            **self._changes.header(),
             "model": header,
         }, {
             **modelfile.prefixed("labels", self.label_index_.arrays()),
@@ -736,7 +773,8 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
         may_be_empty = cls.STARTS_WITHOUT_LABELS and form == "lists"
         if (len(index) == 0 and not may_be_empty) or form not in get_args(Form):
             raise ValueError(f"it has {len(index)} labels, in the form {form!r:.40}")
-        if form.endswith("indicator") and not np.array_equal(index.classes, np.arange(len(index))):
+        changes = estimator._changes = LabelChanges.from_header(header, len(index))
+        if form.endswith("indicator") and not _are_columns(index.classes, changes.n_columns):
             raise ValueError("the labels are not the columns of an indicator matrix")
         estimator.label_index_ = index
         n_examples = estimator.n_examples_ = whole_number(
@@ -778,6 +816,13 @@ class LabelClassifier(PublishedSettings, SharedEstimator, ClassifierMixin, BaseE
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__
+
+
+def _are_columns(labels: NDArray[Any], n_columns: int | None) -> bool:
+    """Return whether labels are the columns of an indicator matrix; with `n_columns`, some were removed."""
+    if n_columns is None:
+        return np.array_equal(labels, np.arange(len(labels)))
+    return labels[0] >= 0 and labels[-1] < n_columns and bool((np.diff(labels) > 0).all())
 
 
 def _check_k(k: Any) -> None:

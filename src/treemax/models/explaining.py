@@ -48,10 +48,11 @@ def row_entries(row: Rows, n_features: int | None = None) -> tuple[NDArray[np.ui
 
 def explain_row(estimator: LabelClassifier, row: Rows, wanted: int | None, k: int) -> Explanation:
     """Explain the label with the id `wanted`, or the answer, for one row."""
-    n_labels = len(estimator.label_index_)
-    if n_labels == 0:
+    if len(estimator.label_index_) == 0:
         raise ValueError("There is nothing to explain: no label was learned yet.")
-    found = [array[0] for array in estimator._scored_top(row, min(max(k, 2), n_labels))]
+    if wanted in estimator._changes.forgotten:
+        raise ValueError("The model has forgotten this label, so there is nothing to explain.")
+    found = [array[0] for array in estimator._candidates(row, max(k, 2))]
     ids, scores, probabilities = (array[found[0] >= 0] for array in found)
     chosen = int(ids[0]) if wanted is None else wanted
     names = estimator.label_index_.labels(ids).tolist()
@@ -107,7 +108,8 @@ def _not_reached(label: Any, candidates: Sequence[Candidate]) -> str:
 
 def _named(estimator: LabelClassifier, paths: Sequence[Path]) -> list[Path]:
     """Return paths with the names of the most frequent labels below each step."""
-    frequent = [_frequent(estimator.label_counts_, step) for path in paths for step in path.steps]
+    hidden = np.fromiter(estimator._changes.forgotten, np.int64)
+    frequent = [_frequent(estimator.label_counts_, step, hidden) for path in paths for step in path.steps]
     names = iter(estimator.label_index_.labels(np.concatenate([NOTHING, *frequent])).tolist())
     lengths = iter(map(len, frequent))
     return [
@@ -116,9 +118,11 @@ def _named(estimator: LabelClassifier, paths: Sequence[Path]) -> list[Path]:
     ]
 
 
-def _frequent(counts: NDArray[np.int64], step: Step) -> NDArray[np.int64]:
-    """Return the ids of the most frequent labels below a step."""
+def _frequent(counts: NDArray[np.int64], step: Step, hidden: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the ids of the most frequent labels below a step, without those that are hidden."""
     ids = np.asarray(step.labels, dtype=np.int64)
+    if len(hidden):
+        ids = ids[~np.isin(ids, hidden)]
     if len(ids) <= 1:
         return ids
     own = counts[np.minimum(ids, len(counts) - 1)]

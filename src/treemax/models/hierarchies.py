@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 
 from treemax import modelfile
 from treemax.models.base import LabelClassifier, restored_parameters, saved_parameters
-from treemax.trees import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy
+from treemax.trees import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, with_names
 
 
 class WithHierarchy(LabelClassifier):
@@ -18,6 +18,10 @@ class WithHierarchy(LabelClassifier):
 
     def _parameter_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
         return parameter_parts(self)
+
+    def _parameters_with_names(self, names: dict[Any, Any]) -> dict[str, Any]:
+        changed = super()._parameters_with_names(names)
+        return {**changed, "tree": with_names(self.tree, names)} if is_hierarchy(self.tree) else changed
 
     @classmethod
     def _parameters_from_parts(cls, saved: dict[str, Any], arrays: modelfile.Arrays) -> dict[str, Any]:

@@ -22,8 +22,12 @@ def label_weights(
     exclude: Any = None,
     weights: Any = None,
     priors: Any = None,
+    kept: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the weight of every label by id, as a read-only array; see `LabelClassifier.make_label_weights`."""
+    """Return the weight of every label by id, as a read-only array; see `LabelClassifier.make_label_weights`.
+
+    They are multiplied by `kept`, which is 0 for labels that are not answered any more.
+    """
     result = _given_weights(weights, index, counts, n_examples)
     if priors is not None:
         result = result * _prior_ratios(priors, index, counts)
@@ -35,6 +39,8 @@ def label_weights(
         result = result * allowed
     if exclude is not None:
         result[_known_ids("exclude", exclude, index)] = 0.0
+    if kept is not None:
+        result = result * kept
     if not result.any():
         raise ValueError("No label is left: every label has weight 0 or is excluded.")
     result.setflags(write=False)

@@ -65,6 +65,7 @@ class OnlineLabelClassifier(LabelClassifier):
     FIXED_IN_STREAM: tuple[str, ...] = ()  # parameters that are only read when a stream begins
     _started_with: dict[str, Any] | None = None  # their values then
     _warned_of_labels = False
+    _learned_again: NDArray[np.int64]  # labels of the rows being learned, of a model with forgotten labels
 
     def _check_parameters(self) -> None:
         if self.max_labels is not None:
@@ -136,7 +137,10 @@ class OnlineLabelClassifier(LabelClassifier):
         try:
             more = any(perf_counter() > end for _ in blocks)
         finally:
+            learned_again = learner.__dict__.pop("_learned_again", None)
             super()._update_from(learner, before)
+        if learned_again is not None:
+            self._bring_back(learned_again)
         if not more and self.__sklearn_is_fitted__():
             self._update_calibration()
         return more
@@ -195,6 +199,8 @@ class OnlineLabelClassifier(LabelClassifier):
         n_labels = self._count_labels(self.label_index_, labels, announced, n_features)
         model = self._resized(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
+        if self._changes.forgotten:
+            self._learned_again = np.unique(targets.ids).astype(np.int64)
         targets = self._weighted(targets, weights, self.label_index_, labels.multi_label)
         self._update_settings(rows)
         self.model_, self.n_features_in_ = model, n_features
@@ -298,10 +304,20 @@ class OnlineLabelClassifier(LabelClassifier):
             )
         if self._label_form in ("indicator", "dense-indicator") and not labels.is_indicator:
             raise ValueError("The model was started with an indicator matrix as y, but y is not one.")
+        if self._changes.n_columns is not None:
+            raise ValueError(
+                "The model cannot learn from an indicator matrix any more, since columns of it were forgotten and removed. "
+                "Start a new model."
+            )
 
     def _set_fitted(self, *fitted: Any) -> None:
         super()._set_fitted(*fitted)
         self._started_with = self._fixed_parameters()
+
+    def _compacted(self: Self) -> Self:
+        twin = super()._compacted()
+        twin._started_with = twin._fixed_parameters()
+        return twin
 
     @classmethod
     def from_parts(cls: type[Self], header: dict[str, Any], arrays: modelfile.Arrays) -> Self:
@@ -387,6 +403,10 @@ class OnlineLabelClassifier(LabelClassifier):
 
     def _with_write_access(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
         return self._lock.write(work, self, *args, **options)
+
+    def _with_exclusive_access(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        with self._lock.training:
+            return self._with_write_access(work, *args, **options)
 
     def set_params(self: Self, **params: Any) -> Self:
         """Set parameters; calls that are running in other threads keep the old values."""

@@ -48,6 +48,10 @@ class SharedEstimator(CheckedParameters):
         """Call `work`, which changes the model in place."""
         return work(self, *args, **options)
 
+    def _with_exclusive_access(self, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        """Call `work`, which changes the model in place, while no other thread trains it."""
+        return work(self, *args, **options)
+
     def _with_read_access_by_rows(self: Own, work: Callable[..., Result], X: Any, *args: Any, **options: Any) -> Result:
         """Call `work`, which predicts each row of X independently, with read access."""
         return self._with_read_access(work, X, *args, **options)

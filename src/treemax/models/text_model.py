@@ -57,6 +57,10 @@ def _explains(model: TextModel) -> bool:
     return hasattr(model.estimator, "explain")
 
 
+def _changes_labels(model: TextModel) -> bool:
+    return hasattr(model.estimator, "forget")
+
+
 def _gives_probabilities(model: TextModel) -> bool:
     return hasattr(model.estimator, "predict_proba")
 
@@ -215,6 +219,30 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def make_label_weights(self, **options: Any) -> Any:
         """Return weights of all labels for `predict_topk`; see `make_label_weights` of the estimator."""
         return self.estimator.make_label_weights(**options)
+
+    @available_if(_changes_labels)
+    def forget(self, labels: Any) -> TextModel:
+        """Never answer these labels again; see `forget` of the estimator."""
+        self.estimator.forget(labels)
+        return self
+
+    @available_if(_changes_labels)
+    def rename(self, names: Any) -> TextModel:
+        """Give labels new names, from a dictionary of old to new names; see `rename` of the estimator."""
+        self.estimator.rename(names)
+        return self
+
+    @available_if(_changes_labels)
+    def merge(self, labels: Any) -> TextModel:
+        """Make labels parts of others, from a dictionary; see `merge` of the estimator."""
+        self.estimator.merge(labels)
+        return self
+
+    @available_if(_changes_labels)
+    def compact(self) -> TextModel:
+        """Remove forgotten labels from the estimator."""
+        self.estimator.compact()
+        return self
 
     @available_if(_gives_probabilities)
     def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:

@@ -72,6 +72,29 @@ def is_hierarchy(value: Any) -> bool:
     return isinstance(value, Tree | Mapping) or (isinstance(value, Iterable) and not isinstance(value, str))
 
 
+def with_names(hierarchy: Any, names: Mapping[Any, Any]) -> Any:
+    """Return a hierarchy whose nodes have new names; the children of nodes without one (None) move to their parents.
+
+    Forms without names, and a hierarchy without these nodes, are returned as they are.
+
+    >>> with_names({"animal": ["cat", "dog"]}, {"cat": None, "dog": "hound"})
+    {'hound': 'animal'}
+    """
+    if isinstance(hierarchy, Tree) or _as_parent_array(hierarchy) is not None:
+        return hierarchy
+    parent_of = parents_by_name(hierarchy)
+    if not (names.keys() & parent_of.keys() or names.keys() & set(parent_of.values())):
+        return hierarchy
+    changed: ParentOf = {}
+    for child, parent in parent_of.items():
+        while parent in parent_of and names.get(parent, parent) is None:
+            parent = parent_of[parent]
+        child, parent = names.get(child, child), names.get(parent, parent)
+        if child is not None and parent is not None:
+            changed[child] = parent
+    return changed
+
+
 def hierarchy_arrays(hierarchy: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays of a hierarchy for the model file; names are stored as JSON."""
     if isinstance(hierarchy, Tree):

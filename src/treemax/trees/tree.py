@@ -123,6 +123,26 @@ class Tree:
         """Number of edges from the root to the deepest leaf."""
         return len(self.level_bounds) - 1
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> tuple[Tree, NDArray[np.int64]]:
+        """Return the tree of the `kept` labels, numbered anew, and its nodes as numbers of this tree.
+
+        Nodes without labels below them are removed; nodes with a single child remain.
+
+        >>> tree = Tree.from_parents([-1, 0, 0, 1, 1], [-1, -1, 2, 0, 1])
+        >>> smaller, nodes = tree.without_labels(np.array([True, False, False]))
+        >>> smaller.label.tolist(), nodes.tolist()
+        ([-1, -1, 0], [0, 1, 3])
+        """
+        stays = np.zeros(len(self), dtype=bool)
+        stays[self.leaf_of[kept]] = True
+        for start, stop in self.level_bounds[:0:-1]:
+            stays[self.parent[start:stop][stays[start:stop]]] = True
+        nodes = np.flatnonzero(stays)
+        n_children = np.bincount(self.parent[nodes[1:]], minlength=len(self))[nodes]
+        first_child = 1 + np.concatenate([[0], np.cumsum(n_children)[:-1]])
+        number = np.append(np.cumsum(kept) - 1, NO_LABEL)
+        return Tree(first_child, n_children, number[self.label[nodes]]), nodes
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays for the model file."""
         return {"n_children": self.n_children, "label": self.label}

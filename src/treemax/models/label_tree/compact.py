@@ -55,6 +55,35 @@ def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
     }
 
 
+def without_labels(packed: PackedTree, kept: NDArray[np.bool_]) -> PackedTree:
+    """Return the tree of the `kept` labels; nodes without labels below them are removed, the others keep their weights."""
+    tree, nodes = packed.tree.without_labels(kept)
+    node, features, counts, children, weights = _in_order(packed)
+    number = np.full(len(packed.tree), -1)
+    number[nodes] = np.arange(len(nodes))
+    slot = np.repeat(np.arange(len(node)), counts)
+    child = number[packed.tree.first_child[node[slot]] + children]
+    stays = child >= 0
+    slot, child, weights = slot[stays], child[stays], weights[stays]
+    used, counts = np.unique(slot, return_counts=True)
+    parent, features = number[node[used]], features[used]
+    starts, ends = np.concatenate([[0], np.cumsum(counts)]), np.searchsorted(parent, np.arange(len(tree) + 1))
+    parts = {}
+    for inner in np.flatnonzero(tree.n_children).tolist():
+        first, stop = ends[inner], ends[inner + 1]
+        entries = slice(starts[first], starts[stop])
+        parts[inner] = NodeWeights(
+            features[first:stop],
+            starts[first : stop + 1] - starts[first],
+            (child[entries] - tree.first_child[inner]).astype(np.uint32),
+            weights[entries],
+            packed.bias[nodes[tree.children(inner)]],
+        )
+    scales = None if packed.scales is None else packed.scales[nodes]
+    depth = tree.depth
+    return PackedTree.pack(tree, parts, packed.link, packed.slopes[:depth], packed.shifts[:depth], scales)
+
+
 def _in_order(packed: PackedTree) -> tuple[NDArray[Any], ...]:
     """Return node, feature and number of entries of each slot, sorted by node and feature, and the entries."""
     tables, n_children = packed.tables, packed.tree.n_children

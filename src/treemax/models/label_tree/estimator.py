@@ -115,7 +115,7 @@ class LabelTree(WithHierarchy):
     Prabhu et al., "Parabel: partitioned label trees for extreme classification", 2018.
     """
 
-    supports_distributed = supports_weights = supports_relevance = True
+    supports_distributed = supports_weights = supports_relevance = supports_compact = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "tree": "kmeans",
         "arity": 2,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
 from treemax.models.calibration import Calibration
-from treemax.models.label_tree.compact import loaded_tree, saved_arrays
+from treemax.models.label_tree.compact import loaded_tree, saved_arrays, without_labels
 from treemax.models.label_tree.nodes import LOSSES
 from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.label_tree.tracing import trace_labels
@@ -101,6 +101,10 @@ class LabelTreeModel:
         assert total is not None
         total /= len(self.trees)
         return total
+
+    def without_labels(self, kept: NDArray[np.bool_]) -> LabelTreeModel:
+        """Return the model of the `kept` labels, numbered anew."""
+        return replace(self, trees=tuple(without_labels(tree, kept) for tree in self.trees))
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """Return the model as a JSON-able header and arrays."""

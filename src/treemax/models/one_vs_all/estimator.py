@@ -118,7 +118,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     FIXED_IN_STREAM = (
         "loss", "learning_rate", "final_rate", "initial_accumulator", "batch_size", "least_gradient", "scale",
     )  # fmt: skip
-    supports_weights = supports_relevance = True
+    supports_weights = supports_relevance = supports_compact = True
     settings_: AdaGradSettings
     _calibration: Calibration | None
     STREAM_RARITY = 100  # minimum number of labels that initial biases in a stream assume

@@ -6,7 +6,7 @@ There are three layouts of the weights: `LabelMajor` for dense rows, `FeatureMaj
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -97,6 +97,20 @@ class LinearModel(FromAllProbabilities):
         """The weights of a label for these features."""
         raise NotImplementedError
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:
+        """Return the model of the `kept` labels, numbered anew."""
+        return replace(
+            self,  # type: ignore[type-var]  # the layouts are dataclasses
+            weights=self._of_labels(self.weights, kept),
+            bias=self.bias[kept],
+            squares=None if self.squares is None else self._of_labels(self.squares, kept),
+            bias_squares=None if self.bias_squares is None else self.bias_squares[kept],
+        )
+
+    def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        """Return weights, or their squares, of the `kept` labels."""
+        raise NotImplementedError
+
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the model as a JSON-able header and arrays; with `resume`, including AdaGrad's sums of squares."""
         model = packed(self)
@@ -172,6 +186,9 @@ class LabelMajor(LinearModel):
     def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
         return self.weights[label, columns]
 
+    def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        return weights[kept]
+
 
 @dataclass
 class FeatureMajor(LinearModel):
@@ -196,6 +213,9 @@ class FeatureMajor(LinearModel):
 
     def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
         return self.weights[columns, label]
+
+    def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        return np.ascontiguousarray(weights[:, : len(kept)][:, kept])  # without spare columns
 
 
 @dataclass
@@ -227,6 +247,15 @@ class PackedFeatures(LinearModel):
             own = slice(self.indptr[column], self.indptr[column + 1])
             out[place] = self.weights[own][self.labels[own] == label].sum()
         return out
+
+    def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:
+        indptr = np.concatenate([[0], np.cumsum(kept[self.labels])])[self.indptr]
+        number = (np.cumsum(kept) - 1).astype(np.uint32)
+        labels = number[self.labels[kept[self.labels]]]
+        return replace(super().without_labels(kept), indptr=indptr, labels=labels)  # type: ignore[type-var]
+
+    def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        return weights[kept[self.labels]]
 
 
 def packed(model: LinearModel) -> LinearModel:

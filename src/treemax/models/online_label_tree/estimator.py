@@ -355,7 +355,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             f"path_probabilities for {len(rows):,} rows x {n_labels:,} labels",
             "Use fewer rows at a time.",
         )
-        return self.model_.path_probabilities(rows, self._threads())
+        products = self.model_.path_probabilities(rows, self._threads())
+        return products * self._changes.present(n_labels) if self._changes.forgotten else products
 
     @read_access_by_rows
     def no_label_probability(self, X: Any) -> NDArray[np.float32]:

@@ -1,5 +1,6 @@
 """Changes of the labels of trained models, beyond the generic checks."""
 
+import itertools
 import json
 import pickle
 import threading
@@ -8,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 
 import treemax
-from treemax import LabelTree, OneVsAll, OnlineLabelTree, TextModel
+from treemax import LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree, TextModel
 from treemax.checks import CLASSES, example_data, example_lists
 
 QUIET = {"verbose": 0}
@@ -167,3 +169,82 @@ def test_damaged_changes_are_refused():
     for damaged in ({"merged": [[0, 7]]}, {"merged": [[0, 1], [1, 2]]}, {"merged": [[0, -1]]}, {"log": [["x", 1]]}):
         with pytest.raises(ValueError):
             OneVsAll.from_parts({**header, "label_changes": {**good, **damaged}}, arrays)
+
+
+def many_labels():
+    random = np.random.RandomState(0)
+    X = sp.random(400, 60, 0.1, "csr", dtype=np.float32, random_state=random)
+    return X, [sorted(set(random.randint(50, size=2).tolist())) for _ in range(400)]
+
+
+@pytest.mark.parametrize("policy", ["best-greedy", "one-level", "random"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_online_tree_keeps_the_bits_of_other_labels(policy, resume):
+    X, lists = many_labels()
+    model = OnlineLabelTree(policy=policy, max_leaf=20).partial_fit(X, lists)
+    if not resume:
+        model = OnlineLabelTree.from_parts(*model.to_parts())
+    gone = [*range(3, 20), 33, 49]
+    kept = np.flatnonzero(~np.isin(model.classes_, gone))
+    before, nodes = model.predict_proba(X), model.describe()["nodes"]
+    model.forget(gone).compact()
+    np.testing.assert_array_equal(model.predict_proba(X), before[:, kept])
+    assert model.describe()["nodes"] <= nodes - len(gone)
+    again = OnlineLabelTree.from_parts(*model.to_parts(resume=resume))
+    np.testing.assert_array_equal(again.predict_proba(X), before[:, kept])
+    again.partial_fit(X, lists)  # the removed labels are new
+    model.partial_fit(X, lists)
+    assert set(model.classes_) == set(range(50))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [["ant bee cat", "dog eel fox gnu"], ["ant bee", "cat dog eel fox gnu"], ["ant dog", "bee cat", "eel fox gnu"]],
+)
+def test_learned_tree_keeps_the_odds_of_siblings(groups):
+    X, y = example_data()
+    hierarchy = {f"group {number}": group.split() for number, group in enumerate(groups)}
+    model = LearnedTree(tree=hierarchy, dimension=8, calibration=0, **QUIET).fit(X, y)
+    # Short rows have probabilities that are not extreme.
+    before = dict(zip(model.classes_, model.predict_proba(0.2 * X).T.astype(np.float64)))
+    model.forget(["ant", "dog"]).compact()
+    after = dict(zip(model.classes_, model.predict_proba(0.2 * X).T.astype(np.float64)))
+    np.testing.assert_allclose(sum(after.values()), 1, atol=1e-3)
+    compared = 0
+    for group in groups:
+        left = [label for label in group.split() if label in after]
+        for one, other in itertools.pairwise(left):
+            clear = (before[one] > 1e-5) & (before[other] > 1e-5)
+            odds = (table[one][clear] / table[other][clear] for table in (after, before))
+            np.testing.assert_allclose(*odds, rtol=1e-3)
+            compared += int(clear.sum())
+    assert compared > 100
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LearnedTree(arity=3, dimension=8, **QUIET),
+        LearnedTree(arity=2, dimension=8, statistics="running", **QUIET),
+        RecallTree(**QUIET),
+        RecallTree(algorithm="paper", **QUIET),
+        OneVsAll(**QUIET),
+        OnlineLabelTree(),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("resume", [False, True])
+def test_learning_continues_after_removal(model, form, resume):
+    X, y = example_data()
+    X = form(X)
+    model = clone(model).partial_fit(X, y)
+    if not resume:
+        model = type(model).from_parts(*model.to_parts())
+    model.forget(["ant", "gnu"]).compact()
+    assert model.classes_.tolist() == ["bee", "cat", "dog", "eel", "fox"]
+    for _ in range(10):
+        model.partial_fit(X, y)
+    assert sorted(model.classes_) == list(CLASSES)
+    assert model.score(X, y) > 0.8

@@ -159,6 +159,7 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         "max_depth": None,
         "calibration": 0.0,
     }
+    supports_compact = True
     FIXED_IN_STREAM = ("tree", "start", "arity", "dimension", "statistics")
     model_: LearnedTreeModel | GrowingTree
     losses_: list[float]

@@ -68,6 +68,24 @@ class LearningState:
     sums: Floats | None = None
     seen: Floats | None = None
 
+    def without_labels(
+        self, kept: NDArray[np.bool_], before: Tree, tree: Tree, nodes: NDArray[np.int64]
+    ) -> LearningState:
+        """The statistics of the `kept` labels; those of nodes that lost children start anew."""
+        if self.means is not None:
+            return replace(self, means=self.means[kept])
+        if self.keys is None or self.sums is None or self.seen is None:
+            return self
+        rank = np.full(int((before.n_children > 0).sum()), -1)
+        inner = nodes[tree.n_children > 0]
+        whole = before.n_children[inner] == tree.n_children[tree.n_children > 0]
+        old_rank = np.cumsum(before.n_children > 0) - 1
+        rank[old_rank[inner[whole]]] = np.flatnonzero(whole)
+        node, label = np.divmod(self.keys, len(kept))
+        stays = kept[label] & (rank[node] >= 0)
+        keys = rank[node[stays]] * int(kept.sum()) + (np.cumsum(kept) - 1)[label[stays]]
+        return replace(self, keys=keys, sums=self.sums[stays], seen=self.seen[stays])
+
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """A JSON-serialisable header and arrays."""
         parts = {name: value for name, value in vars(self).items() if value is not None}
@@ -218,6 +236,39 @@ class LearnedTreeModel:
         if self.labels_a_row == 1.0:
             return probabilities
         return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
+
+    def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
+        """The model of the `kept` labels, numbered anew; nodes without labels below them are removed.
+
+        Of three or more children of which two are left, the difference of their vectors is the one vector of both.
+        """
+        tree, nodes = self.tree.without_labels(kept)
+        new = replace(self, tree=tree, weights=self.weights[:0], biases=self.biases[:0], learning=None)
+        child = np.arange(1, len(tree))
+        parent = tree.parent[child]
+        before = nodes[parent]  # their parents in this tree
+        source = self.first_vectors[before] + nodes[child] - self.tree.first_child[before]
+        place = child - tree.first_child[parent]
+        many, second = tree.n_children[parent] > 2, (tree.n_children[parent] == 2) & (place == 1)
+        same = second & (self.tree.n_children[before] == 2)
+        pair = np.flatnonzero(second & ~same)
+        target = np.where(many, new.first_vectors[parent] + place, new.first_vectors[parent])
+        n_vectors = int(vectors_of(tree.n_children).sum())
+
+        def moved(array: Floats, differ: bool = True) -> Floats:
+            out = np.zeros((n_vectors, *array.shape[1:]), dtype=np.float32)
+            out[target[many]] = array[source[many]]
+            out[target[same]] = array[self.first_vectors[before[same]]]
+            one, other = array[source[pair]], array[source[pair - 1]]
+            out[target[pair]] = one - other if differ else np.maximum(one, other)
+            return out
+
+        weights = aligned((n_vectors, self.weights.shape[1]))
+        weights[:] = moved(self.weights)
+        learning = None if self.learning is None else self.learning.without_labels(kept, self.tree, tree, nodes)
+        if learning is not None and self.learning is not None:
+            learning = replace(learning, squares=moved(self.learning.squares, differ=False))
+        return replace(new, weights=weights, biases=moved(self.biases), learning=learning)
 
     # --- to a file and back -----------------------------------------------------------------------------
 

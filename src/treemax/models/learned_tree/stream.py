@@ -379,6 +379,10 @@ class GrowingTree(Learner):
             self.biases[vectors], self.labels_a_row, learning=state,
         )  # fmt: skip
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
+        """The model of the `kept` labels, numbered anew."""
+        return self.packed().without_labels(kept)
+
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """A JSON-serialisable header and arrays."""
         return self.packed().to_parts(resume)

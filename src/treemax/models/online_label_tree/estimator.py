@@ -149,6 +149,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     }
     STARTS_WITHOUT_LABELS = True
     FIXED_IN_STREAM = ("tree", "random_state")
+    supports_compact = True
     settings_: OnlineTreeSettings
     model_: OnlineTree
 

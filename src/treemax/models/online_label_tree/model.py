@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.online_label_tree import file_kernels, kernels, search_kernels
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
+from treemax.models.online_label_tree.removal import without_labels
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.online_label_tree.tracing import trace_labels
 from treemax.models.parts import expect_squares, whole_number
@@ -164,6 +166,13 @@ class OnlineTree:
         tree.stream = StreamSummary.from_parts(header["stream"], modelfile.part("stream", arrays), one_label)
         return tree
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> OnlineTree:
+        """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed."""
+        arrays = without_labels(self._arrays(self.has_squares), kept)
+        tree = self._from_arrays(arrays, self.one_label, int(kept.sum()), self.random_state, None)
+        tree.stream = copy.deepcopy(self.stream)
+        return tree
+
     def _arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
         """Return the arrays of the model file; with `resume`, including AdaGrad's sums of squares.
 
@@ -224,7 +233,7 @@ class OnlineTree:
         one_label: bool,
         n_labels: int,
         seed: int,
-        growth: tuple[int, int, int, float, bool],
+        growth: tuple[int, int, int, float, bool] | None,
     ) -> OnlineTree:
         """Restore the model from its arrays.
 
@@ -249,7 +258,7 @@ class OnlineTree:
         self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
         self.blocks.lanes[:n_blocks] = lanes
         followed = self.blocks.following[:n_blocks] >= 0
-        if (used[followed] != LANES).any() or not self.can_grow(growth):
+        if (used[followed] != LANES).any() or not (growth is None or self.can_grow(growth)):
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.has_squares = "squares" in arrays

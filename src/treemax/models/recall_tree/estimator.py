@@ -184,6 +184,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         "calibration": 0.0,
         "scale": False,
     }
+    supports_compact = True
     FIXED_IN_STREAM = (
         "algorithm", "arity", "learning_rate", "router_rate", "least_gradient", "least_share", "scale",
     )  # fmt: skip

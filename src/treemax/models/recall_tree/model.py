@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,6 +186,24 @@ class RecallTreeModel(CandidateModel):
 
     # --- to a file and back -----------------------------------------------------------------------------
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> RecallTreeModel:
+        """The model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        header, arrays = self.to_parts(self.knows_squares)
+        number, own = np.cumsum(kept) - 1, kept[arrays["labels"]]
+        node = np.repeat(np.arange(len(arrays["n_labels"])), arrays["n_labels"])[own]
+        arrays |= {
+            "labels": number[arrays["labels"][own]].astype(np.int32), "label_counts": arrays["label_counts"][own],
+            "n_labels": np.bincount(node, minlength=len(arrays["n_labels"])).astype(np.int32),
+        }  # fmt: skip
+        if self.knows_squares:
+            keys = arrays["keys"]
+            label = (keys & np.uint64(2**32 - 1)).astype(np.int64)
+            own = kept[label]
+            keys = (keys[own] >> np.uint64(32) << np.uint64(32)) | number[label[own]].astype(np.uint64)
+            arrays |= {"keys": keys, "counts": arrays["counts"][own]}
+        arrays |= regressors_without(arrays, kept)
+        return replace(self.from_parts(header, arrays, int(kept.sum())), calibration=self.calibration)
+
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """A JSON-serialisable header and arrays; with `resume` including the learning state."""
         header = {
@@ -286,6 +304,19 @@ def scorer_arrays(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[A
     taken = scorers.keys != EMPTY
     cells = scorers.cells[taken]
     return {**out, "keys": scorers.keys[taken], "cells": cells if resume else cells[:, : cells.shape[1] // 2]}
+
+
+def regressors_without(arrays: dict[str, NDArray[Any]], kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """The saved regressors of the `kept` labels."""
+    saved = {name: array for name, array in arrays.items() if name.startswith("regressors/")}
+    if "regressors/owners" not in saved:
+        return {name: array[kept] for name, array in saved.items()}
+    entries, owners = saved["regressors/entries"], saved["regressors/owners"]
+    own = kept[owners]
+    feature = np.repeat(np.arange(len(entries)), entries)[own]
+    left = {name: array[kept if "bias" in name else own] for name, array in saved.items() if array is not entries}
+    left["regressors/owners"] = (np.cumsum(kept) - 1)[owners[own]].astype(np.uint32)
+    return {**left, "regressors/entries": np.bincount(feature, minlength=len(entries)).astype(np.uint32)}
 
 
 def scorers_from_arrays(

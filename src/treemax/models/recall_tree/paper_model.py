@@ -23,7 +23,7 @@ from treemax.models.parts import (
     whole_numbers,
 )
 from treemax.models.recall_tree import paper_kernels as kernels
-from treemax.models.recall_tree.model import CandidateModel, scorer_arrays, scorers_from_arrays
+from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
 from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Tallies, Way, Workspace
 from treemax.models.recall_tree.tracing import trace_path
 from treemax.models.scorers import Scorers, prediction_scorers
@@ -156,6 +156,31 @@ class PaperTreeModel(CandidateModel):
         return self.path_scores
 
     # --- to a file and back -----------------------------------------------------------------------------
+
+    def without_labels(self, kept: NDArray[np.bool_]) -> PaperTreeModel:
+        """The model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        header, arrays = self.to_parts(self.knows_squares)
+        number, n_own = (np.cumsum(kept) - 1).astype(np.int32), arrays["nodes/n_candidates"]
+        filled = np.arange(header["width"]) < n_own[:, None]
+        if header["resume"]:
+            own = kept[arrays["tallies/label"]]
+            place = np.append(np.cumsum(own) - 1, NONE).astype(np.int32)  # of a tally; NONE is -1, the last
+            candidates = arrays["nodes/candidates"][filled]
+            stays = own[candidates]
+            arrays |= {name: array[own] for name, array in arrays.items() if name.startswith("tallies/")}
+            arrays["tallies/label"] = number[arrays["tallies/label"]]
+            arrays["tallies/above"] = place[arrays["tallies/above"]]
+            left = place[candidates[stays]]
+        else:
+            stays = kept[arrays["nodes/labels"]]
+            arrays |= {name: arrays[name][stays] for name in ("nodes/labels", "nodes/counts", "nodes/paths")}
+            arrays["nodes/labels"] = number[arrays["nodes/labels"]]
+        node = np.repeat(np.arange(len(n_own)), n_own)[stays]
+        arrays["nodes/n_candidates"] = np.bincount(node, minlength=len(n_own)).astype(np.int64)
+        if header["resume"]:
+            arrays["nodes/candidates"] = _padded_rows(left, arrays["nodes/n_candidates"], header["width"])
+        arrays |= regressors_without(arrays, kept)
+        return self.from_parts(header, arrays, int(kept.sum()))
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """A JSON-serialisable header and arrays; with `resume` including the learning state.

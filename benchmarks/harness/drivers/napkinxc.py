@@ -1,7 +1,7 @@
 """napkinXC: probabilistic label trees, batch (PLT), with online node learners on a given tree (IPLT), fully online (OPLT).
 
 It writes the model to its folder while it trains, so that is part of the time. Search is exact: its beam
-search ignores top_k. Settings are the arguments of its models.
+search ignores top_k. Settings are the arguments of its models; `weights=propensity` ranks by probability over propensity.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def _model(settings, folder):
     from napkinxc.models import PLT, Model
 
     arguments = {**settings, "output": str(folder), "seed": 1}
+    arguments.pop("weights", None)
     if arguments.pop("model") == "plt":
         return PLT(**arguments)
     return Model(model="oplt", loss="log", **arguments)
@@ -43,6 +44,11 @@ def save(model, folder):
 def restore(folder, data, settings):
     model = _model(settings, folder)
     model.load()
+    model.weights_of_labels = None
+    if settings.get("weights") == "propensity":
+        from napkinxc.metrics import Jain_et_al_inverse_propensity
+
+        model.weights_of_labels = Jain_et_al_inverse_propensity(data.label_lists("train"))
     return model
 
 
@@ -58,11 +64,11 @@ def single(rows, i):
 
 
 def predict_one(model, row, k):
-    return model.predict(row, top_k=k)
+    return model.predict(row, top_k=k, labels_weights=model.weights_of_labels)
 
 
 def predict_batch(model, rows, k):
-    return model.predict(rows, top_k=k)
+    return model.predict(rows, top_k=k, labels_weights=model.weights_of_labels)
 
 
 def labels(answers):

@@ -403,16 +403,21 @@ def best_weighted_labels(
                 continue
             opened[depth] += 1
             _expand(node, of_node[node], rows, begin, end, tree, scratch)
-            for c in range(n_children[node]):
-                child = first_child[node] + c
-                product = scores[c] * node_weights[child]
-                if node_weights[child] == 0 or (n_best == k and product <= products[k - 1]):
-                    continue
-                of_node[child] = scores[c]
-                if label[child] >= 0:
-                    n_best = offer(child, product, best, products, n_best)
-                else:
-                    size = push(heap_nodes, heap_products, size, child, product)
+            for b in range((np.uint64(n_children[node]) + np.uint64(15)) // _WIDTH):
+                worst = products[k - 1] / node_weights[node] if n_best == k else -_ONE
+                better = vector.bits_above(vector.load(scores, b * _WIDTH), vector.splat(worst))
+                while better:
+                    c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
+                    better &= better - np.uint32(1)
+                    child = first_child[node] + np.int64(c)
+                    product = scores[c] * node_weights[child]
+                    if product == 0 or (n_best == k and product <= products[k - 1]):
+                        continue
+                    of_node[child] = scores[c]
+                    if label[child] >= 0:
+                        n_best = offer(child, product, best, products, n_best)
+                    else:
+                        size = push(heap_nodes, heap_products, size, child, product)
         for j in range(n_best):
             probabilities[row, j] = of_node[best[j]]
             best[j] = label[best[j]]

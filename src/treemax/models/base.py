@@ -43,7 +43,7 @@ from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
 from treemax.models.label_changes import ChangeableLabels, LabelChanges
-from treemax.models.label_weights import label_weights
+from treemax.models.label_weights import LabelWeights, label_weights
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
@@ -355,23 +355,17 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         _check_k(k)
         rows = self._rows_to_predict(X)
         weights = self._weights_of_labels(labels, exclude, label_weights)
-        n_labels = len(self.label_index_) if weights is None else int(np.count_nonzero(weights))
+        n_labels = len(self.label_index_) if weights is None else weights.n_allowed
         ids, scores = self._calibrated_top(rows, min(int(k), n_labels), weights)
         return TopK(self._labels_of(ids), scores)
-
-    def _are_label_weights(self, weights: Any) -> bool:
-        """Return whether these are weights of `make_label_weights`, which need no checks."""
-        if not isinstance(weights, np.ndarray) or weights.flags.writeable or weights.dtype != np.float32:
-            return False
-        return weights.shape == (len(self.label_index_),)
 
     @read_access
     def make_label_weights(
         self, labels: Any = None, exclude: Any = None, label_weights: Any = None, priors: Any = None
-    ) -> NDArray[np.float32]:
-        """Return weights of all labels, in the order of `classes_`, for `predict_topk(..., label_weights=...)`.
+    ) -> LabelWeights:
+        """Return weights of all labels for `predict_topk(..., label_weights=...)`; `values` has them by `classes_`.
 
-        Faster than the same arguments in every call. Weight 0 means that a label is never predicted.
+        Faster than the same arguments in every call. Labels of weight 0 are never predicted.
 
         Parameters
         ----------
@@ -387,7 +381,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         """
         return self._new_label_weights(labels, exclude, label_weights, priors)
 
-    def _new_label_weights(self, labels: Any, exclude: Any, weights: Any, priors: Any = None) -> NDArray[np.float32]:
+    def _new_label_weights(self, labels: Any, exclude: Any, weights: Any, priors: Any = None) -> LabelWeights:
         counts = np.zeros(len(self.label_index_), dtype=np.int64)
         counts[: len(self.label_counts_)] = self.label_counts_
         changes = self._changes
@@ -395,16 +389,18 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         counts = changes.united_counts(counts)
         return label_weights(self.label_index_, counts, self.n_examples_, labels, exclude, weights, priors, kept)
 
-    def _weights_of_labels(self, labels: Any, exclude: Any, weights: Any) -> NDArray[np.float32] | None:
+    def _weights_of_labels(self, labels: Any, exclude: Any, weights: Any) -> LabelWeights | None:
         """Return the weights of all labels, None if all are one; those of the last call again if nothing has changed."""
         if labels is None and exclude is None:
             if weights is None:
-                return self._changes.kept(len(self.label_index_)) if self._changes else None
-            if not self._changes and self._are_label_weights(weights):
+                return LabelWeights(self._changes.kept(len(self.label_index_))) if self._changes else None
+            if not self._changes and isinstance(weights, LabelWeights):
+                if len(weights.values) != len(self.label_index_):
+                    raise ValueError("label_weights are those of another model, or labels have been added since.")
                 return weights
         found = self._new_label_weights(labels, exclude, weights)
-        last = self.__dict__.get("_last_label_weights")
-        if last is None or not np.array_equal(last, found):
+        last: LabelWeights | None = self.__dict__.get("_last_label_weights")
+        if last is None or not np.array_equal(last.values, found.values):
             self.__dict__["_last_label_weights"] = last = found
         return last
 
@@ -524,7 +520,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         return self._changed_of_all(answer) if self._changes else answer
 
     def _calibrated_top(
-        self, rows: Rows, k: int, weights: NDArray[np.float32] | None = None
+        self, rows: Rows, k: int, weights: LabelWeights | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids and probabilities of the k most probable labels; with `weights`, of the k best by probability x weight."""
         if weights is not None:
@@ -541,8 +537,8 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         labels by themselves."""
         if not self._changes.forgotten:
             return self._scored_top(rows, min(k, len(self.label_index_)))
-        weights = self._changes.present(len(self.label_index_))
-        ids, _ = self._weighted_top(rows, min(k, int(np.count_nonzero(weights))), weights)
+        weights = LabelWeights(self._changes.present(len(self.label_index_)))
+        ids, _ = self._weighted_top(rows, min(k, weights.n_allowed), weights)
         return ids, *self._scored_labels(rows, ids)
 
     def _scored_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
@@ -562,34 +558,61 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
             ids[unknown], scores[unknown], probabilities[unknown] = first, frequencies[first], frequencies[first]
         return ids, scores, probabilities
 
-    def _weighted_top(
-        self, rows: Rows, k: int, weights: NDArray[np.float32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids and probabilities of the k labels with the largest products of probability and weight.
-
-        The search multiplies weights with scores. If calibration changes these, and there are other weights than 0 and
-        1, more than k labels are searched for, and ranked again.
-        """
-        calibrated = self.calibration_.changes_scores
-        same_order = not calibrated or bool((weights[weights > 0] == 1).all())
-        n_found = k if same_order else 2 * k + 2 * LEADING
-        ids, scores = self.model_.top_k_weighted(rows, n_found, weights, self._search(), self._threads())
-        if self.multi_label_ or not calibrated:
-            probabilities = self.calibration_.probabilities(scores)
+    def _weighted_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids and probabilities of the k labels with the largest products of probability and weight."""
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            ids, probabilities = self._weighted_by_score(rows, k, weights)
         else:
-            first, leading = self._leading(rows)
-            if not same_order:  # calibration scales all labels but the leading ones by the same factor
-                new = np.where((ids[:, :, None] == first[:, None]).any(axis=1), -1, first)
-                ids, scores = np.hstack([ids, new]), np.hstack([scores, leading])
-            probabilities = self.calibration_.multiclass_probabilities(scores, leading, ids == first[:, :1])
-        if not same_order:
-            ids, probabilities = best_weighted(ids, probabilities, weights, k)
+            ids, probabilities = self._weighted_multiclass(rows, k, weights)
         unknown = self._unknown(rows)
         if unknown is not None:
             frequencies = self._frequencies(len(self.label_index_))
-            first = most_frequent(np.where(weights > 0, frequencies * weights, -1.0), k)
+            first = most_frequent(np.where(weights.values > 0, frequencies * weights.values, -1.0), k)
             ids[unknown], probabilities[unknown] = first, frequencies[first]
         return ids, probabilities
+
+    def _top_weighted(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self.model_.top_k_weighted(rows, k, weights.values, self._search(), self._threads())
+
+    def _weighted_by_score(
+        self, rows: Rows, k: int, weights: LabelWeights
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The weighted top k where the probability of a label depends on its score alone.
+
+        The search multiplies weights with scores. If calibration changes these and weights differ, more than k labels
+        are found, and ranked again.
+        """
+        if weights.only_select or not self.calibration_.changes_scores:
+            ids, scores = self._top_weighted(rows, k, weights)
+            return ids, self.calibration_.probabilities(scores)
+        ids, scores = self._top_weighted(rows, 2 * k + 10, weights)
+        return best_weighted(ids, self.calibration_.probabilities(scores), weights.values, k)
+
+    def _weighted_multiclass(
+        self, rows: Rows, k: int, weights: LabelWeights
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The weighted top k of a calibrated multi-class model, whose probabilities depend on the leading scores.
+
+        Calibration scales all labels but the leading ones by the same factor, so that the search may rank by score. Rows
+        with enough allowed labels among the leading ones need no search if weights do not differ.
+        """
+        first, leading = self._leading(rows, k)
+        if weights.only_select:
+            short = np.flatnonzero(np.count_nonzero(weights.values[first] * (first >= 0), axis=1) < k)
+            if len(short) == len(rows):
+                ids, scores = self._top_weighted(rows, k, weights)
+            else:
+                ids, scores = best_weighted(first, leading, weights.values, k)
+                if len(short):
+                    ids[short], scores[short] = self._top_weighted(take_rows(rows, short), k, weights)
+        else:
+            found, of_found = self._top_weighted(rows, k + LEADING, weights)
+            new = np.where((found[:, :, None] == first[:, None]).any(axis=2), -1, found)
+            ids, scores = np.hstack([first, new]), np.hstack([leading, of_found])
+        is_first = ids == first[:, :1]
+        probabilities = self.calibration_.multiclass_probabilities(scores, leading[:, :LEADING], is_first)
+        probabilities[ids < 0] = 0.0
+        return (ids, probabilities) if weights.only_select else best_weighted(ids, probabilities, weights.values, k)
 
     def _calibrated_above(
         self, rows: Rows, threshold: float

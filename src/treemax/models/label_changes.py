@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import LabelIndex, read_labels
 from treemax.inputs.rows import Rows, read_only
+from treemax.models.label_weights import LabelWeights
 from treemax.models.parts import whole_number
 from treemax.models.prior import most_frequent
 from treemax.models.searching import best_weighted
@@ -315,7 +316,7 @@ class ChangeableLabels(SharedEstimator):
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def _weighted_top(self, rows: Rows, k: int, weights: Floats) -> tuple[Ids, Floats]:
+    def _weighted_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[Ids, Floats]:
         raise NotImplementedError
 
     def _scored_labels(self, rows: Rows, ids: Ids) -> tuple[Floats, Floats]:
@@ -324,18 +325,19 @@ class ChangeableLabels(SharedEstimator):
     def _frequencies(self, n_labels: int) -> Floats:
         raise NotImplementedError
 
-    def _merged_top(self, rows: Rows, k: int, weights: Floats) -> tuple[Ids, Floats]:
+    def _merged_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[Ids, Floats]:
         """Ids and probabilities of the k best labels by probability x weight, of a model with merged labels."""
-        changes, n_labels = self._changes, len(weights)
-        same = weights is changes.kept(n_labels)
-        others = changes.unmerged(n_labels) if same else read_only(weights * changes.unmerged(n_labels))
-        n_others = min(k, int(np.count_nonzero(others)))
+        changes, values = self._changes, weights.values
+        unmerged = changes.unmerged(len(values))
+        same = values is changes.kept(len(values))
+        others = LabelWeights(unmerged if same else read_only(values * unmerged))
+        n_others = min(k, others.n_allowed)
         ids, probabilities = np.empty((len(rows), 0), np.int64), np.empty((len(rows), 0), np.float32)
         if n_others:
             ids, probabilities = self._weighted_top(rows, n_others, others)
         heads = np.broadcast_to(changes.heads, (len(rows), len(changes.heads)))
         return best_weighted(
-            np.hstack([ids, heads]), np.hstack([probabilities, self._of_merged(rows)]), weights, k
+            np.hstack([ids, heads]), np.hstack([probabilities, self._of_merged(rows)]), values, k
         )  # fmt: skip
 
     def _of_merged(self, rows: Rows) -> Floats:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,23 @@ from treemax.metrics import propensities
 PROPENSITY = "propensity"
 
 
+@dataclass(frozen=True, eq=False)
+class LabelWeights:
+    """A weight for every label by id; labels of weight 0 are never predicted."""
+
+    values: NDArray[np.float32]
+
+    @cached_property
+    def n_allowed(self) -> int:
+        """Number of labels with a weight."""
+        return int(np.count_nonzero(self.values))
+
+    @cached_property
+    def only_select(self) -> bool:
+        """Whether all weights are 0 or 1."""
+        return bool(((self.values == 0) | (self.values == 1)).all())
+
+
 def label_weights(
     index: LabelIndex,
     counts: NDArray[np.int64],
@@ -23,8 +42,8 @@ def label_weights(
     weights: Any = None,
     priors: Any = None,
     kept: NDArray[np.float32] | None = None,
-) -> NDArray[np.float32]:
-    """Return the weight of every label by id, as a read-only array; see `LabelClassifier.make_label_weights`.
+) -> LabelWeights:
+    """Return the weight of every label by id; see `LabelClassifier.make_label_weights`.
 
     They are multiplied by `kept`, which is 0 for labels that are not answered any more.
     """
@@ -44,7 +63,7 @@ def label_weights(
     if not result.any():
         raise ValueError("No label is left: every label has weight 0 or is excluded.")
     result.setflags(write=False)
-    return result
+    return LabelWeights(result)
 
 
 def _known_ids(name: str, labels: Any, index: LabelIndex) -> NDArray[np.int64]:
@@ -59,6 +78,8 @@ def _given_weights(weights: Any, index: LabelIndex, counts: NDArray[np.int64], n
     """Return the weights of a user by id: a mapping (labels that are not in it have weight 1), an array, a name."""
     if weights is None:
         return np.ones(len(index), dtype=np.float32)
+    if isinstance(weights, LabelWeights):
+        weights = weights.values
     if isinstance(weights, str):
         if weights != PROPENSITY:
             raise ValueError(f"label_weights must be {PROPENSITY!r}, a dictionary or an array, got {weights!r:.80}.")

@@ -33,12 +33,18 @@ def empty_top_k(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.floa
 
 
 def largest_weights(
-    parent: NDArray[np.int64], leaf_of: NDArray[np.int64], weights: NDArray[np.float32], n_nodes: int
+    model: Any, parent: NDArray[np.int64], leaf_of: NDArray[np.int64], weights: NDArray[np.float32], n_nodes: int
 ) -> NDArray[np.float32]:
-    """Return the largest weight of the labels below every node of a tree."""
-    out = np.zeros(n_nodes, dtype=np.float32)
-    kernels.largest_weights(read_only(parent), read_only(leaf_of), read_only(weights), out)
-    return read_only(out)
+    """Return the largest weight of the labels below every node of a tree.
+
+    `model` keeps it for the next call, which often has the same weights.
+    """
+    last = model.__dict__.get("_last_weights")
+    if last is None or last[0] is not weights or last[1] is not parent or len(last[2]) != n_nodes:
+        out = np.zeros(n_nodes, dtype=np.float32)
+        kernels.largest_weights(read_only(parent), read_only(leaf_of), read_only(weights), out)
+        model.__dict__["_last_weights"] = last = weights, parent, read_only(out)
+    return last[2]
 
 
 def best_weighted(
@@ -48,8 +54,8 @@ def best_weighted(
 
     Labels of weight 0 are left out; where there are fewer than k, ids are -1.
     """
-    of_id = np.append(weights, np.float32(0.0))[ids]  # id -1: no label
-    kept = of_id > 0
+    of_id = weights[ids]
+    kept = (of_id > 0) & (ids >= 0)
     products = np.where(kept, probabilities * of_id, np.float32(-1.0))
     order = np.argsort(-products, axis=1, kind="stable")[:, :k]
     kept = np.take_along_axis(kept, order, axis=1)

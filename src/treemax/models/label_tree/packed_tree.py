@@ -127,17 +127,10 @@ class PackedTree:
         """The k labels with the largest products of probability and weight; subtrees of weight 0 are not searched."""
         width = len(self.tree) if search is None else min(search, len(self.tree))
         ids, probabilities = empty_top_k(len(rows), k)
-        options = width, self._node_weights(weights)
+        tree = self.tree
+        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
         search_rows(kernels.best_weighted_labels, self._arguments, rows, threads, options, ids, probabilities)
         return ids, probabilities
-
-    def _node_weights(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the largest weight below every node; kept for the next call, which often has the same weights."""
-        of_weights, found = self.__dict__.get("_last_weights", (None, None))
-        if of_weights is not weights:
-            found = largest_weights(self.tree.parent, self.tree.leaf_of, weights, len(self.tree))
-            self.__dict__["_last_weights"] = weights, found
-        return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""

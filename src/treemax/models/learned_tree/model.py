@@ -200,7 +200,7 @@ class LearnedTreeModel:
         tree = self.tree
         ids, probabilities = empty_top_k(len(rows), k)
         beam = len(tree) if search is None else min(search, len(tree))
-        of_nodes = largest_weights(tree.parent, tree.leaf_of, weights, len(tree))
+        of_nodes = largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
         options = read_only(tree.level), tree.depth, beam, of_nodes
         search_rows(search_kernels.best_weighted, self._arguments, rows, threads, options, ids, probabilities)
         return ids, self._per_row(probabilities)

@@ -300,7 +300,7 @@ class OnlineTree:
         """The k labels with the largest products of probability and weight; subtrees of weight 0 are not searched."""
         ids, probabilities = empty_top_k(len(rows), k)
         width = self.n_nodes if search is None else min(search, self.n_nodes)
-        of_nodes = largest_weights(self.nodes.parent, self.leaf_of, weights, self.n_nodes)
+        of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes)
         options = (width, of_nodes)
         search_rows(search_kernels.weighted_search, self._arguments(), rows, threads, options, ids, probabilities)
         return ids, probabilities

@@ -1,0 +1,116 @@
+"""Answers under restrictions: `python -m benchmarks.experiments.decisions [time|propensity] [SUITE...]`.
+
+`time` compares `predict_topk` from allowed labels with that from all: microseconds a row, one at a time and all rows at once, and checks
+that the answers are those of filtering. `propensity` ranks by probability over propensity, beside napkinXC's label weights.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import treemax
+from benchmarks.harness.measure import Data
+from benchmarks.harness.output import help_if_asked, keep, table
+from benchmarks.harness.problem import features
+from benchmarks.harness.report import summary
+from benchmarks.harness.runner import run_all
+from benchmarks.harness.suites import prepared
+from benchmarks.harness.systems import peers
+from treemax.metrics import evaluate
+
+MODELS = ("label-tree", "online-label-tree", "learned-tree")
+SHARES = (0.001, 0.01, 0.1, 0.5)
+EXCLUDED = 10
+REPEATS = 7
+ROWS_ONE = 300
+FIGURES = ("P@1", "P@5", "PSP@1", "PSP@3", "PSP@5")
+
+
+def read(suite: str) -> tuple[Any, Any, Any, Any]:
+    """X and y of training, X and label lists of the test rows."""
+    data = Data(prepared(suite))
+    y: Any = data.label_lists("train") if data.multi_label else data.classes("train")
+    return features(data, "train"), y, features(data, "test"), data.label_lists("test")
+
+
+def microseconds(model: Any, X: Any, weights: Any) -> tuple[float, float]:
+    """Best of several runs: one row at a time, and all rows at once."""
+    options = {} if weights is None else {"label_weights": weights}
+    rows = [X[i : i + 1] for i in range(min(ROWS_ONE, X.shape[0]))]
+    one, batch = [], []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        for row in rows:
+            model.predict_topk(row, 5, **options)
+        one.append((time.process_time() - start) / len(rows))
+        start = time.process_time()
+        model.predict_topk(X, 5, **options)
+        batch.append((time.process_time() - start) / X.shape[0])
+    return 1e6 * min(one), 1e6 * min(batch)
+
+
+def times(suite: str) -> list[list[Any]]:
+    """A row for every model and restriction."""
+    X_train, y_train, X_test, _ = read(suite)
+    draw = np.random.default_rng(0)
+    rows = []
+    for name in MODELS:
+        model = treemax.MODELS[name](n_jobs=1, verbose=0).fit(X_train, y_train)
+        n = len(model.classes_)
+        restrictions: dict[str, Any] = {"all labels": None}
+        for share in SHARES:
+            allowed = draw.choice(n, max(5, int(share * n)), replace=False)
+            restrictions[f"{share:.1%} of the labels"] = model.make_label_weights(labels=model.classes_[allowed])
+        frequent = model.classes_[np.argsort(-model.label_counts_)[:EXCLUDED]]
+        restrictions[f"all but the {EXCLUDED} most frequent"] = model.make_label_weights(exclude=frequent)
+        X = X_test[:2000]
+        for weights in restrictions.values():  # compile
+            model.predict_topk(X[:2], 5, **({} if weights is None else {"label_weights": weights}))
+        for title, weights in restrictions.items():
+            one, batch = microseconds(model, X, weights)
+            rows.append([suite, name, title, round(one, 1), round(batch, 2)])
+            print(rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def propensity(suite: str) -> list[list[Any]]:
+    """Propensity-scored precision with and without weights."""
+    X_train, y_train, X_test, y_test = read(suite)
+    rows = []
+    for name in MODELS[:2]:
+        model = treemax.MODELS[name](n_jobs=1, verbose=0).fit(X_train, y_train)
+        for title, weights in (("probability", None), ("probability / propensity", "propensity")):
+            top = model.predict_topk(X_test, 5, label_weights=weights)
+            counts = dict(zip(model.classes_.tolist(), model.label_counts_.tolist(), strict=True))
+            found = evaluate(y_test, top.labels, label_counts=counts, n_train=model.n_examples_)
+            rows.append([suite, name, title, *(round(found[figure], 4) for figure in FIGURES)])
+            print(rows[-1], file=sys.stderr, flush=True)
+    beside = {"probability": "napkinxc-plt", "probability / propensity": "napkinxc-plt:weights=propensity"}
+    of_peers = {row["system"]: row for row in map(summary, run_all(peers(",".join(beside.values())), prepared(suite)))}
+    for title, system in beside.items():
+        rows.append([suite, "napkinXC PLT", title, *(round(of_peers[system][figure], 4) for figure in FIGURES)])
+    return rows
+
+
+def main(arguments: list[str]) -> None:
+    what, *suites = arguments or ["time"]
+    found = []
+    for suite in suites or ["delicious", "wordnet"]:
+        found += times(suite) if what == "time" else propensity(suite)
+    keep(f"decisions-{what}", found)
+    found = [[str(cell) for cell in row] for row in found]
+    head = ["data", "model"]
+    print(
+        table([*head, "allowed", "one row, us", "batch, us"], found)
+        if what == "time"
+        else table([*head, "ranked by", *FIGURES], found)
+    )
+
+
+if __name__ == "__main__":
+    help_if_asked(__doc__)
+    main(sys.argv[1:])

@@ -1,7 +1,8 @@
 """napkinXC: probabilistic label trees, batch (PLT), with online node learners on a given tree (IPLT), fully online (OPLT).
 
 It writes the model to its folder while it trains, so that is part of the time. Search is exact: its beam
-search ignores top_k. Settings are the arguments of its models; `weights=propensity` ranks by probability over propensity.
+search ignores top_k. Settings are the arguments of its models; `weights=propensity` ranks
+by probability over propensity, which is done here: its own `labels_weights` crash it.
 """
 
 from __future__ import annotations
@@ -64,11 +65,19 @@ def single(rows, i):
 
 
 def predict_one(model, row, k):
-    return model.predict(row, top_k=k, labels_weights=model.weights_of_labels)
+    return _best(model, row, k)
 
 
 def predict_batch(model, rows, k):
-    return model.predict(rows, top_k=k, labels_weights=model.weights_of_labels)
+    return _best(model, rows, k)
+
+
+def _best(model, rows, k):
+    weights = model.weights_of_labels
+    if weights is None:
+        return model.predict(rows, top_k=k)
+    found = model.predict_proba(rows, top_k=len(weights))
+    return [[label for label, _ in sorted(row, key=lambda pair: -pair[1] * weights[pair[0]])[:k]] for row in found]
 
 
 def labels(answers):

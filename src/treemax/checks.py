@@ -301,6 +301,37 @@ def check_thresholds_and_given_labels(estimator: Any) -> None:
             assert_raises(lambda t=wrong, model=model, X=features: model.predict_above(X, t), "threshold")  # type: ignore[misc]
 
 
+def check_chosen_thresholds(estimator: Any) -> None:
+    """`choose_thresholds` changes `predict` as it says, is saved, and is refused for one label a row."""
+    X, y = example_data()
+    if estimator.ONE_LABEL_ONLY:
+        assert_raises(lambda: clone(estimator).fit(X, y).choose_thresholds(X, y), "multi-label")
+        return
+    X, lists = example_lists()
+    model = clone(estimator).fit(X, lists)
+    probabilities = model.predict_proba_of(X, model.classes_)
+    for metric, precision in (("macro-f1", None), ("micro-f1", None), ("instance-f1", None), ("precision", 0.9)):
+        model.choose_thresholds(X, lists, metric, precision)
+        assert metric in model.describe()["decision"]
+        limits = model.decision_.of(np.arange(len(model.classes_)), model.threshold_)
+        expected = [set(model.classes_[row >= limits].tolist()) for row in probabilities]
+        found = [set(row) for row in model.predict(X)]
+        single = (
+            np.array([len(row) == 1 for row in found]) if model.calibration_.one_at_least else np.zeros(len(X), bool)
+        )
+        agree = [one or a == b for one, a, b in zip(single, found, expected, strict=True)]
+        assert np.mean(agree) > 0.99, f"predict does not follow the thresholds of {metric}"
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(Path(folder) / "model.treemax")
+            loaded = treemax.load(Path(folder) / "model.treemax")
+        assert loaded.predict(X) == model.predict(X) and loaded.describe() == model.describe()
+    model.threshold_ = 0.5
+    assert "decision" not in model.describe()
+    assert_raises(lambda: model.choose_thresholds(X, lists, "accuracy"), "metric")
+    assert_raises(lambda: model.choose_thresholds(X, lists, "precision"), "precision")
+    assert_raises(lambda: model.choose_thresholds(X, lists[1:]), "rows")
+
+
 def check_odd_shapes(estimator: Any) -> None:
     """One class, one row, one feature and rows of zeros work."""
     X, y = example_data()
@@ -999,6 +1030,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_one_row_at_a_time,
     check_multi_label,
     check_thresholds_and_given_labels,
+    check_chosen_thresholds,
     check_odd_shapes,
     check_rows_without_known_features,
     check_explanations,

@@ -403,6 +403,17 @@ def test_predict_from_allowed_labels_and_with_weights(folder, tmp_path):
     assert "knows none of the 1 allowed labels" in refused(*text, "--labels", labels)
 
 
+def test_thresholds_are_chosen_and_kept(folder, tmp_path):
+    model, chosen = tmp_path / "model.treemax", tmp_path / "chosen.treemax"
+    done("fit", folder / "multi.txt", "-o", model, "--model", "label-tree")
+    done("thresholds", model, folder / "multi.txt", "-o", chosen)
+    assert "a threshold for each label, chosen for macro-f1 on 100 rows" in done("info", chosen)
+    done("thresholds", model, folder / "multi.txt", "-o", chosen, "--precision", 0.9)
+    assert "one threshold, chosen for precision" in treemax.load(chosen).describe()["decision"]
+    assert "is MODEL itself" in refused("thresholds", model, folder / "multi.txt", "-o", model, code=2)
+    assert "one label per example" in refused("thresholds", folder / "text.treemax", folder / "train.txt", "-o", chosen)
+
+
 @pytest.mark.parametrize("name", ["train.txt", "data.svm"])
 def test_predictions_and_figures_of_every_label(folder, tmp_path, name):
     data, model, out = folder / name, tmp_path / "model.treemax", tmp_path / "predictions.jsonl"

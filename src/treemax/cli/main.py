@@ -26,6 +26,7 @@ from treemax.cli.labels import labels
 from treemax.cli.learn import fit
 from treemax.cli.show import compile_models, demo
 from treemax.cli.stream import stream
+from treemax.cli.thresholds import thresholds
 from treemax.cli.tune import tune
 from treemax.extras import MissingExtra
 
@@ -116,7 +117,9 @@ def completion(shell: str) -> None:
     click.echo(complete(commands, {}, "treemax", "_TREEMAX_COMPLETE").source())
 
 
-for command in (fit, tune, predict, explain, evaluate, stream, info, labels, convert, demo, compile_models, completion):
+for command in (
+    fit, tune, predict, explain, evaluate, stream, thresholds, info, labels, convert, demo, compile_models, completion,
+):  # fmt: skip
     commands.add_command(command)
 
 

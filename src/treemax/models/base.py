@@ -39,6 +39,7 @@ from treemax.inputs.rows import MAX_FEATURES, Rows, SparseRows, as_rows, check_s
 from treemax.inputs.weights import check_known_labels, read_weights, with_class_weight
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
+from treemax.models import decisions
 from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
@@ -56,6 +57,7 @@ from treemax.parameters import check_number
 
 Self = TypeVar("Self", bound="LabelClassifier")
 
+RANKED_LABELS = 100  # of each validation row, at least, to choose thresholds
 OFTEN_WITHOUT_LABELS = 0.05  # above this share of unlabelled training rows, predictions may be empty
 
 
@@ -100,6 +102,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
     n_features_in_: int
     multi_label_: bool
     calibration_: Calibration
+    decision_: decisions.Decision | None = None  # the rule of `choose_thresholds`
     sparse_input_: bool  # whether the training rows were sparse, so that a row without entries has no features
     model_: Any
     _feature_numbers: FeatureNumbers | None = None  # renumbering of sparse feature ids, where ids are large and few
@@ -186,7 +189,11 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
             "multi_label": self.multi_label_,
             **self._changes.described(),
         }
-        return {**facts, "threshold": round(self.threshold_, 3)} if self.multi_label_ else facts
+        if self.multi_label_:
+            facts["threshold"] = round(self.threshold_, 3)
+        if self.decision_ is not None:
+            facts["decision"] = self.decision_.describe()
+        return facts
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -320,7 +327,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         calibration = self._calibration_of(model) or Calibration()
         often_without = (labels.counts == 0).mean() > OFTEN_WITHOUT_LABELS
         self.calibration_ = calibration._replace(one_at_least=calibration.one_at_least and not often_without)
-        self._threshold_was_set = False
+        self._threshold_was_set, self.decision_ = False, None
         self.model_ = model
         self.reading_ = {}
 
@@ -410,16 +417,75 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
 
         `fit` chooses `threshold_` on held-out rows to maximise micro-averaged F1; it may be set. A row where no label
         reaches it gets its most probable label, unless that lowers F1 by more than 0.03 or more than one training row
-        in twenty has no label. A multi-label model returns the form of the `y` it was trained with: label lists or an
+        in twenty has no label. `choose_thresholds` chooses others. A multi-label model returns the form of the `y` it was trained with: label lists or an
         indicator matrix.
         """
         rows = self._rows_to_predict(X)
         if not self.multi_label_:
             return self._labels_of(self._best(rows))
-        row_of, ids, _ = self._calibrated_above(rows, self.threshold_)
+        lowest = self.threshold_ if self.decision_ is None else self.decision_.lowest(self.threshold_)
+        row_of, ids, probabilities = self._calibrated_above(rows, lowest)
+        if self.decision_ is not None:
+            kept = probabilities >= self.decision_.of(ids, self.threshold_)
+            row_of, ids = row_of[kept], ids[kept]
         if self.calibration_.one_at_least:
             row_of, ids = self._with_one_at_least(rows, row_of, ids)
         return self._in_caller_form(row_of, ids, len(rows))
+
+    def choose_thresholds(self: Self, X: Any, y: Any, metric: str = "macro-f1", precision: float | None = None) -> Self:
+        """Choose on validation rows from which probabilities on a multi-label `predict` returns labels.
+
+        Use rows that `fit` has not seen. The choice replaces `threshold_`, is saved with the model and described by
+        `describe`; setting `threshold_` or fitting again removes it.
+
+        Parameters
+        ----------
+        X, y
+            Validation rows and their labels, as for `fit`.
+        metric : {"micro-f1", "macro-f1", "instance-f1", "precision"}
+            "macro-f1" chooses a threshold for each label, drawn to a common one where a label has few rows; the others
+            choose one for all. "instance-f1" is the mean of the F1 of rows. "precision" takes the lowest threshold
+            from which on the share of right labels is at least `precision`.
+        precision : float
+            The wanted precision; only for metric="precision".
+        """
+        if metric not in decisions.METRICS:
+            raise ValueError(f"metric must be one of {', '.join(decisions.METRICS)}, got {metric!r}.")
+        if (metric == "precision") != (precision is not None):
+            raise ValueError(f"precision goes with metric='precision', got metric={metric!r}, precision={precision!r}.")
+        if precision is not None:
+            check_number("precision", precision, above=0, most=1)
+        ranked = self._rank_validation_rows(X, y)
+        threshold, one_at_least, thresholds = decisions.choose(ranked, metric, precision)
+        found = decisions.Decision(metric, len(ranked.n_labels), thresholds)
+        self._with_write_access(type(self)._set_decision, threshold, one_at_least, found)
+        return self
+
+    @read_access
+    def _rank_validation_rows(self, X: Any, y: Any) -> decisions.Ranked:
+        """Rank the best labels of rows with known labels."""
+        rows, labels = self._rows_to_predict(X), read_labels(y)
+        if not self.multi_label_:
+            raise ValueError("choose_thresholds is for multi-label models; this one always predicts one label a row.")
+        check_same_length(len(rows), len(labels))
+        if not labels.multi_label:
+            raise ValueError("y must be multi-label, as in fit: label lists or an indicator matrix.")
+        known = target_ids(labels, self.label_index_.ids(labels.values))
+        n_known = len(self.label_index_)
+        mean = len(labels.values) / max(1, len(rows))
+        weights = self._weights_of_labels(None, None, None)
+        n_answered = n_known if weights is None else weights.n_allowed
+        k = int(min(n_answered, max(RANKED_LABELS, np.ceil(4 * mean))))
+        ids, probabilities = self._calibrated_top(rows, k, weights)
+        row_of = np.repeat(np.arange(len(rows)), np.diff(known.indptr))
+        right = row_of * n_known + known.ids.astype(np.int64)
+        hits = np.isin(np.arange(len(rows))[:, None] * n_known + ids, right) & (ids >= 0)
+        counts = np.bincount(known.ids, minlength=n_known)
+        return decisions.Ranked(ids, probabilities, hits, labels.counts, counts)
+
+    def _set_decision(self, threshold: float, one_at_least: bool, decision: decisions.Decision) -> None:
+        self.calibration_ = self.calibration_._replace(threshold=threshold, one_at_least=one_at_least)
+        self._threshold_was_set, self.decision_ = True, decision
 
     @property
     def threshold_(self) -> float:
@@ -435,7 +501,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
 
     def _set_threshold(self, value: float) -> None:
         self.calibration_ = self.calibration_._replace(threshold=value)
-        self._threshold_was_set = True
+        self._threshold_was_set, self.decision_ = True, None
 
     @read_access_by_rows
     def predict_above(self, X: Any, threshold: float = 0.5, scores: bool = False) -> Any:
@@ -756,6 +822,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
             self = self._compacted()
         header, arrays = self._model_parts(resume)
         parameters, parameter_arrays = self._parameter_parts()
+        decision, decision_arrays = ({}, {}) if self.decision_ is None else self.decision_.to_parts()
         index_dtype = self.label_index_.dtype
         return {
             "treemax": treemax.__version__,
@@ -769,6 +836,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
             "calibration": list(self.calibration_),
             "threshold_was_set": self._threshold_was_set,
             "reading": self.reading_,
+            **({"decision": decision} if decision else {}),
             "feature_names": list(map(str, getattr(self, "feature_names_in_", []))),
             **self._changes.header(),
             "model": header,
@@ -780,6 +848,7 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
                 if self.label_weights_ is None
                 else {"label_weights": np.append(self.label_weights_, self._total_weight)}
             ),
+            **decision_arrays,
             **modelfile.prefixed("model", arrays),
             **modelfile.prefixed("parameters", parameter_arrays),
             **({} if self._feature_numbers is None else {"feature_ids": self._feature_numbers.ids}),
@@ -816,6 +885,8 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         estimator.sparse_input_ = truth("sparse_input", header["sparse_input"])
         estimator.calibration_ = Calibration.checked(header["calibration"])
         estimator._threshold_was_set = truth("threshold_was_set", header["threshold_was_set"])
+        if "decision" in header:
+            estimator.decision_ = decisions.Decision.from_parts(header["decision"], arrays, len(index))
         estimator.multi_label_ = form != "vector"
         estimator._label_form = form
         estimator.reading_ = dict(header["reading"])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import LabelIndex, read_labels
 from treemax.inputs.rows import Rows, read_only
+from treemax.models.decisions import Decision
 from treemax.models.label_weights import LabelWeights
 from treemax.models.parts import whole_number
 from treemax.models.prior import most_frequent
@@ -148,6 +149,7 @@ class ChangeableLabels(SharedEstimator):
     label_counts_: NDArray[np.int64]
     label_weights_: NDArray[np.float64] | None
     multi_label_: bool
+    decision_: Decision | None
     class_weight: Any
     model_: Any
     _label_form: str
@@ -272,6 +274,8 @@ class ChangeableLabels(SharedEstimator):
         twin.label_index_ = index.without(forgotten)
         twin.label_counts_ = self.label_counts_[kept]
         twin.label_weights_ = None if self.label_weights_ is None else self.label_weights_[kept]
+        if self.decision_ is not None:
+            twin.decision_ = self.decision_.without(kept)
         n_columns = len(index) if self._label_form.endswith("indicator") else None
         twin._changes = self._changes.without_forgotten(kept, n_columns)
         twin.__dict__.update(self._parameters_with_names(dict.fromkeys(index.labels(forgotten).tolist())))

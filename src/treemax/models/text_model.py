@@ -244,6 +244,13 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self.estimator.compact()
         return self
 
+    def choose_thresholds(
+        self, texts: Any, y: Any, metric: str = "macro-f1", precision: float | None = None
+    ) -> TextModel:
+        """Choose thresholds of multi-label `predict` on validation texts; see `choose_thresholds` of the estimator."""
+        self._consistently(lambda: self.estimator.choose_thresholds(self._rows(texts), y, metric, precision))
+        return self
+
     @available_if(_gives_probabilities)
     def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:
         """Predict all labels of each text whose probability is at least `threshold`."""

@@ -1,6 +1,6 @@
 """What part learning has in a language model's tree: table 2 of the paper on learned trees, like with like.
 
-    python -m benchmarks.experiments.language_trees run     train what is missing, and keep its figures; hours at most
+    python -m benchmarks.experiments.language_trees run     train what is missing, and keep its figures; an hour
     python -m benchmarks.experiments.language_trees table   the table of what is kept
 
 Every tree is trained with and without the frequent words among the children of its root, with random, clustered and learned places
@@ -33,7 +33,11 @@ FLAT: dict[str, dict[str, Any]] = {
     "flat softmax": {"tree": "flat"},
     "flat softmax, output vectors are the embeddings": {"tree": "flat", "tied": True},
 }
-SHOWS = "Test perplexity (processor seconds of training), two passes."
+SHOWS = (
+    "Test perplexity after two passes, means of three trainings and half of their range (one of each flat softmax). All else equal, "
+    "learned places are 7 to 13 below random ones, and frequent words at the root take off 7 to 9 more. Clusters are 1.5 to 4 better than "
+    "random places, so that our earlier table, which had frequent words at the root of the learned tree only, gave learning more than its share."
+)
 MACHINE = "one core of a two-core x86-64 machine (AMD EPYC, AVX-512), shared with other work"
 
 
@@ -71,22 +75,24 @@ def run() -> None:
         print(name, found[name], flush=True)
 
 
-def cell(found: dict[str, Any], name: str) -> dict[str, float] | None:
+def cell(found: dict[str, Any], name: str) -> dict[str, float] | float | None:
     """Mean test perplexity of the seeds, and half of their range."""
     values = [found[key]["test"] for seed in range(SEEDS) if (key := f"{name}, {seed}") in found]
     if not values:
         return None
+    if len(values) == 1:
+        return round(float(values[0]), 1)
     return {"value": round(float(np.mean(values)), 1), "error": round((max(values) - min(values)) / 2, 1)}
 
 
 def show() -> None:
     found = kept()
-    rows = [[shape, *(cell(found, f"{shape}, {tree}") for tree in PLACES)] for shape in SHAPES]
-    rows += [[name, None, None, cell(found, name)] for name in FLAT]
+    rows: list[list[Any]] = [[shape, *(cell(found, f"{shape}, {tree}") for tree in PLACES), None] for shape in SHAPES]
+    rows += [[name, None, None, None, cell(found, name)] for name in FLAT]
     store(
         "learned-tree", NAME, title="Trees under a language model, like with like", shows=SHOWS, rows=rows, machine=MACHINE,
         command="python -m benchmarks.experiments.language_trees run",
-        columns=["shape", *({"name": name, "decimals": 1} for name in PLACES)],
+        columns=["shape", *({"name": name, "decimals": 1} for name in (*PLACES, "no tree"))],
     )  # fmt: skip
 
 

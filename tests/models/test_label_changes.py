@@ -100,6 +100,21 @@ def test_learning_after_compact():
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize(
+    "change", [lambda model: model.rename({"ant": "termite"}), lambda model: model.forget(["ant"]).compact()]
+)
+def test_new_labels_of_a_hierarchy_after_a_change(change):
+    hierarchy = {"small": ["ant", "bee", "wasp"], "large": ["dog", "cat", "yak"]}
+    X, y = np.eye(6, dtype=np.float32), ["ant", "bee", "dog", "cat", "wasp", "yak"]
+    model = OnlineLabelTree(tree=hierarchy, max_leaf=2).partial_fit(X[:3], y[:3]).partial_fit(X[3:4], y[3:4])
+    change(model)
+    model.partial_fit(X[4:], y[4:])
+    assert {"wasp", "yak"} <= set(model.classes_) and "ant" not in model.classes_
+    assert "ant" not in {*model.tree, *model.tree.values()}
+    with pytest.raises(ValueError, match="tree cannot be changed"):
+        model.set_params(tree="kmeans").partial_fit(X[4:], y[4:])
+
+
 def test_names_of_parts_may_be_learned():
     X, y = example_data()
     model = OneVsAll(**QUIET).partial_fit(X, y).merge({"ant": "bee"}).partial_fit(X, y)

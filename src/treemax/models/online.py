@@ -314,10 +314,9 @@ class OnlineLabelClassifier(LabelClassifier):
         super()._set_fitted(*fitted)
         self._started_with = self._fixed_parameters()
 
-    def _compacted(self: Self) -> Self:
-        twin = super()._compacted()
-        twin._started_with = twin._fixed_parameters()
-        return twin
+    def _parameters_with_names(self, names: dict[Any, Any]) -> dict[str, Any]:
+        changed, started = super()._parameters_with_names(names), self._started_with or {}
+        return {**changed, "_started_with": {name: changed.get(name, value) for name, value in started.items()}}
 
     @classmethod
     def from_parts(cls: type[Self], header: dict[str, Any], arrays: modelfile.Arrays) -> Self:

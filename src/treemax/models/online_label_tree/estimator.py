@@ -286,7 +286,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         """Return where new labels belong if `tree` is a hierarchy by name, which may have more labels than the model."""
         if not is_hierarchy(self.tree) or isinstance(self.tree, Tree) or not self.settings_.follows_hierarchy:
             return None
-        if model.placement is None or model.placement.n_nodes != model.n_nodes:
+        known = model.placement
+        if known is None or known.n_nodes != model.n_nodes or known.index is not self.label_index_:
             model.placement = Placement(self.tree, self.label_index_, model)
         return model.placement
 

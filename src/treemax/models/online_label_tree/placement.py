@@ -19,7 +19,7 @@ class Placement:
     def __init__(self, hierarchy: object, index: LabelIndex, tree: OnlineTree) -> None:
         self._parent_of: ParentOf = parents_by_name(hierarchy)
         self._categories = set(self._parent_of.values())
-        self._index = index
+        self.index = index
         self._node_of: dict[str | int, int] = {}
         self._categories_at: dict[int, set[str | int]] = defaultdict(set)
         for label in np.flatnonzero(tree.leaf_of >= 0).tolist():
@@ -60,7 +60,7 @@ class Placement:
 
     def _ancestors(self, label: int) -> Iterator[str | int]:
         """Yield the categories of a label, the nearest first."""
-        first: str | int = self._index.labels([label]).tolist()[0]
+        first: str | int = self.index.labels([label]).tolist()[0]
         name = first if first in self._categories else self._parent_of.get(first)
         passed: set[str | int] = set()
         while name is not None:

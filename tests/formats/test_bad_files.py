@@ -43,7 +43,7 @@ MALFORMED = [
     ("svmlight", "1 0:1", "1 3:3e38 3:3e38", "the sum of the values of one index overflows float32"),
     ("svmlight", "1 0:1", "1234567890123456789 0:1", "the label is not an integer, got '1234567890123456789'"),
     ("vw", "1 |x a", "1 x a", r"no '\|' before the features, got '1'"),
-    ("vw", "1 |x a", "1 0.5 |x a", "an importance other than 1 is not supported, got '0.5'"),
+    ("vw", "1 |x a", "1 -1 |x a", "the weight is neither 0 nor a number from 1e-09 to"),
     ("vw", "1 |x a", "1 2 3 |x a", "expected a label, an importance and a tag before '|', got '1 2 3 '"),
     ("vw", "1 |x a", "1 many |x a", "the importance after the label is not a number, got 'many'"),
     ("vw", "1 |x a", "1,,2 |x a", "a label is empty"),

@@ -113,7 +113,8 @@ def check_kind(model: Any, examples: Examples, name: str) -> None:
 
 def store_reading_options(model: Any, reading: Reading) -> None:
     """Store the reading options in the model."""
-    columns = {name: value for name in COLUMN_OPTIONS if (value := getattr(reading, name)) is not None}
+    kept = [name for name in COLUMN_OPTIONS if name != "weight_column"]  # which only training needs
+    columns = {name: value for name in kept if (value := getattr(reading, name)) is not None}
     getattr(model, "estimator", model).reading_ = {"bits": reading.bits or BITS, **columns}
 
 

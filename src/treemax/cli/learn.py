@@ -162,7 +162,8 @@ def _in_memory(
         model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
-    return model, lambda: model.fit(examples.features, examples.targets)
+    weights = {} if examples.weights is None else {"sample_weight": examples.weights}
+    return model, lambda: model.fit(examples.features, examples.targets, **weights)
 
 
 def _from_disk(

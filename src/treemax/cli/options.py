@@ -70,6 +70,7 @@ class Reading:
     text_column: str | None
     label_column: str | None
     label_separator: str | None
+    weight_column: str | None
 
 
 def data_options(command: Callable[..., Any], format_option: str = "--format") -> Callable[..., Any]:
@@ -83,6 +84,8 @@ def data_options(command: Callable[..., Any], format_option: str = "--format") -
     for option in (
         click.option("--bits", "read_bits", type=click.IntRange(1, 31),
                      help="Feature names are hashed into 2**bits columns; by default 18, or that of the model."),
+        click.option("--weight-column", "read_weight_column", metavar="NAME",
+                     help="Column of the weights in a CSV or TSV file; by default all rows have weight one."),
         click.option("--label-separator", "read_label_separator", metavar="TEXT",
                      help="What separates the labels of a row in a CSV or TSV file; | in a column called labels."),
         click.option("--label-column", "read_label_column", metavar="NAME",

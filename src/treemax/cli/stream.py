@@ -171,7 +171,7 @@ class _Learner:
         elif not learned and len(examples):
             if self.run is None:
                 self.run = self._start(examples)
-            self.run.step(examples.features, self._rows.labels(examples))
+            self.run.step(examples.features, self._rows.labels(examples), examples.weights)
         self._remember(chunk)
         self._between_chunks = True
         if self.run is not None and self._kept is not None and self._kept.due:

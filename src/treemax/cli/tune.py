@@ -65,6 +65,8 @@ def tune(
         )
     with open_data(data, reading) as reader:
         examples = read_training_rows(reader)
+    if examples.weights is not None:
+        raise ValueError(f"{reader.name} has weights, which tune does not support: leave them out, or use treemax fit.")
     result = search(
         examples.features,
         examples.targets,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from treemax.formats.errors import BadLines, FormatError, quoted
-from treemax.formats.examples import Examples, string_labels
+from treemax.formats.examples import Examples, string_labels, weight_of, weights_of
 from treemax.formats.options import DELIMITERS, Options
 from treemax.formats.streams import LineReader
 
@@ -32,6 +32,7 @@ def read_delimited(source: LineReader, options: Options, bad: BadLines, format: 
     parser = _RowParser(header, options, bad.name, records.first_line)
     labels: list[list[str]] = []
     texts: list[str] = []
+    weights: list[float] = []
     while (record := records.next()) is not None:
         try:
             row = parser.parse(record)
@@ -40,10 +41,11 @@ def read_delimited(source: LineReader, options: Options, bad: BadLines, format: 
         else:
             texts.append(row[0])
             labels.append(row[1])
+            weights.append(row[2])
         if texts and (len(texts) == _PIECE_ROWS or records.block_ended):
-            yield Examples(string_labels(labels), texts=texts)
-            labels, texts = [], []
-    yield Examples(string_labels(labels), texts=texts)
+            yield Examples(string_labels(labels), texts=texts, weights=weights_of(weights))
+            labels, texts, weights = [], [], []
+    yield Examples(string_labels(labels), texts=texts, weights=weights_of(weights))
 
 
 class _Records:
@@ -120,13 +122,16 @@ class _RowParser:
             self._text = self._position(options.text_column, ("text",), "text")
             assert self._text is not None
             self._label = self._label_position(options.label_column)
+            self._weight: int | None = None
+            if options.weight_column is not None:
+                self._weight = self._position(options.weight_column, (), "weight")
         except ValueError as error:
             raise FormatError.at(name, line, str(error)) from None
         of_many = self._label is not None and header[self._label] == "labels"
         self._separator = options.label_separator or (SEPARATOR if of_many else None)
 
-    def parse(self, record: list[str]) -> tuple[str, list[str]]:
-        """Return the text and the labels of a record."""
+    def parse(self, record: list[str]) -> tuple[str, list[str], float]:
+        """Return the text, the labels and the weight of a record."""
         if len(record) != self._width:
             raise ValueError(f"{len(record)} fields, but the header has {self._width}, got {quoted(record[0])} first")
         assert self._text is not None
@@ -135,7 +140,8 @@ class _RowParser:
             labels = [cell] if cell else []
         else:
             labels = [label for part in cell.split(self._separator) if (label := part.strip())]
-        return self._checked(record, self._text), labels
+        weight = 1.0 if self._weight is None else weight_of(record[self._weight])
+        return self._checked(record, self._text), labels, weight
 
     def _checked(self, record: list[str], column: int) -> str:
         cell = record[column]
@@ -163,6 +169,8 @@ class _RowParser:
         more = (
             ', "" for none'
             if what == "label"
+            else ""
+            if what == "weight"
             else "; columns of numbers are not read as features, use parquet, npz or svmlight for those"
         )
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import RaggedLabels
 from treemax.inputs.rows import SparseRows
+from treemax.inputs.weights import LEAST, MOST
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """A file, or a chunk of one: `X` and `y` for `fit`, here and in scikit-learn.
 
-    `labels` are the labels of each example, `rows` its features, or `texts` its text.
+    `labels` are the labels of each example, `rows` its features, or `texts` its text, and `weights` its weight.
 
     >>> from treemax.inputs.labels import read_labels
     >>> examples = Examples(read_labels([["a"], ["b", "c"]]), texts=["one", "two"])
@@ -31,12 +33,15 @@ class Examples:
     labels: RaggedLabels
     rows: SparseRows | NDArray[np.float32] | None = None
     texts: list[str] | None = None
+    weights: NDArray[np.float32] | None = None  # `sample_weight` of `fit`; None if the file has none, or all are one
 
     def __post_init__(self) -> None:
         if (self.rows is None) == (self.texts is None):
             raise ValueError("Examples have either rows of features or texts; give exactly one of the two.")
         if len(self.features) != len(self.labels):
             raise ValueError(f"Examples have {len(self.labels)} rows of labels but {len(self.features)} of features.")
+        if self.weights is not None and len(self.weights) != len(self.labels):
+            raise ValueError(f"Examples have {len(self.labels)} rows of labels but {len(self.weights)} weights.")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -50,6 +55,7 @@ class Examples:
             self.labels.rows(start, stop),
             None if self.rows is None else self.rows[start:stop],
             None if self.texts is None else self.texts[start:stop],
+            None if self.weights is None else self.weights[start:stop],
         )
 
     @cached_property
@@ -100,13 +106,40 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
     """Concatenate examples."""
     if len(parts) == 1:
         return parts[0]
-    labels = _concatenate_labels([part.labels for part in parts])
+    labels, weights = _concatenate_labels([part.labels for part in parts]), _concatenate_weights(parts)
     if parts[0].texts is not None:
-        return Examples(labels, texts=[text for part in parts for text in part.texts or ()])
+        return Examples(labels, texts=[text for part in parts for text in part.texts or ()], weights=weights)
     rows = [part.rows for part in parts]
     if isinstance(rows[0], np.ndarray):
-        return Examples(labels, np.concatenate(rows))  # type: ignore[arg-type]
-    return Examples(labels, _concatenate_rows(rows))  # type: ignore[arg-type]
+        return Examples(labels, np.concatenate(rows), weights=weights)  # type: ignore[arg-type]
+    return Examples(labels, _concatenate_rows(rows), weights=weights)  # type: ignore[arg-type]
+
+
+def _concatenate_weights(parts: Sequence[Examples]) -> NDArray[np.float32] | None:
+    if all(part.weights is None for part in parts):
+        return None
+    ones = (np.ones(len(part), np.float32) if part.weights is None else part.weights for part in parts)
+    return np.concatenate(list(ones))
+
+
+def weights_of(numbers: Sequence[float]) -> NDArray[np.float32] | None:
+    """Return the weights of a block of examples; None if all are one."""
+    return None if all(number == 1 for number in numbers) else np.array(numbers, dtype=np.float32)
+
+
+def weight_of(text: str) -> float:
+    """Parse the weight of an example; raise ValueError unless it is zero or in the range of weights.
+
+    >>> weight_of("2.5")
+    2.5
+    """
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not (weight == 0 or LEAST <= weight <= MOST):
+        raise ValueError(f"the weight is neither 0 nor a number from {LEAST:g} to {MOST:g}, got {text!r:.40}")
+    return weight
 
 
 def _joined_starts(starts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -156,10 +189,11 @@ def keep_where(examples: Examples, keep: NDArray[np.bool_]) -> Examples:
     if keep.all():
         return examples
     labels = keep_labels(examples.labels, keep)
+    weights = None if examples.weights is None else examples.weights[keep]
     if examples.texts is not None:
-        return Examples(labels, texts=[text for text, kept in zip(examples.texts, keep) if kept])
+        return Examples(labels, texts=[text for text, kept in zip(examples.texts, keep) if kept], weights=weights)
     rows = examples.rows
-    return Examples(labels, keep_rows(rows, keep) if isinstance(rows, SparseRows) else rows[keep])  # type: ignore[index]
+    return Examples(labels, keep_rows(rows, keep) if isinstance(rows, SparseRows) else rows[keep], weights=weights)  # type: ignore[index]
 
 
 def rechunk(pieces: Iterable[Examples], chunk_rows: int) -> Generator[Examples, None, None]:

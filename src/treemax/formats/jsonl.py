@@ -1,5 +1,7 @@
 """JSON lines: `{"text": ..., "labels": [...]}` or `{"features": ..., "labels": [...]}`, one object a line.
 
+A number "weight" is the weight of the example.
+
 Features are a list of numbers (dense), an object with integers as keys (columns), or an object with any
 names as keys (hashed, as Vowpal Wabbit hashes names outside a namespace). All examples must have the kind of
 features of the first. Other keys are ignored; blank lines are skipped.
@@ -14,7 +16,7 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from treemax.formats.errors import BadLines, quoted
-from treemax.formats.examples import Examples
+from treemax.formats.examples import Examples, weight_of, weights_of
 from treemax.formats.kinds import LabelKind
 from treemax.formats.numbers import shortest
 from treemax.formats.options import Options
@@ -39,6 +41,7 @@ def read_jsonl(source: LineReader, options: Options, bad: BadLines) -> Iterator[
     for first, lines in source.text_blocks():
         labels: list[list[Any]] = []
         features: list[Any] = []
+        weights: list[float] = []
         for number, line in enumerate(lines, first):
             if not line.strip():
                 continue
@@ -51,11 +54,12 @@ def read_jsonl(source: LineReader, options: Options, bad: BadLines) -> Iterator[
             else:
                 labels.append(row[0])
                 features.append(row[1])
+                weights.append(row[2])
         if labels:  # before the first example, it is unknown whether there are texts or features
             empty = False
-            yield parser.examples(labels, features)
+            yield parser.examples(labels, features, weights)
     if empty:
-        yield parser.examples([], [])
+        yield parser.examples([], [], [])
 
 
 class _Parser:
@@ -67,26 +71,27 @@ class _Parser:
         self._kind: str | None = None
         self._width = options.n_features or 1
 
-    def parse(self, line: bytes) -> tuple[list[Any], Any]:
-        """Return the labels and the features of a line."""
+    def parse(self, line: bytes) -> tuple[list[Any], Any, float]:
+        """Return the labels, the features and the weight of a line."""
         item = _load(line)
         if "text" not in item and "features" not in item:
             raise ValueError(f'neither "text" nor "features" in the object, got {quoted(line)}')
         if "text" in item and "features" in item:
             raise ValueError('both "text" and "features" in the object; expected one of them')
-        labels = _labels_of(item)
+        labels, weight = _labels_of(item), _weight_of(item)
         self._labels.check(labels)
         features = self._text(item["text"]) if "text" in item else self._features(item["features"])
-        return labels, features
+        return labels, features, weight
 
-    def examples(self, labels: list[list[Any]], features: list[Any]) -> Examples:
+    def examples(self, labels: list[list[Any]], features: list[Any], weights: list[float]) -> Examples:
         """Build examples from parsed lines."""
-        ragged = self._labels.labels(labels)
+        ragged, own = self._labels.labels(labels), weights_of(weights)
         if self._kind == "text" or (self._kind is None and not features):
-            return Examples(ragged, texts=features)
+            return Examples(ragged, texts=features, weights=own)
         if self._kind == "dense":
-            return Examples(ragged, np.array(features, dtype=np.float32).reshape(len(features), self._width))
-        return Examples(ragged, self._sparse_rows(features))
+            dense = np.array(features, dtype=np.float32).reshape(len(features), self._width)
+            return Examples(ragged, dense, weights=own)
+        return Examples(ragged, self._sparse_rows(features), weights=own)
 
     def _expect(self, kind: str) -> None:
         if self._kind not in (None, kind) and not (self._kind == "object" and kind in ("sparse", "named")):
@@ -181,6 +186,13 @@ def _labels_of(item: dict[str, Any]) -> list[Any]:
     return [_label(label) for label in labels]
 
 
+def _weight_of(item: dict[str, Any]) -> float:
+    weight = item.get("weight", 1)
+    if not isinstance(weight, int | float) or isinstance(weight, bool):
+        raise ValueError(f'"weight" is not a number, got {weight!r:.40}')
+    return weight_of(str(weight))
+
+
 def _label(label: Any) -> str | int:
     if isinstance(label, str):
         return label
@@ -213,8 +225,11 @@ def _summed(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
 def write_jsonl(chunks: Iterable[Examples], target: IO[bytes]) -> None:
     """Write text as "text", dense rows as a list, sparse rows as an object of columns; labels as a list."""
     for chunk in chunks:
-        for labels, (key, value) in zip(chunk.labels, _features_to_write(chunk)):
+        weights = ["1"] * len(chunk) if chunk.weights is None else shortest(chunk.weights)
+        for labels, (key, value), weight in zip(chunk.labels, _features_to_write(chunk), weights):
             item = {key: value, "labels": labels}
+            if weight != "1":
+                item["weight"] = _json_number(weight)
             try:
                 line = json.dumps(item, ensure_ascii=False).encode("utf-8")
             except UnicodeEncodeError as error:

@@ -9,7 +9,7 @@ from treemax.inputs.rows import MAX_FEATURES
 
 FORMATS = ("fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow", "csv", "tsv")
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-COLUMN_OPTIONS = ("text_column", "label_column", "label_separator")
+COLUMN_OPTIONS = ("text_column", "label_column", "label_separator", "weight_column")
 MAX_BITS = 31  # feature names are hashed into at most 2**31 columns
 
 
@@ -23,6 +23,7 @@ class Options:
     text_column: str | None = None
     label_column: str | None = None
     label_separator: str | None = None
+    weight_column: str | None = None
     whole: bool = False  # the file is read as a whole, not in chunks
 
     def __post_init__(self) -> None:

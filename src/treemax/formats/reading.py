@@ -135,6 +135,7 @@ def open_examples(
     text_column: str | None = None,
     label_column: str | None = None,
     label_separator: str | None = None,
+    weight_column: str | None = None,
 ) -> Reader:
     """Open a file of examples for reading in chunks, with bounded memory.
 
@@ -167,6 +168,8 @@ def open_examples(
     label_separator
         What separates the labels of a row in a CSV or TSV file. By default a cell is one label, and in a column
         called `labels` they are separated by `|`.
+    weight_column
+        The column of the weights in a CSV or TSV file; by default all rows have weight one.
 
     Examples
     --------
@@ -176,7 +179,7 @@ def open_examples(
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}.")
-    options = Options(bits, n_features, zero_based, text_column, label_column, label_separator)
+    options = Options(bits, n_features, zero_based, text_column, label_column, label_separator, weight_column)
     check_format(format)
     if is_tabular(path):
         return Reader(Tables(path), "arrow", chunk_rows, skip_bad, options)
@@ -203,6 +206,7 @@ def read_examples(
     text_column: str | None = None,
     label_column: str | None = None,
     label_separator: str | None = None,
+    weight_column: str | None = None,
 ) -> Examples:
     """Read a whole file of examples; the parameters are those of `open_examples`. Skipped lines give a warning.
 
@@ -219,6 +223,7 @@ def read_examples(
         text_column=text_column,
         label_column=label_column,
         label_separator=label_separator,
+        weight_column=weight_column,
     ) as reader:
         examples = reader.read_all()
     if reader.bad_lines:

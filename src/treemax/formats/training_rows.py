@@ -57,8 +57,8 @@ class TrainingRows:
 
 def training_chunks(
     source: Any, chunk_rows: int, multi_label: bool = False, **reading: Any
-) -> Iterator[tuple[Any, Any]]:
-    """Yield (X, y) chunks of a file, folder, table or data set, or of an iterable of chunks.
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield chunks (X, y, weights or None) of a file, folder, table or data set, or of an iterable of chunks.
 
     The rows of files and tables are those of `TrainingRows`; `reading` are options of `open_examples`.
     """
@@ -70,18 +70,18 @@ def training_chunks(
     with open_examples(source, chunk_rows=chunk_rows, **reading) as reader:
         rows = TrainingRows(reader.name, multi_label)
         for chunk in map(rows.select, reader):
-            if len(chunk):
-                yield chunk.features, rows.labels(chunk)
+            if len(chunk) and (chunk.weights is None or chunk.weights.any()):
+                yield chunk.features, rows.labels(chunk), chunk.weights
 
 
-def _pairs(chunks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def _pairs(chunks: Iterable[Any]) -> Iterator[tuple[Any, Any, Any]]:
     for number, chunk in enumerate(chunks):
         if isinstance(chunk, Examples):
-            yield chunk.features, chunk.targets
+            yield chunk.features, chunk.targets, chunk.weights
         elif hasattr(chunk, "X") and hasattr(chunk, "y"):
-            yield chunk.X, chunk.y
-        elif isinstance(chunk, tuple | list) and len(chunk) == 2:
-            yield chunk[0], chunk[1]
+            yield chunk.X, chunk.y, getattr(chunk, "weights", None)
+        elif isinstance(chunk, tuple | list) and len(chunk) in (2, 3):
+            yield chunk[0], chunk[1], chunk[2] if len(chunk) == 3 else None
         else:
             raise ValueError(
                 f"chunk {number} of the stream is a {type(chunk).__name__}, not a pair (X, y) of rows and labels."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import IO
 
 import numpy as np
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 
 from treemax.formats.blocks import Limits, Parsed, Scratch
 from treemax.formats.errors import BadLines, quoted
-from treemax.formats.examples import Examples, integer_labels, keep_rows
+from treemax.formats.examples import Examples, integer_labels, keep_rows, weight_of, weights_of
 from treemax.formats.kinds import NUMBER, LabelKind
-from treemax.formats.numbers import pairs, sparse_rows_to_write
+from treemax.formats.numbers import pairs, shortest, sparse_rows_to_write
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader
 from treemax.inputs.labels import RaggedLabels
@@ -50,12 +51,12 @@ def read_vw(source: LineReader, options: Options, bad: BadLines) -> Iterator[Exa
         parsed = _parse(block, first, mask, scratch, bad)
         rows = SparseRows(parsed.row_starts, parsed.indices, parsed.values, width)
         if scratch.counts[6] or kind.strings:
-            labels, rows = _other_labels(block, parsed, rows, scratch, kind, bad)
+            labels, rows, weights = _other_labels(block, parsed, rows, scratch, kind, bad)
         else:
             kind.strings = False if len(parsed.labels) else kind.strings
-            labels = integer_labels(parsed.label_starts, parsed.labels)
+            labels, weights = integer_labels(parsed.label_starts, parsed.labels), None
         nothing = False
-        yield Examples(labels, rows)
+        yield Examples(labels, rows, weights=weights)
     if nothing:
         starts = np.zeros(1, dtype=np.int64)
         rows = SparseRows(starts, np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32), width)
@@ -86,26 +87,29 @@ def _parse(block: NDArray[np.uint8], first: int, mask: np.uint64, scratch: Scrat
 
 def _other_labels(
     block: NDArray[np.uint8], parsed: Parsed, rows: SparseRows, scratch: Scratch, kind: LabelKind, bad: BadLines
-) -> tuple[RaggedLabels, SparseRows]:
-    """Return the labels of a block that has more than integers before the bars."""
+) -> tuple[RaggedLabels, SparseRows, NDArray[np.float32] | None]:
+    """Return the labels, rows and weights of a block that has more than integers before the bars."""
     data = block.tobytes()
     spans = scratch.label_spans[: len(rows)].tolist()
     lists: list[list[str] | list[int]] = []
+    weights: list[float] = []
     keep = np.ones(len(rows), dtype=bool)
     for row, (start, bar) in enumerate(spans):
         try:
-            lists.append(kind.accept(_labels_before_bar(data[start:bar].decode("utf-8"))))
+            labels, weight = _before_bar(data[start:bar].decode("utf-8"))
+            lists.append(kind.accept(labels))
+            weights.append(weight)
         except UnicodeDecodeError:
             keep[row] = False
             bad.report(int(parsed.lines[row]), f"not UTF-8, got {quoted(data[start:bar])}")
         except ValueError as error:
             keep[row] = False
             bad.report(int(parsed.lines[row]), str(error))
-    return kind.labels(lists), rows if keep.all() else keep_rows(rows, keep)
+    return kind.labels(lists), rows if keep.all() else keep_rows(rows, keep), weights_of(weights)
 
 
-def _labels_before_bar(text: str) -> list[str]:
-    """Parse the labels before the first bar: `[labels [importance]] ['tag or tag|]`."""
+def _before_bar(text: str) -> tuple[list[str], float]:
+    """Parse the labels and the importance before the first bar: `[labels [importance]] ['tag or tag|]`."""
     fields = text.split()
     if fields and fields[-1].startswith("'"):
         fields.pop()
@@ -115,19 +119,17 @@ def _labels_before_bar(text: str) -> list[str]:
         fields.pop()  # a word adjacent to the bar is a tag
     if len(fields) > 2:
         raise ValueError(f"expected a label, an importance and a tag before '|', got {quoted(text)}")
-    if len(fields) == 2:
-        _check_importance(fields[1])
+    weight = _importance(fields[1]) if len(fields) == 2 else 1.0
     labels = fields[0].split(",") if fields else []
     if not all(labels):
         raise ValueError(f"a label is empty: two commas, or one at the end, got {quoted(text)}")
-    return labels
+    return labels, weight
 
 
-def _check_importance(text: str) -> None:
+def _importance(text: str) -> float:
     if not NUMBER.fullmatch(text):
         raise ValueError(f"the importance after the label is not a number, got {quoted(text)}")
-    if float(text) != 1:
-        raise ValueError(f"an importance other than 1 is not supported, got {quoted(text)}")
+    return weight_of(text)
 
 
 def write_vw(chunks: Iterable[Examples], target: IO[bytes]) -> None:
@@ -135,8 +137,13 @@ def write_vw(chunks: Iterable[Examples], target: IO[bytes]) -> None:
     n_rows = 0
     for chunk in chunks:
         features = pairs(sparse_rows_to_write(chunk, "vw"))
-        for row, (labels, text) in enumerate(zip(chunk.labels, features), n_rows):
+        weights = repeat(None) if chunk.weights is None else shortest(chunk.weights)
+        for row, (labels, text, weight) in enumerate(zip(chunk.labels, features, weights), n_rows):
             joined = ",".join(_checked(label, row) for label in labels)
+            if weight not in (None, "1"):
+                if not joined:
+                    raise ValueError(f"The vw format cannot hold the weight {weight} of row {row}, which has no label.")
+                joined = f"{joined} {weight}"
             target.write(b"%s | %s\n" % (joined.encode(), text) if joined else b"| %s\n" % text)
         n_rows += len(chunk)
 

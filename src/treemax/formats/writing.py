@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from treemax.formats.arrow import write_arrow, write_parquet
@@ -28,6 +28,17 @@ _WRITERS: dict[str, Callable[[Iterable[Examples], IO[bytes]], None]] = {
     "parquet": write_parquet,
     "arrow": write_arrow,
 }
+
+
+WITH_WEIGHTS = ("vw", "jsonl")  # formats that can hold the weights of examples
+
+
+def _without_weights(chunks: Iterable[Examples], format: str) -> Iterator[Examples]:
+    """Yield the examples; raise if they have weights."""
+    for chunk in chunks:
+        if chunk.weights is not None:
+            raise ValueError(f"The {format} format cannot hold weights, which these examples have. Write vw or jsonl.")
+        yield chunk
 
 
 def write_examples(
@@ -58,6 +69,8 @@ def write_examples(
             f"The extension of {path} is not that of a format; pass format (--format), one of {', '.join(FORMATS)}."
         )
     chunks = [examples] if isinstance(examples, Examples) else examples
+    if found not in WITH_WEIGHTS:
+        chunks = _without_weights(chunks, found)
     with open_target(path) as target:
         if found in DELIMITERS:
             write_delimited(chunks, target, found, label_separator)

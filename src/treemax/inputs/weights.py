@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import LabelIndex, Targets
+from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
 
 LEAST, MOST = 1e-9, 1e9  # weights outside lose all precision in single-precision sums of squares
 BALANCED = "balanced"
+MOST_REPETITIONS = 1000  # of a row, on average
+GOLDEN = (5**0.5 - 1) / 2
 
 
 def read_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> NDArray[np.float32] | None:
@@ -80,9 +82,34 @@ def with_class_weight(targets: Targets, class_weight: Any, index: LabelIndex, mu
     return replace(targets, weights=own if targets.weights is None else own * targets.weights)
 
 
-def check_known_labels(class_weight: Any, index: LabelIndex) -> None:
-    """Raise if a dictionary of class weights has a label that is not in the index."""
+def check_known_labels(class_weight: Any, labels: RaggedLabels) -> None:
+    """Raise if a dictionary of class weights has a label that is not in y."""
     if isinstance(class_weight, Mapping):
+        known = set(range(labels.n_columns)) if labels.is_indicator else set(labels.values.tolist())
         for label in class_weight:
-            if label not in index:
+            if label not in known:
                 raise ValueError(f"class_weight has the label {label!r:.40}, which is not in y.")
+
+
+def repetitions(weights: NDArray[np.float32], n_before: int = 0) -> NDArray[np.int64]:
+    """Return the numbers of the rows, each as often as its weight says.
+
+    Fractions are rounded up in as many rows as they say, spread by multiples of the golden ratio; `n_before` rows came
+    before these.
+
+    >>> repetitions(np.array([1.0, 3.0, 0.5, 0.5], dtype=np.float32)).tolist()
+    [0, 1, 1, 1, 3]
+    """
+    if weights.mean() > MOST_REPETITIONS:
+        raise ValueError(
+            f"The mean weight is {weights.mean():.6g}, but rows are learned as often as their weights say: divide all by a "
+            f"constant so that their mean is at most {MOST_REPETITIONS}."
+        )
+    threshold = (n_before + np.arange(len(weights))) * GOLDEN % 1.0
+    copies = np.floor(weights.astype(np.float64) + threshold).astype(np.int64)
+    if not n_before and not copies.any():
+        raise ValueError(
+            f"The weights add up to {weights.sum():.3g} rows, but rows are learned as often as their weights say: multiply "
+            "all by a constant so that they are about one."
+        )
+    return np.repeat(np.arange(len(weights)), copies)

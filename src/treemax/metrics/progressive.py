@@ -109,8 +109,8 @@ class ProgressiveRun:
         self._predict_seconds = 0.0
         self._learn_seconds = 0.0
 
-    def step(self, X: Any, y: Any) -> None:
-        """Predict the rows of `X`, then learn them. A chunk for which the estimator raises is not counted."""
+    def step(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+        """Predict the rows of `X`, then learn them, with weights. A chunk for which the estimator raises is not counted."""
         labels = read_labels(y)
         n = _row_count(X)
         if n != len(labels):
@@ -120,7 +120,10 @@ class ProgressiveRun:
         start = perf_counter()
         rankings, values = self._predict(X)
         predicted = perf_counter()
-        self._estimator.partial_fit(X, y)
+        if sample_weight is None:
+            self._estimator.partial_fit(X, y)
+        elif np.any(sample_weight):
+            self._estimator.partial_fit(X, y, sample_weight=sample_weight)  # type: ignore[call-arg]
         learned = perf_counter()
         self._learned = True
         self._predict_seconds += predicted - start
@@ -241,7 +244,7 @@ def progressive_validation(
         Has `partial_fit` and `predict_topk`; may be fitted already. The first chunk of an unfitted estimator counts as
         misses.
     stream
-        An iterable of chunks, (X, y) or with attributes X and y; or one X, with `y`. Or a file, a folder of files, a
+        An iterable of chunks, (X, y), (X, y, weights) or with attributes X and y; or one X, with `y`. Or a file, a folder of files, a
         table or data set with texts or features and labels, as for `treemax.formats.open_examples`.
     y
         The labels, if `stream` is one X.
@@ -263,26 +266,26 @@ def progressive_validation(
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be 1 or more, or None; got {chunk_rows}.")
     run = ProgressiveRun(estimator, k, every, report)
-    for X_chunk, y_chunk in _chunks(stream, y, multi_label):
-        for X_part, y_part in _parts(X_chunk, y_chunk, chunk_rows):
-            run.step(X_part, y_part)
+    for chunk in _chunks(stream, y, multi_label):
+        for piece in _parts(*chunk, chunk_rows):
+            run.step(*piece)
     return run.result()
 
 
-def _chunks(stream: Any, y: Any, multi_label: bool) -> Iterator[tuple[Any, Any]]:
+def _chunks(stream: Any, y: Any, multi_label: bool) -> Iterator[tuple[Any, Any, Any]]:
     if y is not None:
-        yield stream, y
+        yield stream, y, None
         return
     if not is_source(stream) and (hasattr(stream, "shape") or isinstance(stream, SparseRows)):
         raise ValueError("y is missing: pass X and y, or a stream of (X, y) chunks.")
     yield from training_chunks(stream, CHUNK_ROWS, multi_label)
 
 
-def _parts(X: Any, y: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any]]:
+def _parts(X: Any, y: Any, weights: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any, Any]]:
     """Split a chunk into pieces of at most `chunk_rows`."""
     n = _row_count(X)
     if chunk_rows is None or n <= chunk_rows:
-        yield X, y
+        yield X, y, weights
         return
     labels = read_labels(y)
     if len(labels) != n:
@@ -291,7 +294,8 @@ def _parts(X: Any, y: Any, chunk_rows: int | None) -> Iterator[tuple[Any, Any]]:
     vector = isinstance(y, np.ndarray) and y.ndim == 1
     for start in range(0, n, chunk_rows):
         stop = min(start + chunk_rows, n)
-        yield rows[start:stop], (y[start:stop] if vector else labels.rows(start, stop))
+        own = None if weights is None else weights[start:stop]
+        yield rows[start:stop], (y[start:stop] if vector else labels.rows(start, stop)), own
 
 
 def _row_count(X: Any) -> int:

@@ -36,7 +36,7 @@ from treemax.inputs.labels import (
 )
 from treemax.inputs.numbering import FeatureNumbers, numbered
 from treemax.inputs.rows import MAX_FEATURES, Rows, SparseRows, as_rows, check_scale, is_arrow, take_rows
-from treemax.inputs.weights import check_known_labels, read_weights, with_class_weight
+from treemax.inputs.weights import check_known_labels, read_weights, repetitions, with_class_weight
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
 from treemax.models import decisions
@@ -212,6 +212,8 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         rows, labels, weights = self._read(X, y, sample_weight)
         if not len(rows) and weights is not None:
             raise ValueError("sample_weight is zero for all rows: at least one row must have a positive weight.")
+        check_known_labels(self.class_weight, labels)
+        rows, labels, weights = self._repeated(rows, labels, weights)
         check_scale(rows)
         rows = numbered(self._prepared(rows))
         if labels.is_indicator:
@@ -219,7 +221,6 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         index, ids = _sorted_index(labels)
         self._check_labels(len(index))
         self._check_size(rows.shape[1], len(index))
-        check_known_labels(self.class_weight, index)
         targets = self._weighted(target_ids(labels, ids), weights, index, labels.multi_label)
         self._check_distributed()
         with self._training() as trainee:
@@ -292,10 +293,28 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
             return take_rows(rows, kept), labels.take(kept), weights[kept]
         return rows, labels, weights
 
+    def _repeats_rows(self) -> bool:
+        """Whether rows are learned as often as their weights say, since the model counts rows."""
+        return False
+
+    def _repeated(
+        self, rows: Rows, labels: RaggedLabels, weights: NDArray[np.float32] | None, n_before: int = 0
+    ) -> tuple[Rows, RaggedLabels, NDArray[np.float32] | None]:
+        """Repeat rows as often as their weights say if the model needs it; `n_before` rows were repeated before."""
+        if not self._repeats_rows() or (weights is None and self.class_weight is None):
+            return rows, labels, weights
+        index, ids = _sorted_index(labels)
+        targets = replace(target_ids(labels, ids), weights=weights)
+        targets = with_class_weight(targets, self.class_weight, index, multi_label=False)
+        copies = repetitions(targets.row_weights, n_before)
+        return take_rows(rows, copies), labels.take(copies), None
+
     def _weighted(
         self, targets: Targets, weights: NDArray[np.float32] | None, index: LabelIndex, multi_label: bool
     ) -> Targets:
         """Return the targets with the weights of rows and labels."""
+        if self._repeats_rows():
+            return targets
         if self.class_weight is not None and multi_label and not self.supports_relevance:
             raise ValueError(
                 f"{type(self).__name__} supports class_weight with one label per row only; use sample_weight, or one "

@@ -66,6 +66,7 @@ class OnlineLabelClassifier(LabelClassifier):
     _started_with: dict[str, Any] | None = None  # their values then
     _warned_of_labels = False
     _learned_again: NDArray[np.int64]  # labels of the rows being learned, of a model with forgotten labels
+    _n_repeated = 0  # rows of `partial_fit` so far, before they were repeated
 
     def _check_parameters(self) -> None:
         if self.max_labels is not None:
@@ -123,6 +124,12 @@ class OnlineLabelClassifier(LabelClassifier):
             return self
         rows = self._prepared(rows)
         announced = None if classes is None else read_labels(classes, "classes")
+        if self._repeats_rows():
+            n_before = self._n_repeated
+            self._n_repeated += len(rows)
+            rows, labels, weights = self._repeated(rows, labels, weights, n_before)
+            if not len(rows):
+                return self
         with self._lock.training:
             learner = self._snapshot()  # keeps its parameters if another thread sets others
             learner._check_when_used()
@@ -151,13 +158,13 @@ class OnlineLabelClassifier(LabelClassifier):
         """Update the model with a stream of any length, in order, chunk by chunk.
 
         `source` is a file, a folder of files, a table or data set (anything that `treemax.formats.open_examples`
-        takes, with its options as `reading`), or an iterable of chunks: pairs (X, y), or `Examples`. Only one chunk is
+        takes, with its options as `reading`), or an iterable of chunks: pairs (X, y), triples with weights, or `Examples`. Only one chunk is
         in memory at a time. In multi-class data, rows without a label are dropped; set `multi_label` if rows may
         have several labels although the first have one.
         """
         multi_label = multi_label or bool(getattr(self, "multi_label_", False))
-        for X, y in training_chunks(source, chunk_rows, multi_label, **reading):
-            self.partial_fit(X, y)
+        for X, y, weights in training_chunks(source, chunk_rows, multi_label, **reading):
+            self.partial_fit(X, y, sample_weight=weights)
         return self
 
     def _initialize(

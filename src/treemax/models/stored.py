@@ -67,6 +67,10 @@ class Source:
         dtype = np.dtype(np.int64)
         first_index = math.inf
         for chunk in self.chunks("scanning", all_rows=True):
+            if chunk.weights is not None:
+                raise ValueError(
+                    f"{self.name} has weights, which fit_file does not support: use fit, or leave them out."
+                )
             if isinstance(chunk.rows, SparseRows):
                 first_index = min(first_index, int(chunk.rows.indices.min(initial=2**32 - 1)))
             counts = chunk.labels.counts

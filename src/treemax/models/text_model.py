@@ -201,8 +201,8 @@ class TextModel(ClassifierMixin, BaseEstimator):
     ) -> TextModel:
         """Update the estimator with a stream of texts, chunk by chunk; see `OnlineLabelTree.fit_stream`."""
         multi_label = multi_label or bool(getattr(self.estimator, "multi_label_", False))
-        for texts, y in training_chunks(source, chunk_rows, multi_label, **reading):
-            self.partial_fit(texts, y)
+        for texts, y, weights in training_chunks(source, chunk_rows, multi_label, **reading):
+            self.partial_fit(texts, y, **({} if weights is None else {"sample_weight": weights}))
         return self
 
     def predict(self, texts: Any) -> Any:

@@ -885,7 +885,7 @@ def test_tables_that_cannot_grow_lose_a_step_and_nothing_else():
     tree.store = tree.store._replace(slots=tree.store.slots[: tree.n_slots].copy())
     before = tree.n_records
     indices, values = np.arange(100, dtype=np.uint32), np.ones(100, dtype=np.float32)
-    learner = (np.float32(1.0), *how.constants)
+    learner = (np.float32(1.0), *how.constants, np.float32(1.0))
     kernels.update_block(
         0, np.uint32(1), indices, values, tree.blocks, tree.store, tree.counts, np.empty(100, np.uint64), learner
     )
@@ -903,7 +903,7 @@ def test_a_table_that_was_given_up_has_no_feature():
     tree.reserve(slots=10_000, records=1000)
     old, features = tree.blocks.table.copy(), np.arange(200, dtype=np.uint32)
     found = np.empty(200, np.uint64)
-    learner = (np.float32(1.0), *how.constants)
+    learner = (np.float32(1.0), *how.constants, np.float32(1.0))
     ones = np.ones(200, np.float32)
     for block in range(2):  # the second leaves a link to what the first has left
         kernels.update_block(block, np.uint32(1), features, ones, tree.blocks, tree.store, tree.counts, found, learner)

@@ -83,9 +83,6 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         0 for no progress bar.
     max_labels : int or None
         Maximum number of labels in a stream; None for no limit. See `partial_fit`.
-    stream_assign_every : "auto" or int
-        In `partial_fit`, rows between two assignments of labels to children; "auto" is as many as there were before, at
-        least 1,000.
 
     For reproducing the paper
     -------------------------
@@ -101,6 +98,9 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         Loss of a row with several labels in a step: the mean over its labels, or one label drawn at random.
     assign_every : float
         Passes between two assignments of labels to children; may be fractional. Ignored with `n_assignments`.
+    stream_assign_every : "auto" or int
+        In `partial_fit`, rows between two assignments of labels to children; "auto" is as many as there were before, at
+        least 1,000.
     n_assignments : int or None
         Number of assignments, at equal distances until `assign_until`.
     assign_until : float

@@ -61,6 +61,12 @@ class LOMTree(OnlineTreeClassifier):
         Minimum weight of a row. A row is weighted by the difference between the mean score of its label and the mean
         score of all rows, at most 1. With 1 all rows have the same weight, as in the paper.
 
+    Other Parameters
+    ----------------
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied. "balanced" (not for streams) is inversely
+        proportional to the frequency.
+
     Attributes
     ----------
     settings_ : LOMTreeSettings
@@ -81,6 +87,7 @@ class LOMTree(OnlineTreeClassifier):
     Choromanska, Langford, "Logarithmic time online multiclass prediction", 2015.
     """
 
+    supports_weights = True
     ONE_LABEL_ONLY = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {"least_weight": 1.0}
     FIXED_IN_STREAM = ("learning_rate",)
@@ -99,6 +106,7 @@ class LOMTree(OnlineTreeClassifier):
         random_state: Any = 0,
         verbose: int = 1,
         max_labels: int | None = None,
+        class_weight: Any = None,
     ) -> None:
         self.max_nodes = max_nodes
         self.swap_resistance = swap_resistance
@@ -109,6 +117,7 @@ class LOMTree(OnlineTreeClassifier):
         self.random_state = random_state
         self.verbose = verbose
         self.max_labels = max_labels
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -119,6 +128,9 @@ class LOMTree(OnlineTreeClassifier):
         check_number("learning_rate", self.learning_rate, above=0, most=MOST_RATE, auto=True)
 
     # --- learning ---------------------------------------------------------------------------------------
+
+    def _repeats_rows(self) -> bool:
+        return True
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LOMTreeModel:
         n_labels = len(index)

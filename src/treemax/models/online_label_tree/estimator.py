@@ -105,6 +105,12 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         Whether rows are scaled to length one, in training and in predictions. The automatic learning rate is made for such
         rows, which the vectorisers give.
 
+    Other Parameters
+    ----------------
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied; for rows with one label. "balanced" (not for streams) is inversely
+        proportional to the frequency.
+
     Attributes
     ----------
     learning_rate_ : float
@@ -147,6 +153,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         "shuffle": True,
         "search": "exact",
     }
+    supports_weights = True
     STARTS_WITHOUT_LABELS = True
     FIXED_IN_STREAM = ("tree", "random_state")
     supports_compact = True
@@ -176,6 +183,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         random_state: Any = 0,
         verbose: int = 1,
         max_labels: int | None = None,
+        class_weight: Any = None,
     ) -> None:
         self.policy = policy
         self.arity = arity
@@ -197,6 +205,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         self.random_state = random_state
         self.verbose = verbose
         self.max_labels = max_labels
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -301,7 +310,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         """Return an empty tree, or the tree that `tree` gives for the labels of these rows."""
         seed = int(check_random_state(self.random_state).randint(2**31))
         row_ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
-        targets = Targets(targets.indptr - targets.indptr[0], row_ids)
+        targets = Targets(targets.indptr - targets.indptr[0], row_ids, targets.weights)
         ids = np.unique(row_ids)
         if self.policy == NO_GROWTH and (self.tree is None or len(ids) == 0):
             missing = "tree is None" if self.tree is None else "y has no labels"
@@ -315,7 +324,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         if is_hierarchy(self.tree):
             tree = build_tree(self.tree, rows, targets, index, **shape)
             return tree_with_structure(tree, not multi_label, settings, seed)
-        compact = Targets(targets.indptr, np.searchsorted(ids, row_ids).astype(np.uint32))
+        compact = Targets(targets.indptr, np.searchsorted(ids, row_ids).astype(np.uint32), targets.weights)
         tree = named_tree(self.tree, rows, compact, len(ids), threads=thread_count(self.n_jobs), **shape)
         return tree_with_structure(tree, not multi_label, settings, seed, ids)
 

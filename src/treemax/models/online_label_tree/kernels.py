@@ -265,7 +265,8 @@ def update_block(block, targets, indices, values, blocks, store, counts, found, 
     """A_online.Update for every classifier of a block: logistic loss, positive in the lanes of `targets`.
 
     Positive and negative updates mirror each other bit for bit, which is what the inverted auxiliary
-    classifier needs. `learner`: the rate, AdaGrad's epsilon, the least gradient, whether AdaGrad at all.
+    classifier needs. `learner`: the rate, AdaGrad's epsilon, the least gradient, whether AdaGrad at all, the weight of
+    the row.
     """
     find_all(block, indices, blocks, store, found)
     one = vector.splat(ONE)
@@ -276,7 +277,7 @@ def update_block(block, targets, indices, values, blocks, store, counts, found, 
     if matters == 0:
         return
     gradient = vector.choose(matters, vector.multiply(sign, wrong), vector.splat(ZERO))
-    gradient = vector.subtract(vector.splat(ZERO), gradient)
+    gradient = vector.multiply(vector.subtract(vector.splat(ZERO), gradient), vector.splat(learner[4]))
     first = np.uint64(block) * np.uint64(LANES)
     squares = vector.multiply_add(gradient, gradient, vector.load(blocks.bias_squares, first))
     vector.store(blocks.bias_squares, first, squares)

@@ -13,6 +13,7 @@ from treemax.models.online_label_tree.kernels import (
     CHUNK_BITS,
     FIRST,
     LANES,
+    ONE,
     RECORDS,
     RECORDS_PLANNED,
     RECORDS_WANTED,
@@ -106,21 +107,22 @@ def _update_classifiers(labels, indices, values, crowned, nodes, blocks, store, 
 
 @kernel
 def learn(
-    indptr, indices, values, target_indptr, target_ids, order, start, crowned, rates, constants, growth, nodes, blocks,
-    store, leaf_of, counts, scratch,
+    indptr, indices, values, target_indptr, target_ids, row_weights, order, start, crowned, rates, constants, growth,
+    nodes, blocks, store, leaf_of, counts, scratch,
 ):  # fmt: skip
     """Algorithm 3, OPLT.Train, on the rows order[start:]; with a tree that has all labels, Algorithm 1.
 
     Returns the number of rows done, fewer than there are where room is needed before going on. `crowned`:
     the root has a classifier too, which says whether there is any label at all. `constants`: AdaGrad's
-    epsilon, the least gradient, whether AdaGrad at all.
+    epsilon, the least gradient, whether AdaGrad at all. `row_weights` multiply the gradients; empty: one.
     """
     room = np.empty(LANES, np.float32)
     for i in range(start, order.size):
         row = order[i]
         labels = target_ids[target_indptr[row] : target_indptr[row + 1]]
         x = slice(indptr[row], indptr[row + 1])
-        learner = (rates[i], constants[0], constants[1], constants[2])
+        weight = row_weights[row] if row_weights.size else ONE
+        learner = (rates[i], constants[0], constants[1], constants[2], weight)
         found = scratch.found
         if not update_tree(labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room):
             return i

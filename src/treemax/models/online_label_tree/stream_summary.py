@@ -27,7 +27,7 @@ class StreamSummary:
 
     def __init__(self) -> None:
         self.rows = self.labels = self.entries = 0
-        self._predictions: list[tuple[int, NDArray[np.float32], NDArray[np.bool_], int]] = []
+        self._predictions: list[tuple[int, NDArray[np.float32], NDArray[np.bool_], int, float]] = []
         self._calibration: Calibration | None = None
         self._calibrated_at = 0  # total number of predictions when it was fitted
         self._n_dropped = 0
@@ -43,12 +43,12 @@ class StreamSummary:
         return number * number // 16
 
     def add_prediction(
-        self, number: int, scores: NDArray[np.float32], ids: NDArray[np.int64], truth: NDArray[Any]
+        self, number: int, scores: NDArray[np.float32], ids: NDArray[np.int64], truth: NDArray[Any], weight: float = 1.0
     ) -> None:
-        """Add a prediction: the scores of the best labels, their ids, and the true labels."""
+        """Add a prediction: the scores of the best labels, their ids, the true labels, and the weight of the row."""
         kept, hits = np.zeros(LABELS, dtype=np.float32), np.zeros(LABELS, dtype=bool)
         kept[: len(scores)], hits[: len(ids)] = scores, np.isin(ids, truth) & (ids >= 0)
-        self._predictions.append((number, kept, hits, len(truth)))
+        self._predictions.append((number, kept, hits, len(truth), weight))
         if len(self._predictions) > 2 * MAX_PREDICTIONS:
             del self._predictions[:MAX_PREDICTIONS]
             self._n_dropped += MAX_PREDICTIONS
@@ -62,8 +62,10 @@ class StreamSummary:
         if point > self._calibrated_at:
             known = self._predictions[: point - self._n_dropped][-MAX_PREDICTIONS:]
             recent = [prediction for prediction in known if prediction[0] >= RECENT * known[-1][0]]
-            scores, hits, n_labels = (np.array(part) for part in list(zip(*recent))[1:])
-            self._calibration = calibration_from_hits(scores, hits, n_labels, n_known, multi_label)
+            scores, hits, n_labels, own = (np.array(part) for part in list(zip(*recent))[1:])
+            weights = None if (own == 1).all() else np.broadcast_to(own[:, None], hits.shape)
+            n_labels = n_labels if weights is None else n_labels * own
+            self._calibration = calibration_from_hits(scores, hits, n_labels, n_known, multi_label, weights)
             self._calibrated_at = point
         return self._calibration
 
@@ -74,12 +76,14 @@ class StreamSummary:
         return [self.rows, self.labels, self.entries, self._n_dropped if resume else 0]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        parts = list(zip(*self._predictions)) if self._predictions else [()] * 4
+        parts = list(zip(*self._predictions)) if self._predictions else [()] * 5
         shapes = [(-1,), (-1, LABELS), (-1, LABELS), (-1,)]
-        return {
+        arrays: dict[str, NDArray[Any]] = {
             name: np.array(part, dtype=kind).reshape(shape)
-            for (name, kind), part, shape in zip(KINDS.items(), parts, shapes, strict=True)
+            for (name, kind), part, shape in zip(KINDS.items(), parts[:4], shapes, strict=True)
         }
+        weighted = any(weight != 1 for weight in parts[4])
+        return {**arrays, "weights": np.array(parts[4], dtype=np.float64)} if weighted else arrays
 
     @classmethod
     def from_parts(cls, counts: list[int], arrays: dict[str, NDArray[Any]], one_label: bool) -> StreamSummary:
@@ -106,9 +110,11 @@ class StreamSummary:
         valid = valid and bool((n_labels <= self.labels).all() and ascends(numbers, strictly=True))
         if not valid or not ((scores >= 0) & (scores <= 1)).all() or (numbers < 0).any():
             raise ValueError("the predictions of the stream are damaged")
-        self._predictions = list(
-            zip(arrays["numbers"].tolist(), np.array(scores), np.array(arrays["hits"]), arrays["n_labels"].tolist())
-        )
+        weights = arrays.get("weights", np.ones(n))
+        if weights.shape != (n,) or weights.dtype != np.float64 or not ((weights > 0) & (weights < np.inf)).all():
+            raise ValueError("the weights of the predictions of the stream are damaged")
+        hits = np.array(arrays["hits"])
+        self._predictions = list(zip(numbers.tolist(), np.array(scores), hits, n_labels.tolist(), weights.tolist()))
         return self
 
 

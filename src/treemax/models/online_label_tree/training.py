@@ -197,7 +197,8 @@ def _predict_first(tree: OnlineTree, rows: SparseRows, targets: Targets, order: 
         row = int(order[0])
         ids, scores = tree.top_k(rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes))
         truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
-        tree.stream.add_prediction(seen, scores[0], ids[0], truth)
+        weight = 1.0 if targets.weights is None else float(targets.weights[row])
+        tree.stream.add_prediction(seen, scores[0], ids[0], truth, weight)
     return tree.stream.next_validation_row(seen + 1) - seen
 
 
@@ -250,7 +251,7 @@ def _learn_piece(
     def work(thread: int) -> None:
         stop, scratch = cuts[thread + 1], _scratch(tree, rows)
         done[thread] = learning_kernels.learn(
-            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order[:stop], done[thread],
+            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, targets.row_weights, order[:stop], done[thread],
             not tree.one_label, rates, settings.constants, settings.growth, tree.nodes, tree.blocks, tree.store,
             tree.leaf_of, tree.counts, scratch,
         )  # fmt: skip

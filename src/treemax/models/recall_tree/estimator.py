@@ -131,6 +131,9 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         Linear models with a smaller gradient are not updated; "auto" is 0.001, and 0.01 for "paper".
     least_share : float
         Nodes that a row reaches with a smaller probability do not learn from it.
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied. "balanced" (not for streams) is inversely
+        proportional to the frequency.
 
     For reproducing the paper
     -------------------------
@@ -171,6 +174,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
     Daumé III, Karampatziakis, Langford, Mineiro, "Logarithmic time one-against-some", 2017.
     """
 
+    supports_weights = True
     ONE_LABEL_ONLY = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "algorithm": "paper",
@@ -216,6 +220,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         scale: bool = True,
         max_labels: int | None = None,
         randomized_routing: bool = False,
+        class_weight: Any = None,
     ) -> None:
         self.algorithm = algorithm
         self.n_candidates = n_candidates
@@ -239,6 +244,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         self.scale = scale
         self.max_labels = max_labels
         self.randomized_routing = randomized_routing
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -267,10 +273,13 @@ class RecallTree(WithRate, OnlineTreeClassifier):
 
     # --- learning ---------------------------------------------------------------------------------------
 
+    def _repeats_rows(self) -> bool:
+        return self.algorithm == "paper"
+
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Model:
         n_labels = len(index)
         is_paper, passes = self.algorithm == "paper", self._passes(rows)
-        scaling = scaling_of(rows) if self.scale and not is_paper else None
+        scaling = scaling_of(rows, targets.weights) if self.scale and not is_paper else None
         if scaling is not None and not isinstance(rows, SparseRows):
             rows = scaling(rows)
         suggested = suggestion("softmax", rows, targets, n_labels, passes)

@@ -259,7 +259,7 @@ def _score(n, x, regressors, shape, search):
 
 
 @bare_kernel
-def _learn_regressors(n, label, x, regressors, shape, rates, search):
+def _learn_regressors(n, label, x, weight, regressors, shape, rates, search):
     """Update a softmax over the candidates, and the true label if it is not among them (one-against-some)."""
     place = -1
     for q in range(n):
@@ -281,12 +281,13 @@ def _learn_regressors(n, label, x, regressors, shape, rates, search):
     for q in range(n):
         if abs(search.scores[q]) < rates.least_gradient:
             search.scores[q] = _ZERO
+        search.scores[q] *= weight
     update_of(regressors, search.candidates, search.scores, n, x, rates.regressors, rates.initial)
     return right
 
 
 @bare_kernel
-def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
+def _learn_routers(n_open, label, x, weight, routers, histograms, shape, rates, search):
     """Update the routers of the expanded nodes towards the children in which the label is frequent.
 
     The probability of a label at a node is a mixture over the children c: the router's probability of c times the
@@ -318,11 +319,12 @@ def _learn_routers(n_open, label, x, routers, histograms, shape, rates, search):
             gradients[c] = (children[c] - gradients[c] / explained) * share
             if abs(gradients[c]) < rates.least_gradient:
                 gradients[c] = _ZERO
+            gradients[c] *= weight
         update(routers, node, gradients, arity, x, rates.routers, rates.initial)
         for c in range(arity):
             part = share * children[c]
             if part >= rates.least_share or (on_path and c == largest):
-                count = _count(first + c, label, max(part, np.float32(0.01)), arity, histograms)
+                count = _count(first + c, label, weight * max(part, np.float32(0.01)), arity, histograms)
                 if first * arity + 1 >= histograms.total.size:
                     _enter(first + c, label, count, histograms)
         if on_path:
@@ -337,10 +339,13 @@ def _has_room(width, n_threads, routers, histograms, search):
 
 
 @kernel
-def learn(rows, labels, order, start, fall, n_threads, routers, regressors, histograms, shape, rates, search, found):
+def learn(
+    rows, labels, row_weights, order, start, fall, n_threads, routers, regressors, histograms, shape, rates, search, found,
+):  # fmt: skip
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
-    The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was predicted (0) and among the
+    The rates of row i are multiplied by fall[i], gradients and counts by the weight of the row (one if there are none).
+    `found` counts the rows whose label was predicted (0) and among the
     candidates (1) before they were learned.
     """
     for i in range(start, order.size):
@@ -352,12 +357,13 @@ def learn(rows, labels, order, start, fall, n_threads, routers, regressors, hist
         now = Rates(
             rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient, rates.least_share
         )  # fmt: skip
+        weight = row_weights[order[i]] if row_weights.size else _ONE
         n_open, size = _descend(x, routers, shape, search)
         n = _gather(size, shape, histograms, search)
         for q in range(n):
             found[1] += search.candidates[q] == label
-        found[0] += _learn_regressors(n, label, x, regressors, shape, now, search)
-        _learn_routers(n_open, label, x, routers, histograms, shape, now, search)
+        found[0] += _learn_regressors(n, label, x, weight, regressors, shape, now, search)
+        _learn_routers(n_open, label, x, weight, routers, histograms, shape, now, search)
         release(regressors, n_buckets)
     return order.size
 

@@ -206,12 +206,18 @@ def calibrate(model: RecallTreeModel, rows: Rows, targets: Targets, beam: Beam, 
     answered = ids[:, 0] >= 0
     if not answered.any():
         return
-    model.sharpness = _sharpness(ids[answered], probabilities[answered], labels[answered])
+    weights = None if targets.weights is None else targets.weights[answered]
+    model.sharpness = _sharpness(ids[answered], probabilities[answered], labels[answered], weights)
     ids, probabilities = model.top_k(rows, min(model.n_labels, FIRST_LABELS), beam, threads)
     model.calibration = calibration_from_top_k(ids, probabilities, targets, model.n_labels, multi_label=False)
 
 
-def _sharpness(ids: NDArray[np.int64], probabilities: NDArray[np.float32], labels: NDArray[np.uint32]) -> float:
+def _sharpness(
+    ids: NDArray[np.int64],
+    probabilities: NDArray[np.float32],
+    labels: NDArray[np.uint32],
+    weights: NDArray[np.float32] | None,
+) -> float:
     """The inverse temperature that minimises the log loss of whether the top candidate is correct."""
     logarithms = np.log(np.maximum(probabilities, 1e-30, dtype=np.float64))
     logarithms[ids < 0] = -np.inf
@@ -220,7 +226,7 @@ def _sharpness(ids: NDArray[np.int64], probabilities: NDArray[np.float32], label
     def log_loss(logarithm: float) -> float:
         sharpened = np.exp(math.exp(logarithm) * (logarithms - logarithms[:, :1]))
         first = np.clip(1.0 / sharpened.sum(axis=1), MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
-        return float(-np.log(np.where(right, first, 1.0 - first)).mean())
+        return float(np.average(-np.log(np.where(right, first, 1.0 - first)), weights=weights))
 
     bounds = tuple(map(math.log, SHARPNESS))
     return math.exp(float(minimize_scalar(log_loss, bounds=bounds, method="bounded").x))
@@ -251,7 +257,9 @@ def learn(
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
             decay = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
-            _learn_piece(model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, beam, longest, threads)
+            _learn_piece(
+                model, form, labels, targets.row_weights, piece, (1.0 - decay).astype(np.float32), settings, beam, longest, threads
+            )  # fmt: skip
             done += len(piece)
             yield len(piece)
 
@@ -260,6 +268,7 @@ def _learn_piece(
     model: RecallTreeModel,
     form: Any,
     labels: NDArray[np.int64],
+    row_weights: NDArray[np.float32],
     order: NDArray[np.uint32],
     decay: NDArray[np.float32],
     settings: RecallTreeSettings,
@@ -273,7 +282,7 @@ def _learn_piece(
 
     def work(thread: int) -> None:
         done[thread] = kernels.learn(
-            form, labels, order[: cuts[thread + 1]], done[thread], decay, threads, model.routers, model.regressors,
+            form, labels, row_weights, order[: cuts[thread + 1]], done[thread], decay, threads, model.routers, model.regressors,
             model.histograms, model.shape(beam), settings.rates, model.workspace(beam), found[thread],
         )  # fmt: skip
 

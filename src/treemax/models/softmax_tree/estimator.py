@@ -21,6 +21,7 @@ from treemax.models.sharing import snapshot_access
 from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
 from treemax.models.softmax_tree.smoothing import best_smoothing
+from treemax.models.softmax_tree.start import Weights
 from treemax.models.softmax_tree.training import (
     BETA,
     DROP,
@@ -49,7 +50,7 @@ HELD_OUT = 0.1  # fraction of the rows that selects alpha and smoothing
 FEWEST_HELD_OUT = 20  # rows
 ITERATIONS_TO_CHOOSE = 2
 
-Coverage: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.int64]]  # from `SoftmaxTreeModel.coverage`
+Coverage: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.int64], Weights]  # from `SoftmaxTreeModel.coverage`
 
 
 class Perplexity(NamedTuple):
@@ -129,6 +130,12 @@ class SoftmaxTree(LabelClassifier):
         paper. Otherwise the objective of the tree never increases (without spill), and training ends with the first
         iteration that does not decrease it.
 
+    Other Parameters
+    ----------------
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied. "balanced" is inversely proportional to the
+        frequency.
+
     Attributes
     ----------
     history_ : list of Record
@@ -153,6 +160,7 @@ class SoftmaxTree(LabelClassifier):
     """
 
     ONE_LABEL_ONLY = True
+    supports_weights = True
     supports_distributed = True
     _PUBLISHED: ClassVar[Mapping[str, Any] | None] = {
         "alpha": 0.1,
@@ -196,6 +204,7 @@ class SoftmaxTree(LabelClassifier):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        class_weight: Any = None,
     ) -> None:
         self.depth = depth
         self.leaf_classes = leaf_classes
@@ -217,6 +226,7 @@ class SoftmaxTree(LabelClassifier):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", steps.STARTS)):
@@ -245,18 +255,19 @@ class SoftmaxTree(LabelClassifier):
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> SoftmaxTreeModel:
         n_labels = len(index)
         labels = targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
-        squared_length, width = mean_squared_length(rows)
+        weights = targets.weights
+        squared_length, width = mean_squared_length(rows, weights)
         rows = clip_outliers(rows, squared_length / width)
         random = check_random_state(self.random_state)
         states = self._warm_start_states(rows, n_labels)
-        alpha = self.alpha_ if states else self._selected_alpha(rows, labels, n_labels, random)
+        alpha = self.alpha_ if states else self._selected_alpha(rows, labels, weights, n_labels, random)
         settings = self._settings(rows, alpha, n_labels)
         started: list[Any] = [(state, None) for state in states] or [
-            self._initial_state(rows, labels, n_labels, random) for _ in range(self._n_trees)
+            self._initial_state(rows, labels, weights, n_labels, random) for _ in range(self._n_trees)
         ]
         chooses = self.smoothing == "auto"
         levels = (1 + chooses) * sum((self.iterations * (state.depth + 1)) for state, _ in started)
-        done, table = 0, table_of(rows, labels)
+        done, table = 0, table_of(rows, labels, weights)
         executor = pool_for(thread_count(self.n_jobs)).share(table)
         with progress_bar(levels, "softmax-tree", "depths", self.verbose) as bar:
 
@@ -270,27 +281,29 @@ class SoftmaxTree(LabelClassifier):
 
             try:
                 train(table, executor, started)
-                held_out = self._held_out_coverage(rows, labels, n_labels, random, settings, train) if chooses else None
+                held_out = None
+                if chooses:
+                    held_out = self._held_out_coverage(rows, labels, weights, n_labels, random, settings, train)
             except KeyboardInterrupt:
                 whole = [state for state, _ in started if state.is_complete]
                 if not whole:
                     raise
                 model = self._pack(whole, table, executor, settings, n_labels)
-                self._keep(whole, alpha, self._best_smoothing(model, rows, labels, None))
+                self._keep(whole, alpha, self._best_smoothing(model, rows, labels, weights, None))
                 raise TrainingInterrupted(model, done / levels) from None
         trained = [state for state, _ in started]
         model = self._pack(trained, table, executor, settings, n_labels)
-        self._keep(trained, alpha, self._best_smoothing(model, rows, labels, held_out))
+        self._keep(trained, alpha, self._best_smoothing(model, rows, labels, weights, held_out))
         return model
 
     def _keep(self, states: list[SoftmaxTreeState], alpha: float, smoothing: float | None) -> None:
         self.states_, self.alpha_, self._best_smoothing_ = states, alpha, smoothing
 
     def _initial_state(
-        self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState
+        self, rows: Rows, labels: NDArray[np.int64], weights: Weights, n_labels: int, random: np.random.RandomState
     ) -> tuple[SoftmaxTreeState, NDArray[np.int64] | None]:
         depth = self._depth(n_labels)
-        return steps.initial_state(rows, labels, n_labels, depth, self.start, random, int(self.n_init))
+        return steps.initial_state(rows, labels, n_labels, depth, self.start, random, int(self.n_init), weights)
 
     def _pack(
         self, states: Sequence[SoftmaxTreeState], table: Table, executor: Executor, settings: TaoSettings, n_labels: int
@@ -338,7 +351,7 @@ class SoftmaxTree(LabelClassifier):
         )  # fmt: skip
 
     def _selected_alpha(
-        self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState
+        self, rows: Rows, labels: NDArray[np.int64], weights: Weights, n_labels: int, random: np.random.RandomState
     ) -> float:
         """The penalty with the smallest error on held-out rows, after few iterations."""
         if self.alpha != "auto":
@@ -347,9 +360,10 @@ class SoftmaxTree(LabelClassifier):
         if parts is None:
             return ALPHA_FOR_FEW_ROWS
         held, kept = parts
-        table, threads = table_of(take_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
+        kept_weights = None if weights is None else weights[kept]
+        table, threads = table_of(take_rows(rows, kept), labels[kept], kept_weights), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
-        initial = self._initial_state(table.rows, labels[kept], n_labels, random)
+        initial = self._initial_state(table.rows, labels[kept], kept_weights, n_labels, random)
         best, fewest = ALPHA_FOR_FEW_ROWS, math.inf
         for number, alpha in enumerate(ALPHAS):
             if number >= ALPHAS_ALWAYS_TRIED and best != ALPHAS[number - 1]:
@@ -360,34 +374,43 @@ class SoftmaxTree(LabelClassifier):
                 pass
             model = self._pack([state], table, executor, settings, n_labels)
             ids, _ = model.top_k(take_rows(rows, held), 1, threads=threads)
-            wrong = float((ids[:, 0] != labels[held]).mean())
+            of_held = None if weights is None else weights[held]
+            wrong = float(np.average(ids[:, 0] != labels[held], weights=of_held))
             if wrong < fewest:
                 best, fewest = alpha, wrong
         return best
 
     def _held_out_coverage(
-        self, rows: Rows, labels: NDArray[np.int64], n_labels: int, random: np.random.RandomState, settings: TaoSettings,
-        train: Callable[[Table, Executor, list[Any]], None],
+        self, rows: Rows, labels: NDArray[np.int64], weights: Weights, n_labels: int, random: np.random.RandomState,
+        settings: TaoSettings, train: Callable[[Table, Executor, list[Any]], None],
     ) -> Coverage | None:  # fmt: skip
         """Which held-out rows find their class at the leaves of trees trained on the others; None if rows are few."""
         parts = _split(len(rows), random)
         if parts is None:
             return None
         held, kept = parts
-        table, threads = table_of(take_rows(rows, kept), labels[kept]), thread_count(self.n_jobs)
+        kept_weights = None if weights is None else weights[kept]
+        table, threads = table_of(take_rows(rows, kept), labels[kept], kept_weights), thread_count(self.n_jobs)
         executor = pool_for(threads).share(table)
-        started = [self._initial_state(table.rows, labels[kept], n_labels, random) for _ in range(self._n_trees)]
+        started = [
+            self._initial_state(table.rows, labels[kept], kept_weights, n_labels, random) for _ in range(self._n_trees)
+        ]
         train(table, executor, started)
         model = self._pack([state for state, _ in started], table, executor, settings, n_labels)
-        return model.coverage(take_rows(rows, held), labels[held], threads)
+        return *model.coverage(take_rows(rows, held), labels[held], threads), None if weights is None else weights[held]
 
     def _best_smoothing(
-        self, model: SoftmaxTreeModel, rows: Rows, labels: NDArray[np.int64], held_out: Coverage | None
+        self,
+        model: SoftmaxTreeModel,
+        rows: Rows,
+        labels: NDArray[np.int64],
+        weights: Weights,
+        held_out: Coverage | None,
     ) -> float | None:
         """The smoothing by the held-out rows, or by the training rows where none were held out."""
         if self.smoothing != "auto":
             return None
-        return best_smoothing(*(held_out or model.coverage(rows, labels, thread_count(self.n_jobs))))
+        return best_smoothing(*(held_out or (*model.coverage(rows, labels, thread_count(self.n_jobs)), weights)))
 
     # --- answering --------------------------------------------------------------------------------------
 
@@ -512,6 +535,7 @@ class SoftmaxForest(SoftmaxTree):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        class_weight: Any = None,
     ) -> None:
         self.n_trees = n_trees
         super().__init__(
@@ -535,6 +559,7 @@ class SoftmaxForest(SoftmaxTree):
             n_jobs=n_jobs,
             random_state=random_state,
             verbose=verbose,
+            class_weight=class_weight,
         )
 
     def _check_parameters(self) -> None:

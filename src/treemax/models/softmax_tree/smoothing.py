@@ -11,8 +11,10 @@ SMALLEST = -80.0  # logarithm of the smallest smoothing
 LEAST_MISSED = 0.5  # rows that miss their class, at least: new rows may, even if none of these does
 
 
-def best_smoothing(covered: NDArray[np.bool_], n_missing: NDArray[np.int64]) -> float:
-    """The smoothing, at most 1, with the largest likelihood of the rows.
+def best_smoothing(
+    covered: NDArray[np.bool_], n_missing: NDArray[np.int64], weights: NDArray[np.float32] | None = None
+) -> float:
+    """The smoothing, at most 1, with the largest (weighted) likelihood of the rows.
 
     `covered` says whether a row's class is in its leaf, `n_missing` is the number of classes m that are not. With
     smoothing e, the probability of the row's class is p / (1 + e m) or e / (1 + e m). The logarithm of the likelihood is
@@ -22,10 +24,11 @@ def best_smoothing(covered: NDArray[np.bool_], n_missing: NDArray[np.int64]) -> 
     0.0333...
     """
     sizes = np.log(n_missing[n_missing > 0])
-    missed = max(LEAST_MISSED, float(np.count_nonzero(~covered)))
+    own = np.ones(len(covered)) if weights is None else weights.astype(np.float64)
+    missed, of_sizes = max(LEAST_MISSED, float(own[~covered].sum())), own[n_missing > 0]
 
     def slope(log_smoothing: float) -> float:
-        return float(expit(log_smoothing + sizes).sum()) - missed
+        return float((of_sizes * expit(log_smoothing + sizes)).sum()) - missed
 
     if not len(sizes):
         return 0.0

@@ -5,7 +5,7 @@ Section 4.2 and Appendices A and D of Zharmagambetov et al. (2021); `random_plan
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,7 @@ ROWS_AT_ONCE = 16_384  # in the computation of the covariance
 SHRINKAGE = 0.1  # of the covariance within classes towards a multiple of the identity
 
 Indices = NDArray[np.int64]
+Weights: TypeAlias = NDArray[np.float32] | None  # of rows; None: all one
 
 
 def as_matrix(rows: Rows) -> Any:
@@ -26,10 +27,13 @@ def as_matrix(rows: Rows) -> Any:
     return rows.to_scipy() if isinstance(rows, SparseRows) else rows
 
 
-def class_means(rows: Rows, labels: Indices, n_labels: int) -> tuple[Any, NDArray[np.float64]]:
-    """The mean row of every class, zero for classes without rows, and the number of its rows."""
-    counts = np.bincount(labels, minlength=n_labels).astype(np.float64)
-    shares = (1.0 / np.maximum(counts, 1.0))[labels].astype(np.float32)
+def class_means(rows: Rows, labels: Indices, n_labels: int, weights: Weights = None) -> tuple[Any, NDArray[np.float64]]:
+    """The mean row of every class, zero for classes without rows, and the number of its rows; weighted."""
+    counts = np.bincount(labels, weights, minlength=n_labels).astype(np.float64)
+    if weights is None:
+        shares = (1.0 / np.maximum(counts, 1.0))[labels].astype(np.float32)
+    else:
+        shares = (weights / counts[labels]).astype(np.float32)
     member = sp.csr_matrix((shares, (labels, np.arange(len(labels)))), shape=(n_labels, len(labels)))
     return member @ as_matrix(rows), counts
 
@@ -38,19 +42,23 @@ def class_means(rows: Rows, labels: Indices, n_labels: int) -> tuple[Any, NDArra
 
 
 def prototype_leaves(
-    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState, n_init: int = 1
-) -> Indices:
+    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState, n_init: int = 1,
+    weights: Weights = None,
+) -> Indices:  # fmt: skip
     """The leaf of every row, by weighted k-means over the class means and greedy merging of the clusters (Algorithm 2)."""
-    means, counts = class_means(rows, labels, n_labels)
+    means, counts = class_means(rows, labels, n_labels, weights)
     present = np.flatnonzero(counts)
     leaf_of_class = np.zeros(n_labels, np.int64)
     leaf_of_class[present] = _clustered(means[present], counts[present], depth, random, n_init)
     return leaf_of_class[labels]
 
 
-def kmeans_leaves(rows: Rows, depth: int, random: np.random.RandomState, n_init: int = 1) -> Indices:
+def kmeans_leaves(
+    rows: Rows, depth: int, random: np.random.RandomState, n_init: int = 1, weights: Weights = None
+) -> Indices:
     """The leaf of every row, by k-means over all rows and greedy merging of the clusters."""
-    return _clustered(as_matrix(rows), np.ones(len(rows)), depth, random, n_init)
+    own = np.ones(len(rows)) if weights is None else weights.astype(np.float64)
+    return _clustered(as_matrix(rows), own, depth, random, n_init)
 
 
 def _clustered(
@@ -134,30 +142,35 @@ def random_planes(rows: Rows, depth: int, random: np.random.RandomState) -> list
     return planes
 
 
-def balanced_leaves(rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState) -> Indices:
-    """The leaf of every row, by recursive bisection of the classes with 2-means, balanced by the number of rows.
+def balanced_leaves(
+    rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState, weights: Weights = None
+) -> Indices:
+    """The leaf of every row, by recursive bisection of the classes with 2-means, balanced by the weight of their rows.
 
     Class means of dense rows are first whitened by the within-class covariance. Those of sparse rows are normalised.
     """
-    means, counts = class_means(rows, labels, n_labels)
+    means, counts = class_means(rows, labels, n_labels, weights)
     present = np.flatnonzero(counts)
     if isinstance(rows, SparseRows):
         lengths = np.sqrt(means.multiply(means).sum(axis=1)).A1
         points = sp.diags((1.0 / np.maximum(lengths, 1e-30)).astype(np.float32)) @ means
     else:
-        points = (means - rows.mean(axis=0)) @ _whitening(rows, labels, means)
+        mean = rows.mean(axis=0) if weights is None else np.average(rows, axis=0, weights=weights)
+        points = (means - mean) @ _whitening(rows, labels, means, weights)
     leaf_of_class = np.zeros(n_labels, np.int64)
     leaf_of_class[present] = _leaf_by_halving(points[present].astype(np.float32), counts[present], depth, random)
     return leaf_of_class[labels]
 
 
-def _whitening(rows: NDArray[np.float32], labels: Indices, means: NDArray[np.float32]) -> NDArray[np.float64]:
+def _whitening(
+    rows: NDArray[np.float32], labels: Indices, means: NDArray[np.float32], weights: Weights
+) -> NDArray[np.float64]:
     covariance = np.zeros((rows.shape[1], rows.shape[1]))
     for start in range(0, len(rows), ROWS_AT_ONCE):  # in blocks, to bound the memory
         some = slice(start, start + ROWS_AT_ONCE)
         within = (rows[some] - means[labels[some]]).astype(np.float64)
-        covariance += within.T @ within
-    covariance /= max(1, len(rows))
+        covariance += within.T @ (within if weights is None else within * weights[some, None])
+    covariance /= max(1, len(rows)) if weights is None else float(weights.sum(dtype=np.float64))
     scale = max(float(np.trace(covariance)) / len(covariance), 1e-30)
     covariance = (1.0 - SHRINKAGE) * covariance + SHRINKAGE * scale * np.eye(len(covariance))
     values, vectors = np.linalg.eigh(covariance)

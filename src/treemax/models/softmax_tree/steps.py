@@ -35,8 +35,9 @@ def depth_for(n_labels: int, n_classes: int) -> int:
 
 
 def initial_state(
-    rows: Rows, labels: Indices, n_labels: int, depth: int, start: str, random: np.random.RandomState, n_init: int = 1
-) -> tuple[SoftmaxTreeState, Indices | None]:
+    rows: Rows, labels: Indices, n_labels: int, depth: int, start: str, random: np.random.RandomState, n_init: int = 1,
+    row_weights: NDArray[np.float32] | None = None,
+) -> tuple[SoftmaxTreeState, Indices | None]:  # fmt: skip
     """The initial tree, and the leaf of each row while the tree has no planes. `n_init` is the number of k-means runs."""
     state = SoftmaxTreeState.empty(depth)
     if depth == 0:
@@ -52,10 +53,10 @@ def initial_state(
             state.planes[node] = Plane(sp.csr_matrix(coef) if isinstance(rows, SparseRows) else coef, bias)
         return state, None
     if start == "kmeans":
-        return state, starts.kmeans_leaves(rows, depth, random, n_init)
+        return state, starts.kmeans_leaves(rows, depth, random, n_init, row_weights)
     if start == "prototypes":
-        return state, starts.prototype_leaves(rows, labels, n_labels, depth, random, n_init)
-    return state, starts.balanced_leaves(rows, labels, n_labels, depth, random)
+        return state, starts.prototype_leaves(rows, labels, n_labels, depth, random, n_init, row_weights)
+    return state, starts.balanced_leaves(rows, labels, n_labels, depth, random, row_weights)
 
 
 def train(

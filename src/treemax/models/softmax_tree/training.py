@@ -141,9 +141,15 @@ class SoftmaxTreeState:
         return sum(settings.penalty(node) for node in [*self.planes, *self.leaves] if node is not None)
 
 
-def table_of(rows: Rows, labels: Indices) -> Table:
-    """Rows with their classes."""
-    return Table(rows, {"labels": labels})
+def table_of(rows: Rows, labels: Indices, weights: NDArray[np.float32] | None = None) -> Table:
+    """Rows with their classes, and their weights if they are not all one."""
+    return Table(rows, {"labels": labels} if weights is None else {"labels": labels, "weights": weights})
+
+
+def weights_in(table: Table, rows: Indices) -> NDArray[np.float32] | None:
+    """The weights of some rows; None if all rows have weight one."""
+    weights = table.columns.get("weights")
+    return None if weights is None else weights[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +190,12 @@ class Objective:
         return out
 
     def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
-        """The loss of rows at a leaf in the objective."""
-        return self.counted(*self.leaf_losses(leaf, rows))
+        """The loss of rows at a leaf in the objective, times their weights."""
+        return self.weighted(self.counted(*self.leaf_losses(leaf, rows)), rows)
+
+    def weighted(self, losses: NDArray[np.float64], rows: Indices) -> NDArray[np.float64]:
+        weights = weights_in(self.table, rows)
+        return losses if weights is None else losses * weights
 
     def counted(self, cross_entropy: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The loss in the objective, from the cross-entropy and the zero-one loss."""
@@ -321,10 +331,11 @@ def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -
     settings = common.settings
     classes, places = np.unique(table.columns["labels"][rows], return_inverse=True)
     own, random = take_rows(table.rows, rows), np.random.RandomState(0)
-    sides = balanced_leaves(own, places, len(classes), 1, random)
+    weights = weights_in(table, rows)
+    sides = balanced_leaves(own, places, len(classes), 1, random, weights)
     alpha, ridge = settings.plane_costs
     found = l1_logistic(
-        table.rows, rows, np.where(sides == 1, 1, -1), alpha, ridge=ridge, tolerance=settings.tolerance,
+        table.rows, rows, np.where(sides == 1, 1, -1), alpha, weights, ridge=ridge, tolerance=settings.tolerance,
         max_iterations=settings.max_steps,
     )  # fmt: skip
     return packed_plane(Plane(found.coef, float(found.bias[0])))
@@ -342,8 +353,9 @@ def score_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -
     objective, leaf = Objective(table, common.settings), common.state.leaves[problem.node]
     assert leaf is not None
     cross_entropy, wrong = objective.leaf_losses(leaf, rows)
-    loss = objective.counted(cross_entropy, wrong)
-    return (np.array([_cost(loss, 0.0).finite, wrong.sum()], np.float64),)
+    loss = objective.weighted(objective.counted(cross_entropy, wrong), rows)
+    n_wrong = objective.weighted(wrong.astype(np.float64), rows).sum()
+    return (np.array([_cost(loss, 0.0).finite, n_wrong], np.float64),)
 
 
 def empty_leaf(table: Table) -> Leaf:
@@ -526,7 +538,12 @@ class Tao:
         if self.settings.spill and iteration > 0 and leaf_of is None:
             self.leaf_rows = self._spilled(spreads)
         else:
-            self.leaf_rows = [WeightedRows(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
+            self.leaf_rows = [self._weighted(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
+
+    def _weighted(self, rows: Indices, chances: NDArray[np.float32]) -> WeightedRows:
+        """Rows with these probabilities of reaching a leaf, times their weights."""
+        weights = weights_in(self.table, rows)
+        return WeightedRows(rows, chances if weights is None else chances * weights)
 
     def _scores(self, nodes: range, rows_of: Sequence[Indices]) -> list[NDArray[np.float32]]:
         """The scores of the rows of each node at its plane."""
@@ -553,7 +570,7 @@ class Tao:
                     reached = (weights_of[node] * chance).astype(np.float32)
                     kept = reached >= LEAST_CHANCE
                     rows_of[child], weights_of[child] = rows_of[node][kept], reached[kept]
-        return [WeightedRows(*own) for own in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
+        return [self._weighted(*own) for own in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
 
     def _score_noise(self, node: int, scores: NDArray[np.float32]) -> float:
         """Standard deviation of the noise of a node's scores."""
@@ -577,7 +594,9 @@ class Tao:
         problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
         common = Common(self.settings, self.state)
         losses, wrong = np.sum([found for (found,) in all_results(self.executor, score_leaf, common, problems)], axis=0)
-        return float(losses) + self.state.penalty(self.settings), float(wrong) / max(1, len(self.learned))
+        weights = weights_in(self.table, self.learned)
+        total = max(1, len(self.learned)) if weights is None else float(weights.sum(dtype=np.float64))
+        return float(losses) + self.state.penalty(self.settings), float(wrong) / total
 
 
 # --- growth --------------------------------------------------------------------------------------------
@@ -610,7 +629,7 @@ def _should_split(tao: Tao, place: int) -> bool:
     if len(rows) < ROWS_TO_SPLIT * tao.settings.n_classes:
         return False
     missed = leaf.places(tao.table.columns["labels"][rows]) < 0
-    return float(missed.mean()) > tao.settings.growth
+    return float(np.average(missed, weights=weights_in(tao.table, rows))) > tao.settings.growth
 
 
 # --- to a file and back --------------------------------------------------------------------------------

@@ -1,18 +1,21 @@
-"""Answers under restrictions: `python -m benchmarks.experiments.decisions [time|propensity] [SUITE...]`.
+"""Answers under restrictions: `python -m benchmarks.experiments.decisions [time|propensity|thresholds] [SUITE...]`.
 
-`time` compares `predict_topk` from allowed labels with that from all: microseconds a row, one at a time and all rows at once, and checks
-that the answers are those of filtering. `propensity` ranks by probability over propensity, beside napkinXC's label weights.
+`time` compares `predict_topk` from allowed labels with that from all: microseconds a row, one at a
+time and all rows at once. `propensity` ranks by probability over propensity, beside napkinXC's probabilities.
+`thresholds` chooses them on one half of the validation rows and judges `predict` on the other.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 import treemax
+from benchmarks.experiments.choosing import parts
 from benchmarks.harness.measure import Data
 from benchmarks.harness.output import help_if_asked, keep, table
 from benchmarks.harness.problem import features
@@ -27,6 +30,13 @@ SHARES = (0.001, 0.01, 0.1, 0.5)
 EXCLUDED = 10
 REPEATS = 7
 ROWS_ONE = 300
+CHOICES: dict[str, tuple[Any, ...] | None] = {
+    "`threshold_` of `fit`": None,
+    "micro-f1": ("micro-f1",),
+    "macro-f1": ("macro-f1",),
+    "instance-f1": ("instance-f1",),
+    "precision 0.8": ("precision", 0.8),
+}
 FIGURES = ("P@1", "P@5", "PSP@1", "PSP@3", "PSP@5")
 
 
@@ -96,19 +106,49 @@ def propensity(suite: str) -> list[list[Any]]:
     return rows
 
 
+def thresholds(suite: str) -> list[list[Any]]:
+    """F1 of `predict` by the metric for which thresholds were chosen; macro F1 over the labels of the judged rows."""
+    X, y, X_held, lists = parts(suite)
+    order = np.random.default_rng(0).permutation(len(lists))
+    chosen_on, judged = order[: len(order) // 2], order[len(order) // 2 :]
+    model = treemax.LabelTree(n_jobs=1, verbose=0).fit(X, y)
+    truth = [set(lists[i]) for i in judged]
+    rows = []
+    for title, options in CHOICES.items():
+        if options is not None:
+            model.choose_thresholds(X_held[chosen_on], [lists[i] for i in chosen_on], *options)
+        found = [set(row) for row in model.predict(X_held[judged])]
+        rows.append([suite, title, *(round(figure, 4) for figure in f1_scores(truth, found))])
+        print(rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def f1_scores(truth: list[set[Any]], found: list[set[Any]]) -> tuple[float, float, float, float]:
+    """Micro, macro and instance F1, and precision."""
+    n_right, n_sizes = Counter[Any](), Counter[Any]()
+    for own, answer in zip(truth, found, strict=True):
+        n_right.update(own & answer)
+        n_sizes.update(own)
+        n_sizes.update(answer)
+    macro = np.mean([2 * n_right[label] / n_sizes[label] for label in set().union(*truth)])
+    instance = np.mean([2 * len(a & b) / max(1, len(a) + len(b)) for a, b in zip(truth, found, strict=True)])
+    right, n_found = sum(n_right.values()), sum(map(len, found))
+    return 2 * right / sum(n_sizes.values()), float(macro), float(instance), right / max(1, n_found)
+
+
+COLUMNS = {
+    "time": ["model", "allowed", "one row, us", "batch, us"],
+    "propensity": ["model", "ranked by", *FIGURES],
+    "thresholds": ["chosen for", "micro F1", "macro F1", "instance F1", "precision"],
+}
+
+
 def main(arguments: list[str]) -> None:
     what, *suites = arguments or ["time"]
-    found = []
-    for suite in suites or ["delicious", "wordnet"]:
-        found += times(suite) if what == "time" else propensity(suite)
+    measure = {"time": times, "propensity": propensity, "thresholds": thresholds}[what]
+    found = [row for suite in suites or ["delicious", "wordnet"] for row in measure(suite)]
     keep(f"decisions-{what}", found)
-    found = [[str(cell) for cell in row] for row in found]
-    head = ["data", "model"]
-    print(
-        table([*head, "allowed", "one row, us", "batch, us"], found)
-        if what == "time"
-        else table([*head, "ranked by", *FIGURES], found)
-    )
+    print(table(["data", *COLUMNS[what]], [[str(cell) for cell in row] for row in found]))
 
 
 if __name__ == "__main__":

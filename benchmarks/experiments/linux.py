@@ -15,7 +15,7 @@ import resource
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,47 +79,52 @@ def _sources(package: Path) -> Iterator[bytes]:
                         yield content.read()
 
 
-def problem(n_rows: int | None) -> tuple[Any, ...]:
-    """X and y of training and test: the first so many rows of training, and test rows spread over the files held out."""
+def files_and_tokens(n_rows: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, the file of each, and the places of the training (the first so many) and of the test tokens."""
     with np.load(CACHE / "tokens.npz") as arrays:
         tokens, starts = arrays["tokens"], arrays["starts"]
     held = np.random.default_rng(0).permutation(len(starts) - 1) % HELD_OUT == 0
     is_test = np.repeat(held, np.diff(starts))
     file_of = np.repeat(np.arange(len(starts) - 1, dtype=np.uint32), np.diff(starts))
-    train, test = np.flatnonzero(~is_test)[:n_rows], np.flatnonzero(is_test)
+    return tokens, file_of, np.flatnonzero(~is_test)[:n_rows], np.flatnonzero(is_test)
+
+
+def problem(n_rows: int | None) -> tuple[Any, ...]:
+    """X and y of training and test: the first so many rows of training, and test rows spread over the files held out."""
+    tokens, file_of, train, test = files_and_tokens(n_rows)
     test = test[:: max(1, len(test) // TEST_ROWS)]
+    before = [context(tokens, file_of, rows, max(DISTANCES)) for rows in (train, test)]
+    groups = [(distance,) for distance in DISTANCES] + list(PAIRS)
     found = []
-    for rows in (train, test):
-        found += [_features(tokens, file_of, rows), tokens[rows].astype(np.int64)]
-    return (*found, _before(tokens, file_of, train), _before(tokens, file_of, test))
+    for rows, tokens_before in zip((train, test), before, strict=True):
+        found += [hashed_columns(tokens_before, groups), tokens[rows].astype(np.int64)]
+    return (*found, *before)
 
 
-def _before(tokens: np.ndarray, file_of: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """[row, distance]: the tokens before each, START before the file."""
-    found = np.full((len(rows), max(DISTANCES)), START, np.uint32)
-    for column, distance in enumerate(range(1, max(DISTANCES) + 1)):
+def context(tokens: np.ndarray, file_of: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
+    """[row, distance - 1]: the n tokens before each, START before the file."""
+    found = np.full((len(rows), n), START, np.uint32)
+    for distance in range(1, n + 1):
         place = np.maximum(rows - distance, 0)
         inside = (rows >= distance) & (file_of[place] == file_of[rows])
-        found[inside, column] = tokens[place[inside]]
+        found[inside, distance - 1] = tokens[place[inside]]
     return found
 
 
-def _features(tokens: np.ndarray, file_of: np.ndarray, rows: np.ndarray) -> csr_matrix:
-    """One column for every token at every distance, and for every pair, hashed."""
-    before = _before(tokens, file_of, rows).astype(np.uint64)
-    groups = [(distance,) for distance in DISTANCES] + list(PAIRS)
+def hashed_columns(before: np.ndarray, groups: Sequence[tuple[int, ...]]) -> csr_matrix:
+    """One column for each group of distances with the tokens there, hashed."""
     width = len(groups)
-    columns = np.empty((len(rows), width), np.int32)
+    columns = np.empty((len(before), width), np.int32)
     for place, group in enumerate(groups):
-        mixed = np.full(len(rows), place + 1, np.uint64)
+        mixed = np.full(len(before), place + 1, np.uint64)
         for distance in group:
-            mixed = (mixed ^ before[:, distance - 1]) * np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ before[:, distance - 1].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
             mixed ^= mixed >> np.uint64(29)
         columns[:, place] = (mixed >> np.uint64(64 - BITS)).astype(np.int32)
     columns.sort(axis=1)
     values = np.full(columns.size, 1.0 / np.sqrt(width), np.float32)
     X = csr_matrix(
-        (values, columns.ravel(), np.arange(len(rows) + 1, dtype=np.int64) * width), shape=(len(rows), 2**BITS)
+        (values, columns.ravel(), np.arange(len(before) + 1, dtype=np.int64) * width), shape=(len(before), 2**BITS)
     )
     X.has_sorted_indices = True
     return X

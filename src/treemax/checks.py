@@ -163,7 +163,7 @@ def check_label_weights(estimator: Any) -> None:
 def refuses_label_weights(model: Any, X: Any) -> None:
     """Assert that invalid labels and weights are refused."""
     weights = np.ones(len(model.classes_))
-    wrong: list[dict[str, Any]] = [{"labels": "ant"}, {"labels": ["unknown"]}, {"labels": 3}]
+    wrong: list[dict[str, Any]] = [{"labels": "ant"}, {"labels": [["ant"]]}, {"labels": ["unknown"]}, {"labels": 3}]
     wrong += [{"exclude": model.classes_}, {"exclude": "ant"}]
     wrong += [{"label_weights": bad} for bad in (weights[1:], -weights, weights * np.nan, 0 * weights, "rare", ["a"])]
     for options in wrong:
@@ -330,6 +330,7 @@ def check_chosen_thresholds(estimator: Any) -> None:
     assert_raises(lambda: model.choose_thresholds(X, lists, "accuracy"), "metric")
     assert_raises(lambda: model.choose_thresholds(X, lists, "precision"), "precision")
     assert_raises(lambda: model.choose_thresholds(X, lists[1:]), "rows")
+    assert_raises(lambda: model.choose_thresholds(X, [["unknown"]] * len(X)), "labels that the model knows")
 
 
 def check_odd_shapes(estimator: Any) -> None:

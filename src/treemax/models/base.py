@@ -490,6 +490,8 @@ class LabelClassifier(PublishedSettings, ChangeableLabels, ClassifierMixin, Base
         if not labels.multi_label:
             raise ValueError("y must be multi-label, as in fit: label lists or an indicator matrix.")
         known = target_ids(labels, self.label_index_.ids(labels.values))
+        if len(known.ids) == 0:
+            raise ValueError("choose_thresholds needs rows with labels that the model knows, but y has none.")
         n_known = len(self.label_index_)
         mean = len(labels.values) / max(1, len(rows))
         weights = self._weights_of_labels(None, None, None)

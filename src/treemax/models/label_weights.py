@@ -70,7 +70,11 @@ def _known_ids(name: str, labels: Any, index: LabelIndex) -> NDArray[np.int64]:
     """Return the ids of the labels that the model knows; others cannot be predicted anyway."""
     if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
         raise ValueError(f"{name} must be a list of labels, got {labels!r:.80}.")
-    ids = index.ids(labels.tolist() if isinstance(labels, np.ndarray) else list(labels))
+    given = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    try:
+        ids = index.ids(given)
+    except TypeError:  # unhashable
+        raise ValueError(f"{name} must be a list of labels, got {given!r:.80}.") from None
     return ids[ids >= 0]
 
 

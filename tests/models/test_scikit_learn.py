@@ -15,6 +15,7 @@ def expected_failures(estimator):
     if estimator.supports_weights:
         return dict.fromkeys(names, EQUIVALENCE)
     forms = ("pandas_series", "not_an_array", "list", "shape", "not_overwritten")
+    names += ["check_all_zero_sample_weights_error", "check_classifiers_one_label_sample_weights"]
     return dict.fromkeys([*names, *(f"check_sample_weights_{form}" for form in forms)], REFUSED)
 
 

@@ -53,6 +53,10 @@ class Tree:
     def __len__(self) -> int:
         return len(self.label)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tree:
+        """Return the tree itself, which never changes; what is derived from it may, while it is copied."""
+        return self
+
     @property
     def n_labels(self) -> int:
         return int((self.label >= 0).sum())

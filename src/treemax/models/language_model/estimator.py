@@ -24,10 +24,9 @@ from treemax.models.language_model.model import LanguageModel
 from treemax.models.language_model.training import FlatOutput, LanguageModelSettings, TokenStream, Training, TreeOutput
 from treemax.models.language_model.words import END, WordVocabulary
 from treemax.models.learned_tree.assignment import RULES
-from treemax.models.learned_tree.model import padded
+from treemax.models.learned_tree.model import LARGEST_FACTOR, padded
 from treemax.models.learned_tree.steps import OPTIMIZERS
 from treemax.models.learned_tree.structure import Structure
-from treemax.models.learned_tree.training import LARGEST_FACTOR
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
 from treemax.models.published import PublishedSettings
 from treemax.models.rows import sparsified

@@ -20,11 +20,11 @@ from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import held_out_rows
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.learned_tree.assignment import RULES
-from treemax.models.learned_tree.model import LearnedTreeModel, padded
+from treemax.models.learned_tree.model import LARGEST_FACTOR, LearnedTreeModel, padded
 from treemax.models.learned_tree.steps import OBJECTIVES, OPTIMIZERS, STATISTICS, LearnedTreeSettings
 from treemax.models.learned_tree.stream import GrowingTree, power_of_two
 from treemax.models.learned_tree.structure import Structure, complete_depth, max_depth
-from treemax.models.learned_tree.training import LARGEST_FACTOR, Training, suggested_passes
+from treemax.models.learned_tree.training import Training, suggested_passes
 from treemax.models.online import FIRST_ROWS, OnlineLabelClassifier
 from treemax.models.parts import real_number
 from treemax.models.rates import FAR_LONGER, mean_squared_length

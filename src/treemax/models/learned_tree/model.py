@@ -23,6 +23,7 @@ from treemax.models.searching import SparseProbabilities, empty_top_k, largest_w
 from treemax.trees import Tree
 
 Floats = NDArray[np.float32]
+LARGEST_FACTOR = 1e12  # bound on embeddings and node vectors, which are multiplied by each other and by feature values
 
 
 def padded(dimension: int) -> int:
@@ -141,6 +142,10 @@ class LearnedTreeModel:
     labels_a_row: float = 1.0
     calibration: Calibration | None = None  # from the held-out rows
     learning: LearningState | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, without what was derived: other threads may add to it while this is copied."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @cached_property
     def first_vectors(self) -> NDArray[np.int64]:
@@ -308,9 +313,8 @@ class LearnedTreeModel:
         width = padded(dimension)
         model = cls(
             tree, dimension, n_features, features,
-            expect(arrays, "embeddings", np.float32, (max(1, n_rows), width)),
-            expect(arrays, "weights", np.float32, (n_vectors, width)),
-            expect(arrays, "biases", np.float32, (n_vectors,)), labels_a_row,
+            _factors(arrays, "embeddings", (max(1, n_rows), width)), _factors(arrays, "weights", (n_vectors, width)),
+            _factors(arrays, "biases", (n_vectors,)), labels_a_row,
         )  # fmt: skip
         if "learning" not in header:
             return model
@@ -325,3 +329,8 @@ def with_renumbered_features(rows: SparseRows, features: NDArray[np.uint32]) -> 
     known = features[np.minimum(places, len(features) - 1)] == indices if len(features) else indices < 0
     starts = np.concatenate([[0], np.cumsum(known)])[rows.indptr - first]
     return SparseRows(starts, places[known].astype(np.uint32), values[known], max(1, len(features)))
+
+
+def _factors(arrays: dict[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> Floats:
+    """Return an array of a file as `expect`; raise ValueError if scores could overflow."""
+    return expect_counts(arrays, name, np.float32, shape, least=-LARGEST_FACTOR, most=LARGEST_FACTOR)

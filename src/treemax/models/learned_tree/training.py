@@ -30,7 +30,6 @@ FEW_FEATURES = 0.5  # if a smaller fraction of the columns occurs, only these ge
 NUMBERS_TO_ASSIGN = 2**26  # bounds the memory of the representations for the assignment
 MIN_PASSES, MIN_ROWS = 6, 20_000  # the latter over all passes
 LARGEST_MEAN = 1e6  # of a representation, whose rows may have outliers
-LARGEST_FACTOR = 1e12  # bound on embeddings and node vectors, which are multiplied by each other and by feature values
 
 
 def suggested_passes(n_rows: int, multi_label: bool) -> int:

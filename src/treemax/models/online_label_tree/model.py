@@ -50,6 +50,7 @@ class OnlineTree:
         self.chunks: list[NDArray[np.float32]] = []
         self.scratch: list[Scratch] = []  # of earlier calls, for reuse
         self.leaf_of = np.zeros(0, dtype=np.int64)
+        self._last_weights: Any = None  # of `largest_weights`; set here, since the attributes must not change in a copy
         self.counts = np.zeros(kernels.N_COUNTS, dtype=np.int64)
         self.counts[kernels.SELECTED] = -1
         self.counts[kernels.RANDOM_STATE] = seed

@@ -1,0 +1,224 @@
+"""Answers by weights of labels, and thresholds of multi-label predictions."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.inputs.labels import LabelIndex, check_same_length, read_labels, target_ids
+from treemax.inputs.rows import Rows, take_rows
+from treemax.models import decisions
+from treemax.models.calibration import LEADING, Calibration
+from treemax.models.label_changes import LabelChanges
+from treemax.models.label_weights import LabelWeights, label_weights
+from treemax.models.prior import most_frequent
+from treemax.models.searching import best_weighted
+from treemax.models.sharing import SharedEstimator, read_access
+from treemax.parameters import check_number
+
+Self = TypeVar("Self", bound="DecidingEstimator")
+
+RANKED_LABELS = 100  # of each validation row, at least, to choose thresholds
+
+
+class DecidingEstimator(SharedEstimator):
+    """Mixin of the classifiers: from probabilities to answers."""
+
+    label_index_: LabelIndex
+    label_counts_: NDArray[np.int64]
+    n_examples_: int
+    multi_label_: bool
+    calibration_: Calibration
+    decision_: decisions.Decision | None = None  # the rule of `choose_thresholds`
+    model_: Any
+    _changes: LabelChanges
+    _threshold_was_set: bool
+
+    # --- to be implemented by the classifier --------------------------------------------------------------
+
+    def _rows_to_predict(self, X: Any) -> Rows:
+        raise NotImplementedError
+
+    def _search(self) -> Any:
+        raise NotImplementedError
+
+    def _threads(self) -> int:
+        raise NotImplementedError
+
+    def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
+        raise NotImplementedError
+
+    def _frequencies(self, n_labels: int) -> NDArray[np.float32]:
+        raise NotImplementedError
+
+    def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        raise NotImplementedError
+
+    def _calibrated_top(
+        self, rows: Rows, k: int, weights: LabelWeights | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        raise NotImplementedError
+
+    # --- weights of labels --------------------------------------------------------------------------------
+
+    @read_access
+    def make_label_weights(
+        self, labels: Any = None, exclude: Any = None, label_weights: Any = None, priors: Any = None
+    ) -> LabelWeights:
+        """Return weights of all labels for `predict_topk(..., label_weights=...)`; `values` has them by `classes_`.
+
+        Faster than the same arguments in every call. Labels of weight 0 are never predicted.
+
+        Parameters
+        ----------
+        labels : list, optional
+            The labels that are allowed; those that the model does not know are ignored.
+        exclude : list, optional
+            Labels that are not allowed.
+        label_weights : dict, array or "propensity", optional
+            Weights by label (1 for labels not in the dictionary), or in the order of `classes_`. "propensity" weighs by
+            inverse propensity (Jain et al., 2016), which favours rare labels: best for PSP@k.
+        priors : dict, optional
+            Shares of labels where the model is used; the weight is this share divided by that in training.
+        """
+        return self._new_label_weights(labels, exclude, label_weights, priors)
+
+    def _new_label_weights(self, labels: Any, exclude: Any, weights: Any, priors: Any = None) -> LabelWeights:
+        counts = np.zeros(len(self.label_index_), dtype=np.int64)
+        counts[: len(self.label_counts_)] = self.label_counts_
+        changes = self._changes
+        kept = changes.kept(len(counts)) if changes else None
+        counts = changes.united_counts(counts)
+        return label_weights(self.label_index_, counts, self.n_examples_, labels, exclude, weights, priors, kept)
+
+    def _weights_of_labels(self, labels: Any, exclude: Any, weights: Any) -> LabelWeights | None:
+        """Return the weights of all labels, None if all are one; those of the last call again if nothing has changed."""
+        if labels is None and exclude is None:
+            if weights is None:
+                return LabelWeights(self._changes.kept(len(self.label_index_))) if self._changes else None
+            if not self._changes and isinstance(weights, LabelWeights):
+                if len(weights.values) != len(self.label_index_):
+                    raise ValueError("label_weights are those of another model, or labels have been added since.")
+                return weights
+        found = self._new_label_weights(labels, exclude, weights)
+        last: LabelWeights | None = self.__dict__.get("_last_label_weights")
+        if last is None or not np.array_equal(last.values, found.values):
+            self.__dict__["_last_label_weights"] = last = found
+        return last
+
+    def _weighted_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Ids and probabilities of the k labels with the largest products of probability and weight."""
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            ids, probabilities = self._weighted_by_score(rows, k, weights)
+        else:
+            ids, probabilities = self._weighted_multiclass(rows, k, weights)
+        unknown = self._unknown(rows)
+        if unknown is not None:
+            frequencies = self._frequencies(len(self.label_index_))
+            first = most_frequent(np.where(weights.values > 0, frequencies * weights.values, -1.0), k)
+            ids[unknown], probabilities[unknown] = first, frequencies[first]
+        return ids, probabilities
+
+    def _top_weighted(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self.model_.top_k_weighted(rows, k, weights.values, self._search(), self._threads())
+
+    def _weighted_by_score(
+        self, rows: Rows, k: int, weights: LabelWeights
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The weighted top k where the probability of a label depends on its score alone.
+
+        The search multiplies weights with scores. If calibration changes these and weights differ, more than k labels
+        are found, and ranked again.
+        """
+        if weights.only_select or not self.calibration_.changes_scores:
+            ids, scores = self._top_weighted(rows, k, weights)
+            return ids, self.calibration_.probabilities(scores)
+        ids, scores = self._top_weighted(rows, 2 * k + 10, weights)
+        return best_weighted(ids, self.calibration_.probabilities(scores), weights.values, k)
+
+    def _weighted_multiclass(
+        self, rows: Rows, k: int, weights: LabelWeights
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The weighted top k of a calibrated multi-class model, whose probabilities depend on the leading scores.
+
+        Calibration scales all labels but the leading ones by the same factor, so that the search may rank by score. Rows
+        with enough allowed labels among the leading ones need no search if weights do not differ.
+        """
+        first, leading = self._leading(rows, k)
+        if weights.only_select:
+            short = np.flatnonzero(np.count_nonzero(weights.values[first] * (first >= 0), axis=1) < k)
+            if len(short) == len(rows):
+                ids, scores = self._top_weighted(rows, k, weights)
+            else:
+                ids, scores = best_weighted(first, leading, weights.values, k)
+                if len(short):
+                    ids[short], scores[short] = self._top_weighted(take_rows(rows, short), k, weights)
+        else:
+            found, of_found = self._top_weighted(rows, k + LEADING, weights)
+            new = np.where((found[:, :, None] == first[:, None]).any(axis=2), -1, found)
+            ids, scores = np.hstack([first, new]), np.hstack([leading, of_found])
+        is_first = ids == first[:, :1]
+        probabilities = self.calibration_.multiclass_probabilities(scores, leading[:, :LEADING], is_first)
+        probabilities[ids < 0] = 0.0
+        return (ids, probabilities) if weights.only_select else best_weighted(ids, probabilities, weights.values, k)
+
+    # --- thresholds ---------------------------------------------------------------------------------------
+
+    def choose_thresholds(self: Self, X: Any, y: Any, metric: str = "macro-f1", precision: float | None = None) -> Self:
+        """Choose on validation rows from which probabilities on a multi-label `predict` returns labels.
+
+        Use rows that `fit` has not seen. The choice replaces `threshold_`, is saved with the model and described by
+        `describe`; setting `threshold_` or fitting again removes it.
+
+        Parameters
+        ----------
+        X, y
+            Validation rows and their labels, as for `fit`.
+        metric : {"micro-f1", "macro-f1", "instance-f1", "precision"}
+            "macro-f1" chooses a threshold for each label, drawn to a common one where a label has few rows; the others
+            choose one for all. "instance-f1" is the mean of the F1 of rows. "precision" takes the lowest threshold
+            from which on the share of right labels is at least `precision`.
+        precision : float
+            The wanted precision; only for metric="precision".
+        """
+        if metric not in decisions.METRICS:
+            raise ValueError(f"metric must be one of {', '.join(decisions.METRICS)}, got {metric!r}.")
+        if (metric == "precision") != (precision is not None):
+            raise ValueError(f"precision goes with metric='precision', got metric={metric!r}, precision={precision!r}.")
+        if precision is not None:
+            check_number("precision", precision, above=0, most=1)
+        ranked = self._rank_validation_rows(X, y)
+        threshold, one_at_least, thresholds = decisions.choose(ranked, metric, precision)
+        found = decisions.Decision(metric, len(ranked.n_labels), thresholds)
+        self._with_write_access(type(self)._set_decision, threshold, one_at_least, found)
+        return self
+
+    @read_access
+    def _rank_validation_rows(self, X: Any, y: Any) -> decisions.Ranked:
+        """Rank the best labels of rows with known labels."""
+        rows, labels = self._rows_to_predict(X), read_labels(y)
+        if not self.multi_label_:
+            raise ValueError("choose_thresholds is for multi-label models; this one always predicts one label a row.")
+        check_same_length(len(rows), len(labels))
+        if not labels.multi_label:
+            raise ValueError("y must be multi-label, as in fit: label lists or an indicator matrix.")
+        known = target_ids(labels, self.label_index_.ids(labels.values))
+        if len(known.ids) == 0:
+            raise ValueError("choose_thresholds needs rows with labels that the model knows, but y has none.")
+        n_known = len(self.label_index_)
+        mean = len(labels.values) / max(1, len(rows))
+        weights = self._weights_of_labels(None, None, None)
+        n_answered = n_known if weights is None else weights.n_allowed
+        k = int(min(n_answered, max(RANKED_LABELS, np.ceil(4 * mean))))
+        ids, probabilities = self._calibrated_top(rows, k, weights)
+        row_of = np.repeat(np.arange(len(rows)), np.diff(known.indptr))
+        right = row_of * n_known + known.ids.astype(np.int64)
+        hits = np.isin(np.arange(len(rows))[:, None] * n_known + ids, right) & (ids >= 0)
+        counts = np.bincount(known.ids, minlength=n_known)
+        return decisions.Ranked(ids, probabilities, hits, labels.counts, counts)
+
+    def _set_decision(self, threshold: float, one_at_least: bool, decision: decisions.Decision) -> None:
+        self.calibration_ = self.calibration_._replace(threshold=threshold, one_at_least=one_at_least)
+        self._threshold_was_set, self.decision_ = True, decision

@@ -927,7 +927,9 @@ def check_weights_decide(estimator: Any) -> None:
     X, y, is_first = ambiguous_data()
     for heavy in (is_first, ~is_first):
         model = clone(estimator).fit(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
-        least = 0.75 if model._repeats_rows() else 0.9  # which may have learned a lighter row last
+        least = (
+            0.75 if model._repeats_rows() else 0.9
+        )  # a LOM tree has 0.79 to 0.83 with fractions, 1 with whole weights
         assert model.score(X[heavy], y[heavy]) > least, (
             f"the heavier labels win in only {model.score(X[heavy], y[heavy])}"
         )

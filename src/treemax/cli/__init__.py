@@ -1,4 +1,4 @@
-"""The command line: `treemax fit | tune | predict | explain | eval | stream | info | convert | demo | completion`."""
+"""The command line; `treemax --help` lists the commands."""
 
 from treemax.cli.main import main
 

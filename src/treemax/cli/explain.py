@@ -45,6 +45,7 @@ def explain(
     For a model of features, or to explain a text of a file, use --data.
     """
     from treemax.cli.data import load_model, takes_text
+    from treemax.cli.label_files import label_from_text
     from treemax.replacing import replacing
 
     if (text is None) == (data is None):
@@ -53,7 +54,7 @@ def explain(
     if text is not None and not takes_text(loaded):
         raise ValueError(f"{model} was trained on features, not on text: give a row of features with --data.")
     given = [text] if data is None else _row(loaded, data, row, reading)
-    told = loaded.explain(given, label=None if label is None else _label(loaded, label), k=k)
+    told = loaded.explain(given, label=None if label is None else label_from_text(label, loaded.label_index_), k=k)
     answer = {
         "text": lambda: told.to_text(features), "json": told.to_json, "html": lambda: told.to_html(features, page=True),
     }[form]()  # fmt: skip
@@ -77,13 +78,3 @@ def _row(model: Any, data: str, number: int, reading: Reading) -> Any:
                 return examples[number - 1 - before : number - before].features
             before += len(examples)
         raise ValueError(f"{reader.name}: has {before:,} rows, so there is no row {number:,}")
-
-
-def _label(model: Any, label: str) -> Any:
-    """Return a label as the model has it: a string or an integer."""
-    if model.label_index_.holds_strings:
-        return label
-    try:
-        return int(label)
-    except ValueError:
-        raise ValueError(f"The labels of the model are integers, got --label {label!r}.") from None

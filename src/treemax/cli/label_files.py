@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from treemax.inputs.labels import LabelIndex
 
@@ -55,11 +54,17 @@ def _lines(path: str) -> list[tuple[int, str]]:
 
 
 def _label(text: str, index: LabelIndex, path: str, number: int) -> Any:
-    if index.dtype is None or not np.issubdtype(index.dtype, np.integer):
+    try:
+        return label_from_text(text, index)
+    except ValueError as error:
+        raise click.UsageError(f"{path}, line {number}: {error}") from None
+
+
+def label_from_text(text: str, index: LabelIndex) -> Any:
+    """Return a label in the type of the model's labels; raise ValueError if they are integers and it is not."""
+    if index.holds_strings:
         return text
     try:
         return int(text)
     except ValueError:
-        raise click.UsageError(
-            f"{path}, line {number}: the labels of the model are integers, got {text!r:.80}."
-        ) from None
+        raise ValueError(f"the labels of the model are integers, got {text!r:.80}.") from None

@@ -10,10 +10,10 @@ import click
 @click.option("--forget", metavar="FILE", help="Labels to forget, one per line.")
 @click.option("--rename", metavar="FILE", help="Lines of a label, a tab and its new name.")
 @click.option("--merge", metavar="FILE", help="Lines of a label, a tab and the label that it is merged into.")
-@click.option("-o", "--out", required=True, metavar="NEW", help="File of the changed model; it may be MODEL.")
+@click.option("-o", "--output", required=True, metavar="NEW", help="File of the changed model; it may be MODEL.")
 @click.option("--resume", is_flag=True, help="Keep in NEW what learning needs to continue.")
 def labels(
-    model: str, forget: str | None, rename: str | None, merge: str | None, out: str, resume: bool
+    model: str, forget: str | None, rename: str | None, merge: str | None, output: str, resume: bool
 ) -> None:  # fmt: skip
     """Change the labels of MODEL without training, and save it as NEW: first forget, then rename, then merge."""
     from treemax.cli.data import load_model
@@ -29,5 +29,5 @@ def labels(
         loaded.rename(read_label_pairs(rename, loaded.label_index_))
     if merge is not None:
         loaded.merge(read_label_pairs(merge, loaded.label_index_))
-    finish(out, save_model(loaded, out, resume=resume))
-    click.echo(f"{loaded.describe()['labels']:,} labels in {out}", err=True)
+    finish(output, save_model(loaded, output, resume=resume))
+    click.echo(f"{loaded.describe()['labels']:,} labels in {output}", err=True)

@@ -87,7 +87,7 @@ class DecidingEstimator(SharedEstimator):
 
     def _new_label_weights(self, labels: Any, exclude: Any, weights: Any, priors: Any = None) -> LabelWeights:
         counts = np.zeros(len(self.label_index_), dtype=np.int64)
-        counts[: len(self.label_counts_)] = self.label_counts_
+        counts[: len(self.label_counts_)] = self.label_counts_[: len(counts)]  # may differ while another thread learns
         changes = self._changes
         kept = changes.kept(len(counts)) if changes else None
         counts = changes.united_counts(counts)

@@ -121,15 +121,20 @@ def _named(estimator: LabelClassifier, paths: Sequence[Path]) -> list[Path]:
 def _frequent(counts: NDArray[np.int64], step: Step, hidden: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the ids of the most frequent labels below a step, without those that are hidden."""
     ids = np.asarray(step.labels, dtype=np.int64)
+    return frequent_labels(ids, counts[np.minimum(ids, len(counts) - 1)], hidden, SHOWN)
+
+
+def frequent_labels(
+    ids: NDArray[np.int64], counts: NDArray[Any], hidden: NDArray[np.int64], most: int
+) -> NDArray[np.int64]:
+    """Return the labels with the largest counts, without those that are hidden; equal ones in the order of their ids."""
     if len(hidden):
-        ids = ids[~np.isin(ids, hidden)]
-    if len(ids) <= 1:
-        return ids
-    own = counts[np.minimum(ids, len(counts) - 1)]
-    if len(ids) > SHOWN:
-        most = np.flatnonzero(own >= np.partition(own, -SHOWN)[-SHOWN])
-        ids, own = ids[most], own[most]
-    return ids[np.lexsort((ids, -own))[:SHOWN]]
+        shown = ~np.isin(ids, hidden)
+        ids, counts = ids[shown], counts[shown]
+    if len(ids) > most > 0:
+        largest = np.flatnonzero(counts >= np.partition(counts, -most)[-most])
+        ids, counts = ids[largest], counts[largest]
+    return ids[np.lexsort((ids, -counts))[:most]]
 
 
 def _feature(estimator: LabelClassifier, column: int) -> Any:

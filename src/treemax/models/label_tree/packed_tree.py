@@ -109,6 +109,11 @@ class PackedTree:
         """Number of stored weights."""
         return len(kernels.unpacked(self.tables, self.slots, self.entries, self.tree.n_children)[-1])
 
+    def features_of(self, node: int) -> NDArray[np.uint32]:
+        """The features with a weight at a node, in the order of its table."""
+        found = self.slots[self.tables[node] : self.tables[node + 1]] >> np.uint64(32)
+        return found[found != kernels.NO_FEATURE].astype(np.uint32)
+
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -38,11 +38,11 @@ def _paths(
         wanted.setdefault(int(packed.tree.parent[child]), set()).add(child)
     steps: dict[int, Step] = {}
     for node, children in wanted.items():
-        steps.update(_steps(packed, node, sorted(children), indices, values))
+        steps.update(node_steps(packed, node, sorted(children), indices, values))
     return [Path([steps[child] for child in chain], weight, number) for chain in chains]
 
 
-def _steps(
+def node_steps(
     packed: PackedTree, node: int, children: Sequence[int], indices: NDArray[np.uint32], values: NDArray[np.float32]
 ) -> dict[int, Step]:
     """Return the steps from a node to some of its children."""

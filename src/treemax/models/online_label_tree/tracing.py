@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LABELS_BELOW = 64  # among which the most frequent are found
 
 
-class _Siblings(NamedTuple):
+class Siblings(NamedTuple):
     """The children of a node: their numbers, biases, weights for the features of the row, and probabilities."""
 
     nodes: NDArray[np.int64]
@@ -32,12 +32,11 @@ class _Siblings(NamedTuple):
 def trace_labels(tree: OnlineTree, row: Rows, ids: Sequence[int]) -> Trace:
     """Return the paths to labels; none for a label that has no leaf."""
     columns, values = row_entries(row)
-    arrays = Blocks(*map(read_only, tree.blocks)), Store(*map(read_only, tree.store))
-    opened: dict[int, _Siblings] = {}
+    opened: dict[int, Siblings] = {}
 
-    def siblings(parent: int) -> _Siblings:
+    def siblings(parent: int) -> Siblings:
         if parent not in opened:
-            opened[parent] = _scored(tree, parent, columns, values, arrays)
+            opened[parent] = scored_siblings(tree, parent, columns, values)
         return opened[parent]
 
     paths = [_paths(tree, label, values, siblings) for label in ids]
@@ -45,7 +44,7 @@ def trace_labels(tree: OnlineTree, row: Rows, ids: Sequence[int]) -> Trace:
 
 
 def _paths(
-    tree: OnlineTree, label: int, values: NDArray[np.float32], siblings: Callable[[int], _Siblings]
+    tree: OnlineTree, label: int, values: NDArray[np.float32], siblings: Callable[[int], Siblings]
 ) -> list[Path]:
     node = int(tree.leaf_of[label])
     if node < 0:
@@ -59,23 +58,20 @@ def _paths(
     return [Path(steps[::-1])]
 
 
-def _step(tree: OnlineTree, parent: int, node: int, siblings: _Siblings, values: NDArray[np.float32]) -> Step:
+def _step(tree: OnlineTree, parent: int, node: int, siblings: Siblings, values: NDArray[np.float32]) -> Step:
     at = int(np.flatnonzero(siblings.nodes == node)[0])
     branch = f"child {at + 1} of {len(siblings.nodes)}" if parent >= 0 else "any label at all"
     return linear_step(
         parent, node, branch, float(siblings.probabilities[at]), {"bias": float(siblings.biases[at])},
-        siblings.weights[at] * values, _labels_below(tree, node), int(tree.nodes.n_leaves[node]),
+        siblings.weights[at] * values, some_labels_below(tree, node), int(tree.nodes.n_leaves[node]),
     )  # fmt: skip
 
 
-def _scored(
-    tree: OnlineTree,
-    parent: int,
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float32],
-    arrays: tuple[Blocks, Store],
-) -> _Siblings:
+def scored_siblings(
+    tree: OnlineTree, parent: int, columns: NDArray[np.uint32], values: NDArray[np.float32]
+) -> Siblings:
     """Look up the classifiers of the children of a node, or that of the root."""
+    arrays = Blocks(*map(read_only, tree.blocks)), Store(*map(read_only, tree.store))
     found, parts = np.empty(len(columns), np.uint64), []
     for block in _blocks(tree, parent):
         out = np.zeros(len(columns) * LANES, np.float32)
@@ -88,7 +84,12 @@ def _scored(
         probabilities = 1.0 / (1.0 + np.exp(-(biases + weights @ values.astype(np.float64))))
     if tree.one_label:
         probabilities /= probabilities.sum()
-    return _Siblings(tree.blocks.child[places], biases, weights, probabilities)
+    return Siblings(tree.blocks.child[places], biases, weights, probabilities)
+
+
+def children_of(tree: OnlineTree, node: int) -> list[int]:
+    """Return the children of a node."""
+    return [child for block in _blocks(tree, node) for child in tree.blocks.child[_places(tree, block)].tolist()]
 
 
 def _blocks(tree: OnlineTree, parent: int) -> Iterator[int]:
@@ -102,7 +103,7 @@ def _places(tree: OnlineTree, block: int) -> NDArray[np.int64]:
     return np.arange(block * LANES, block * LANES + int(tree.blocks.used[block]))
 
 
-def _labels_below(tree: OnlineTree, node: int) -> list[int]:
+def some_labels_below(tree: OnlineTree, node: int) -> list[int]:
     """Return some labels below a node, those near to it first."""
     waiting = [node]
     labels: list[int] = []

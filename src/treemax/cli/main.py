@@ -24,6 +24,7 @@ from treemax.cli.files import convert, info
 from treemax.cli.interruption import interruption
 from treemax.cli.labels import labels
 from treemax.cli.learn import fit
+from treemax.cli.serve import serve
 from treemax.cli.show import compile_models, demo
 from treemax.cli.stream import stream
 from treemax.cli.thresholds import thresholds
@@ -118,7 +119,7 @@ def completion(shell: str) -> None:
 
 
 for command in (
-    fit, tune, predict, explain, evaluate, stream, thresholds, info, labels, convert, demo, compile_models, completion,
+    fit, tune, predict, explain, serve, evaluate, stream, thresholds, info, labels, convert, demo, compile_models, completion,
 ):  # fmt: skip
     commands.add_command(command)
 

@@ -1,0 +1,74 @@
+"""One version of a model that is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from treemax.serving.label_search import GrowingSearch
+from treemax.serving.outline import has_tree
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A loaded model, its name, and what requests need to know of it."""
+
+    name: str
+    model: Any
+    fingerprint: str  # of the file that it was loaded from
+    learns: bool = False  # whether it is learned from requests
+    sequence: int = 0  # of the last example that it has learned
+    search: GrowingSearch = field(default_factory=GrowingSearch)
+    tree: bool = False
+
+    def __post_init__(self) -> None:
+        from treemax.models.text_model import TextModel
+
+        self.is_text = isinstance(self.model, TextModel)
+        self.estimator = self.model.estimator if self.is_text else self.model
+        self.is_sparse = bool(self.estimator.sparse_input_)
+        self.tree = has_tree(self.model)
+        if "n_jobs" in self.estimator.get_params(deep=False):
+            self.estimator.set_params(n_jobs=1)  # requests are answered at the same time, and learning is repeatable
+
+    @property
+    def n_features(self) -> int:
+        return int(self.estimator.n_features_in_)
+
+    @property
+    def version(self) -> str:
+        """The file, and the number of the last example that was learned since."""
+        return f"{self.fingerprint[:12]}+{self.sequence}" if self.learns else self.fingerprint[:12]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what /models says of the model."""
+        return {
+            "name": self.name,
+            "model": type(self.estimator).__name__,
+            "n_labels": len(self.estimator.label_index_),
+            "n_features": self.n_features,
+            "input": "text" if self.is_text else "vectors",
+            "multi_label": bool(self.estimator.multi_label_),
+            "learns": self.learns,
+            "tree": self.tree,
+            "version": self.version,
+        }
+
+    def warm_up(self) -> None:
+        """Answer once, so that the first request does not wait for compilation; raises if the model is broken."""
+        if len(self.estimator.label_index_) == 0:
+            return
+        if self.is_text:
+            self.model.predict_topk(["a text of some words", "a"], 5)
+        elif self.is_sparse:
+            self.model.predict_topk(sp.csr_matrix((2, self.n_features), dtype=np.float32), 5)
+        else:
+            self.model.predict_topk(np.zeros((2, self.n_features), dtype=np.float32), 5)
+
+
+def can_learn(model: Any) -> bool:
+    """Return whether a model learns online."""
+    return hasattr(model, "partial_fit")

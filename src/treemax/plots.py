@@ -119,7 +119,7 @@ def show_tree(model: Any, depth: int = 2, labels: int = 4, children: int = 8, fo
         Number of children to show of each node, those with the most training examples.
     form : "text" or "json"
         Lines of text, or a nested object: node, n_labels, examples (null in a SoftmaxTree, which does not store them),
-        labels, children.
+        labels, children; in a LearnedTree and a TreeLanguageModel also quality, from `node_quality`.
 
     >>> import treemax
     >>> X = [[0.0, 1.0], [1.0, 0.0], [1.0, 0.2]] * 4
@@ -143,11 +143,12 @@ def plot_tree(model: Any, axes: Any = None, depth: int = 2, labels: int = 4, chi
     """Plot the tree of a model, with the root at the left: the most frequent labels below each node.
 
     Returns Matplotlib axes: `axes.figure.savefig("tree.svg")` writes a file. Parameters as in `show_tree`; a dotted
-    line represents children that are not shown.
+    line represents children that are not shown. In a LearnedTree and a TreeLanguageModel, boxes also have the quality of
+    the split, from `node_quality`.
     """
     outline = _outline(model, depth, labels, children)
     if axes is None:  # large enough for the boxes
-        axes = _new_axes(2.2 * (depth + 1), max(2.0, _height(outline) * LINE * (labels + 2.5)))
+        axes = _new_axes(2.2 * (depth + 1), max(2.0, _height(outline) * LINE * (labels + 2.5 + ("quality" in outline))))
     n_leaves = _draw(axes, outline, 0, 0.0)[1]
     axes.set_xlim(-0.05, depth + 0.9)
     axes.set_ylim(-n_leaves, 1.0)
@@ -216,6 +217,14 @@ def _has_tree(model: Any) -> bool:
     return hasattr(model, "label_tree") or hasattr(model, "node_labels")
 
 
+def _quality_of(model: Any) -> Any:
+    """Return the quality of a model's splits; None if it is not known."""
+    try:
+        return model.node_quality() if hasattr(model, "node_quality") else None
+    except ValueError:  # of a model without the statistics of its training
+        return None
+
+
 def _outline(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
     """Return the upper levels of a model's tree as nested dictionaries."""
     for name, value in (("depth", depth), ("labels", labels), ("children", children)):
@@ -225,13 +234,15 @@ def _outline(model: Any, depth: int, labels: int, children: int) -> dict[str, An
 
 
 def _outline_of(model: Any, depth: int, labels: int, children: int) -> dict[str, Any]:
-    tree, names = _tree_of(model), model.classes_
+    tree, names, quality = _tree_of(model), model.classes_, _quality_of(model)
 
     def outline(node: int, shown: _Shown, level: int) -> dict[str, Any]:
         found: dict[str, Any] = {
             "node": int(node), "n_labels": len(shown.labels), "examples": shown.examples,
             "labels": [_plain(name) for name in names[shown.labels[:labels]]],
         }  # fmt: skip
+        if quality is not None and (of_node := quality.at(node)):
+            found["quality"] = of_node
         below = tree.children(node)
         if below and level < depth:
             parts = [(child, tree.shown(child)) for child in below]
@@ -254,6 +265,13 @@ def _title(outline: dict[str, Any]) -> str:
         return names + examples
     more = ", ..." if outline["n_labels"] > len(outline["labels"]) else ""
     return f"{outline['n_labels']:,} labels{examples}: {names}{more}"
+
+
+def _quality_text(outline: dict[str, Any]) -> list[str]:
+    """Return the quality of a node's split as a line, or nothing."""
+    if "quality" not in outline:
+        return []
+    return [", ".join(f"{name} {value:.2f}" for name, value in outline["quality"].items())]
 
 
 def _lines(outline: dict[str, Any], indent: str = "") -> list[str]:
@@ -280,7 +298,9 @@ def _draw(axes: Any, outline: dict[str, Any], level: int, top: float) -> tuple[f
         axes.text(level + 1, top - height, f"{outline['children_left_out']} more", fontsize=6, va="center")
         height += 1.0
     names = "\n".join(str(name)[:24] for name in outline["labels"])
-    title = names if outline["n_labels"] == 1 else f"{outline['n_labels']:,} labels\n{names}"
+    title = names
+    if outline["n_labels"] > 1:
+        title = "\n".join([f"{outline['n_labels']:,} labels", names, *_quality_text(outline)])
     axes.text(
         level, at, title, fontsize=6, va="center", bbox={"boxstyle": "round", "facecolor": "white", "linewidth": 0.5}
     )

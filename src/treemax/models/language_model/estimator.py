@@ -25,6 +25,7 @@ from treemax.models.language_model.training import FlatOutput, LanguageModelSett
 from treemax.models.language_model.words import END, WordVocabulary
 from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import LARGEST_FACTOR, padded
+from treemax.models.learned_tree.quality import NodeQuality, described
 from treemax.models.learned_tree.steps import OPTIMIZERS
 from treemax.models.learned_tree.structure import Structure
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
@@ -303,8 +304,8 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
                     history.append(entry)
                     validating += time.process_time() - now
             except KeyboardInterrupt:
-                raise TrainingInterrupted(training.model(), done / planned) from None
-        return training.model()
+                raise TrainingInterrupted(training.trained(), done / planned) from None
+        return training.trained()
 
     @property
     def _tree_name(self) -> str:
@@ -505,8 +506,19 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         return self.model_.tree
 
     @snapshot_access
+    def node_quality(self) -> NodeQuality:
+        """The quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
+
+        From the end of the training, for the mean representation of at most 32 contexts of each word.
+        """
+        check_is_fitted(self, "model_")
+        if self.model_.quality is None:
+            raise ValueError("This model does not have the quality of its splits: it is flat, or of an older version.")
+        return self.model_.quality
+
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary."""
+        """Summary of the model as a dictionary; `quality` has the means of `node_quality`, where it is known."""
         check_is_fitted(self, "model_")
         model = self.model_
         depths = model.tree.level[model.tree.leaf_of]
@@ -526,6 +538,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
             "context": model.length,
             "weights": rows * model.dimension + len(model.biases),
             "loss": round(self.history_[-1]["loss"], 4) if self.history_ else None,
+            **described(model.quality),
         }
 
     # --- saving -----------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import SparseRows
 from treemax.models.language_model import kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, padded, vectors_of
-from treemax.models.parts import expect, truth, whole_number
+from treemax.models.learned_tree.quality import NodeQuality, judged_nodes
+from treemax.models.parts import expect, real_number, truth, whole_number
 from treemax.models.searching import empty_top_k
 from treemax.parallel.threads import one_blas_thread, run_all
 from treemax.trees import Tree
@@ -49,6 +50,7 @@ class LanguageModel:
     length: int  # of a context
     weights: Floats
     biases: Floats
+    quality: NodeQuality | None = None  # of the splits, at the end of the training; None if flat
 
     @cached_property
     def is_flat(self) -> bool:
@@ -124,7 +126,11 @@ class LanguageModel:
         hidden = self.represent(contexts)
         n = len(hidden)
         rows = SparseRows(np.arange(n + 1), np.arange(n, dtype=np.uint32), np.ones(n, dtype=np.float32), n)
-        return LearnedTreeModel(self.tree, self.dimension, n, None, hidden, self.weights, self.biases), rows
+        return self.learned_tree(hidden), rows
+
+    def learned_tree(self, hidden: Floats) -> LearnedTreeModel:
+        """The same tree with these representations as embeddings."""
+        return LearnedTreeModel(self.tree, self.dimension, len(hidden), None, hidden, self.weights, self.biases)
 
     def _in_parts(self, n: int, work: Any, threads: int) -> None:
         widest = self.tree.n_labels if self.is_flat else self.length * self.embeddings.shape[1]
@@ -140,7 +146,10 @@ class LanguageModel:
         arrays |= {"embeddings": self.embeddings, "transitions": self.transitions}
         arrays |= {"weights": self.weights, "biases": self.biases}
         full = len(self.transitions) != self.length
-        return {"dimension": self.dimension, "length": self.length, "full": full}, arrays
+        header: dict[str, Any] = {"dimension": self.dimension, "length": self.length, "full": full}
+        if self.quality is not None:  # the nodes are those of the tree
+            header["quality"] = [[float(f"{x:.6g}") for x in array] for array in self.quality[1:]]
+        return header, arrays
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_words: int) -> LanguageModel:
@@ -159,4 +168,16 @@ class LanguageModel:
             length,
             expect(arrays, "weights", np.float32, (n_vectors, width)),
             expect(arrays, "biases", np.float32, (n_vectors,)),
+            _quality_from_header(header.get("quality"), tree),
         )  # fmt: skip
+
+
+def _quality_from_header(saved: Any, tree: Tree) -> NodeQuality | None:
+    """Restore the quality of the splits; raises ValueError if it does not fit the tree."""
+    if saved is None:
+        return None
+    nodes, n_arrays = judged_nodes(tree), len(NodeQuality._fields) - 1
+    fits = isinstance(saved, list) and len(saved) == n_arrays
+    if not fits or any(not isinstance(array, list) or len(array) != len(nodes) for array in saved):
+        raise ValueError("the quality of the splits does not fit the tree")
+    return NodeQuality(nodes, *(np.array([real_number("quality", x) for x in array]) for array in saved))

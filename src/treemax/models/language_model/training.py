@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from treemax.models.language_model.model import Floats, LanguageModel, Words, re
 from treemax.models.learned_tree.assignment import assign_labels, assignment_scores
 from treemax.models.learned_tree.kernels import Vectors
 from treemax.models.learned_tree.model import aligned, padded
+from treemax.models.learned_tree.quality import quality_from_means
 from treemax.models.learned_tree.steps import OPTIMIZERS
 from treemax.models.learned_tree.structure import Structure
 from treemax.models.learned_tree.training import ranges_between_assignments
@@ -430,8 +431,17 @@ class Training:
         means /= np.maximum(taken, 1)[:, None]
         return means
 
+    def trained(self) -> LanguageModel:
+        """The trained model, with the quality of its splits for the mean representation of each word."""
+        model = self.model()
+        if isinstance(self.output, FlatOutput):
+            return model
+        counts = np.bincount(self.stream.targets(), minlength=self.n_words)
+        means = self._mean_representations(counts)
+        return replace(model, quality=quality_from_means(model.learned_tree(means), counts, means))
+
     def model(self) -> LanguageModel:
-        """The trained model."""
+        """The model as it is now."""
         tree, weights, biases = self.output.packed()
         embeddings = aligned(self.embeddings.shape)
         embeddings[:] = self.embeddings

@@ -222,3 +222,41 @@ def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, re
                 n_known += 1
             begin += held[j]
         n_children[node] = n_here
+
+
+@kernel
+def node_qualities(labels, ranges, firsts, n_children, counts, hidden, row_starts, statistics, vectors, found):
+    """Of each node, whose labels are `labels[ranges[v, 0]:ranges[v, 1]]`: the number of examples, J (equation 6), the least
+    p_j (definition 1) and the sum of definition 2.
+
+    p_j|i are means over the rows of a label, `hidden[row_starts[i]:row_starts[i + 1]]`, or running sums as in
+    `reassign_by_sums`, with `ranges[v, 2]` as the number of the node. Probabilities are computed twice and not kept: a
+    node may have many labels and many children.
+    """
+    count = np.zeros(1)
+    for v in range(n_children.size):
+        start, stop, node = ranges[v]
+        n_here = n_children[v]
+        shares, of_children = np.zeros((1, n_here)), np.zeros(n_here)
+        total = distance = impurity = 0.0
+        for turn in range(2):
+            for at in range(start, stop):
+                label = labels[at : at + 1]
+                shares[:] = 0.0
+                if row_starts.size > 0:
+                    count[0] = counts[labels[at]]
+                    _mean_shares(label, hidden, row_starts, vectors, firsts[v], n_here, shares)
+                else:
+                    count[0] = 0.0
+                    _summed_shares(label, node, counts.size, statistics, 0.0, shares, count)
+                if turn == 0:
+                    total += count[0]
+                    of_children += count[0] * shares[0]
+                else:
+                    share = count[0] / max(total, 1.0)
+                    for j in range(n_here):
+                        distance += share * abs(shares[0, j] - of_children[j])
+                        impurity += share * min(shares[0, j], 1.0 - shares[0, j])
+            if turn == 0:
+                of_children /= max(total, 1.0)
+        found[v] = total, 2.0 / n_here * distance, of_children.min(), impurity / n_here

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
@@ -21,6 +22,7 @@ from treemax.models.held_out import held_out_rows
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import LARGEST_FACTOR, LearnedTreeModel, padded
+from treemax.models.learned_tree.quality import NodeQuality, described, quality_from_means, quality_from_sums
 from treemax.models.learned_tree.steps import OBJECTIVES, OPTIMIZERS, STATISTICS, LearnedTreeSettings
 from treemax.models.learned_tree.stream import GrowingTree, power_of_two
 from treemax.models.learned_tree.structure import Structure, complete_depth, max_depth
@@ -410,16 +412,43 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         return self.model_.tree
 
     @snapshot_access
+    def node_quality(self) -> NodeQuality:
+        """The quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
+
+        They come from what training knew of its labels: their mean rows or, with `statistics="running"`, running sums. A
+        model that was saved without `resume=True` has lost them, as has a fixed tree after `partial_fit`: ValueError.
+        """
+        check_is_fitted(self, "model_")
+        found = self._quality(self._packed())
+        if found is None:
+            raise ValueError(
+                "This model does not have the statistics of its labels. A model that fit has trained has them; to keep them "
+                "in a file, use save(path, resume=True)."
+            )
+        return found
+
+    def _packed(self) -> LearnedTreeModel:
+        return self.model_ if isinstance(self.model_, LearnedTreeModel) else self.model_.packed()
+
+    def _quality(self, model: LearnedTreeModel) -> NodeQuality | None:
+        state = model.learning
+        if state is None:
+            return None
+        if state.means is not None:
+            return quality_from_means(model, np.maximum(self.label_counts_, 0), state.means)
+        if state.keys is None or state.sums is None or state.seen is None:
+            return None
+        return quality_from_sums(model, (state.keys, state.sums, state.seen))
+
+    @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary."""
-        tree, model = (
-            self.model_.tree,
-            self.model_ if isinstance(self.model_, LearnedTreeModel) else self.model_.packed(),
-        )
+        """Summary of the model as a dictionary; `quality` has the means of `node_quality`, where it is known."""
+        facts, model = super().describe(), self._packed()
+        tree, quality = model.tree, self._quality(model)
         depths = tree.level[tree.leaf_of]
         counts = np.maximum(self.label_counts_, 0)
         return {
-            **super().describe(),
+            **facts,
             "tree": self._tree_name,
             "dimension": model.dimension,
             "embeddings": len(model.embeddings),
@@ -430,6 +459,7 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
             "weights": model.dimension * (len(model.embeddings) + len(model.weights)) + len(model.biases),
             "passes": self.passes_,
             "loss": round(self.losses_[-1], 4) if self.losses_ else None,
+            **described(quality),
         }
 
     # --- saving -----------------------------------------------------------------------------------------

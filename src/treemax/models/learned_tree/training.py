@@ -142,14 +142,19 @@ class Training(Learner):
         return np.bincount(self.targets.ids, minlength=self.n_labels)
 
     def _label_representations(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        (chosen, starts), width = self._rows_by_label, np.uint64(self.embeddings.shape[1])
         if self.settings.statistics == "means":
-            means = np.empty((self.n_labels, width), dtype=np.float32)
-            kernels.represent_means(self.rows.arrays, chosen, starts, self._embeddings(), width, means)
-            return means, np.arange(self.n_labels + 1)
+            return self._label_means(), np.arange(self.n_labels + 1)
+        (chosen, starts), width = self._rows_by_label, np.uint64(self.embeddings.shape[1])
         hidden = np.empty((len(chosen), width), dtype=np.float32)
         kernels.represent(self.rows.arrays, chosen, self._embeddings(), width, hidden)
         return hidden, starts
+
+    def _label_means(self) -> NDArray[np.float32]:
+        """The mean representation of the rows of each label."""
+        (chosen, starts), width = self._rows_by_label, np.uint64(self.embeddings.shape[1])
+        means = np.empty((self.n_labels, width), dtype=np.float32)
+        kernels.represent_means(self.rows.arrays, chosen, starts, self._embeddings(), width, means)
+        return means
 
     @cached_property
     def _rows_by_label(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -185,14 +190,13 @@ class Training(Learner):
         )
 
     def trained(self, learns_tree: bool) -> LearnedTreeModel:
-        """The model with all that `partial_fit` needs to continue."""
+        """The model with all that `partial_fit` and `node_quality` need."""
         _, vectors = self.structure.as_tree()
         statistics: dict[str, Any] = {}
-        if learns_tree and self.settings.statistics == "means":
-            means, _ = self._label_representations()
-            statistics = {"means": np.clip(means, -LARGEST_MEAN, LARGEST_MEAN)}
-        elif learns_tree and self.settings.statistics == "running":
+        if learns_tree and self.settings.statistics == "running":
             statistics = self.sums.by_rank(self.structure)
+        else:  # of a fixed tree for `node_quality` alone
+            statistics = {"means": np.clip(self._label_means(), -LARGEST_MEAN, LARGEST_MEAN)}
         learning = LearningState(
             self.squares[vectors], self.feature_squares, float(self.scale), self._n_labelled, len(self.rows), **statistics
         )  # fmt: skip

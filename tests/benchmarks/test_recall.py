@@ -11,7 +11,7 @@ from scipy.stats import chi2, chi2_contingency
 
 import treemax
 from benchmarks.experiments.recall import __main__ as command
-from benchmarks.experiments.recall import ablation, classes, memory, reliability, stream, trade_off
+from benchmarks.experiments.recall import ablation, classes, memory, negatives, reliability, stream, threads, trade_off
 from benchmarks.experiments.recall.models import recall_tree
 from benchmarks.experiments.reliability import expected_error
 from benchmarks.harness import output
@@ -237,3 +237,57 @@ def test_memory_of_a_flat_model_is_its_weights(problem):
         assert found[name]["in memory while learning"] > found[name]["weights"] + found[name]["AdaGrad"]
     assert memory.page({"toy": found}).count("\n") == 4
     assert treemax.RecallTree in {type(model) for model in memory.models().values()}
+
+
+# --- negatives and threads -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pages_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(output, "STORED", tmp_path)
+    (tmp_path / "recall-tree").mkdir()
+    (tmp_path / "recall-tree" / "page.json").write_text(json.dumps({"results": []}))
+    return tmp_path / "recall-tree"
+
+
+def test_negatives_are_measured_and_stored(problem, pages_folder, monkeypatch, capsys):
+    monkeypatch.setattr(negatives, "NEGATIVES", (2, None))
+    monkeypatch.setattr(negatives.Problem, "read", lambda suite: problem)
+    negatives.main(["toy"])
+    rows = json.loads((pages_folder / "negatives.json").read_text())["rows"]
+    assert [row[1:3] for row in rows] == [
+        ["OneVsAll, logistic", "2"], ["OneVsAll, logistic", "all"], ["OneVsAll, softmax", "all"], ["RecallTree", ""],
+    ]  # fmt: skip
+    assert all(row[3] < 30 and row[4] <= row[3] and row[5] > 0 and row[6] > 0 for row in rows)
+    assert capsys.readouterr().out.count("| toy |") == 4
+
+
+def test_threads_are_measured_beside_two_processes(problem, monkeypatch):
+    monkeypatch.setattr(threads, "ROUNDS", 2)
+    asked = []
+
+    class Pair:
+        def __init__(self, suite, algorithm):
+            assert (suite, algorithm) == ("toy", "beam")
+
+        def seconds(self):
+            asked.append("pair")
+            return 1e9
+
+        def close(self):
+            asked.append("close")
+
+    monkeypatch.setattr(threads, "Pair", Pair)
+    alone, two, speed_up, of_processes, *errors = threads.run(problem, "toy", "beam")
+    assert asked == ["pair", "pair", "close"]
+    assert speed_up == pytest.approx(alone / two, rel=0.01) and of_processes == pytest.approx(2 * alone / 1e9, rel=0.01)
+    assert all(error < 30 for error in errors)
+
+
+@pytest.mark.slow
+def test_two_processes_train_at_the_same_time(problem, monkeypatch):
+    monkeypatch.setattr(threads, "PASSES", 1)
+    pair = threads.Pair(problem, "beam")
+    assert 0 < pair.seconds() < 60
+    pair.close()
+    assert [process.exitcode for process in pair.processes] == [0, 0]

@@ -6,6 +6,8 @@
     python -m benchmarks.experiments.recall classes                 time a row against the number of classes, beside OneVsAll
     python -m benchmarks.experiments.recall trade-off glyphs1k      error against microseconds, beside Vowpal Wabbit (4.2)
     python -m benchmarks.experiments.recall figure4                 error beside OneVsAll and time, four data sets (Figure 4)
+    python -m benchmarks.experiments.recall negatives               OneVsAll with a sample of the negative labels (4.2)
+    python -m benchmarks.experiments.recall threads                 two threads beside two processes (footnote 2)
     python -m benchmarks.experiments.recall reliability             probabilities against frequencies
     python -m benchmarks.experiments.recall memory                  bytes of a model, beside OneVsAll
 
@@ -23,7 +25,18 @@ import sys
 
 from benchmarks.harness.output import help_if_asked
 
-EXPERIMENTS = ("ablation", "stream", "tokens", "classes", "trade-off", "figure4", "reliability", "memory")
+EXPERIMENTS = (
+    "ablation",
+    "stream",
+    "tokens",
+    "classes",
+    "trade-off",
+    "figure4",
+    "negatives",
+    "threads",
+    "reliability",
+    "memory",
+)
 
 
 def main(arguments: list[str]) -> int:

@@ -30,8 +30,8 @@ WITHOUT_PAPER = [treemax.OneVsAll, treemax.SoftmaxForest]
 
 
 def extension():
-    """The hook of MkDocs that writes the tables of published settings."""
-    spec = spec_from_file_location("published", DOCS / "extensions" / "published.py")
+    """The hook of MkDocs that writes the tables of parameters."""
+    spec = spec_from_file_location("model_parameters", DOCS / "extensions" / "model_parameters.py")
     hook = module_from_spec(spec)
     spec.loader.exec_module(hook)
     return hook
@@ -48,6 +48,21 @@ def test_pages_show_all_parameters_that_differ(page):
     defaults, published = model().get_params(), model.as_published().get_params()
     assert {name: default for name, (default, _) in table.items()}.items() <= defaults.items()
     assert published == {**defaults, **{name: paper for name, (_, paper) in table.items()}}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "one-vs-all"])
+def test_pages_describe_the_parameters_that_matter(page):
+    page = (DOCS / f"{page}.md").read_text()
+    section = page.partition("## Parameters that matter\n")[2].partition("\n## ")[0]
+    [names] = re.findall(r"^<!-- parameters: \w+ --> (.+)$", section, re.MULTILINE)
+    written = extension().on_page_markdown(section)
+    described = re.findall(r"^\| `(\w+)` \| `.+?` \| .{15,} \|$", written, re.MULTILINE)
+    assert described == re.findall(r"`(\w+)`", names)
+
+
+def test_a_parameter_without_description_is_refused():
+    with pytest.raises(ValueError, match="The docstring of OneVsAll does not describe verb"):
+        extension().description(treemax.OneVsAll, "verb")
 
 
 def test_every_model_has_published_settings_or_none():

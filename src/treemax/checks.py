@@ -555,6 +555,29 @@ def check_removed_labels(estimator: Any) -> None:
         assert_same_predictions(loaded, model, X)
 
 
+def check_added_labels(estimator: Any) -> None:
+    """Labels can be added to a trained model, which finds them, logs and saves them; models that cannot say so."""
+    for X, y in _problems_of_labels(estimator):
+        new = np.array([CLASSES[-1] in row for row in y]) if isinstance(y, list) else y == CLASSES[-1]
+        old, more = np.flatnonzero(~new), np.flatnonzero(new)[:15]
+        own = (lambda rows, y=y: [y[i] for i in rows]) if isinstance(y, list) else (lambda rows, y=y: y[rows])
+        model = clone(estimator).fit(X[old], own(old))
+        before = model.predict_topk(X, 3)
+        try:
+            model.add_labels(X[more], own(more))
+        except ValueError as error:
+            assert type(model).__name__ in str(error) and "LabelTree" in str(error)
+            np.testing.assert_array_equal(model.predict_topk(X, 3).labels, before.labels)
+            continue
+        assert model.classes_.tolist() == list(CLASSES)
+        assert model.describe()["label_changes"] == [{"added": 1}]
+        probability = model.predict_proba_of(X, [CLASSES[-1]])[:, 0]
+        assert probability[new].mean() > probability[~new].mean(), "the new label is not found"
+        loaded = type(model).from_parts(*model.to_parts())
+        assert loaded.describe()["label_changes"] == [{"added": 1}]
+        assert_same_predictions(loaded, model, X)
+
+
 def check_renamed_labels(estimator: Any) -> None:
     """Renamed labels are answered by their new names, also after loading."""
     for X, y in _problems_of_labels(estimator):
@@ -1060,6 +1083,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_save_and_load,
     check_forgotten_labels,
     check_removed_labels,
+    check_added_labels,
     check_renamed_labels,
     check_merged_labels,
     check_copies,

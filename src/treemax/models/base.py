@@ -44,8 +44,9 @@ from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.deciding import DecidingEstimator
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
-from treemax.models.label_changes import ChangeableLabels, LabelChanges
+from treemax.models.label_changes import LabelChanges
 from treemax.models.label_weights import LabelWeights
+from treemax.models.new_labels import GrowingLabels
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
@@ -77,7 +78,7 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.done = done
 
 
-class LabelClassifier(PublishedSettings, DecidingEstimator, ChangeableLabels, ClassifierMixin, BaseEstimator):
+class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, ClassifierMixin, BaseEstimator):
     """Base class of all classifiers; `OneVsAll` is the simplest subclass.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
@@ -320,6 +321,20 @@ class LabelClassifier(PublishedSettings, DecidingEstimator, ChangeableLabels, Cl
                 f"of {_models(lambda kind: kind.supports_relevance)}."
             )
         return with_class_weight(replace(targets, weights=weights), self.class_weight, index, multi_label)
+
+    def _check_form(self, labels: RaggedLabels) -> None:
+        if labels.multi_label and not self.multi_label_:
+            raise ValueError(
+                "The model was started as multi-class, with one label per row, but y is multi-label. "
+                "Start with label lists (or an indicator matrix) if rows may have several labels."
+            )
+        if self._label_form in ("indicator", "dense-indicator") and not labels.is_indicator:
+            raise ValueError("The model was started with an indicator matrix as y, but y is not one.")
+        if self._changes.n_columns is not None:
+            raise ValueError(
+                "The model cannot learn from an indicator matrix any more, since columns of it were forgotten and removed. "
+                "Start a new model."
+            )
 
     def _set_fitted(
         self, X: Any, rows: Rows, labels: RaggedLabels, index: LabelIndex, targets: Targets, model: Any

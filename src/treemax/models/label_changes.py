@@ -25,8 +25,8 @@ Floats = NDArray[np.float32]
 Found = tuple[Ids, Ids, Floats]  # row, id and probability
 Self = TypeVar("Self", bound="ChangeableLabels")
 
-FORGOT, RENAMED, MERGED, LEARNED_AGAIN = KINDS = ("forgot", "renamed", "merged", "learned_again")
-_CHANGING = fork_safe(Lock())  # two threads may change labels of one model
+FORGOT, RENAMED, MERGED, LEARNED_AGAIN, ADDED = KINDS = ("forgot", "renamed", "merged", "learned_again", "added")
+CHANGING = fork_safe(Lock())  # two threads may change labels of one model
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ class ChangeableLabels(SharedEstimator):
         return self._with_write_access(type(self)._forget, _listed("labels", labels))
 
     def _forget(self: Self, labels: list[Any]) -> Self:
-        with _CHANGING:
+        with CHANGING:
             changes, ids = self._changes, set(self._answered_ids(labels))
             ids |= {part for part, head in changes.merged.items() if head in ids}
             if len(changes.forgotten) + len(ids) == len(self.label_index_):
@@ -195,7 +195,7 @@ class ChangeableLabels(SharedEstimator):
             raise ValueError(
                 "The labels are columns of an indicator matrix, which have no names: train with label lists."
             )
-        with _CHANGING:
+        with CHANGING:
             ids = self._answered_ids(list(names))
             new = read_labels(list(names.values()), "names")
             if new.multi_label:
@@ -228,7 +228,7 @@ class ChangeableLabels(SharedEstimator):
     def _merge(self: Self, labels: dict[Any, Any]) -> Self:
         if not labels:
             return self
-        with _CHANGING:
+        with CHANGING:
             parts = self._answered_ids(list(labels))
             heads = self._answered_ids(list(labels.values()))
             if set(parts) & set(heads):
@@ -249,7 +249,7 @@ class ChangeableLabels(SharedEstimator):
         return self._with_exclusive_access(type(self)._compact)
 
     def _compact(self: Self) -> Self:
-        with _CHANGING:
+        with CHANGING:
             if self._changes.forgotten:
                 self.__dict__ = self._compacted().__dict__
         return self

@@ -20,6 +20,7 @@ from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels
 from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, check_scale, sliceable, take_rows
 from treemax.models.base import LabelClassifier, TopK
+from treemax.models.label_changes import ADDED, CHANGING
 from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
 from treemax.parallel.threads import thread_count
@@ -151,6 +152,19 @@ class OnlineLabelClassifier(LabelClassifier):
         if not more and self.__sklearn_is_fitted__():
             self._update_calibration()
         return more
+
+    def add_labels(self: Self, X: Any, y: Any, parent: Any = None, sample_weight: Any = None) -> Self:
+        """Learn rows with new labels: `partial_fit`, logged in `describe`. Rows of known labels are learned, too."""
+        self._check_trained()
+        if parent is not None:
+            raise ValueError(f"{type(self).__name__} places new labels itself: leave out parent.")
+        n_known = len(self.label_index_)
+        self.partial_fit(X, y, sample_weight=sample_weight)
+        n_new = len(self.label_index_) - n_known
+        if n_new:
+            with CHANGING:
+                self._changes = self._changes.changed(ADDED, n_new)
+        return self
 
     def fit_stream(
         self: Self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
@@ -302,20 +316,6 @@ class OnlineLabelClassifier(LabelClassifier):
         calibration = self._calibration_of(self.model_) or self.calibration_
         threshold = self.threshold_ if self._threshold_was_set else calibration.threshold
         self.calibration_ = calibration._replace(threshold=threshold)
-
-    def _check_form(self, labels: RaggedLabels) -> None:
-        if labels.multi_label and not self.multi_label_:
-            raise ValueError(
-                "The model was started as multi-class, with one label per row, but y is multi-label. "
-                "Start with label lists (or an indicator matrix) if rows may have several labels."
-            )
-        if self._label_form in ("indicator", "dense-indicator") and not labels.is_indicator:
-            raise ValueError("The model was started with an indicator matrix as y, but y is not one.")
-        if self._changes.n_columns is not None:
-            raise ValueError(
-                "The model cannot learn from an indicator matrix any more, since columns of it were forgotten and removed. "
-                "Start a new model."
-            )
 
     def _set_fitted(self, *fitted: Any) -> None:
         super()._set_fitted(*fitted)

@@ -221,6 +221,24 @@ class TextModel(ClassifierMixin, BaseEstimator):
         return self.estimator.make_label_weights(**options)
 
     @available_if(_changes_labels)
+    def add_labels(self, texts: Any, y: Any, **options: Any) -> TextModel:
+        """Add labels to the trained model from a few texts of each; see `add_labels` of the estimator.
+
+        Words that `TfidfText` does not know are added to its vocabulary by the rules of `fit`, with the idf of its rarest
+        words; known words keep theirs. Other vectorisers do not change, nor do those of models that learn online.
+        """
+        check_is_fitted(self)
+        if _learns_online(self):
+            self.estimator.add_labels(self.vectorizer.transform(texts), y, **options)
+            return self
+        vectorizer = self.vectorizer
+        if isinstance(vectorizer, TfidfText):
+            vectorizer = vectorizer.with_words_of(texts)
+        X = vectorizer.transform(texts)
+        self._train(vectorizer, lambda estimator: estimator.add_labels(X, y, **options))
+        return self
+
+    @available_if(_changes_labels)
     def forget(self, labels: Any) -> TextModel:
         """Never answer these labels again; see `forget` of the estimator."""
         self.estimator.forget(labels)

@@ -6,6 +6,7 @@ for streams. `TextModel` combines either with an estimator into one model that t
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -167,6 +168,29 @@ class TfidfText(CheckedParameters, _TextTransformer):
         self.idf_: NDArray[Any] = weights
         self.terms_ = LabelIndex(np.array(terms, dtype=object))
         self._reader: tuple[WordCounter, dict[str, Any]] | None = None
+
+    def with_words_of(self, texts: Any) -> TfidfText:
+        """Return a copy with the words of more texts at the end of the vocabulary; known words keep column and weight.
+
+        New words have the largest idf weight so far. With `max_features` none are added.
+
+        >>> text = TfidfText().fit(["red apple", "green apple"])
+        >>> text.with_words_of(["yellow apple"]).get_feature_names_out().tolist()
+        ['apple', 'green', 'red', 'yellow']
+        """
+        check_is_fitted(self)
+        twin = copy.copy(self)
+        if self.max_features is not None:
+            return twin
+        vocabulary = self._vocabulary()
+        vocabulary.add(read_texts(texts))
+        new = [word for word in vocabulary.finish()[0] if word not in self.terms_]
+        if new:
+            twin.terms_ = self.terms_.copy()
+            twin.terms_.add(np.array(new, dtype=object), object)
+            twin.idf_ = np.append(self.idf_, np.full(len(new), self.idf_.max(), dtype=self.idf_.dtype))
+            twin._reader = None
+        return twin
 
     def transform(self, texts: Any) -> sp.csr_matrix:
         """Convert texts to features; words outside the vocabulary are ignored."""

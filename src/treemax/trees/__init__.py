@@ -3,7 +3,14 @@
 from treemax.trees.builders import complete_tree, even_arity, frequent_at_root_tree, huffman_tree, random_tree
 from treemax.trees.building import TREES, build_tree, check_tree, named_tree
 from treemax.trees.features import given_vectors
-from treemax.trees.hierarchy import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, tree_of, with_names
+from treemax.trees.hierarchy import (
+    hierarchy_arrays,
+    hierarchy_from_arrays,
+    is_hierarchy,
+    parents_by_name,
+    tree_of,
+    with_names,
+)
 from treemax.trees.kmeans import kmeans_tree, label_vectors
 from treemax.trees.node_labels import NodeLabels
 from treemax.trees.refinement import refine_tree
@@ -26,6 +33,7 @@ __all__ = [
     "kmeans_tree",
     "label_vectors",
     "named_tree",
+    "parents_by_name",
     "random_tree",
     "refine_tree",
     "tree_of",

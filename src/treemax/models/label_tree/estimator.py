@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +16,12 @@ from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.label_tree.choices import default_cost
 from treemax.models.label_tree.model import LabelTreeModel
+from treemax.models.label_tree.new_labels import Addition, with_new_labels
 from treemax.models.label_tree.nodes import LOSSES, PENALTIES, LabelTreeSettings, RowsInMemory
 from treemax.models.label_tree.out_of_core import RowsOnDisk, memory_budget
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN
 from treemax.models.label_tree.training import Plan, train_label_tree
+from treemax.models.new_labels import NewLabels, places_of
 from treemax.models.rows import sparsified
 from treemax.models.sharing import snapshot_access
 from treemax.models.stored import Source, stored_rows, training_labels
@@ -285,6 +288,25 @@ class LabelTree(WithHierarchy):
         if not is_hierarchy(self.tree) and self.tree != "kmeans":
             raise ValueError(f"label_features are not used with tree={self.tree!r}; they need tree='kmeans'.")
         return given_vectors(label_features, index)
+
+    # --- new labels -------------------------------------------------------------------------------------
+
+    def _with_new_labels(self, new: NewLabels, parent: Mapping[Any, Any] | None) -> LabelTreeModel:
+        n_known = len(self.label_index_)
+        below, tree = places_of(self.tree, self.label_index_, new.labels, parent)
+        if parent and is_hierarchy(self.tree):
+            self.tree = tree
+        addition = Addition(
+            rows=sparsified(new.rows),
+            targets=new.targets,
+            n_new=len(new.labels) - n_known,
+            below=below,
+            settings=self._plan().settings,
+            max_leaf=self.max_leaf,
+            seeds=self._plan().seeds,
+            threads=thread_count(self.n_jobs),
+        )
+        return with_new_labels(self.model_, addition)
 
     # --- prediction -------------------------------------------------------------------------------------
 

@@ -36,30 +36,37 @@ from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_opti
     help="Rank labels by probability times weight: lines of label, tab and weight (1 if a label has no line), or "
     "inverse propensities, which favour rare labels.",
 )
+@click.option("--utility", metavar="NAME",
+              help="Choose the labels that maximise an expected utility of all of DATA together: macro-f1, macro-precision, "
+              "macro-recall, macro-balanced-accuracy or coverage. DATA is read into memory.")  # fmt: skip
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def predict(
     model: str, data: str, top: int, threshold: float | None, chunk: int, labels: str | None, exclude: str | None,
-    label_weights: str | None, jobs: int | None, reading: Reading,
+    label_weights: str | None, utility: str | None, jobs: int | None, reading: Reading,
 ) -> None:  # fmt: skip
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
     Labels in DATA are ignored. A text model also reads plain lines of text. A language model predicts the next word.
     """
-    from treemax.cli.data import check_kind, load_model, open_data
+    from treemax.cli.data import check_kind, load_model, open_data, read_whole
     from treemax.cli.language import is_language_model
 
     weighted = any(option is not None for option in (labels, exclude, label_weights))
     if weighted and threshold is not None:
         raise click.UsageError("--threshold cannot be combined with --labels, --exclude or --label-weights.")
+    if utility is not None and threshold is not None:
+        raise click.UsageError("--utility chooses --top labels; leave out --threshold.")
     loaded = load_model(model, jobs)
-    if is_language_model(loaded) and (weighted or threshold is not None):
-        raise click.UsageError("--threshold, --labels, --exclude and --label-weights are not for a language model.")
+    if is_language_model(loaded) and (weighted or threshold is not None or utility is not None):
+        raise click.UsageError(
+            "--threshold, --labels, --exclude, --label-weights and --utility are not for a language model."
+        )
     weights = _label_weights(loaded, labels, exclude, label_weights) if weighted else None
     with open_data(data, reading, chunk, loaded, labels=False) as reader:
-        for examples in reader:
+        for examples in reader if utility is None else [read_whole(reader)]:
             check_kind(loaded, examples, reader.name)
-            found, scores = _predictions(loaded, examples.features, top, threshold, weights)
+            found, scores = _predictions(loaded, examples.features, top, threshold, weights, utility)
             click.echo(b"\n".join(map(json_line, found, scores)))
 
 
@@ -76,11 +83,15 @@ def _label_weights(model: Any, labels: str | None, exclude: str | None, weights:
 
 
 def _predictions(
-    model: Any, X: Any, top: int, threshold: float | None, weights: Any
+    model: Any, X: Any, top: int, threshold: float | None, weights: Any, utility: str | None
 ) -> tuple[list[list[Any]], list[list[float]]]:
     """Return the labels and scores of each row, best first: the top `top`, or all of at least `threshold`."""
     if threshold is None:
-        found = model.predict_topk(X, top, **({} if weights is None else {"label_weights": weights}))
+        options = {} if weights is None else {"label_weights": weights}
+        if utility is None:
+            found = model.predict_topk(X, top, **options)
+        else:
+            found = model.predict_for_utility(X, top, utility, **options)
         return found.labels.tolist(), found.scores.tolist()
     rows = model.predict_above(X, threshold, scores=True)
     return [[label for label, _ in row] for row in rows], [[score for _, score in row] for row in rows]
@@ -105,7 +116,8 @@ def evaluate(
     from treemax.cli.data import check_kind, chunks, load_model, open_data
     from treemax.cli.language import evaluate_language_model, is_language_model
     from treemax.formats.training_rows import drop_unlabelled
-    from treemax.metrics import DensityScores, IdEncoder, Scores
+    from treemax.metrics import Confusions, DensityScores, IdEncoder, Scores
+    from treemax.metrics.reports import report_of
 
     loaded = load_model(model, jobs)
     if is_language_model(loaded):
@@ -117,7 +129,7 @@ def evaluate(
         raise ValueError(f"--perplexity needs a model with one label per example, but {model} is multi-label")
     encoder = IdEncoder(loaded.label_index_)
     scores = Scores(ks=metric_ks(k), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
-    density = DensityScores()
+    density, confusions = DensityScores(), Confusions()
     seconds, n, n_dropped = 0.0, 0, 0
     kept = None if predictions is None else Predictions(predictions)
     with open_data(data, reading, model=loaded) as reader:
@@ -134,7 +146,10 @@ def evaluate(
             top = loaded.predict_topk(examples.features, k)
             seconds += time.perf_counter() - start
             n += len(examples)
-            scores.update(encoder.targets(examples.labels), encoder.ranking(top.labels))
+            targets, ranking = encoder.targets(examples.labels), encoder.ranking(top.labels)
+            scores.update(targets, ranking)
+            if per_label:
+                confusions.update(targets, ranking)
             if perplexity:
                 density.update(_probabilities_of_labels(loaded, examples, reader.name))
             if kept is not None:
@@ -154,7 +169,8 @@ def evaluate(
         "ms_per_example": 1e3 * seconds / n,
         "model_mb": Path(model).stat().st_size / 1e6,
     }
-    print_metrics(result, k, as_json, scores.per_label(encoder.index) if per_label else None)
+    report = report_of(scores, confusions, encoder.index, loaded.label_counts_) if per_label else None
+    print_metrics(result, k, as_json, *(report or ()))
 
 
 def _probabilities_of_labels(model: Any, examples: Any, name: str) -> Any:

@@ -21,7 +21,7 @@ def metric_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--json", "as_json", is_flag=True, help="Print JSON, with all metrics."),
         click.option("--predictions", metavar="FILE", callback=check_output,
                      help="Write the predictions to FILE: one line of JSON per example, with its true labels."),
-        click.option("--per-label", is_flag=True, help="Also print examples, precision and recall of each label."),
+        click.option("--per-label", is_flag=True, help="Also print examples, precision and recall of each label, and of rare and frequent labels."),
         click.option("--k", default=5, show_default=True, type=click.IntRange(min=1),
                      help="Labels to predict per example; metrics are at 1, 3, 5 up to this number."),
     ):  # fmt: skip
@@ -64,13 +64,18 @@ class Predictions:
 
 
 def print_metrics(
-    metrics: dict[str, float], k: int, as_json: bool, by_label: list[dict[str, Any]] | None = None
+    metrics: dict[str, float],
+    k: int,
+    as_json: bool,
+    by_label: list[dict[str, Any]] | None = None,
+    by_frequency: list[dict[str, Any]] | None = None,
 ) -> None:
     """Print the main metrics as a table, or with `as_json` all of them as one line."""
     if as_json:
         # JSON has no infinity, the entropy reduction of zero accuracy.
         facts: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        click.echo(json.dumps(facts if by_label is None else {**facts, "per_label": by_label}))
+        tables = {"per_label": by_label, "by_training_examples": by_frequency}
+        click.echo(json.dumps(facts | {name: rows for name, rows in tables.items() if rows is not None}))
         return
     shown = main_metrics(k) + [f"error@{at}" for at in metric_ks(k) if "perplexity" in metrics]
     for name, value in metrics.items():
@@ -78,7 +83,9 @@ def print_metrics(
             continue
         click.echo(f"{name:>20} {value:,}" if isinstance(value, int) else f"{name:>20} {value:.4f}")
     if by_label is not None:
-        _print_by_label(by_label)
+        _print_rows(by_label, "label")
+    if by_frequency:
+        _print_rows(by_frequency, "training_examples")
 
 
 def main_metrics(k: int) -> list[str]:
@@ -87,12 +94,16 @@ def main_metrics(k: int) -> list[str]:
     return [*at_all, *(f"{name}@{k}" for name in ("recall", "nDCG", "label_coverage")), "macro_F1@1"]
 
 
-def _print_by_label(rows: list[dict[str, Any]]) -> None:
-    width = max(SHOWN_LABELS, *(len(str(row["label"])) for row in rows))
-    names = [name for name in rows[0] if name != "label"]
-    click.echo("\n" + " ".join([f"{'label':<{width}}", *(f"{name:>9}" for name in names)]))
+def _print_rows(rows: list[dict[str, Any]], first: str) -> None:
+    """Print a table whose first column has names."""
+    width = max(SHOWN_LABELS, len(first), *(len(str(row[first])) for row in rows))
+    names = [name for name in rows[0] if name != first]
+    click.echo("\n" + " ".join([f"{first:<{width}}", *(f"{name:>9}" for name in names)]))
     for row in rows:
-        cells = [
-            f"{value:>9,}" if isinstance(value, int) else f"{value:>9.4f}" for value in (row[name] for name in names)
-        ]
-        click.echo(" ".join([f"{row['label']!s:<{width}}", *cells]))
+        click.echo(" ".join([f"{row[first]!s:<{width}}", *(_cell(row[name]) for name in names)]))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):  # labels with counts
+        return "  " + ", ".join(f"{label} {count:,}" for label, count in value)
+    return f"{value:>9,}" if isinstance(value, int) else f"{value:>9.4f}"

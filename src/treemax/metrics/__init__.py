@@ -21,20 +21,27 @@ from treemax.metrics.evaluation import (
 )
 from treemax.metrics.propensity import propensities
 from treemax.metrics.ranking import hits
+from treemax.metrics.reports import Confusions, LabelReport, label_report
 from treemax.metrics.scores import Scores
+from treemax.metrics.utility import best_for_utility, expected_utility
 
 __all__ = [
+    "Confusions",
     "DensityScores",
     "IdEncoder",
+    "LabelReport",
     "Perplexity",
     "Scores",
+    "best_for_utility",
     "constant_accuracy",
     "count_labels",
     "entropy_reduction",
     "error_at_k",
     "evaluate",
+    "expected_utility",
     "hits",
     "label_coverage",
+    "label_report",
     "macro_f1_at_k",
     "micro_f1_at_k",
     "ndcg_at_k",

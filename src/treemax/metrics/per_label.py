@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,3 +85,16 @@ class LabelTallies:
     def most_frequent(self) -> int:
         """Return the number of rows of the most frequent true label: the hits of the best constant predictor."""
         return int(self._true.max(initial=0))
+
+
+def bands_of(least: Sequence[int]) -> list[tuple[str, int, float]]:
+    """Return name, least and greatest number of each range.
+
+    >>> bands_of((0, 1, 5))
+    [('0', 0, 1), ('1-4', 1, 5), ('5 and more', 5, inf)]
+    """
+    found: list[tuple[str, int, float]] = []
+    for low, high in pairwise([*least, np.inf]):
+        name = f"{low} and more" if high == np.inf else str(low) if high == low + 1 else f"{low}-{int(high) - 1}"
+        found.append((name, int(low), high))
+    return found

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.metrics.density import entropy_reduction
-from treemax.metrics.per_label import LabelTallies
+from treemax.metrics.per_label import LabelTallies, bands_of
 from treemax.metrics.propensity import (
     DEFAULT_A,
     DEFAULT_B,
@@ -177,6 +177,34 @@ class Scores:
             }
             for label, examples, predicted, correct, found in zip(labels, *columns)
         ]
+
+    def by_frequency(self, label_counts: NDArray[Any], least: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the metrics of labels by their number of training examples: means over the labels of each range.
+
+        `label_counts` are training examples by label id (0 for ids beyond), `least` the least number of each range. Labels
+        that are neither true nor predicted do not count.
+        """
+        counts, last = self._tallies.by_label(), f"recall@{self.ks[-1]}"
+        seen = np.zeros(len(counts["examples"]), dtype=np.int64)
+        known = np.asarray(label_counts)[: len(seen)]
+        seen[: len(known)] = known
+        present = counts["examples"] + counts["predicted"] > 0
+        rows = []
+        for name, low, high in bands_of(least):
+            own = np.flatnonzero(present & (seen >= low) & (seen < high))
+            examples, predicted, correct, found = (
+                counts[part][own] for part in ("examples", "predicted", "correct", "found")
+            )
+            if len(own):
+                means = {
+                    "precision": correct / np.maximum(predicted, 1),
+                    "recall": correct / np.maximum(examples, 1),
+                    "F1": 2 * correct / (examples + predicted),
+                    last: found / np.maximum(examples, 1),
+                }
+                facts = {"training_examples": name, "labels": len(own), "examples": int(examples.sum())}
+                rows.append({**facts, **{part: round(float(mean.mean()), 3) for part, mean in means.items()}})
+        return rows
 
     def weighted(self, name: str, k: int, normalize: bool = True) -> float:
         """Return PSP or PSnDCG at k, normalised by the best attainable value or the plain mean over rows."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.labels import LabelIndex, check_same_length, read_labels, target_ids
 from treemax.inputs.rows import Rows, take_rows
+from treemax.metrics.utility import check_utility, choose
 from treemax.models import decisions
 from treemax.models.calibration import LEADING, Calibration
 from treemax.models.label_changes import LabelChanges
@@ -20,7 +21,14 @@ from treemax.parameters import check_number
 
 Self = TypeVar("Self", bound="DecidingEstimator")
 
-RANKED_LABELS = 100  # of each validation row, at least, to choose thresholds
+RANKED_LABELS = 100  # of each row, to choose thresholds or labels for a utility
+
+
+class TopK(NamedTuple):
+    """Best labels of each row, best first, and their scores; both of shape (n_rows, k)."""
+
+    labels: NDArray[Any]
+    scores: NDArray[np.float32]
 
 
 class DecidingEstimator(SharedEstimator):
@@ -163,6 +171,60 @@ class DecidingEstimator(SharedEstimator):
         probabilities = self.calibration_.multiclass_probabilities(scores, leading[:, :LEADING], is_first)
         probabilities[ids < 0] = 0.0
         return (ids, probabilities) if weights.only_select else best_weighted(ids, probabilities, weights.values, k)
+
+    # --- expected utility ---------------------------------------------------------------------------------
+
+    @read_access
+    def predict_for_utility(
+        self,
+        X: Any,
+        k: int = 5,
+        utility: str = "macro-f1",
+        *,
+        labels: Any = None,
+        exclude: Any = None,
+        label_weights: Any = None,
+        candidates: int = RANKED_LABELS,
+    ) -> TopK:
+        """Predict the k labels of each row that maximise an expected utility of all rows of X together.
+
+        Which labels a row gets depends on the others: macro-averages and coverage reward answers that are rare elsewhere. The
+        labels are chosen from the `candidates` best of each row, see `treemax.metrics.best_for_utility`; the other
+        arguments are those of `predict_topk`. The most probable label is first.
+
+        Parameters
+        ----------
+        X
+            All rows to be answered.
+        k : int
+            Labels of each row.
+        utility : {"macro-f1", "macro-precision", "macro-recall", "macro-balanced-accuracy", "coverage", "instance-precision"}
+            What to maximise.
+        labels, exclude, label_weights
+            Which labels are considered, and how candidates are ranked.
+        candidates : int
+            Labels of each row to choose from.
+        """
+        check_utility(utility)
+        check_number("k", k, whole=True, least=1)
+        check_number("candidates", candidates, whole=True, least=1)
+        rows = self._rows_to_predict(X)
+        weights = self._weights_of_labels(labels, exclude, label_weights)
+        n_labels = len(self.label_index_)
+        n_allowed = n_labels if weights is None else weights.n_allowed
+        k = min(int(k), n_allowed)
+        ids, probabilities = self._calibrated_top(rows, min(max(int(candidates), k), n_allowed), weights)
+        order = np.argsort(-probabilities, axis=1, kind="stable")
+        ids, probabilities = np.take_along_axis(ids, order, axis=1), np.take_along_axis(probabilities, order, axis=1)
+        chosen = choose(ids, probabilities.astype(np.float64), n_labels, k, utility)
+        order = np.argsort(~chosen, axis=1, kind="stable")[:, :k]
+        kept = np.take_along_axis(chosen, order, axis=1)
+        best = np.where(kept, np.take_along_axis(ids, order, axis=1), -1)
+        scores = np.where(kept, np.take_along_axis(probabilities, order, axis=1), np.float32(0.0))
+        return TopK(self._labels_of(best), scores)
+
+    def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        raise NotImplementedError
 
     # --- thresholds ---------------------------------------------------------------------------------------
 

@@ -216,6 +216,13 @@ class TextModel(ClassifierMixin, BaseEstimator):
         """
         return self._consistently(lambda: self.estimator.predict_topk(self._rows(texts), k, **options))
 
+    @available_if(_gives_probabilities)
+    def predict_for_utility(self, texts: Any, k: int = 5, utility: str = "macro-f1", **options: Any) -> Any:
+        """Predict the k labels of each text that maximise an expected utility; see the same method of the estimator."""
+        return self._consistently(
+            lambda: self.estimator.predict_for_utility(self._rows(texts), k, utility, **options)
+        )  # fmt: skip
+
     def make_label_weights(self, **options: Any) -> Any:
         """Return weights of all labels for `predict_topk`; see `make_label_weights` of the estimator."""
         return self.estimator.make_label_weights(**options)

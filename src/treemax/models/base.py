@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -42,6 +42,7 @@ from treemax.metrics import precision_at_k
 from treemax.models import decisions
 from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.deciding import DecidingEstimator
+from treemax.models.deciding import TopK as TopK
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
 from treemax.models.label_changes import LabelChanges
@@ -60,13 +61,6 @@ from treemax.parameters import check_number
 Self = TypeVar("Self", bound="LabelClassifier")
 
 OFTEN_WITHOUT_LABELS = 0.05  # above this share of unlabelled training rows, predictions may be empty
-
-
-class TopK(NamedTuple):
-    """Best labels of each row, best first, and their scores; both of shape (n_rows, k)."""
-
-    labels: NDArray[Any]
-    scores: NDArray[np.float32]
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -303,11 +297,19 @@ class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, Class
         """Repeat rows as often as their weights say if the model needs it; `n_before` rows were repeated before."""
         if not self._repeats_rows() or (weights is None and self.class_weight is None):
             return rows, labels, weights
+        self._check_class_weight(labels.multi_label)
         index, ids = _sorted_index(labels)
         targets = replace(target_ids(labels, ids), weights=weights)
         targets = with_class_weight(targets, self.class_weight, index, multi_label=False)
         copies = repetitions(targets.row_weights, n_before)
         return take_rows(rows, copies), labels.take(copies), None
+
+    def _check_class_weight(self, multi_label: bool) -> None:
+        if self.class_weight is not None and multi_label and not self.supports_relevance:
+            raise ValueError(
+                f"{type(self).__name__} supports class_weight with one label per row only; use sample_weight, or one "
+                f"of {_models(lambda kind: kind.supports_relevance)}."
+            )
 
     def _weighted(
         self, targets: Targets, weights: NDArray[np.float32] | None, index: LabelIndex, multi_label: bool
@@ -315,11 +317,7 @@ class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, Class
         """Return the targets with the weights of rows and labels."""
         if self._repeats_rows():
             return targets
-        if self.class_weight is not None and multi_label and not self.supports_relevance:
-            raise ValueError(
-                f"{type(self).__name__} supports class_weight with one label per row only; use sample_weight, or one "
-                f"of {_models(lambda kind: kind.supports_relevance)}."
-            )
+        self._check_class_weight(multi_label)
         return with_class_weight(replace(targets, weights=weights), self.class_weight, index, multi_label)
 
     def _check_form(self, labels: RaggedLabels) -> None:

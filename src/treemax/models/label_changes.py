@@ -392,8 +392,8 @@ class ChangeableLabels(SharedEstimator):
         return np.where(total > 0, answer / np.maximum(total, 1e-30), instead)
 
     def _with_some_label(self, ids: Ids) -> Ids:
-        """Replace -1, where a row has no candidate that is still answered, by the most frequent label."""
-        if not self._changes or (ids >= 0).all():
+        """Replace -1, where no candidate of a row is left, by the most frequent label."""
+        if (ids >= 0).all():
             return ids
         kept = self._changes.kept(len(self.label_index_))
         frequent = most_frequent(np.where(kept > 0, self._frequencies(len(kept)), -1), 1)

@@ -60,6 +60,12 @@ class DoubleSampling(LabelClassifier):
     verbose : int
         0 for no progress bar.
 
+    Other Parameters
+    ----------------
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied, with one label per row. "balanced" is inversely
+        proportional to the frequency. Rows are learned as often as their weights say.
+
     Examples
     --------
     >>> import treemax
@@ -76,6 +82,7 @@ class DoubleSampling(LabelClassifier):
 
     ONE_LABEL_ONLY = True
     model_: DoubleSamplingModel
+    supports_compact = supports_weights = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "distance": "euclidean",
         "adversaries": "random",
@@ -95,6 +102,7 @@ class DoubleSampling(LabelClassifier):
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
+        class_weight: Any = None,
     ) -> None:
         self.n_candidates = n_candidates
         self.distance = distance
@@ -105,6 +113,7 @@ class DoubleSampling(LabelClassifier):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -116,6 +125,9 @@ class DoubleSampling(LabelClassifier):
         check_number("calibration", self.calibration, least=0, most=0.5)
 
     # --- learning ---------------------------------------------------------------------------------------
+
+    def _repeats_rows(self) -> bool:
+        return True
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> DoubleSamplingModel:
         random = check_random_state(self.random_state)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Path, Trace, linear_step
-from treemax.inputs.rows import Rows, SparseRows, ascends
+from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.double_sampling import kernels
 from treemax.models.parts import expect, expect_counts, whole_number
@@ -112,6 +112,20 @@ class DoubleSamplingModel(FromAllProbabilities):
         probabilities = np.empty(ids.shape, dtype=np.float32)
         kernels.rank_candidates(values, self.weights, ids, probabilities)
         return ids, probabilities
+
+    def without_labels(self, kept: NDArray[np.bool_]) -> DoubleSamplingModel:
+        """Return the model of the `kept` labels, numbered anew; what is known of features stays."""
+        features, classes = self.statistics
+        own = kept[features.classes]
+        starts = np.concatenate([[0], np.cumsum(own)])[features.starts]
+        number = (np.cumsum(kept) - 1).astype(np.uint32)
+        features = features._replace(
+            starts=read_only(starts),
+            classes=read_only(number[features.classes[own]]),
+            sums=read_only(features.sums[own]),
+        )
+        statistics = Statistics(features, kernels.Classes(*(read_only(array[kept]) for array in classes)))
+        return replace(self, statistics=statistics)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the model as a JSON-able header and arrays."""

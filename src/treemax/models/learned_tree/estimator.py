@@ -119,6 +119,12 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
     max_depth : "auto", int or None
         Maximum depth of the tree after an assignment; "auto" is half more than that of a complete tree, None is no bound.
 
+    Other Parameters
+    ----------------
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied, with one label per row. "balanced" is inversely
+        proportional to the frequency. Rows are learned as often as their weights say.
+
     Attributes
     ----------
     passes_ : int
@@ -161,7 +167,7 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         "max_depth": None,
         "calibration": 0.0,
     }
-    supports_compact = True
+    supports_compact = supports_weights = True
     FIXED_IN_STREAM = ("tree", "start", "arity", "dimension", "statistics")
     model_: LearnedTreeModel | GrowingTree
     losses_: list[float]
@@ -195,6 +201,7 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         max_depth: int | str | None = "auto",
         max_labels: int | None = None,
         stream_assign_every: int | str = "auto",
+        class_weight: Any = None,
     ) -> None:
         self.tree = tree
         self.start = start
@@ -222,6 +229,7 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         self.max_depth = max_depth
         self.max_labels = max_labels
         self.stream_assign_every = stream_assign_every
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -264,6 +272,9 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         )
 
     # --- learning ---------------------------------------------------------------------------------------
+
+    def _repeats_rows(self) -> bool:
+        return True
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LearnedTreeModel:
         sparse, random = sparsified(rows), check_random_state(self.random_state)

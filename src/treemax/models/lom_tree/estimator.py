@@ -87,7 +87,7 @@ class LOMTree(OnlineTreeClassifier):
     Choromanska, Langford, "Logarithmic time online multiclass prediction", 2015.
     """
 
-    supports_weights = True
+    supports_weights = supports_compact = True
     ONE_LABEL_ONLY = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {"least_weight": 1.0}
     FIXED_IN_STREAM = ("learning_rate",)

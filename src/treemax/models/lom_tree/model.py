@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,6 +136,31 @@ class LOMTreeModel(CandidateModel):
 
     # --- to a file and back -----------------------------------------------------------------------------
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> LOMTreeModel:
+        """The model of the `kept` labels, numbered anew; a node with an empty child is replaced by its other child."""
+        order = np.concatenate(self.levels())
+        lists = self.lists(order)
+        own, owner = kept[lists.labels], np.repeat(np.arange(len(order)), np.diff(lists.starts))
+        inner = self.nodes.regressors[order] > 0
+        chosen, stays_inner = _pruned(inner, np.bincount(owner[own], minlength=len(order)) > 0)
+        place = np.full(len(order), NONE)
+        place[chosen] = np.arange(len(chosen))
+        own &= place[owner] != NONE
+        by_node = np.argsort(place[owner[own]], kind="stable")
+        node = place[owner[own]][by_node]
+        number = np.cumsum(kept) - 1
+        parts: list[Any] = [array[own][by_node] for array in lists[1:]]
+        starts = np.searchsorted(node, np.arange(len(chosen) + 1))
+        filtered = TallyLists(starts, number[parts[0]].astype(np.int32), *parts[1:])
+        nodes, tallies = tree_from(stays_inner, filtered)
+        before = order[chosen]
+        nodes.sums[:], nodes.smallest[:] = self.nodes.sums[before], self.nodes.smallest[before]
+        for parent in np.flatnonzero(stays_inner)[::-1].tolist():
+            nodes.smallest[parent] = nodes.smallest[nodes.children[parent]].min()
+        nodes.best[:] = _most_frequent(filtered, kept, number, self.nodes.best[before])
+        regressors = take_scorers(self.regressors, self.nodes.regressors[before][stays_inner] - 1)
+        return replace(self, n_labels=int(kept.sum()), regressors=regressors, nodes=nodes, tallies=tallies)
+
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """A JSON-serialisable header and arrays; with `resume` including AdaGrad's squares.
 
@@ -169,6 +194,46 @@ class LOMTreeModel(CandidateModel):
         if model.depth > DEEPEST:
             raise ValueError(f"the tree is {model.depth} levels deep, expected at most {DEEPEST}")
         return model
+
+
+def _pruned(inner: NDArray[np.bool_], has_labels: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The nodes that remain, level by level, and which of them are inner nodes.
+
+    Nodes are numbered level by level; those without labels are removed.
+    """
+    first = np.zeros(len(inner), dtype=np.int64)
+    first[inner] = 1 + 2 * np.arange(int(inner.sum()))
+    alive, splits = has_labels.copy(), np.zeros(len(inner), dtype=bool)
+    for node in range(len(inner) - 1, -1, -1):
+        if inner[node]:
+            below = alive[first[node] : first[node] + 2]
+            splits[node], alive[node] = below.all(), below.any() or has_labels[node]
+
+    def end(node: int) -> int:
+        while inner[node] and not splits[node] and alive[first[node] : first[node] + 2].any():
+            node = int(first[node]) + int(alive[first[node] + 1])
+        return node
+
+    chosen = [end(0)]
+    for node in chosen:  # appended to during the iteration
+        if splits[node]:
+            chosen += [end(int(first[node])), end(int(first[node]) + 1)]
+    found = np.array(chosen, dtype=np.int64)
+    return found, splits[found]
+
+
+def _most_frequent(
+    lists: TallyLists, kept: NDArray[np.bool_], number: NDArray[np.int64], best: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """The most frequent label of each node: that of before if it is left, else the first of those with the largest count."""
+    out = np.full(len(best), NONE, np.int32)
+    for node in range(len(best)):
+        own = slice(lists.starts[node], lists.starts[node + 1])
+        if own.stop > own.start:
+            old = int(best[node])
+            stays = old != NONE and bool(kept[old])
+            out[node] = number[old] if stays else lists.labels[own][lists.counts[own].argmax()]
+    return out
 
 
 def empty_nodes(n: int) -> Nodes:

@@ -75,7 +75,7 @@ class MACH(LabelClassifier):
     Medini, Huang, Wang, Mohan, Shrivastava, "Extreme classification in log memory using count-min sketch", 2019.
     """
 
-    supports_weights = supports_relevance = True
+    supports_weights = supports_relevance = supports_compact = True
     model_: MACHModel
     _PUBLISHED: ClassVar[dict[str, Any]] = {"calibration": 0.0, "scale": False}
 
@@ -126,7 +126,7 @@ class MACH(LabelClassifier):
         multipliers = random.randint(1, PRIME, self.n_repetitions, dtype=np.int64)
         offsets = random.randint(0, PRIME, self.n_repetitions, dtype=np.int64)
         n_buckets, n_labels = self._buckets(len(index)), len(index)
-        buckets = buckets_of(multipliers, offsets, n_buckets, n_labels)
+        buckets = buckets_of(multipliers, offsets, n_buckets, np.arange(n_labels))
         trained: list[LinearModel] = []
 
         def model() -> MACHModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,11 +40,13 @@ class MACHModel(FromAllProbabilities):
     n_labels: int
     one_label: bool
     calibration: Calibration | None = field(default=None, compare=False)
+    hashed: NDArray[np.int64] | None = None  # the number of each label in the hash functions; None: its id
 
     @cached_property
     def buckets(self) -> NDArray[np.uint32]:
         """The bucket of every label in every repetition."""
-        return read_only(buckets_of(self.multipliers, self.offsets, self.n_buckets, self.n_labels))
+        labels = np.arange(self.n_labels) if self.hashed is None else self.hashed
+        return read_only(buckets_of(self.multipliers, self.offsets, self.n_buckets, labels))
 
     def _label_scores(self, rows: Rows, combine: str) -> Floats:
         of_buckets = self.flat.scores(rows)
@@ -95,10 +97,21 @@ class MACHModel(FromAllProbabilities):
         routes = [[route(label, repetition) for repetition in range(n)] for label in ids]
         return Trace(columns.astype(np.int64), values, paths, "float32", routes)
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> MACHModel:
+        """Return the model of the `kept` labels, which stay in their buckets. Buckets that have no other label are emptied;
+        what the others learned from rows of removed labels stays."""
+        used = np.zeros((len(self.multipliers), self.n_buckets), dtype=bool)
+        np.put_along_axis(used, self.buckets[:, kept].astype(np.int64), True, axis=1)
+        before = np.arange(self.n_labels) if self.hashed is None else self.hashed
+        flat = self.flat.with_zeros(~used.ravel())
+        return replace(self, flat=flat, n_labels=int(kept.sum()), hashed=before[kept])
+
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the model as a JSON-able header and arrays."""
         header, arrays = self.flat.to_parts()
         header = {**header, "n_buckets": self.n_buckets, "one_label": self.one_label}
+        if self.hashed is not None:
+            arrays = {**arrays, "hashed": self.hashed}
         return header, {**arrays, "multipliers": self.multipliers, "offsets": self.offsets}
 
     @classmethod
@@ -111,14 +124,18 @@ class MACHModel(FromAllProbabilities):
         multipliers = expect_counts(arrays, "multipliers", np.int64, shape, least=1, most=PRIME - 1)
         offsets = expect_counts(arrays, "offsets", np.int64, shape, most=PRIME - 1)
         n_buckets = whole_number("n_buckets", header["n_buckets"], least=2, most=PRIME)
-        del arrays["multipliers"], arrays["offsets"]
+        hashed = None
+        if "hashed" in arrays:
+            hashed = np.array(expect_counts(arrays, "hashed", np.int64, (n_labels,), most=PRIME - 1))
+        for name in arrays.keys() & {"multipliers", "offsets", "hashed"}:
+            del arrays[name]
         flat = LinearModel.from_parts(header, arrays, shape[0] * n_buckets)
-        return cls(flat, multipliers, offsets, n_buckets, n_labels, truth("one_label", header["one_label"]))
+        one_label = truth("one_label", header["one_label"])
+        return cls(flat, multipliers, offsets, n_buckets, n_labels, one_label, hashed=hashed)
 
 
 def buckets_of(
-    multipliers: NDArray[np.int64], offsets: NDArray[np.int64], n_buckets: int, n_labels: int
+    multipliers: NDArray[np.int64], offsets: NDArray[np.int64], n_buckets: int, labels: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """Return the bucket of every label in every repetition."""
-    labels = np.arange(n_labels, dtype=np.int64)
+    """Return the bucket of every label in every repetition; `labels` are their numbers."""
     return ((multipliers[:, None] * labels + offsets[:, None]) % PRIME % n_buckets).astype(np.uint32)

@@ -93,6 +93,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
     Sun, Beygelzimer, Daumé, Langford, Mineiro, "Contextual memory trees", 2019.
     """
 
+    supports_compact = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "leaf_factor": 4.0,
         "alpha": 0.1,

@@ -25,7 +25,7 @@ from treemax.models.memory_tree.kernels import (
     Workspace,
 )
 from treemax.models.parts import check_memory, expect, expect_counts, expect_squares, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import CandidateModel, scorer_arrays, scorers_from_arrays
+from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
 from treemax.models.recall_tree.training import empty_scorers
 from treemax.models.rows import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
 from treemax.models.scorers import Scorers, prediction_scorers
@@ -249,6 +249,28 @@ class MemoryTreeModel(CandidateModel):
 
     # --- to a file and back -----------------------------------------------------------------------------
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> MemoryTreeModel:
+        """The model of the `kept` labels, numbered anew, without the memories of the others. Routers and scorer stay."""
+        header, arrays = self.to_parts(self.knows_squares)
+        starts, labels = arrays["memories/starts"], arrays["memories/labels"]
+        own = kept[labels]
+        n_left = np.diff(np.concatenate([[0], np.cumsum(own)])[starts])
+        stays = (n_left > 0) | (np.diff(starts) == 0)
+        arrays["memories/labels"] = (np.cumsum(kept) - 1)[labels[own]].astype(np.uint32)
+        arrays["memories/starts"] = np.concatenate([[0], np.cumsum(n_left[stays])])
+        if self.is_sparse:
+            counts = np.diff(arrays["memories/indptr"])
+            entries = np.repeat(stays, counts)
+            arrays["memories/indptr"] = np.concatenate([[0], np.cumsum(counts[stays])])
+            for name in ("memories/indices", "memories/values"):
+                arrays[name] = arrays[name][entries]
+        else:
+            arrays["memories/rows"] = arrays["memories/rows"][stays]
+        arrays |= _tree_without(arrays, stays)
+        if self.how == REGRESSORS:
+            arrays |= regressors_without(arrays, kept)
+        return self.from_parts(header, arrays, int(kept.sum()))
+
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """A JSON-serialisable header and arrays; with `resume` including AdaGrad's squares."""
         n = self.n_nodes
@@ -295,6 +317,19 @@ class MemoryTreeModel(CandidateModel):
         return cls(
             n_labels, n_features, how, routers, regressors, Scorer(weights, squares), nodes, following, store, random, found, resume
         )  # fmt: skip
+
+
+def _tree_without(arrays: dict[str, NDArray[Any]], stays: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """The arrays of the nodes with some of the memories."""
+    order, sizes, left = arrays["nodes/memories"], arrays["nodes/sizes"], arrays["nodes/left"]
+    leaf = np.repeat(np.arange(len(sizes)), sizes)
+    sizes = np.bincount(leaf[stays[order]], minlength=len(sizes)).astype(np.int64)
+    below, sides = sizes.copy(), np.zeros_like(arrays["nodes/sides"])
+    for node in np.flatnonzero(left)[::-1].tolist():  # children have higher numbers
+        sides[node] = below[left[node] : left[node] + 2]
+        below[node] = sides[node].sum()
+    number = np.cumsum(stays) - 1
+    return {"nodes/sizes": sizes, "nodes/sides": sides, "nodes/memories": number[order[stays[order]]]}
 
 
 def empty_nodes(n: int) -> Nodes:

@@ -24,6 +24,7 @@ from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import one_blas_thread, run_all
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK, "squared_hinge": kernels.HINGE_LINK}
+NEVER = np.float32(-30.0)  # the bias of a label that is never answered
 
 
 class Link(NamedTuple):
@@ -107,6 +108,21 @@ class LinearModel(FromAllProbabilities):
             bias_squares=None if self.bias_squares is None else self.bias_squares[kept],
         )
 
+    def with_zeros(self, labels: NDArray[np.bool_]) -> LinearModel:
+        """Return the model with neither weights nor bias for some labels, which keep their numbers."""
+        kept = ~labels
+        return replace(
+            self,  # type: ignore[type-var]  # the layouts are dataclasses
+            weights=self._masked(self.weights, kept),
+            bias=np.where(kept, self.bias, NEVER).astype(np.float32),
+            squares=None,
+            bias_squares=None,
+        )
+
+    def _masked(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        """Return the weights with zeros for labels that are not `kept`."""
+        raise NotImplementedError
+
     def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
         """Return weights, or their squares, of the `kept` labels."""
         raise NotImplementedError
@@ -189,6 +205,9 @@ class LabelMajor(LinearModel):
     def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
         return weights[kept]
 
+    def _masked(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        return weights * kept[:, None]
+
 
 @dataclass
 class FeatureMajor(LinearModel):
@@ -216,6 +235,9 @@ class FeatureMajor(LinearModel):
 
     def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
         return np.ascontiguousarray(weights[:, : len(kept)][:, kept])  # without spare columns
+
+    def _masked(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        return weights[:, : len(kept)] * kept
 
 
 @dataclass
@@ -256,6 +278,9 @@ class PackedFeatures(LinearModel):
 
     def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
         return weights[kept[self.labels]]
+
+    def _masked(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+        return weights * kept[self.labels]
 
 
 def packed(model: LinearModel) -> LinearModel:

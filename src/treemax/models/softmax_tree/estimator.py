@@ -160,7 +160,7 @@ class SoftmaxTree(LabelClassifier):
     """
 
     ONE_LABEL_ONLY = True
-    supports_weights = True
+    supports_weights = supports_compact = True
     supports_distributed = True
     _PUBLISHED: ClassVar[Mapping[str, Any] | None] = {
         "alpha": 0.1,

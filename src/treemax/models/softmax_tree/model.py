@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -204,6 +204,13 @@ class SoftmaxTreeModel(FromAllProbabilities):
             n_missing[some] = self.n_labels - (ids >= 0).sum(axis=1)
         return covered, n_missing
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> SoftmaxTreeModel:
+        """The model of the `kept` labels, numbered anew; a node with an empty leaf is replaced by its other child."""
+        remaining = _remaining(self.structure, kept)
+        if not len(remaining.structure.roots):
+            raise ValueError("No leaf would have a label left. Train again without the forgotten labels.")
+        return self._reduced(remaining, int(kept.sum()))
+
     # --- implemented for dense and for sparse rows ------------------------------------------------------
 
     @classmethod
@@ -211,6 +218,9 @@ class SoftmaxTreeModel(FromAllProbabilities):
         cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32], branches: list[Branch],
         leaves: list[Softmax],
     ) -> SoftmaxTreeModel:  # fmt: skip
+        raise NotImplementedError
+
+    def _reduced(self, remaining: Remaining, n_labels: int) -> SoftmaxTreeModel:
         raise NotImplementedError
 
     def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
@@ -282,6 +292,12 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
         packed = _in_panels(halves, scale, bias, structure.starts)
         return cls(n_labels, n_features, structure, plane_bias, planes, packed)
 
+    def _reduced(self, remaining: Remaining, n_labels: int) -> DenseSoftmaxTrees:
+        own, structure, planes = self._weights(), remaining.structure, self.planes[remaining.planes]
+        halves, scale, bias = (own[name][remaining.classes] for name in ("halves", "scale", "bias"))
+        leaves = _in_panels(halves.view(np.uint16), scale, bias, structure.starts)
+        return type(self)(n_labels, self.n_features, structure, self.plane_bias[remaining.planes], planes, leaves)
+
     def _form(self, rows: Rows) -> NDArray[np.float32]:
         return densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
 
@@ -346,9 +362,18 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
     ) -> SparseSoftmaxTrees:  # fmt: skip
         nodes: list[Branch | Softmax] = [*branches, *leaves]
         columns = [_by_feature(node.coef) for node in nodes]
+        bias = np.concatenate([plane_bias, *(leaf.bias for leaf in leaves)])
+        return cls._joined(n_labels, n_features, structure, plane_bias, columns, bias)
+
+    @classmethod
+    def _joined(
+        cls, n_labels: int, n_features: int, structure: Structure, plane_bias: NDArray[np.float32],
+        columns: list[tuple[Any, ...]], bias: NDArray[np.float32],
+    ) -> SparseSoftmaxTrees:  # fmt: skip
+        """Pack the weights of the nodes, by feature as `_by_feature` returns them."""
         sizes = [int(np.ceil(len(part[0]) / FILLED)) + 1 if len(part[0]) else 0 for part in columns]
         tables = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        widths = np.concatenate([np.ones(len(branches), np.int64), np.diff(structure.starts)])
+        widths = np.concatenate([np.ones(len(plane_bias), np.int64), np.diff(structure.starts)])
         n_entries = sum(
             int(np.minimum(np.diff(part[1]), (width + 1) // 2).sum()) for part, width in zip(columns, widths)
         )
@@ -361,8 +386,27 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
             fill_table: Any = sparse_kernels.fill_table
             offset = fill_table(*part, int(width), own, entries, offset)
         slots[-1] = sparse_kernels.NO_FEATURE << np.uint64(32) | np.uint64(n_entries)
-        bias = np.concatenate([plane_bias, *(leaf.bias for leaf in leaves)])
         return cls(n_labels, n_features, structure, plane_bias, tables, slots, entries[:offset], bias)
+
+    def _reduced(self, remaining: Remaining, n_labels: int) -> SparseSoftmaxTrees:
+        first, widths = self._nodes()
+        arrays = sparse_kernels.unpacked(self.tables, self.slots, self.entries, widths)
+        node, features, counts, outputs, weights = arrays
+        owner, feature = np.repeat(node, counts), np.repeat(features, counts).astype(np.int64)
+        n = self.n_branches
+        kept_output = np.concatenate([np.ones(n, dtype=bool), remaining.classes])
+        within = np.concatenate([[0], np.cumsum(kept_output)])  # of the outputs of a leaf, those before each one
+        flat = first[owner] + outputs
+        columns = []
+        for number in [*remaining.planes.tolist(), *(n + remaining.leaves).tolist()]:
+            own = np.arange(*np.searchsorted(owner, [number, number + 1]))
+            own = own[kept_output[flat[own]]]
+            output = within[flat[own]] - within[first[number]]
+            shape = int(within[first[number] + widths[number]] - within[first[number]]), self.n_features
+            columns.append(_by_feature(sp.csr_matrix((weights[own], (output, feature[own])), shape=shape)))
+        plane_bias = self.plane_bias[remaining.planes]
+        bias = np.concatenate([plane_bias, self.bias[n:][remaining.classes]])
+        return self._joined(n_labels, self.n_features, remaining.structure, plane_bias, columns, bias)
 
     def _nodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The index of the first bias of each node, and the number of its biases."""
@@ -423,6 +467,44 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         if not sparse_kernels.is_valid(tables, slots, entries, n_children):
             raise ValueError("the packed weights do not fit together")
         return own
+
+
+class Remaining(NamedTuple):
+    """What is left of trees without some labels: the structure, its planes and leaves, and which classes of leaves."""
+
+    structure: Structure
+    planes: NDArray[np.int64]
+    leaves: NDArray[np.int64]
+    classes: NDArray[np.bool_]
+
+
+def _remaining(structure: Structure, kept: NDArray[np.bool_]) -> Remaining:
+    """Remove the labels that are not `kept` from all leaves, and leaves without a label."""
+    classes = kept[structure.classes]
+    counts = np.diff(np.concatenate([[0], np.cumsum(classes)])[structure.starts])
+    n = len(structure.children)
+    stands_for: dict[int, int | None] = {-1 - leaf: -1 - leaf if count else None for leaf, count in enumerate(counts)}
+    for node in range(n - 1, -1, -1):  # children have higher numbers
+        left, right = (stands_for[code] for code in structure.children[node].tolist())
+        stands_for[node] = node if left is not None and right is not None else left if right is None else right
+    planes = np.array([node for node in range(n) if stands_for[node] == node], dtype=np.int64)
+    leaves = np.flatnonzero(counts)
+    number = {int(node): place for place, node in enumerate(planes)}
+    number |= {-1 - int(leaf): -1 - place for place, leaf in enumerate(leaves)}
+
+    def numbered(code: int) -> int:
+        own = stands_for[code]
+        assert own is not None
+        return number[own]
+
+    children = [[numbered(code) for code in structure.children[node].tolist()] for node in planes]
+    roots = [number[own] for root in structure.roots.tolist() if (own := stands_for[root]) is not None]
+    reduced = Structure(
+        np.array(roots, np.int32), np.array(children, np.int32).reshape(-1, 2),
+        np.concatenate([[0], np.cumsum(counts[leaves])]).astype(np.int64),
+        (np.cumsum(kept) - 1)[structure.classes[classes]].astype(np.int32),
+    )  # fmt: skip
+    return Remaining(reduced, planes, leaves, classes)
 
 
 def _rows_at_once(n_rows: int, n_answers: int, threads: int) -> int:

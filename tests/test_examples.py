@@ -13,6 +13,7 @@ PRINTS = {
     "deploy.py": "both processes answer as the trained model does",
     "embeddings.py": "OneVsAll",
     "language_model.py": "a person who ...",
+    "own_model.py": "saved and loaded",
     "stream.py": "wrote stream.png",
     "tags.py": "a river in Africa: noun, river",
     "taxonomy.py": "to move very fast on foot: verb > move",

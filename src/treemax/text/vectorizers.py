@@ -272,6 +272,20 @@ class HashingText(_TextTransformer):
     unit_length : bool
         Whether rows are scaled to unit Euclidean norm.
 
+    Notes
+    -----
+    The hash, for programs in other languages (`hash` is 1 in the model file). Arithmetic is modulo 2^64.
+
+    - The text is lower-cased and encoded in UTF-8. A word is a longest run of ASCII letters, digits, `_`, and characters
+      beyond ASCII except the punctuation, symbols and spaces listed in `treemax/kernels/text.py`.
+    - The hash of a word is FNV-1a (64 bits). For a word n-gram, start with the hash of the last word; for each word w
+      before it, h becomes (h * 0x9E3779B97F4A7C15 + w) xor (h >> 32).
+    - A character n-gram is a run of n characters of a word between the marks 0x02 and 0x03 (the closing mark alone does
+      not count), hashed with FNV-1a, started at the usual offset xor 0xD6E8FEB86659FD93.
+    - The column is the top `bits` bits of m(m(h, 0xFF51AFD7ED558CCD), 0x9E3779B97F4A7C15) where m(h, c) is
+      (h xor (h >> 32)) * c.
+    - The value is the number n of n-grams in the column, or 1 + ln n; then the row is divided by its norm.
+
     Examples
     --------
     >>> X = HashingText().transform(["The cat, the mat", "Cat the mat the"])

@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 EXTRAS ?= .venv-extras
+ANNIF  ?= .venv-annif
 
 .PHONY: help demo lint check test test-extras fuzz faults docs clean
 help:            ## this list
@@ -21,7 +22,14 @@ $(VENV)/.dev: $(VENV)/.ready
 $(EXTRAS)/.ready: pyproject.toml constraints-extras.txt
 	$(PYTHON) -m venv $(EXTRAS)
 	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-extras.txt \
-		-e '.[torch,ray,arrow]' datasets 'pytest>=8' 'hypothesis>=6.100'
+		-e '.[torch,ray,arrow,river]' datasets 'pytest>=8' 'hypothesis>=6.100'
+	@touch $@
+
+# Annif pins other versions of what they need.
+$(ANNIF)/.ready: pyproject.toml constraints-extras.txt
+	$(PYTHON) -m venv $(ANNIF)
+	$(ANNIF)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-extras.txt \
+		-e '.[annif]' 'pytest>=8' 'hypothesis>=6.100'
 	@touch $@
 
 demo: $(VENV)/.ready  ## train the models on the embedded WordNet data and show one table
@@ -38,8 +46,9 @@ check: lint           ## the linter, the type checker and the tests that are not
 test: lint            ## the same with the whole test suite
 	$(BIN)/python -m pytest -n auto
 
-test-extras: $(EXTRAS)/.ready  ## the tests of what needs an extra (PyTorch, Ray, data sets of Hugging Face)
-	$(EXTRAS)/bin/python -m pytest tests/extras src/treemax/torch
+test-extras: $(EXTRAS)/.ready $(ANNIF)/.ready  ## the tests of what needs an extra (PyTorch, Ray, river, Annif, data sets of Hugging Face)
+	$(EXTRAS)/bin/python -m pytest tests/extras src/treemax/torch src/treemax/river
+	$(ANNIF)/bin/python -m pytest tests/extras/test_annif.py tests/test_adapters.py src/treemax/annif
 
 MINUTES ?= 30
 FUZZ := $(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)
@@ -55,4 +64,4 @@ docs: $(VENV)/.dev    ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:           ## remove the environment and everything built
-	rm -rf $(VENV) $(EXTRAS) site build dist .pytest_cache .mypy_cache .ruff_cache .numba_cache
+	rm -rf $(VENV) $(EXTRAS) $(ANNIF) site build dist .pytest_cache .mypy_cache .ruff_cache .numba_cache

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src" / "treemax"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md"]
-WITH_EXTRAS = ("clusters", "tree-softmax")  # tests/extras runs these
+WITH_EXTRAS = ("clusters", "river-and-annif", "tree-softmax")  # tests/extras runs these
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:

@@ -63,7 +63,7 @@ def table(options: list[click.Option]) -> str:
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for option in options:
         value = "" if option.is_flag else f" {option.metavar or _metavar(option)}"
-        flags = ", ".join(f"`{flag}{value}`" for flag in option.opts)
+        flags = ", ".join(f"`{flag}{value}`{{ .option }}" for flag in option.opts)
         default = "required" if option.required else f"`{option.default}`" if option.show_default else ""
         cells = (flags, default, _with_flags(option.help or ""))
         rows.append("".join(f"| {cell} " for cell in (cell.replace("|", "\\|") for cell in cells)) + "|")
@@ -72,7 +72,7 @@ def table(options: list[click.Option]) -> str:
 
 def _with_flags(text: str) -> str:
     """Return a text with its options as code."""
-    return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", text)
+    return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`{ .option }", text)
 
 
 def _metavar(option: click.Option) -> str:

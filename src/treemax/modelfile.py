@@ -570,14 +570,23 @@ def without_changes(thing: Any, work: Callable[[Any], Result]) -> Result:
 
 def load(path: AnyPath, verify: bool | None = None) -> Any:
     """Load an object saved by `save`; see `read_model` for `verify`."""
-    header, arrays = read_model(path, verify)
+    header, arrays = read_checked(path, verify)
     remove_stale(Path(path).absolute().parent)
     try:
-        if verify or (verify is None and Path(path).stat().st_size <= VERIFY_UP_TO):
-            _check_numbers(arrays)
         return object_from_parts(header, arrays)
     except ModelFileError as error:
         raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__
+
+
+def read_checked(path: AnyPath, verify: bool | None = None) -> tuple[dict[str, Any], Arrays]:
+    """Read a model file as `read_model`; where contents are verified, raise also for numbers that no model has."""
+    header, arrays = read_model(path, verify)
+    if verify or (verify is None and Path(path).stat().st_size <= VERIFY_UP_TO):
+        try:
+            _check_numbers(arrays)
+        except ModelFileError as error:
+            raise ModelFileError(f"{os.fspath(path)}: {error}") from None
+    return header, arrays
 
 
 def _check_numbers(arrays: Arrays) -> None:

@@ -1,0 +1,315 @@
+"""Classifiers from model files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.light.calibration import LEADING, Calibration
+from treemax.light.rows import Row, renumbered, rows_of, take
+from treemax.light.text import hashing, strings, tfidf
+from treemax.light.trees import (
+    LabelTree,
+    LearnedTree,
+    OnlineTree,
+    SearchTree,
+    best_labels,
+    labels_above,
+    logistic,
+    softmax,
+)
+from treemax.modelfile import AnyPath, Arrays, ModelFileError, part, read_checked
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class TopK(NamedTuple):
+    """Best labels of each row, best first, and their probabilities; both of shape (n_rows, k)."""
+
+    labels: NDArray[Any]
+    scores: NDArray[np.float32]
+
+
+class Scorer(Protocol):
+    """A trained model without calibration."""
+
+    def best(self, row: Row, k: int) -> tuple[Ids, Floats]:
+        """Return the k best labels and their scores, best first; fewer if fewer were found."""
+
+    def above(self, row: Row, least: float) -> tuple[Ids, Floats]:
+        """Return the labels with at least this score."""
+
+    def all(self, row: Row) -> Floats:
+        """Return the scores of all labels."""
+
+
+def load(path: AnyPath, verify: bool | None = None) -> LightModel:
+    """Load a model that `save` of a classifier or of a `TextModel` has written; `verify` as in `treemax.load`.
+
+    Raises `ValueError` for models, vectorisers and label changes that need the whole library.
+    """
+    header, arrays = read_checked(path, verify)
+    try:
+        if header["class"] != "TextModel":
+            return LightModel(header, arrays)
+        vectorizer = _vectorizer(header["state"]["vectorizer"], part("vectorizer", arrays))
+        return LightModel(header["state"]["estimator"], part("estimator", arrays), vectorizer)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ModelFileError(f"{path}: is damaged ({type(error).__name__}: {error}).") from error
+
+
+def _vectorizer(header: dict[str, Any], arrays: Arrays) -> Callable[[str], Row]:
+    state = header["state"]
+    if header["class"] == "TfidfText":
+        return tfidf(state["parameters"], strings(part("terms", arrays)), arrays["idf"])
+    if header["class"] == "HashingText":
+        return hashing(state["parameters"])
+    raise ValueError(f"treemax.light has no {header['class']}: use treemax.load.")
+
+
+class LightModel:
+    """A classifier for prediction; see `treemax.light`.
+
+    `X` is a list of texts for a `TextModel`; else a dense matrix, a SciPy CSR matrix or a list of dictionaries from
+    column to value.
+    """
+
+    def __init__(self, header: dict[str, Any], arrays: Arrays, vectorizer: Callable[[str], Row] | None = None) -> None:
+        state = header["state"]
+        self.multi_label_ = state["label_form"] != "vector"
+        self.classes_: NDArray[Any] = _labels(part("labels", arrays), state["label_dtype"])
+        if state.get("label_changes", {}).get("merged"):
+            raise ValueError("treemax.light cannot answer for merged labels: use treemax.load.")
+        self._vectorize = vectorizer
+        self._scorer = _scorer(header["class"], state, part("model", arrays), len(self.classes_))
+        self._calibration = Calibration(*state["calibration"])
+        self._thresholds = arrays.get("label_thresholds")
+        self._frequencies = _frequencies(state, arrays, self.multi_label_)
+        self._n_features, self._sparse = int(state["n_features"]), bool(state["sparse_input"])
+        self._direct, self._feature_ids = state.get("direct_features"), arrays.get("feature_ids")
+        self._unit_length = header["class"] == "OnlineLabelTree" and bool(state["parameters"]["normalize"])
+
+    def predict_topk(self, X: Any, k: int = 5) -> TopK:
+        """Predict the k most probable labels of each row, best first, with their probabilities."""
+        if k < 1:
+            raise ValueError(f"k must be a positive integer, got {k!r}.")
+        k = min(int(k), len(self.classes_))
+        rows = self._rows(X)
+        ids, scores = np.full((len(rows), k), -1), np.zeros((len(rows), k), dtype=np.float32)
+        for i, row in enumerate(rows):
+            found, probabilities = self._top(row, k)
+            ids[i, : len(found)], scores[i, : len(found)] = found, probabilities
+        labels = self.classes_[ids]
+        if (ids < 0).any():
+            labels = np.where(ids < 0, None, labels.astype(object))
+        return TopK(labels, scores)
+
+    def predict(self, X: Any) -> Any:
+        """Predict the label of each row; of a multi-label model a list of labels."""
+        rows = self._rows(X)
+        if not self.multi_label_:
+            return self.classes_[np.array([self._top(row, 1)[0][0] for row in rows], dtype=np.int64)]
+        return [self.classes_[self._above_threshold(row)].tolist() for row in rows]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Predict the probability of every label, in the order of `classes_`."""
+        rows = self._rows(X)
+        return np.array([self._all(row) for row in rows], dtype=np.float32).reshape(len(rows), len(self.classes_))
+
+    def _rows(self, X: Any) -> list[Row]:
+        if self._vectorize is not None:
+            if isinstance(X, str | bytes) or not all(isinstance(text, str) for text in X):
+                raise ValueError("Expected a list of texts.")
+            return [self._vectorize(text) for text in X]
+        rows = rows_of(X)
+        if self._sparse or hasattr(X, "tocsr"):
+            return [self._numbered(row) for row in rows]
+        width = np.shape(X)[1] if np.ndim(X) == 2 else None
+        if width is not None and width != self._n_features:
+            raise ValueError(f"X has {width} features, but the model is expecting {self._n_features}.")
+        return rows
+
+    def _numbered(self, row: Row) -> Row:
+        """Return the features of a sparse row as the model numbers them."""
+        if self._feature_ids is None or self._direct is None:
+            return row
+        own = row.indices < self._direct
+        order = np.argsort(self._feature_ids)
+        place, values = renumbered(take(row, ~own), self._feature_ids[order])
+        indices = np.concatenate([row.indices[own], self._direct + order[place]])
+        sorted_order = np.argsort(indices)
+        return Row(indices[sorted_order], np.concatenate([row.values[own], values])[sorted_order])
+
+    def _known(self, row: Row) -> Row | None:
+        """Return the known features of a row, scaled as the model takes them; None if a sparse row has none."""
+        row = take(row, row.indices < self._n_features)
+        if self._sparse and len(row.indices) == 0:
+            return None
+        if self._unit_length:
+            length = np.sqrt(np.sum(row.values.astype(np.float64) ** 2))
+            row = Row(row.indices, (row.values / (length or 1.0)).astype(np.float32))
+        return row
+
+    def _top(self, row: Row, k: int) -> tuple[Ids, Floats]:
+        known = self._known(row)
+        if known is None:
+            ids = np.argsort(-self._frequencies, kind="stable")[:k]
+            return ids, self._frequencies[ids]
+        if self.multi_label_ or not self._calibration.changes_scores:
+            ids, scores = self._scorer.best(known, k)
+            return ids, self._calibration.probabilities(scores)
+        ids, leading = self._scorer.best(known, min(max(k, LEADING), len(self.classes_)))
+        leading = _in_single_precision(leading)
+        probabilities = self._calibration.multiclass(leading, leading, np.arange(len(ids)) == 0)
+        return ids[:k], probabilities[:k]
+
+    def _above_threshold(self, row: Row) -> Ids:
+        common, known = self._calibration.threshold, self._known(row)
+        lowest = common if self._thresholds is None else min(common, float(self._thresholds.min(initial=1.0)))
+        if known is None:
+            ids = np.flatnonzero(self._frequencies >= np.float32(lowest))
+            probabilities = self._frequencies[ids]
+        else:
+            ids, scores = self._scorer.above(known, self._calibration.score(lowest) * (1 - 1e-5))
+            probabilities = self._calibration.probabilities(scores)
+        least = np.full(len(self.classes_), common, dtype=np.float32)
+        if self._thresholds is not None:
+            least[: len(self._thresholds)] = self._thresholds
+        ids = np.sort(ids[probabilities.astype(np.float32) >= least[ids]])
+        if len(ids) == 0 and self._calibration.one_at_least:
+            return self._top(row, 1)[0]
+        return ids
+
+    def _all(self, row: Row) -> Floats:
+        known = self._known(row)
+        if known is None:
+            return self._frequencies
+        scores = self._scorer.all(known)
+        if self.multi_label_ or not self._calibration.changes_scores:
+            return self._calibration.probabilities(scores)
+        scores = _in_single_precision(scores)
+        leading = -np.sort(-scores)[:LEADING]
+        answer = self._calibration.multiclass(scores, leading, np.arange(len(scores)) == scores.argmax())
+        return answer / answer.sum() if answer.sum() > 0 else self._frequencies
+
+
+def _in_single_precision(scores: Floats) -> Floats:
+    """Round scores as the model does: the calibration of a label depends on which scores are equal."""
+    return scores.astype(np.float32).astype(np.float64)
+
+
+def _labels(arrays: Arrays, dtype: str | None) -> NDArray[Any]:
+    labels: NDArray[Any] = arrays["integers"] if "integers" in arrays else np.array(strings(arrays), dtype=object)
+    return labels if dtype is None else labels.astype(dtype)
+
+
+def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool) -> Floats:
+    """Return the share of the training rows that have each label, in single precision as the model has it."""
+    counts, total = arrays["label_counts"], state["n_examples"]
+    if "label_weights" in arrays:
+        counts, total = arrays["label_weights"][:-1], arrays["label_weights"][-1]
+    if not multi_label:
+        total = counts.sum()
+    return (counts / (total if total > 0 else 1)).astype(np.float32).astype(np.float64)
+
+
+def _scorer(name: str, state: dict[str, Any], arrays: Arrays, n_labels: int) -> Scorer:
+    """Return the trained model of a class."""
+    header, parameters, one_label = state["model"], state["parameters"], state["label_form"] == "vector"
+    if name == "OneVsAll":
+        return Linear(arrays, header["layout"], header["settings"]["loss"], one_label)
+    trees: list[SearchTree]
+    labels_a_row = 1.0
+    if name == "LabelTree":
+        trees = [LabelTree(part(str(number), arrays), link) for number, link in enumerate(header["links"])]
+    elif name == "LearnedTree":
+        trees, labels_a_row = [LearnedTree(header, arrays)], float(header["labels_a_row"])
+    elif name == "OnlineLabelTree":
+        trees = [OnlineTree(part("tree", arrays), one_label)]
+    else:
+        raise ValueError(f"treemax.light has no {name}: use treemax.load.")
+    width = None if parameters["search"] == "exact" else int(parameters["beam"])
+    return Trees(trees, width, n_labels, labels_a_row)
+
+
+class Trees:
+    """Trees over the same labels, whose scores are averaged."""
+
+    def __init__(self, trees: list[SearchTree], width: int | None, n_labels: int, labels_a_row: float) -> None:
+        self._trees, self._width, self._n_labels, self._labels_a_row = trees, width, n_labels, labels_a_row
+
+    def best(self, row: Row, k: int) -> tuple[Ids, Floats]:
+        found = [best_labels(tree, row, k, self._width) for tree in self._trees]
+        if len(found) == 1:
+            ids = np.array([label for label, _ in found[0]], dtype=np.int64)
+            return ids, self._per_row(np.array([score for _, score in found[0]]))
+        candidates = np.unique([label for labels in found for label, _ in labels])
+        scores = self.all(row)[candidates]
+        order = np.lexsort((candidates, -scores.astype(np.float32)))[:k]
+        return candidates[order], scores[order]
+
+    def above(self, row: Row, least: float) -> tuple[Ids, Floats]:
+        found = [labels_above(tree, row, least / self._labels_a_row) for tree in self._trees]
+        if len(found) == 1:
+            ids, scores = np.array(list(found[0]), dtype=np.int64), np.array(list(found[0].values()))
+            return ids, self._per_row(scores)
+        ids = np.unique([label for labels in found for label in labels]).astype(np.int64)
+        scores = self.all(row)[ids]
+        return ids[scores >= least], scores[scores >= least]
+
+    def all(self, row: Row) -> Floats:
+        scores = np.zeros(self._n_labels)
+        for tree in self._trees:
+            found = labels_above(tree, row, 0.0)
+            scores[list(found)] += list(found.values())
+        return self._per_row(scores / len(self._trees))
+
+    def _per_row(self, scores: Floats) -> Floats:
+        return scores if self._labels_a_row == 1.0 else np.minimum(scores * self._labels_a_row, 1.0)
+
+
+class Linear:
+    """One linear classifier for each label."""
+
+    def __init__(self, arrays: Arrays, layout: str, loss: str, one_label: bool) -> None:
+        self._arrays, self._layout, self._loss, self._one_label = arrays, layout, loss, one_label
+
+    def best(self, row: Row, k: int) -> tuple[Ids, Floats]:
+        scores = self._scores(row)  # several may have the same probability
+        ids = np.argsort(-scores, kind="stable")[:k]
+        return ids, self._linked(scores)[ids]
+
+    def above(self, row: Row, least: float) -> tuple[Ids, Floats]:
+        scores = self.all(row)
+        ids = np.flatnonzero(scores >= least)
+        return ids, scores[ids]
+
+    def all(self, row: Row) -> Floats:
+        return self._linked(self._scores(row))
+
+    def _linked(self, scores: Floats) -> Floats:
+        """Return the probabilities of scores."""
+        if self._loss == "softmax":
+            return softmax(scores)
+        chances = logistic(scores) if self._loss == "logistic" else np.clip((1.0 + scores) / 2, 1e-6, 1.0)
+        return chances / chances.sum() if self._one_label else chances
+
+    def _scores(self, row: Row) -> Floats:
+        arrays, values = self._arrays, row.values.astype(np.float64)
+        bias = arrays["bias"].astype(np.float64)
+        if self._layout == "feature-major":
+            return values @ arrays["weights"][row.indices] + bias
+        if self._layout == "packed-features":
+            for column, value in zip(row.indices.tolist(), values.tolist()):
+                own = slice(int(arrays["indptr"][column]), int(arrays["indptr"][column + 1]))
+                bias[arrays["labels"][own]] += value * arrays["weights"][own]
+            return bias
+        dense = np.zeros(arrays["weights"].shape[1])
+        dense[row.indices] = values
+        if "mean" in arrays:
+            dense = (dense - arrays["mean"]) * arrays["factor"]
+        return arrays["weights"] @ dense + bias

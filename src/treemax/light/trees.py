@@ -1,0 +1,304 @@
+"""Trees over labels: the children of a node with their probabilities for a row, and searches.
+
+The trees are those of `treemax.models`, which describe the arrays. Sums are in double precision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappop, heappush, heappushpop
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treemax.light.rows import Row, renumbered, take
+from treemax.modelfile import Arrays
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+LANES = 16  # children whose weights an online label tree stores together
+NO_FEATURE = 0xFFFFFFFF  # in the upper half of a free slot
+HASH = np.uint64(0x9E3779B1)
+LOWER_HALF = np.uint64(0xFFFFFFFF)
+
+
+class SearchTree(Protocol):
+    """A tree with classifiers at its nodes; node 0 is the root."""
+
+    label: Ids  # of every node; -1 for an inner node
+
+    def start(self, row: Row) -> tuple[Any, float]:
+        """Return what `expand` needs of a row, and the probability of the root."""
+
+    def expand(self, node: int, row: Any) -> tuple[Ids, Floats]:
+        """Return the children of a node, and their probabilities given the node."""
+
+
+# --- searches ------------------------------------------------------------------------------------------
+
+
+def best_labels(tree: SearchTree, row: Row, k: int, width: int | None) -> list[tuple[int, float]]:
+    """Return the k most probable labels, best first, by a search that expands at most `width` nodes a level."""
+    features, root = tree.start(row)
+    if tree.label[0] >= 0:
+        return [(int(tree.label[0]), root)]
+    waiting, expanded = [(-root, 0, 0)], Counter[int]()
+    best: list[tuple[float, int]] = []  # a heap of probability and -label: the worst first
+    while waiting:
+        above, node, level = heappop(waiting)
+        if len(best) == k and -above <= best[0][0]:
+            break
+        if expanded[level] == width:
+            continue
+        expanded[level] += 1
+        children, shares = tree.expand(node, features)
+        probabilities = -above * shares
+        if len(best) == k:
+            better = probabilities > best[0][0]
+            children, probabilities = children[better], probabilities[better]
+        labels = tree.label[children].tolist()
+        for child, label, probability in zip(children.tolist(), labels, probabilities.tolist()):
+            if label < 0:
+                heappush(waiting, (-probability, child, level + 1))
+            elif len(best) < k:
+                heappush(best, (probability, -label))
+            else:
+                heappushpop(best, (probability, -label))
+    return [(-label, probability) for probability, label in sorted(best, reverse=True)]
+
+
+def labels_above(tree: SearchTree, row: Row, least: float) -> dict[int, float]:
+    """Return all labels with at least this probability."""
+    features, root = tree.start(row)
+    found, waiting = {}, [(0, root)]
+    while waiting:
+        node, above = waiting.pop()
+        if above < least:
+            continue
+        if tree.label[node] >= 0:
+            found[int(tree.label[node])] = above
+            continue
+        children, shares = tree.expand(node, features)
+        waiting += zip(children.tolist(), (above * shares).tolist())
+    return found
+
+
+# --- LabelTree -----------------------------------------------------------------------------------------
+
+
+class NodeEntries(NamedTuple):
+    """The weights of the children of a node for some features: child, weight, and the value of the feature."""
+
+    children: NDArray[Any]
+    weights: NDArray[np.float32]
+    values: NDArray[np.float32]
+
+
+class LabelTree:
+    """One tree of a `LabelTree`, with packed or with compact weights."""
+
+    def __init__(self, arrays: Arrays, link: str) -> None:
+        self.n_children, self.label = (arrays[name].astype(np.int64) for name in ("n_children", "label"))
+        self._first_child = 1 + np.cumsum(self.n_children) - self.n_children
+        self._level = np.zeros(len(self.label), dtype=np.int64)
+        parent = np.repeat(np.arange(len(self.label)), self.n_children)
+        for node, above in enumerate(parent.tolist(), start=1):
+            self._level[node] = self._level[above] + 1
+        self._bias, self._slopes, self._shifts = (arrays[name] for name in ("bias", "slopes", "shifts"))
+        self._link = link
+        self._weights = _CompactWeights(arrays, self.n_children) if "codes" in arrays else _PackedWeights(arrays)
+
+    def start(self, row: Row) -> tuple[Row, float]:
+        return row, 1.0
+
+    def expand(self, node: int, row: Row) -> tuple[Ids, Floats]:
+        n, first, level = int(self.n_children[node]), int(self._first_child[node]), int(self._level[node])
+        children, weights, values = self._weights.of(node, n, row)
+        sums: Floats = np.bincount(children, values.astype(np.float64) * weights, minlength=n).astype(np.float64)
+        scores = (sums + self._bias[first : first + n]) * float(self._slopes[level])
+        if self._link == "softmax":
+            return np.arange(first, first + n), softmax(scores)
+        return np.arange(first, first + n), logistic(scores + float(self._shifts[level]))
+
+
+class _PackedWeights:
+    """Hash tables of features, whose weights are words of two bfloat16 or of one and the number of a child."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._tables, self._slots, self._entries = (arrays[name] for name in ("tables", "slots", "entries"))
+
+    def of(self, node: int, n_children: int, row: Row) -> NodeEntries:
+        slots, values = self._find(int(self._tables[node]), int(self._tables[node + 1]), row)
+        first, last = ((self._slots[slots + i] & LOWER_HALF).astype(np.int64) for i in (0, 1))
+        lengths, half = last - first, (n_children + 1) // 2
+        place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        words = self._entries[np.repeat(first, lengths) + place]
+        full, of_word = np.repeat(lengths == half, lengths), np.repeat(values, lengths)
+        upper, lower = (words & np.uint32(0xFFFF0000)).view(np.float32), (words[full] << np.uint32(16)).view(np.float32)
+        children = np.where(full, place, words & np.uint32(0xFFFF))
+        second = half + place[full]
+        real = second < n_children  # with an odd number of children, the last word has one weight
+        return NodeEntries(
+            np.concatenate([children, second[real]]),
+            np.concatenate([upper, lower[real]]),
+            np.concatenate([of_word, of_word[full][real]]),
+        )
+
+    def _find(self, first: int, last: int, row: Row) -> tuple[Ids, NDArray[np.float32]]:
+        """Return the slots of the features of a row that a table has, and their values."""
+        size = last - first
+        if size == 0 or len(row.indices) == 0:
+            return np.empty(0, dtype=np.int64), row.values[:0]
+        mixed = row.indices.astype(np.uint64) * HASH & LOWER_HALF
+        at = (mixed * np.uint64(size) >> np.uint64(32)).astype(np.int64)
+        searching = np.ones(len(at), dtype=bool)
+        found = np.zeros(len(at), dtype=bool)
+        for _ in range(size):
+            keys = (self._slots[first + at[searching]] >> np.uint64(32)).astype(np.int64)
+            same = keys == row.indices[searching]
+            found[searching] = same
+            searching[searching] = ~same & (keys != NO_FEATURE)
+            if not searching.any():
+                break
+            at[searching] = (at[searching] + 1) % size
+        return first + at[found], row.values[found]
+
+
+class _CompactWeights:
+    """Sorted features of each node, and weights of one byte with a scale for each node."""
+
+    def __init__(self, arrays: Arrays, n_children: Ids) -> None:
+        n_features, counts = (arrays[name].astype(np.int64) for name in ("n_features", "counts"))
+        inner = np.flatnonzero(n_children)
+        self._slots = np.zeros(len(n_children) + 1, dtype=np.int64)
+        self._slots[inner + 1] = n_features
+        np.cumsum(self._slots, out=self._slots)
+        before = np.concatenate([[0], np.cumsum(_decode_varints(arrays["steps"]))])
+        starts = np.cumsum(n_features) - n_features
+        self._features = before[1:] - np.repeat(before[starts], n_features)
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+        self._children, self._codes = arrays["children"], arrays["codes"]
+        self._scales = np.zeros(len(n_children), dtype=np.float32)
+        self._scales[inner] = arrays["scales"]
+
+    def of(self, node: int, n_children: int, row: Row) -> NodeEntries:
+        first, last = int(self._slots[node]), int(self._slots[node + 1])
+        slots, values = renumbered(row, self._features[first:last])
+        slots = slots + first
+        lengths = self._starts[slots + 1] - self._starts[slots]
+        place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        entries = np.repeat(self._starts[slots], lengths) + place
+        weights = _to_bfloat16(self._codes[entries] * self._scales[node])
+        return NodeEntries(self._children[entries], weights, np.repeat(values, lengths))
+
+
+def _to_bfloat16(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Round to the precision of packed weights."""
+    words = weights.view(np.uint32).astype(np.uint64)
+    rounded = words + np.uint64(0x7FFF) + (words >> np.uint64(16) & np.uint64(1))
+    return (rounded & np.uint64(0xFFFF0000)).astype(np.uint32).view(np.float32)
+
+
+def _decode_varints(text: NDArray[np.uint8]) -> Ids:
+    """Decode integers of seven bits per byte, the lowest first."""
+    if len(text) == 0:
+        return np.empty(0, dtype=np.int64)
+    ends = np.flatnonzero(text < 0x80)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    place = np.arange(len(text)) - np.repeat(starts, ends - starts + 1)
+    return np.add.reduceat((text & 0x7F).astype(np.int64) << (7 * place), starts)
+
+
+# --- LearnedTree ---------------------------------------------------------------------------------------
+
+
+class LearnedTree:
+    """Embeddings of features, and a vector for every child of a node, or one for two."""
+
+    def __init__(self, header: dict[str, Any], arrays: Arrays) -> None:
+        self.n_children, self.label = (arrays[f"tree/{name}"].astype(np.int64) for name in ("n_children", "label"))
+        self._first_child = 1 + np.cumsum(self.n_children) - self.n_children
+        n_vectors = np.where(self.n_children > 2, self.n_children, np.maximum(self.n_children - 1, 0))
+        self._first_vector = np.cumsum(n_vectors) - n_vectors
+        self._features = arrays.get("features")
+        self._n_features = int(header["n_features"])
+        self._embeddings, self._weights, self._biases = (arrays[n] for n in ("embeddings", "weights", "biases"))
+
+    def start(self, row: Row) -> tuple[Floats, float]:
+        row = take(row, row.indices < self._n_features)
+        if self._features is not None:
+            row = renumbered(row, self._features)
+        return row.values.astype(np.float64) @ self._embeddings[row.indices], 1.0
+
+    def expand(self, node: int, row: Floats) -> tuple[Ids, Floats]:
+        n, first, vector = (int(array[node]) for array in (self.n_children, self._first_child, self._first_vector))
+        own = slice(vector, vector + (n if n > 2 else n - 1))
+        scores = self._weights[own] @ row + self._biases[own]
+        if n == 2:
+            scores = np.concatenate([[0.0], scores])
+        return np.arange(first, first + n), softmax(scores) if n > 1 else np.ones(1)
+
+
+# --- OnlineLabelTree -----------------------------------------------------------------------------------
+
+
+class OnlineTree:
+    """Blocks of up to sixteen children with the weights of their classifiers."""
+
+    def __init__(self, arrays: Arrays, one_label: bool) -> None:
+        self.label = arrays["label"]
+        self._one_label = one_label
+        self._used, owner, filled = arrays["used"], arrays["owner"], arrays["filled"]
+        self._blocks_of: dict[int, list[int]] = {}
+        for block, node in enumerate(owner.tolist()):
+            self._blocks_of.setdefault(node, []).append(block)
+        lanes = arrays["lanes"].astype(np.int64)
+        free = (self._used < LANES) & (lanes >> np.minimum(self._used, LANES - 1) & 1 > 0)
+        self._width = self._used + free  # lanes that are stored; the last may be for all that are free
+        self._first_child = np.cumsum(self._used) - self._used
+        self._first_record = np.concatenate([[0], np.cumsum(filled)])
+        self._first_weight = np.cumsum(filled * self._width) - filled * self._width
+        self._child, self._bias = arrays["child"], arrays["bias"]
+        self._features, self._weights = arrays["features"], arrays["weights"]
+
+    def start(self, row: Row) -> tuple[Row, float]:
+        return row, 1.0 if self._one_label else float(logistic(self._scores(0, row))[0])
+
+    def expand(self, node: int, row: Row) -> tuple[Ids, Floats]:
+        blocks = [block for block in self._blocks_of[node] if self._used[block]]
+        probabilities = np.concatenate([logistic(self._scores(block, row)) for block in blocks])
+        children = np.concatenate([self._children(block) for block in blocks])
+        return children, probabilities / probabilities.sum() if self._one_label else probabilities
+
+    def _children(self, block: int) -> Ids:
+        first = int(self._first_child[block])
+        return self._child[first : first + int(self._used[block])]
+
+    def _scores(self, block: int, row: Row) -> Floats:
+        """Return the scores of the children in a block."""
+        used, width = int(self._used[block]), int(self._width[block])
+        first, last = int(self._first_record[block]), int(self._first_record[block + 1])
+        features = self._features[first:last]
+        order = np.argsort(features)
+        place, values = renumbered(row, features[order])
+        at = int(self._first_weight[block])
+        weights = self._weights[at : at + (last - first) * width].reshape(-1, width)
+        return (
+            values.astype(np.float64) @ weights[order[place], :used] + self._bias[block * LANES : block * LANES + used]
+        )
+
+
+# --- links ---------------------------------------------------------------------------------------------
+
+
+def softmax(scores: Floats) -> Floats:
+    """Return the softmax of scores."""
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()
+
+
+def logistic(scores: Floats) -> Floats:
+    """Return 1 / (1 + exp(-score))."""
+    with np.errstate(over="ignore"):
+        return 1.0 / (1.0 + np.exp(-scores))

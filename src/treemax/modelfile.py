@@ -488,7 +488,30 @@ _SAVED_BY: dict[type, tuple[str, Any]] = {}  # classes of other libraries
 
 
 def saveable(cls: SaveableClass) -> SaveableClass:
-    """Register a class with `to_parts` and `from_parts` for `save` and `load`, by its name."""
+    """Register a class with `to_parts` and `from_parts` for `save` and `load`, by its name.
+
+    `to_parts` returns a dictionary that JSON can hold and a dictionary of numeric arrays. Any exception of `from_parts`
+    becomes a `ModelFileError`.
+
+    Examples
+    --------
+    >>> @saveable
+    ... class Popular:
+    ...     def __init__(self, counts):
+    ...         self.counts = counts
+    ...
+    ...     def to_parts(self):
+    ...         return {}, {"counts": self.counts}
+    ...
+    ...     @classmethod
+    ...     def from_parts(cls, header, arrays):
+    ...         return cls(arrays["counts"])
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(Popular(np.array([3, 1, 2])), f"{folder}/popular.treemax")
+    ...     load(f"{folder}/popular.treemax").counts.tolist()
+    [3, 1, 2]
+    """
     known = _CLASSES.get(cls.__name__)
     if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(

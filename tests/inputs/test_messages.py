@@ -92,6 +92,10 @@ MESSAGES: list[tuple[str, Callable[[], object]]] = [
         "y has no labels at all: the first call of partial_fit needs at least one label.",
         lambda: treemax.OneVsAll().partial_fit(ROWS, [[], []]),
     ),
+    (
+        "loss must be 'auto' or one of softmax, logistic, squared_hinge, got 'hinge'.",
+        lambda: treemax.OneVsAll(loss="hinge").fit(ROWS, ["a", "b"]),
+    ),
     ("passes must be an integer at least 1, got 0.", lambda: treemax.OneVsAll(passes=0).fit(ROWS, ["a", "b"])),
 ]
 

@@ -158,6 +158,20 @@ def test_forgotten_labels_are_not_shown(tmp_path):
         path_of(model, "cat")
 
 
+def test_the_most_frequent_labels_are_shown():
+    random = np.random.default_rng(0)
+    y = np.concatenate([np.arange(400), random.zipf(1.3, 3000).clip(1, 400) - 1])
+    X = np.eye(400)[y] + 0.01 * random.random((len(y), 400))
+    model = treemax.LabelTree(max_leaf=8, arity=4).fit(X, y)
+    counts = np.bincount(y)
+    for node in all_nodes(model, limit=100).values():
+        tree = model.label_tree()
+        below = tree.below(int(node["id"]))[0]
+        expected = np.sort(counts[below])[::-1][: len(node["labels"])]
+        assert counts[node["labels"]].tolist() == expected.tolist()
+        assert len(node["labels"]) == min(24, len(below)) and node["rows"] == counts[below].sum()
+
+
 def test_the_same_after_a_file(tmp_path):
     model = treemax.TextModel(estimator=treemax.LabelTree(random_state=0)).fit(*texts_and_labels())
     model.save(tmp_path / "m.treemax")

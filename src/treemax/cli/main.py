@@ -20,6 +20,7 @@ from click.shell_completion import get_completion_class
 from treemax import __version__
 from treemax.cli.answer import evaluate, predict
 from treemax.cli.explain import explain
+from treemax.cli.explore import explore
 from treemax.cli.files import convert, info
 from treemax.cli.interruption import interruption
 from treemax.cli.labels import labels
@@ -119,7 +120,8 @@ def completion(shell: str) -> None:
 
 
 for command in (
-    fit, tune, predict, explain, serve, evaluate, stream, thresholds, info, labels, convert, demo, compile_models, completion,
+    fit, tune, predict, explain, explore, serve, evaluate, stream, thresholds, info, labels, convert, demo,
+    compile_models, completion,
 ):  # fmt: skip
     commands.add_command(command)
 

@@ -183,7 +183,7 @@ class _Trees:
 
     def _node(self, place: _Place, n_labels: int, offset: int = 0) -> dict[str, Any]:
         view = self.views[place.tree]
-        found, counts = view.labels(place.node)
+        found, counts = view.labels(place.node, offset + n_labels + len(self.hidden))
         if counts is None:
             counts = self.model.label_counts_[found]
         ids = frequent_labels(found, counts, self.hidden, offset + n_labels)[offset:]
@@ -208,17 +208,20 @@ class _Trees:
         columns = view.columns(node) if self.words.known and children else None
         if columns is None:
             return [None] * len(children)
-        found: list[list[list[Any]] | None] = []
+        found = []
         step = max(1, ENTRIES_AT_ONCE // max(1, len(columns)))
         for start in range(0, len(children), step):
             weights = view.weights(node, children[start : start + step], read_only(columns))
-            found += [self._largest(own, columns) for own in weights]
-        return found
-
-    def _largest(self, weights: NDArray[Any], columns: NDArray[np.uint32]) -> list[list[Any]]:
-        best = np.argpartition(weights, -WORDS)[-WORDS:] if len(weights) > WORDS else np.arange(len(weights))
-        best = best[np.lexsort((columns[best], -weights[best]))]
-        best = best[weights[best] > 0]
+            found += [_largest(own, columns) for own in weights]
         numbers = self.model._feature_numbers
-        ids = [c if numbers is None else numbers.id_of(c) for c in columns[best].tolist()]
-        return [[word, round(float(weight), 4)] for word, weight in zip(self.words.of(ids), weights[best])]
+        ids = [c if numbers is None else numbers.id_of(c) for own, _ in found for c in own.tolist()]
+        names = iter(self.words.of(ids))
+        return [[[next(names), round(weight, 4)] for weight in values.tolist()] for _, values in found]
+
+
+def _largest(weights: NDArray[Any], columns: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[Any]]:
+    """Return the columns of the largest positive weights, and these."""
+    best = np.argpartition(weights, -WORDS)[-WORDS:] if len(weights) > WORDS else np.arange(len(weights))
+    best = best[np.lexsort((columns[best], -weights[best]))]
+    best = best[weights[best] > 0]
+    return columns[best], weights[best].astype(np.float64)

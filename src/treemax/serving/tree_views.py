@@ -6,14 +6,14 @@ tree of a million labels is kept with the tree.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.models.explaining import MOST_BELOW
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.label_tree.tracing import node_steps
@@ -31,7 +31,18 @@ from treemax.trees import NodeLabels, Tree
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_ROWS: WeakKeyDictionary[Any, tuple[Any, NDArray[np.int64]]] = WeakKeyDictionary()  # by tree: version, sums
+
+
+class _Sums(NamedTuple):
+    """What is kept with a tree: the rows of all leaves before every node, and the largest count of a label below it."""
+
+    version: int  # the number of examples
+    before: Ids
+    largest: Ids
+
+
+_SUMS: WeakKeyDictionary[Tree, _Sums] = WeakKeyDictionary()
+_ROWS: WeakKeyDictionary[OnlineTree, tuple[Any, Ids]] = WeakKeyDictionary()  # version, and rows below every node
 
 
 class TreeView(Protocol):
@@ -51,8 +62,8 @@ class TreeView(Protocol):
     def size(self, node: int) -> int:
         """The number of labels below a node."""
 
-    def labels(self, node: int) -> tuple[Ids, NDArray[Any] | None]:
-        """Labels below a node: all of a leaf, some of an inner node; and how often each was here, where known."""
+    def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any] | None]:
+        """Labels below a node, `most` of the most frequent at least if there are as many; and how often each was here."""
 
     def rows(self, node: int) -> int | None:
         """The number of training rows, or of labels of rows, below a node, where known."""
@@ -120,13 +131,29 @@ class _Tree(_NotLinear):
         return self.tree.children(node)
 
     def size(self, node: int) -> int:
-        return self.tree.below(node, 0)[1]
+        return self.tree.below(node, 0)[1] if self.tree.n_children[node] else 1
 
-    def labels(self, node: int) -> tuple[Ids, None]:
-        return self.tree.below(node, MOST_BELOW)[0], None
+    def labels(self, node: int, most: int) -> tuple[Ids, None]:
+        """The most frequent labels, by best-first search: the largest count below every node is known."""
+        if self.tree.n_children[node] == 0:
+            return self.tree.label[node : node + 1], None
+        largest = self._sums().largest
+        found: list[int] = []
+        waiting = [(-int(largest[node]), -node)]
+        while waiting and len(found) < most:
+            best = -heapq.heappop(waiting)[1]  # of equal ones the deepest, which is nearest to a label
+            if self.tree.label[best] >= 0:
+                found.append(int(self.tree.label[best]))
+                continue
+            children = np.arange(self.tree.first_child[best], self.tree.first_child[best] + self.tree.n_children[best])
+            if len(children) > most:  # each has a label as frequent as its largest
+                children = children[np.argpartition(-largest[children], most - 1)[:most]]
+            for entry in zip((-largest[children]).tolist(), (-children).tolist()):
+                heapq.heappush(waiting, entry)
+        return np.array(found, dtype=np.int64), None
 
     def rows(self, node: int) -> int:
-        before = self._rows_before()
+        before = self._sums().before
         first, stop, total = node, node + 1, 0
         while first < stop:  # the descendants on a level are contiguous
             total += int(before[stop] - before[first])
@@ -135,14 +162,19 @@ class _Tree(_NotLinear):
             stop = int(self.tree.first_child[last] + self.tree.n_children[last])
         return total
 
-    def _rows_before(self) -> NDArray[np.int64]:
-        """The sum of the rows of all leaves before every node."""
-        found = _ROWS.get(self.tree)
-        if found is None or found[0] != self.model.n_examples_:
-            counts = np.append(self.model.label_counts_, 0)  # inner nodes have the label -1
-            before = np.concatenate([[0], np.cumsum(counts[self.tree.label])])
-            found = _ROWS[self.tree] = self.model.n_examples_, before
-        return found[1]
+    def _sums(self) -> _Sums:
+        found = _SUMS.get(self.tree)
+        if found is None or found.version != self.model.n_examples_:
+            counts = np.append(self.model.label_counts_, 0)[self.tree.label]  # inner nodes have the label -1
+            before = np.concatenate([[0], np.cumsum(counts)])
+            for start, stop in self.tree.level_bounds[-2::-1]:
+                inner = start + np.flatnonzero(self.tree.n_children[start:stop])
+                firsts = self.tree.first_child[inner]
+                if len(inner):
+                    end = int(firsts[-1] + self.tree.n_children[inner[-1]])
+                    counts[inner] = np.maximum.reduceat(counts[:end], firsts)
+            found = _SUMS[self.tree] = _Sums(self.model.n_examples_, before, counts)
+        return found
 
     def leaves(self, label: int) -> list[int]:
         return [int(self.tree.leaf_of[label])]
@@ -210,7 +242,7 @@ class _OnlineTreeView:
     def size(self, node: int) -> int:
         return int(self.own.nodes.n_leaves[node])
 
-    def labels(self, node: int) -> tuple[Ids, None]:
+    def labels(self, node: int, most: int) -> tuple[Ids, None]:
         return np.array(some_labels_below(self.own, node), dtype=np.int64), None
 
     def rows(self, node: int) -> int:
@@ -284,9 +316,9 @@ class _SoftmaxTreeView:
         return self.own.structure.classes[at].astype(np.int64)
 
     def size(self, node: int) -> int:
-        return len(self.labels(node)[0])
+        return len(self.labels(node, 0)[0])
 
-    def labels(self, node: int) -> tuple[Ids, None]:
+    def labels(self, node: int, most: int) -> tuple[Ids, None]:
         present = np.zeros(self.own.n_labels, dtype=bool)
         present[self._classes(node)] = True
         return np.flatnonzero(present), None
@@ -330,7 +362,7 @@ class _RecallTreeView:
         first = node * self.own.arity + 1
         return [child for child in range(first, first + self.own.arity) if self.own.histograms.total[child] > 0]
 
-    def labels(self, node: int) -> tuple[Ids, NDArray[Any]]:
+    def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any]]:
         first, stop, own = node, node + 1, self.own.histograms
         while first < self.first_leaf:
             first, stop = first * self.own.arity + 1, stop * self.own.arity + 1
@@ -341,7 +373,7 @@ class _RecallTreeView:
         return found.astype(np.int64), sums[found]
 
     def size(self, node: int) -> int:
-        return len(self.labels(node)[0])
+        return len(self.labels(node, 0)[0])
 
     def rows(self, node: int) -> None:
         return None  # totals are sums of shares, since rows are sent to several leaves
@@ -379,7 +411,7 @@ class _PaperTreeView:
     def children(self, node: int) -> list[int]:
         return [int(child) for child in self.nodes.children[node] if child > 0]
 
-    def labels(self, node: int) -> tuple[Ids, NDArray[Any]]:
+    def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any]]:
         n = int(self.nodes.n_candidates[node])  # the most frequent first
         return self.nodes.labels[node, :n].astype(np.int64), np.arange(n, 0, -1)
 
@@ -426,12 +458,12 @@ class _LOMTreeView:
     def children(self, node: int) -> list[int]:
         return self.nodes.children[node].tolist() if self.nodes.regressors[node] > 0 else []
 
-    def labels(self, node: int) -> tuple[Ids, NDArray[Any]]:
+    def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any]]:
         own = self.own.lists(np.array([node]))
         return own.labels.astype(np.int64), own.counts
 
     def size(self, node: int) -> int:
-        return len(self.labels(node)[0])
+        return len(self.labels(node, 0)[0])
 
     def rows(self, node: int) -> int:
         return int(self.nodes.totals[node])
@@ -472,7 +504,7 @@ class _NodeLabelsView(_NotLinear):
     def children(self, node: int) -> Sequence[int]:
         return self.nodes.children[node]
 
-    def labels(self, node: int) -> tuple[Ids, NDArray[Any] | None]:
+    def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any] | None]:
         counts = None if self.nodes.counts is None else self.nodes.counts[node]
         return np.asarray(self.nodes.labels[node], dtype=np.int64), counts
 

@@ -1,0 +1,53 @@
+"""The command explore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treemax.cli.options import Reading, check_output, data_options, read_size
+
+
+@click.command(short_help="The tree of a model as a page to walk through, in one file.")
+@click.argument("model", is_eager=True)  # known when --output is checked
+@click.argument("data", required=False, is_eager=True)
+@click.option("-o", "--output", required=True, callback=check_output, metavar="FILE", help="Write the page to FILE.")
+@click.option(
+    "--examples", default=200, show_default=True, type=click.IntRange(min=0), help="Examples of DATA in the page."
+)
+@click.option("--size", default="50MB", show_default=True, callback=read_size, help="Largest size of the page, about.")
+@data_options
+def explore(model: str, data: str | None, output: str, examples: int, size: int, reading: Reading) -> None:
+    """Write a page with the tree of MODEL, to open in a browser without a server.
+
+    With DATA, the page has examples with their answers and explanations, and the nodes and labels that are confused
+    most. Half of the examples have a wrong answer, if there are as many.
+    """
+    from treemax.cli.data import load_model
+    from treemax.replacing import replacing
+    from treemax.serving.offline_page import offline_page
+    from treemax.serving.outline import has_tree
+
+    loaded = load_model(model, None)
+    if data is None and not has_tree(loaded):
+        kind = type(getattr(loaded, "estimator", loaded)).__name__
+        raise ValueError(f"{model} is a {kind}, which has no tree: give DATA, to show its answers")
+    page = offline_page(loaded, Path(model).stem, _chunks(loaded, data, reading), examples, size)
+    with replacing(output) as file:
+        file.write(page.html)
+    if page.n_left_out:
+        click.echo(f"Left out {page.n_left_out:,} nodes of the tree to keep the page small; see --size.", err=True)
+
+
+def _chunks(model: Any, data: str | None, reading: Reading) -> Any:
+    """Yield the examples of DATA, if it is given."""
+    from treemax.cli.data import check_kind, chunks, open_data
+
+    if data is None:
+        return
+    with open_data(data, reading, model=model) as reader:
+        for examples in chunks(reader, "answers"):
+            check_kind(model, examples, reader.name)
+            yield examples

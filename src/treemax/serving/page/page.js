@@ -7,7 +7,7 @@ const ANSWERS = 8;
 const FEW = 12; // children of a node, until more are asked for
 const element = (id) => document.getElementById(id);
 const number = new Intl.NumberFormat("en");
-const percent = (p) => (p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.0005 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
+const percent = (p) => (p === 0 ? "0%" : p >= 0.9995 ? "100%" : p >= 0.0995 ? `${(100 * p).toFixed(0)}%` : p >= 0.0005 ? `${(100 * p).toFixed(1)}%` : "<0.1%");
 const plural = (n, noun) => `${number.format(n)} ${noun}${n === 1 ? "" : "s"}`;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -477,7 +477,7 @@ function curve(points) {
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Progressive accuracy, from ${percent(points[0].accuracy)} to ${percent(points.at(-1).accuracy)}` });
   for (const a of [0, 0.5, 1]) {
     picture.append(svg("line", { class: "grid", x1: left, x2: width, y1: y(a), y2: y(a) }));
-    picture.append(svg("text", { x: left - 6, y: y(a) + 4, "text-anchor": "end" }, percent(a).replace("<0.1%", "0%")));
+    picture.append(svg("text", { x: left - 6, y: y(a) + 4, "text-anchor": "end" }, percent(a)));
   }
   picture.append(svg("text", { x: width, y: height - 4, "text-anchor": "end" }, plural(most, "example")));
   picture.append(svg("polyline", { class: "curve", points: points.map((p) => `${x(p.n).toFixed(1)},${y(p.accuracy).toFixed(1)}`).join(" ") }));

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +39,55 @@ def client_of(**settings: Any) -> Any:
     from starlette.testclient import TestClient
 
     return TestClient(make_application(Settings(**settings)), base_url="http://localhost:8000")
+
+
+def online_model(path: Path, n: int = 20) -> Any:
+    """Start and save a small OnlineLabelTree of texts, to be continued."""
+    texts, labels = texts_and_labels(n)
+    model = treemax.TextModel(treemax.HashingText(), treemax.OnlineLabelTree(random_state=0)).partial_fit(texts, labels)
+    model.save(path, resume=True)
+    return model
+
+
+def same_model(one: Any, other: Any) -> bool:
+    """Return whether all arrays of two models are the same, bit for bit, the learning state included."""
+    (header, arrays), (other_header, other_arrays) = one.to_parts(resume=True), other.to_parts(resume=True)
+    same = header == other_header and arrays.keys() == other_arrays.keys()
+    return same and all(arrays[name].tobytes() == other_arrays[name].tobytes() for name in arrays)
+
+
+class Server:
+    """`treemax serve` in a process of its own, to be used in a `with` block."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "treemax", "serve", "--port", "0", *arguments], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        lines = []
+        for line in self.process.stderr:
+            lines.append(line)
+            if found := re.search(r"on http://127\.0\.0\.1:(\d+)", line):
+                self.port = int(found[1])
+                break
+        else:
+            raise AssertionError(f"the server did not start: {''.join(lines)}")
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        """Kill the process at once."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise

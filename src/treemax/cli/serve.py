@@ -39,9 +39,14 @@ from treemax.memory import parse_bytes
 @click.option(
     "--connections", default=1000, show_default=True, type=click.IntRange(min=1), help="Connections at a time."
 )
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes that answer.")
+@click.option(
+    "--learn/--no-learn", default=True, show_default=True, help="Let models that learn online learn from /learn."
+)
+@click.option("--api", type=click.Choice(["annif"]), help="Also answer what clients of Annif ask.")
 def serve(
     models: tuple[str, ...], host: str, port: int, data: str | None, token: str | None, token_file: str | None,
-    private: bool, allow_host: tuple[str, ...], max_body: str, max_rows: int, timeout: float, connections: int,
+    private: bool, allow_host: tuple[str, ...], max_body: str, max_rows: int, timeout: float, connections: int, workers: int, learn: bool, api: str | None,
 ) -> None:  # fmt: skip
     """Serve MODELs over HTTP: /predict, /explain, /labels, /models and a page; /openapi.json lists all.
 
@@ -63,6 +68,9 @@ def serve(
         rows=max_rows,
         seconds=timeout,
         connections=connections,
+        workers=workers,
+        learn=learn,
+        api=api,
     )
     run(settings, lambda line: click.echo(line, err=True))
 

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl
 
 from treemax.extras import import_extra
+from treemax.serving.annif import annif_routes
 from treemax.serving.answers import as_json, encode_predictions
 from treemax.serving.batching import Batcher
 from treemax.serving.errors import RequestError
+from treemax.serving.exchange import Reply, Request, Route
 from treemax.serving.guard import Guard
+from treemax.serving.learning import LearningModel
 from treemax.serving.metrics import Metrics
 from treemax.serving.openapi import document
 from treemax.serving.outline import node_outline, path_of
-from treemax.serving.questions import Limits, check_keys, check_label, joined, read_inputs, read_json, read_options
+from treemax.serving.questions import Limits, check_keys, check_label, joined, read_examples, read_inputs, read_options
 from treemax.serving.served_model import ServedModel
 
 Message = MutableMapping[str, Any]
@@ -49,52 +53,16 @@ SAFETY = [
 ]
 NO_STORE = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 PREDICT_KEYS = frozenset({"model", "texts", "vectors", "k", "threshold", "labels", "exclude"})
+LEARN_KEYS = frozenset({"model", "texts", "vectors", "labels", "wait"})
 EXPLAIN_KEYS = frozenset({"model", "texts", "vectors", "label", "k"})
-
-
-class Request(NamedTuple):
-    """A request whose body has been read."""
-
-    query: dict[str, str]
-    headers: dict[bytes, bytes]
-    body: bytes
-
-    def json(self) -> dict[str, Any]:
-        """Return the JSON object of the body."""
-        kind = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json":  # also refuses forms that pages of other sites could send
-            raise RequestError("The body must be JSON, with the header Content-Type: application/json.", 415)
-        return read_json(self.body)
-
-    def number(self, name: str, default: int, most: int) -> int:
-        """Return a whole number of the query."""
-        text = self.query.get(name, str(default))
-        if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) <= most):
-            raise RequestError(f"{name} must be a whole number from 0 to {most}, got {text!r:.60}.")
-        return int(text)
-
-
-class Reply(NamedTuple):
-    """An answer: a body, or a stream of pieces."""
-
-    body: bytes | AsyncIterator[bytes]
-    status: int = 200
-    kind: bytes = b"application/json"
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class Route(NamedTuple):
-    """What answers a path."""
-
-    method: str
-    answer: Callable[[Request], Awaitable[Reply]]
-    needs_token: bool = False
 
 
 class Application:
     """The ASGI application of `treemax serve`."""
 
-    def __init__(self, models: Mapping[str, Any], guard: Guard, limits: Limits, worker: int = 0) -> None:
+    def __init__(
+        self, models: Mapping[str, Any], guard: Guard, limits: Limits, worker: int = 0, api: str | None = None
+    ) -> None:
         static_files = import_extra("starlette.staticfiles", "treemax serve", "serve").StaticFiles
         self.models = dict(models)
         self.guard, self.limits = guard, limits
@@ -112,7 +80,14 @@ class Application:
             "/health": Route("GET", self._health),
             "/metrics": Route("GET", self._metrics),
             "/openapi.json": Route("GET", self._openapi),
+            "/learn": Route("POST", self._learn, needs_token=True),
+            "/undo": Route("POST", self._undo, needs_token=True),
+            "/log": Route("GET", self._log, needs_token=True),
+            "/log/export": Route("GET", self._export, needs_token=True),
+            "/progress": Route("GET", self._progress),
         }
+        if api == "annif":
+            self.routes |= annif_routes(self)
 
     # --- protocol -------------------------------------------------------------------------------------------
 
@@ -356,11 +331,79 @@ class Application:
         return Reply(as_json({"status": "ok", "models": versions, "errors": errors}))
 
     async def _metrics(self, request: Request) -> Reply:
-        text = self.metrics.text(self._descriptions(), {})
+        learning = {name: slot for name, slot in self.models.items() if isinstance(slot, LearningModel)}
+        logged = await asyncio.to_thread(lambda: {name: slot.examples.last() for name, slot in learning.items()})
+        logs = {name: {"logged": logged[name], "learned": slot.learned_until} for name, slot in learning.items()}
+        text = self.metrics.text(self._descriptions(), logs)
         return Reply(text.encode(), kind=b"text/plain; version=0.0.4; charset=utf-8")
 
     async def _openapi(self, request: Request) -> Reply:
         return Reply(as_json(document(self.limits)))
+
+    # --- learning -------------------------------------------------------------------------------------------
+
+    def _learning(self, name: Any) -> LearningModel:
+        slot = self.slot(name)
+        if not isinstance(slot, LearningModel):
+            raise RequestError(f"The model {slot.name!r} does not learn from requests.", 409)
+        return slot
+
+    async def _learn(self, request: Request) -> Reply:
+        content = request.json()
+        slot = self._learning(content.get("model"))
+        check_keys(content, LEARN_KEYS)
+        wait = content.get("wait", True)
+        if type(wait) is not bool:
+            raise RequestError(f"wait must be true or false, got {wait!r:.60}.")
+        examples = read_examples(content, slot.served, self.limits)
+        try:
+            last, learned = await slot.append(examples, wait)
+        except (sqlite3.Error, OSError) as error:
+            log.exception("%s: the log cannot be written", slot.name)
+            raise RequestError(f"The examples could not be stored, and are not acknowledged: {error}.", 503) from None
+        return Reply(as_json({"acknowledged": len(examples), "sequence": last, "learned": learned}))
+
+    async def _undo(self, request: Request) -> Reply:
+        content = request.json()
+        slot = self._learning(content.get("model"))
+        check_keys(content, frozenset({"model", "n"}))
+        n = content.get("n", 1)
+        if type(n) is not int or not 1 <= n <= 10**6:
+            raise RequestError(f"n must be a whole number from 1 to 1,000,000, got {n!r:.60}.")
+
+        def undone() -> bytes:
+            numbers = slot.undo(n)
+            restored = slot.leads and slot.wait_for_generation(self.limits.seconds)
+            return as_json({"undone": len(numbers), "sequences": numbers[-MOST_LISTED:], "restored": restored})
+
+        return Reply(await self._in_thread(undone))
+
+    async def _log(self, request: Request) -> Reply:
+        slot = self._learning(request.query.get("model"))
+        after, limit = request.number("after", 0, 2**48), request.number("limit", 100, MOST_LISTED)
+
+        def found() -> bytes:
+            return as_json({"last": slot.examples.last(), "examples": slot.examples.entries(after, limit)})
+
+        return Reply(await self._in_thread(found))
+
+    async def _export(self, request: Request) -> Reply:
+        slot = self._learning(request.query.get("model"))
+
+        async def pieces() -> AsyncIterator[bytes]:
+            after = 0
+            while True:
+                after, lines = await asyncio.to_thread(slot.examples.export, after, MOST_LISTED)
+                if not lines:
+                    return
+                yield lines
+
+        name = (b"content-disposition", b'attachment; filename="examples.jsonl"')
+        return Reply(pieces(), kind=b"application/x-ndjson", headers=(name,))
+
+    async def _progress(self, request: Request) -> Reply:
+        slot = self._learning(request.query.get("model"))
+        return Reply(await self._in_thread(lambda: as_json(slot.examples.progress())))
 
 
 def label_of_text(text: str, served: ServedModel) -> Any:

@@ -112,6 +112,12 @@ def _operations(limits: Limits) -> list[tuple[str, str, JsonObject]]:
     }  # fmt: skip
     any_object = {"type": "object"}
     explained = {"model": MODEL, **_rows(limits), "label": LABEL, "k": k}
+    learned = {
+        "model": MODEL, **_rows(limits), "wait": {"type": "boolean"},
+        "labels": {"type": "array", "items": {"oneOf": [LABEL, LABELS]}, "maxItems": limits.rows},
+    }  # fmt: skip
+    undone = {"model": MODEL, "n": {"type": "integer", "minimum": 1, "maximum": 10**6}}
+    after = _query("after", {"type": "integer", "minimum": 0, "maximum": 2**48})
     return [
         ("/predict", "post", _operation("predict", "The best labels of each row.", predictions, body=_body(asked))),
         ("/explain", "post", _operation("explain", "Why a label has its probability.", any_object, body=_body(explained))),
@@ -122,6 +128,13 @@ def _operations(limits: Limits) -> list[tuple[str, str, JsonObject]]:
                                     [_query("node", {"type": "string"}), model, *_paging(1000)])),
         ("/path", "get", _operation("path", "The nodes from the root to a label.", any_object,
                                     [_query("label", {"type": "string"}, required=True), model])),
+        ("/learn", "post", _operation("learn", "Learn examples; they are on disk when the answer comes.", any_object,
+                                      body=_body(learned, "labels"), token=True)),
+        ("/undo", "post", _operation("undo", "Undo the last examples.", any_object, body=_body(undone), token=True)),
+        ("/log", "get", _operation("log", "Examples of the log.", any_object, [model, after, _paging(1000)[0]], token=True)),
+        ("/log/export", "get", _operation("export", "The log as JSON lines.", {"type": "string"}, [model], token=True,
+                                          kind="application/x-ndjson")),
+        ("/progress", "get", _operation("progress", "Progressive accuracy over the log.", any_object, [model])),
         ("/health", "get", _operation("health", "Whether the service works.", any_object)),
         ("/metrics", "get", _operation("metrics", "Counters for Prometheus.", {"type": "string"}, kind="text/plain")),
     ]  # fmt: skip

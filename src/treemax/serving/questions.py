@@ -16,6 +16,7 @@ from treemax.serving.served_model import ServedModel
 MAX_K = 1000
 LARGEST_VALUE = 3.4e38  # of float32
 LONGEST_LABEL = 1000
+MOST_NEW_FEATURES = 2**24  # up to which learning may add features
 MOST_LABELS = 10_000  # in a list of allowed, excluded or true labels
 
 
@@ -211,6 +212,49 @@ def check_label(label: Any, served: ServedModel, name: str = "labels") -> None:
         raise RequestError(f"{name}: a label has {len(label):,} characters; 1 to {LONGEST_LABEL:,} are allowed.")
     if isinstance(label, int) and not -(2**63) <= label < 2**63:
         raise RequestError(f"{name}: the label {label!r:.60} is outside the range of 64-bit integers.")
+
+
+def read_examples(content: dict[str, Any], served: ServedModel, limits: Limits) -> list[tuple[str, str]]:
+    """Return examples to learn: pairs of JSON, of a text or vector and of its labels."""
+    read_inputs(content, served, limits)  # raises
+    rows = content["texts" if served.is_text else "vectors"]
+    labels = content.get("labels")
+    if not isinstance(labels, list) or len(labels) != len(rows):
+        raise RequestError(
+            f"labels must be a list with the labels of each of the {len(rows):,} rows, got {_kind(labels)}."
+        )
+    lists = [own if isinstance(own, list) else [own] for own in labels]
+    for i, own in enumerate(lists):
+        _check_true_labels(i, own, served)
+    if not served.is_text:
+        _check_growth(rows, served)
+    return [(_stored(row), _stored(own)) for row, own in zip(rows, lists)]
+
+
+def _stored(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _check_true_labels(i: int, labels: list[Any], served: ServedModel) -> None:
+    """Raise if the model cannot learn that a row has these labels."""
+    if not served.estimator.multi_label_ and len(labels) != 1:
+        raise RequestError(f"labels: row {i} has {len(labels):,} labels; the model has one label for each row.")
+    if len(labels) > MOST_LABELS:
+        raise RequestError(f"labels: row {i} has {len(labels):,} labels; at most {MOST_LABELS:,} are allowed.")
+    for label in labels:
+        check_label(label, served)
+    if len({type(label) for label in labels}) > 1:
+        raise RequestError(f"labels: row {i} mixes strings and whole numbers.")
+    if served.estimator._label_form.endswith("indicator") and (served.estimator.label_index_.ids(labels) < 0).any():
+        raise RequestError(f"labels: row {i} has a label that is no column of the indicator matrix of training.")
+
+
+def _check_growth(rows: list[Any], served: ServedModel) -> None:
+    most = max(MOST_NEW_FEATURES, served.n_features)
+    for i, row in enumerate(rows):
+        largest = max(map(int, row), default=0) if isinstance(row, dict) else len(row) - 1
+        if largest >= most:
+            raise RequestError(f"vectors: row {i} has the index {largest:,}; a model can learn those below {most:,}.")
 
 
 def _kind(value: Any) -> str:

@@ -29,10 +29,18 @@ class Settings:
     rows: int = Limits._field_defaults["rows"]
     seconds: float = Limits._field_defaults["seconds"]
     connections: int = 1000
+    workers: int = 1
+    learn: bool = True
+    api: str | None = None
 
     def to_json(self) -> str:
         """Return the settings for a worker process."""
         return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Return the settings that `to_json` wrote."""
+        return cls(**json.loads(text))
 
     def check(self) -> None:
         """Raise if the settings would be unsafe."""
@@ -57,24 +65,44 @@ class Settings:
 def make_application(settings: Settings, worker: int = 0) -> Any:
     """Return the ASGI application, with its models loaded."""
     from treemax.serving.application import Application
-    from treemax.serving.model_files import StaticModel
 
-    models = {name: StaticModel(name, Path(path), settings.folder(name)) for name, path in settings.models.items()}
-    return Application(
-        models, Guard(settings.token_hash, settings.allowed_hosts, settings.private), settings.limits, worker
-    )
+    models = {name: open_model(settings, name) for name in settings.models}
+    guard = Guard(settings.token_hash, settings.allowed_hosts, settings.private)
+    return Application(models, guard, settings.limits, worker, settings.api)
+
+
+def open_model(settings: Settings, name: str) -> Any:
+    """Return a model that learns if it can, and may; else one that only answers."""
+    from treemax.serving.learning import LearningModel
+    from treemax.serving.model_files import StaticModel, load_copy
+
+    path, folder = Path(settings.models[name]), settings.folder(name)
+    if settings.learn and load_copy(name, path, folder, learns=True).learns:
+        return LearningModel(name, path, folder, shared=settings.workers > 1)
+    return StaticModel(name, path, folder)
 
 
 def run(settings: Settings, report: Callable[[str], object]) -> None:
     """Serve until a signal ends the process."""
     from treemax.serving.server import bound_socket, serve
+    from treemax.serving.workers import Workers
 
     for module in ("uvicorn", "starlette", "httptools"):
         import_extra(module, "treemax serve", "serve")
     settings.check()
+    for path in settings.models.values():
+        if not Path(path).is_file():
+            raise ValueError(f"{path}: there is no such file.")
     listening = bound_socket(settings.host, settings.port)
+    started = f"Serving {', '.join(settings.models)} on {address(listening)}"
+    if settings.workers > 1:
+        workers = Workers(settings, listening)
+        workers.start()
+        report(started)
+        workers.watch()
+        return
     application = make_application(settings)
-    report(f"Serving {', '.join(settings.models)} on {address(listening)}")
+    report(started)
     serve(application, listening, settings.connections, settings.seconds)
 
 

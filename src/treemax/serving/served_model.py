@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from treemax.parallel.threads import thread_count
 from treemax.serving.label_search import GrowingSearch
 from treemax.serving.outline import has_tree
 
@@ -31,7 +32,7 @@ class ServedModel:
         self.estimator = self.model.estimator if self.is_text else self.model
         self.is_sparse = bool(self.estimator.sparse_input_)
         self.tree = has_tree(self.model)
-        if "n_jobs" in self.estimator.get_params(deep=False):
+        if thread_count(getattr(self.estimator, "n_jobs", None)) != 1:
             self.estimator.set_params(n_jobs=1)  # requests are answered at the same time, and learning is repeatable
 
     @property

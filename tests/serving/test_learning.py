@@ -1,0 +1,210 @@
+"""What the service learns: the model is that of one `partial_fit` for each example of the log, in order."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import treemax
+from tests.serving.service import client_of, online_model, same_model, texts_and_labels
+
+pytest.importorskip("starlette")
+
+pytestmark = pytest.mark.slow
+
+
+def trained_on(path: Path, examples: list[dict[str, Any]]) -> Any:
+    """The model of a file after `partial_fit` of each example."""
+    model = treemax.load(path)
+    for example in examples:
+        labels = example["labels"] if not model.multi_label_ else [example["labels"]]
+        model.partial_fit([example["text"]], labels)
+    return model
+
+
+def served_model(client: Any) -> Any:
+    return client.app.models["model"].served.model
+
+
+def exported(client: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in client.get("/log/export").text.splitlines()]
+
+
+def teach(client: Any, texts: list[str], labels: list[str]) -> dict[str, Any]:
+    reply = client.post("/learn", json={"texts": texts, "labels": [[label] for label in labels]})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_learned_examples_change_the_answers_and_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(30, seed=3)
+    with client_of(models={"model": str(path)}) as client:
+        assert teach(client, texts[:10], labels[:10]) == {"acknowledged": 10, "sequence": 10, "learned": True}
+        for i in range(10, 30):
+            assert teach(client, [texts[i]], [labels[i]])["sequence"] == i + 1
+        assert teach(client, ["zebra"] * 3, ["a new label"] * 3)["learned"]
+        best = client.post("/predict", json={"texts": ["zebra"], "k": 1}).json()
+        assert best["predictions"][0][0]["label"] == "a new label" and best["version"].endswith("+33")
+        assert client.get("/labels", params={"q": "new"}).json()["labels"] == ["a new label"]
+        examples = exported(client)
+        assert [example["text"] for example in examples] == [*texts, *["zebra"] * 3]
+        expected = trained_on(path, examples)
+        assert same_model(served_model(client), expected)
+    with client_of(models={"model": str(path)}) as client:
+        assert same_model(served_model(client), expected)
+        assert client.get("/models").json()["models"][0]["version"].endswith("+33")
+        (tmp_path / "model.treemax.serve").joinpath("nothing").touch()  # strange files do not matter
+        log = client.get("/log", params={"after": 30, "limit": 2}).json()
+        assert log["last"] == 33 and [entry["sequence"] for entry in log["examples"]] == [31, 32]
+
+
+def test_undone_examples_are_as_if_never_learned(tmp_path: Path) -> None:
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(12, seed=4)
+    with client_of(models={"model": str(path)}) as client:
+        teach(client, texts[:8], labels[:8])
+        undone = client.post("/undo", json={"n": 3}).json()
+        assert undone["undone"] == 3 and undone["sequences"] == [6, 7, 8] and undone["restored"]
+        assert teach(client, texts[8:], labels[8:])["sequence"] == 12
+        assert client.post("/undo", json={"n": 1}).json()["sequences"] == [12]
+        examples = exported(client)
+        assert [example["text"] for example in examples] == [*texts[:5], *texts[8:11]]
+        expected = trained_on(path, examples)
+        assert same_model(served_model(client), expected)
+        assert client.post("/undo", json={"n": 100}).status_code == 409
+    with client_of(models={"model": str(path)}) as client:
+        assert same_model(served_model(client), expected)
+
+
+def test_snapshots_with_undone_examples_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(8, seed=4)
+    with client_of(models={"model": str(path)}) as client:
+        teach(client, texts, labels)
+    assert list((tmp_path / "model.treemax.serve").glob("snapshot-*-000000000008.treemax"))
+    with client_of(models={"model": str(path)}) as client:
+        client.post("/undo", json={"n": 5})
+        expected = trained_on(path, exported(client))
+        assert len(exported(client)) == 3 and same_model(served_model(client), expected)
+
+
+def test_progress_is_the_share_predicted_before_learning(tmp_path: Path) -> None:
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(40, seed=5)
+    model, right = treemax.load(path), 0
+    for text, label in zip(texts, labels):
+        right += model.predict_topk([text], 1).labels[0, 0] == label
+        model.partial_fit([text], [label])
+    with client_of(models={"model": str(path)}) as client:
+        teach(client, texts, labels)
+        end = time.monotonic() + 10
+        while (progress := client.get("/progress").json())["n"] < 40:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    assert progress["accuracy"] == pytest.approx(right / 40)
+    assert progress["points"][-1]["n"] == 40 and progress["points"][-1]["accuracy"] == progress["accuracy"]
+
+
+def test_a_new_file_learns_what_comes_after_it(tmp_path: Path) -> None:
+    path, other = tmp_path / "model.treemax", tmp_path / "other.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(6, seed=6)
+    with client_of(models={"model": str(path)}) as client:
+        teach(client, texts[:3], labels[:3])
+        version = client.get("/models").json()["models"][0]["version"]
+        online_model(other, n=40)
+        path.write_bytes(other.read_bytes())
+        end = time.monotonic() + 20
+        while client.get("/models").json()["models"][0]["version"] == version:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        teach(client, texts[3:], labels[3:])
+        expected = trained_on(other, [{"text": t, "labels": [y]} for t, y in zip(texts[3:], labels[3:])])
+        assert same_model(served_model(client), expected)
+        assert client.post("/undo", json={"n": 4}).status_code == 409  # only what this file has learned
+    with client_of(models={"model": str(path)}) as client:
+        assert same_model(served_model(client), expected)
+
+
+def test_many_teachers_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(120, seed=7)
+    with client_of(models={"model": str(path)}) as client:
+        with ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(lambda i: teach(client, [texts[i]], [labels[i]]), range(120)))
+        assert sorted(reply["sequence"] for reply in replies) == list(range(1, 121))
+        order = {reply["sequence"]: texts[i] for i, reply in enumerate(replies)}
+        examples = exported(client)
+        assert [example["text"] for example in examples] == [order[i] for i in range(1, 121)]
+        assert same_model(served_model(client), trained_on(path, examples))
+
+
+@pytest.mark.parametrize("form", ["vector", "lists", "indicator"])
+def test_vectors_and_several_labels(form: str, tmp_path: Path) -> None:
+    random, path = np.random.default_rng(0), tmp_path / "model.treemax"
+    X = sp.csr_matrix(random.random((30, 8)) * (random.random((30, 8)) < 0.4), dtype=np.float32)
+    y: Any = random.integers(0, 5, 30)
+    y[:5] = np.arange(5)
+    if form == "lists":
+        y = [[int(label), 7] for label in y]
+    elif form == "indicator":
+        y = sp.csr_matrix(np.eye(5)[y])
+    model = treemax.OneVsAll(random_state=0) if form == "indicator" else treemax.OnlineLabelTree(random_state=0)
+    model.partial_fit(X, y).save(path, resume=True)
+    with client_of(models={"model": str(path)}) as client:
+        rows = [{"0": 0.5, "9": 1.0}, {"3": 0.25}]
+        wanted = [[1], [2]] if form == "vector" else [[1, 2], [0]]
+        assert client.post("/learn", json={"vectors": rows, "labels": wanted}).json()["learned"]
+        for i, own in enumerate(wanted):
+            row = sp.csr_matrix(
+                ([*rows[i].values()], ([0] * len(rows[i]), [*map(int, rows[i])])), (1, 10 if i == 0 else 8)
+            )
+            target = own if form == "vector" else [own] if form == "lists" else sp.csr_matrix(np.eye(5)[own].sum(0))
+            model.partial_fit(row.astype(np.float32), target)
+        assert same_model(served_model(client), model)
+
+
+def test_an_example_that_cannot_be_learned_is_reported_and_left_out(tmp_path: Path, monkeypatch: Any) -> None:
+    from treemax.serving import learning
+
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(4, seed=8)
+    whole = learning.targets_of
+
+    def failing(served: Any, own: list[Any]) -> Any:
+        if own == ["trouble"]:
+            raise ValueError("no such thing")
+        return whole(served, own)
+
+    monkeypatch.setattr(learning, "targets_of", failing)
+    with client_of(models={"model": str(path)}) as client:
+        teach(client, texts[:2], labels[:2])
+        teach(client, ["x"], ["trouble"])
+        assert teach(client, texts[2:], labels[2:])["learned"]
+        assert client.get("/log").json()["examples"][2]["error"] == "no such thing"
+        assert same_model(served_model(client), trained_on(path, exported(client)))
+        assert len(exported(client)) == 4
+
+
+def test_models_that_do_not_learn_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    with client_of(models={"model": str(path)}, learn=False) as client:
+        for method, target in (("post", "/learn"), ("post", "/undo")):
+            assert getattr(client, method)(target, json={}).status_code == 409
+        assert client.get("/log").status_code == 409
+        assert not client.get("/models").json()["models"][0]["learns"]

@@ -65,8 +65,8 @@ def test_texts_of_any_characters_are_answered(client: Any) -> None:
 
 def test_limits_of_size_and_kind(client: Any) -> None:
     assert client.post("/predict", json={"texts": ["a" * 200_000]}).status_code == 413
-    assert client.post("/predict", json={"texts": ["a"] * 51}).status_code == 413
-    assert client.post("/explain", json={"texts": ["a"] * 21}).status_code == 413
+    assert client.post("/predict", json={"texts": ["a"] * 51}).status_code == 400
+    assert client.post("/explain", json={"texts": ["a"] * 21}).status_code == 400
     chunks = (b'{"texts": ["' + b"a" * 50_000 for _ in range(4))  # without a length
     assert client.post("/predict", content=chunks, headers={"content-type": "application/json"}).status_code == 413
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
@@ -140,7 +140,10 @@ def test_learning_and_the_log_need_the_token(tmp_path: Path) -> None:
         assert client.post("/predict", json={"texts": ["a"]}).status_code == 200
         labels = [[["a", "b"]], [[]], [[1]], [[None]], [[""]], [["x" * 2000]], [], ["a", "b"], "a", None, [{}]]
         for own in labels:
-            assert client.post("/learn", json={"texts": ["a"], "labels": own}, headers=right).status_code == 400, own
+            assert client.post("/learn", json={"texts": ["a"], "labels": own}, headers=right).status_code in (
+                400,
+                409,
+            ), own
         for n in (0, -1, 1.5, "1", None, True, 10**9):
             assert client.post("/undo", json={"n": n}, headers=right).status_code == 400
         assert client.get("/log", headers=right).json()["last"] == 1

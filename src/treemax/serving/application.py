@@ -27,7 +27,17 @@ from treemax.serving.learning import LearningModel
 from treemax.serving.metrics import Metrics
 from treemax.serving.openapi import document
 from treemax.serving.outline import node_outline, path_of
-from treemax.serving.questions import Limits, check_keys, check_label, joined, read_examples, read_inputs, read_options
+from treemax.serving.questions import (
+    MOST_EXPLAINED,
+    Limits,
+    check_keys,
+    check_label,
+    joined,
+    read_examples,
+    read_inputs,
+    read_options,
+    whole,
+)
 from treemax.serving.served_model import ServedModel
 
 Message = MutableMapping[str, Any]
@@ -39,7 +49,6 @@ log = logging.getLogger("treemax.serve")
 PAGE = Path(__file__).parent / "page"
 REFRESH_SECONDS = 1.0
 MOST_LISTED = 1000  # labels, children of a node or examples in one answer
-MOST_EXPLAINED = 20  # rows
 POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     b"font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -281,13 +290,14 @@ class Application:
 
         return Reply(await self._in_thread(explained))
 
-    async def _in_thread(self, work: Callable[..., bytes], *arguments: Any) -> bytes:
+    async def _in_thread(self, work: Callable[[], bytes], status: int = 400) -> bytes:
+        """Return what `work` returns; a ValueError is answered with this status."""
         try:
-            return await asyncio.to_thread(work, *arguments)
+            return await asyncio.to_thread(work)
         except RequestError:
             raise
         except ValueError as error:
-            raise RequestError(str(error)) from None
+            raise RequestError(str(error), status) from None
 
     async def _list_models(self, request: Request) -> Reply:
         return Reply(as_json({"models": self._descriptions()}))
@@ -310,14 +320,14 @@ class Application:
         served = self._with_tree(request)
         limit, offset = request.number("limit", 100, MOST_LISTED), request.number("offset", 0, 2**48)
         node = request.query.get("node", "root")
-        return Reply(await self._in_thread(lambda: as_json(node_outline(served.model, node, offset, limit))))
+        return Reply(await self._in_thread(lambda: as_json(node_outline(served.model, node, offset, limit)), 404))
 
     async def _path(self, request: Request) -> Reply:
         served = self._with_tree(request)
         if "label" not in request.query:
             raise RequestError("label is missing.")
         label = label_of_text(request.query["label"], served)
-        return Reply(await self._in_thread(lambda: as_json(path_of(served.model, label))))
+        return Reply(await self._in_thread(lambda: as_json(path_of(served.model, label)), 404))
 
     def _with_tree(self, request: Request) -> ServedModel:
         served: ServedModel = self.slot(request.query.get("model")).served
@@ -338,7 +348,7 @@ class Application:
         return Reply(text.encode(), kind=b"text/plain; version=0.0.4; charset=utf-8")
 
     async def _openapi(self, request: Request) -> Reply:
-        return Reply(as_json(document(self.limits)))
+        return Reply(as_json(document(self.limits, [slot.served for slot in self.models.values()])))
 
     # --- learning -------------------------------------------------------------------------------------------
 
@@ -367,7 +377,7 @@ class Application:
         content = request.json()
         slot = self._learning(content.get("model"))
         check_keys(content, frozenset({"model", "n"}))
-        n = content.get("n", 1)
+        n = whole(content.get("n", 1))
         if type(n) is not int or not 1 <= n <= 10**6:
             raise RequestError(f"n must be a whole number from 1 to 1,000,000, got {n!r:.60}.")
 

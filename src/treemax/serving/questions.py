@@ -14,10 +14,11 @@ from treemax.serving.errors import RequestError
 from treemax.serving.served_model import ServedModel
 
 MAX_K = 1000
+MOST_EXPLAINED = 20  # rows of one request
 LARGEST_VALUE = 3.4e38  # of float32
 LONGEST_LABEL = 1000
 MOST_NEW_FEATURES = 2**24  # up to which learning may add features
-MOST_LABELS = 10_000  # in a list of allowed, excluded or true labels
+MOST_LABELS = 1000  # in a list of allowed, excluded or true labels
 
 
 class Limits(NamedTuple):
@@ -96,7 +97,7 @@ def read_inputs(content: dict[str, Any], served: ServedModel, limits: Limits) ->
     if not rows:
         raise RequestError(f"{name!r} is empty.")
     if len(rows) > limits.rows:
-        raise RequestError(f"{name!r} has {len(rows):,} rows; at most {limits.rows:,} are allowed in one request.", 413)
+        raise RequestError(f"{name!r} has {len(rows):,} rows; at most {limits.rows:,} are allowed in one request.")
     if served.is_text:
         for i, text in enumerate(rows):
             if type(text) is not str:
@@ -176,13 +177,20 @@ def joined(parts: list[Inputs], n_features: int) -> Any:
 def read_options(content: dict[str, Any], served: ServedModel) -> Options:
     """Return how rows are to be answered."""
     threshold = content.get("threshold")
-    k = content.get("k", 5 if threshold is None else MAX_K)
+    k = whole(content.get("k", 5 if threshold is None else MAX_K))
     if type(k) is not int or not 1 <= k <= MAX_K:
         raise RequestError(f"k must be a whole number from 1 to {MAX_K}, got {k!r:.60}.")
     if threshold is not None and (type(threshold) not in (int, float) or not 0 <= threshold <= 1):
         raise RequestError(f"threshold must be a number from 0 to 1, got {threshold!r:.60}.")
     labels, exclude = (_read_label_list(content, name, served) for name in ("labels", "exclude"))
+    if labels is not None and set(labels) <= set(exclude or ()):
+        raise RequestError("All allowed labels are excluded, so there is nothing to answer.", 409)
     return Options(k, threshold, labels, exclude)
+
+
+def whole(value: Any) -> Any:
+    """Return a number such as 3.0, which is a whole number in JSON, as an integer."""
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def _read_label_list(content: dict[str, Any], name: str, served: ServedModel) -> tuple[Any, ...] | None:
@@ -195,7 +203,7 @@ def _read_label_list(content: dict[str, Any], name: str, served: ServedModel) ->
         check_label(label, served, name)
     for label, known in zip(labels, served.model.label_index_.ids(labels)):
         if known < 0:
-            raise RequestError(f"{name}: the model does not know the label {label!r:.100}.")
+            raise RequestError(f"{name}: the model does not know the label {label!r:.100}.", 404)
     if name == "labels" and not labels:
         raise RequestError("labels is empty, so there is nothing to answer; leave it out to allow all labels.")
     return tuple(labels)
@@ -220,9 +228,8 @@ def read_examples(content: dict[str, Any], served: ServedModel, limits: Limits) 
     rows = content["texts" if served.is_text else "vectors"]
     labels = content.get("labels")
     if not isinstance(labels, list) or len(labels) != len(rows):
-        raise RequestError(
-            f"labels must be a list with the labels of each of the {len(rows):,} rows, got {_kind(labels)}."
-        )
+        wanted = f"labels must be a list with the labels of each of the {len(rows):,} rows, got {_kind(labels)}."
+        raise RequestError(wanted, 409 if isinstance(labels, list) else 400)
     lists = [own if isinstance(own, list) else [own] for own in labels]
     for i, own in enumerate(lists):
         _check_true_labels(i, own, served)
@@ -238,7 +245,7 @@ def _stored(content: Any) -> str:
 def _check_true_labels(i: int, labels: list[Any], served: ServedModel) -> None:
     """Raise if the model cannot learn that a row has these labels."""
     if not served.estimator.multi_label_ and len(labels) != 1:
-        raise RequestError(f"labels: row {i} has {len(labels):,} labels; the model has one label for each row.")
+        raise RequestError(f"labels: row {i} has {len(labels):,} labels; the model has one label for each row.", 409)
     if len(labels) > MOST_LABELS:
         raise RequestError(f"labels: row {i} has {len(labels):,} labels; at most {MOST_LABELS:,} are allowed.")
     for label in labels:

@@ -214,6 +214,10 @@ def test_every_option_mentioned_exists():
     assert mentioned <= options | {"--help", "--version"}
 
 
+def test_bars_of_choices_stay_in_their_cell():
+    assert "| `--text tfidf|hashing`{ .option } |" in written_command_line()
+
+
 def command_lines() -> list[str]:
     """Every call of `treemax` in a block of the documentation, but for the patterns with `[OPTIONS]`."""
     lines = [line for page in PAGES for _, code in blocks(page, "(?:bash|text)") for line in code.split("\n")]

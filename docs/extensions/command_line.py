@@ -22,7 +22,7 @@ def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
 
 def with_commands(markdown: str) -> str:
     """Return the page with the options of the commands below their headings."""
-    shared = {"Options of reading": ("eval", _is_reading), "Options of the model": ("fit", _is_of_model)}
+    shared = {"Input options": ("eval", _is_reading), "Model options": ("fit", _is_of_model)}
     for heading, (name, belongs) in shared.items():
         options = [option for option in visible_options(commands.commands[name]) if belongs(option)]
         markdown = markdown.replace(f"\n## {heading}\n", f"\n## {heading}\n\n{table(options)}\n")
@@ -42,14 +42,10 @@ def document(name: str) -> str:
     parts = [f"```text\ntreemax {name} {usage}\n```", *map(_with_flags, paragraphs)]
     if own:
         parts.append(table(own))
-    groups = {"of the model": _is_of_model, "of reading": _is_reading}
-    shared = [
-        f"[{group}](#options-{group.replace(' ', '-')})"
-        for group, belongs in groups.items()
-        if any(map(belongs, options))
-    ]
+    groups = {"model": _is_of_model, "input": _is_reading}
+    shared = [f"[{group} options](#{group}-options)" for group, belongs in groups.items() if any(map(belongs, options))]
     if shared:
-        parts.append(f"and the options {' and '.join(shared)}.")
+        parts.append(f"Also the {' and the '.join(shared)}.")
     return "\n\n".join(parts)
 
 
@@ -66,8 +62,13 @@ def table(options: list[click.Option]) -> str:
         flags = ", ".join(f"`{flag}{value}`{{ .option }}" for flag in option.opts)
         default = "required" if option.required else f"`{option.default}`" if option.show_default else ""
         cells = (flags, default, _with_flags(option.help or ""))
-        rows.append("".join(f"| {cell} " for cell in (cell.replace("|", "\\|") for cell in cells)) + "|")
+        rows.append("".join(f"| {_escaped(cell)} " for cell in cells) + "|")
     return "\n".join(rows)
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell of a table with its bars escaped, but for those in code, which Markdown takes as they are."""
+    return re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or "\\|", cell)
 
 
 def _with_flags(text: str) -> str:
@@ -84,7 +85,7 @@ def _metavar(option: click.Option) -> str:
 
 
 def _is_reading(option: click.Option) -> bool:
-    """Whether an option is in the table of the options of reading; `--from` is called `--format` there."""
+    """Whether an option is in the table of input options; `--from` is called `--format` there."""
     return (option.name or "").startswith("read_") and option.opts != ["--from"]
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from treemax.parallel.ray_data import predict_dataset
     from treemax.plots import plot_explanation, plot_history, plot_tree, show_tree
     from treemax.text.vectorizers import HashingText, TfidfText
+    from treemax.trees.taxonomy import Taxonomy
     from treemax.tuning import TuneResult, tune
 
 # Names are imported on first use, so that `treemax --help` does not import Numba.
@@ -66,6 +67,7 @@ _HOMES = {
     "predict_dataset": "treemax.parallel.ray_data",
     "progressive_validation": "treemax.metrics.progressive",
     "HashingText": "treemax.text.vectorizers",
+    "Taxonomy": "treemax.trees.taxonomy",
     "TextModel": "treemax.models.text_model",
     "TfidfText": "treemax.text.vectorizers",
     "TuneResult": "treemax.tuning",
@@ -88,6 +90,7 @@ __all__ = [
     "RecallTree",
     "SoftmaxForest",
     "SoftmaxTree",
+    "Taxonomy",
     "TextModel",
     "TfidfText",
     "TopK",

@@ -11,14 +11,17 @@ from treemax.trees.hierarchy import (
     tree_of,
     with_names,
 )
+from treemax.trees.hierarchy_files import read_hierarchy
 from treemax.trees.kmeans import kmeans_tree, label_vectors
 from treemax.trees.node_labels import NodeLabels
 from treemax.trees.refinement import refine_tree
+from treemax.trees.taxonomy import Taxonomy
 from treemax.trees.tree import Tree
 
 __all__ = [
     "TREES",
     "NodeLabels",
+    "Taxonomy",
     "Tree",
     "build_tree",
     "check_tree",
@@ -35,6 +38,7 @@ __all__ = [
     "named_tree",
     "parents_by_name",
     "random_tree",
+    "read_hierarchy",
     "refine_tree",
     "tree_of",
     "with_names",

@@ -15,6 +15,7 @@ from treemax.trees.tree import NO_LABEL, Tree
 Name = str | int
 ParentOf = dict[Name, Name]
 _BELOW = (Mapping, list, tuple, set, frozenset)  # types of the children in a nested dictionary
+_END: Any = object()
 
 
 def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
@@ -30,7 +31,8 @@ def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
     - a `Tree`, whose leaves are the ids of the labels in sorted order.
 
     Branches without a label and nodes with a single child are removed. A label that is itself a parent gets a leaf
-    below that node; labels outside the hierarchy become children of the root.
+    below that node; labels outside the hierarchy become children of the root. Of several parents of a node, the first
+    in the given order is taken.
 
     >>> tree = tree_of({"animal": {"cat": {}, "dog": {}}, "plant": ["fern"]}, LabelIndex(["cat", "dog", "fern"]))
     >>> tree.n_children.tolist(), tree.label.tolist()
@@ -40,8 +42,8 @@ def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
         return _check_n_labels(hierarchy, len(labels))
     parent_of = parents_by_name(hierarchy)
     names: list[Name] = labels.classes.tolist()
-    if labels.holds_strings and _as_parent_array(hierarchy) is not None:
-        parent_of = _named(parent_of, names)
+    if labels.holds_strings and parent_array(hierarchy) is not None:
+        parent_of = dict(named_nodes(parent_of.items(), names))
     own = set(parent_of.values())
     if parent_of and not any(name in parent_of or name in own for name in names):
         raise ValueError(
@@ -52,24 +54,33 @@ def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
 
 
 def parents_by_name(hierarchy: Any) -> ParentOf:
-    """Return the parent of every node that has one, for any form of hierarchy except `Tree`.
+    """Return the first parent of every node that has one, for any form of hierarchy except `Tree`.
 
-    >>> parents_by_name([("animal", "cat"), ("animal", "dog")])
+    >>> parents_by_name([("animal", "cat"), ("animal", "dog"), ("pet", "dog")])
     {'cat': 'animal', 'dog': 'animal'}
     """
     parent_of: ParentOf = {}
-    for parent, child in _pairs(hierarchy):
-        if parent is None:
-            continue
-        parent, child = _name(parent), _name(child)
-        if parent_of.setdefault(child, parent) != parent:
-            raise ValueError(f"{child!r} has two parents in the hierarchy, {parent_of[child]!r} and {parent!r}.")
+    for parent, child in named_pairs(hierarchy):
+        if parent is not None:
+            parent_of.setdefault(child, parent)
     return parent_of
+
+
+def named_pairs(hierarchy: Any) -> Iterator[tuple[Name | None, Name]]:
+    """Yield pairs (parent, child) of any form of hierarchy except `Tree`; the parent may be None.
+
+    >>> list(named_pairs({"animal": {"cat": {}}, "fern": {}}))
+    [(None, 'animal'), ('animal', 'cat'), (None, 'fern')]
+    """
+    for parent, child in _pairs(hierarchy):
+        yield (None if parent is None else _name(parent)), _name(child)
 
 
 def is_hierarchy(value: Any) -> bool:
     """Return whether a parameter is a hierarchy, not the name of a builder."""
-    return isinstance(value, Tree | Mapping) or (isinstance(value, Iterable) and not isinstance(value, str))
+    if isinstance(value, Tree | Mapping) or hasattr(value, "hierarchy_pairs"):
+        return True
+    return isinstance(value, Iterable) and not isinstance(value, str)
 
 
 def with_names(hierarchy: Any, names: Mapping[Any, Any]) -> Any:
@@ -80,43 +91,71 @@ def with_names(hierarchy: Any, names: Mapping[Any, Any]) -> Any:
     >>> with_names({"animal": ["cat", "dog"]}, {"cat": None, "dog": "hound"})
     {'hound': 'animal'}
     """
-    if isinstance(hierarchy, Tree) or _as_parent_array(hierarchy) is not None:
+    if isinstance(hierarchy, Tree) or parent_array(hierarchy) is not None:
         return hierarchy
-    parent_of = parents_by_name(hierarchy)
-    if not (names.keys() & parent_of.keys() or names.keys() & set(parent_of.values())):
+    pairs = [pair for pair in named_pairs(hierarchy) if pair[0] is not None]
+    if not any(name in names for pair in pairs for name in pair):
         return hierarchy
-    changed: ParentOf = {}
-    for child, parent in parent_of.items():
-        while parent in parent_of and names.get(parent, parent) is None:
-            parent = parent_of[parent]
-        child, parent = names.get(child, child), names.get(parent, parent)
-        if child is not None and parent is not None:
-            changed[child] = parent
-    return changed
+    parents: dict[Any, list[Any]] = {}
+    for parent, child in pairs:
+        parents.setdefault(child, []).append(parent)
+    changed = {
+        (names.get(above, above), names.get(child, child)): None
+        for child in parents
+        if names.get(child, child) is not None
+        for above in _nearest_named(child, parents, names)
+    }
+    return _dictionary_or_pairs(list(changed))
+
+
+def _nearest_named(child: Any, parents: dict[Any, list[Any]], names: Mapping[Any, Any]) -> list[Any]:
+    """Return the nearest ancestors of a node that keep a name, in the order of its parents."""
+    found: dict[Any, None] = {}
+    waiting, seen = parents[child][::-1], {child}
+    while waiting:
+        above = waiting.pop()
+        if names.get(above, above) is not None:
+            found[above] = None
+        elif above not in seen:
+            seen.add(above)
+            waiting += parents.get(above, [])[::-1]
+    return list(found)
+
+
+def _dictionary_or_pairs(pairs: list[tuple[Any, Any]]) -> Any:
+    """Return pairs (parent, child) as a dictionary from child to parent if every child has one parent."""
+    parent_of = {child: parent for parent, child in pairs}
+    return parent_of if len(parent_of) == len(pairs) else pairs
 
 
 def hierarchy_arrays(hierarchy: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays of a hierarchy for the model file; names are stored as JSON."""
     if isinstance(hierarchy, Tree):
         return hierarchy.arrays()
-    array = _as_parent_array(hierarchy)
+    array = parent_array(hierarchy)
     if array is not None:
         return {"parents": array}
-    pairs = json.dumps(list(parents_by_name(hierarchy).items()), separators=(",", ":"))
+    children = dict.fromkeys((child, parent) for parent, child in named_pairs(hierarchy) if parent is not None)
+    pairs = json.dumps(list(children), separators=(",", ":"))
     return {"names": np.frombuffer(pairs.encode("ascii"), dtype=np.uint8)}
 
 
 def hierarchy_from_arrays(arrays: dict[str, NDArray[Any]]) -> Any:
-    """Restore a hierarchy; edges and dictionaries become a dictionary from child to parent."""
+    """Restore a hierarchy; edges and dictionaries become a dictionary from child to parent, or edges if a node has
+    several parents."""
     if "names" in arrays:
-        return dict(json.loads(arrays["names"].tobytes()))
+        return _dictionary_or_pairs(
+            [(_name(parent), _name(child)) for child, parent in json.loads(arrays["names"].tobytes())]
+        )
     return np.array(arrays["parents"]) if "parents" in arrays else Tree.from_arrays(arrays)
 
 
 def _pairs(hierarchy: Any) -> Iterator[tuple[Any, Any]]:
-    array = _as_parent_array(hierarchy)
+    array = parent_array(hierarchy)
     if array is not None:
         yield from _array_pairs(array)
+    elif hasattr(hierarchy, "hierarchy_pairs"):  # a Taxonomy
+        yield from hierarchy.hierarchy_pairs()
     elif isinstance(hierarchy, Mapping):
         nested = any(isinstance(value, _BELOW) for value in hierarchy.values())
         if nested:
@@ -133,7 +172,7 @@ def _pairs(hierarchy: Any) -> Iterator[tuple[Any, Any]]:
         )
 
 
-def _as_parent_array(hierarchy: Any) -> NDArray[np.int64] | None:
+def parent_array(hierarchy: Any) -> NDArray[np.int64] | None:
     """Return the hierarchy as a parent array if it is a vector of integers, else None."""
     if isinstance(hierarchy, list | tuple):
         if not hierarchy or not all(isinstance(parent, int | np.integer) for parent in hierarchy):
@@ -156,10 +195,12 @@ def _array_pairs(parents: NDArray[np.int64]) -> Iterator[tuple[int | None, int]]
         yield (None if parent < 0 else parent), child
 
 
-def _named(parent_of: ParentOf, names: list[Name]) -> ParentOf:
-    """Rename the first nodes of a parent array to the string labels; inner nodes keep their numbers."""
-    inner = set(parent_of.values())
-    stray = [node for node in parent_of if node not in inner and int(node) >= len(names)]
+def named_nodes(pairs: Iterable[tuple[Name, Name]], names: list[Name]) -> list[tuple[Name, Name]]:
+    """Rename the first nodes in pairs (child, parent) of a parent array to the string labels; inner nodes keep their
+    numbers."""
+    pairs = list(pairs)
+    inner = {parent for _, parent in pairs}
+    stray = [node for node, _ in pairs if node not in inner and int(node) >= len(names)]
     if stray:
         raise ValueError(
             f"Node {min(stray)} of the parent array has no children, so it must be a label, but there are only "
@@ -170,7 +211,7 @@ def _named(parent_of: ParentOf, names: list[Name]) -> ParentOf:
     def name(node: Name) -> Name:
         return names[int(node)] if int(node) < len(names) else node
 
-    return {name(child): name(parent) for child, parent in parent_of.items()}
+    return [(name(child), name(parent)) for child, parent in pairs]
 
 
 def _edge(pair: Any) -> tuple[Any, Any]:
@@ -180,6 +221,8 @@ def _edge(pair: Any) -> tuple[Any, Any]:
 
 
 def _name(node: Any) -> Name:
+    if type(node) is str or type(node) is int:
+        return node
     if isinstance(node, np.generic):
         node = node.item()
     if not isinstance(node, str | int):
@@ -188,16 +231,20 @@ def _name(node: Any) -> Name:
 
 
 def _nested_pairs(hierarchy: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    waiting: list[tuple[Any, Any]] = [(hierarchy, None)]
-    while waiting:
-        branch, parent = waiting.pop()
-        for child in branch:
-            yield parent, child
-            below = branch[child] if isinstance(branch, Mapping) else None
-            if below is not None and not isinstance(below, _BELOW):
-                raise ValueError(f"below {child!r} the hierarchy has {below!r}; expected a dictionary or a list.")
-            if below:
-                waiting.append((below, child))
+    """Yield pairs (parent, child) in the order in which the dictionary is written."""
+    open_branches: list[tuple[Any, Any, Iterator[Any]]] = [(None, hierarchy, iter(hierarchy))]
+    while open_branches:
+        parent, branch, children = open_branches[-1]
+        child = next(children, _END)
+        if child is _END:
+            open_branches.pop()
+            continue
+        yield parent, child
+        below = branch[child] if isinstance(branch, Mapping) else None
+        if below is not None and not isinstance(below, _BELOW):
+            raise ValueError(f"below {child!r} the hierarchy has {below!r}; expected a dictionary or a list.")
+        if below:
+            open_branches.append((child, below, iter(below)))
 
 
 def _check_n_labels(tree: Tree, n_labels: int) -> Tree:

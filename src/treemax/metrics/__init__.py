@@ -1,4 +1,4 @@
-"""Ranking metrics, propensity-scored metrics and density metrics.
+"""Ranking metrics, propensity-scored metrics, density metrics and metrics of taxonomies.
 
 `evaluate` computes all ranking metrics, the functions one each; `Scores` accumulates over a stream. `docs/metrics.md`
 has the definitions.
@@ -19,6 +19,13 @@ from treemax.metrics.evaluation import (
     psp_at_k,
     recall_at_k,
 )
+from treemax.metrics.hierarchical import (
+    HierarchicalScores,
+    hierarchical_f1,
+    hierarchical_precision,
+    hierarchical_recall,
+    tree_distance,
+)
 from treemax.metrics.propensity import propensities
 from treemax.metrics.ranking import hits
 from treemax.metrics.reports import Confusions, LabelReport, label_report
@@ -28,6 +35,7 @@ from treemax.metrics.utility import best_for_utility, expected_utility
 __all__ = [
     "Confusions",
     "DensityScores",
+    "HierarchicalScores",
     "IdEncoder",
     "LabelReport",
     "Perplexity",
@@ -39,6 +47,9 @@ __all__ = [
     "error_at_k",
     "evaluate",
     "expected_utility",
+    "hierarchical_f1",
+    "hierarchical_precision",
+    "hierarchical_recall",
     "hits",
     "label_coverage",
     "label_report",
@@ -51,4 +62,5 @@ __all__ = [
     "psndcg_at_k",
     "psp_at_k",
     "recall_at_k",
+    "tree_distance",
 ]

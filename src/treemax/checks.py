@@ -624,6 +624,67 @@ def check_merged_labels(estimator: Any) -> None:
         assert not set(np.ravel(model.predict_topk(X, 3).labels)) & {"ant", "bee", "cat"}
 
 
+TAXONOMY = [("insect", "ant"), ("insect", "bee"), ("pet", "bee"), ("pet", "cat"), ("pet", "dog"), ("cat", "eel")]
+"""A taxonomy of the classes: two parents, a label at an inner node, and two labels that are not in it."""
+
+
+def check_taxonomy(estimator: Any) -> None:
+    """Nodes of a taxonomy have the probability of the labels below them, no child more than its parent, and answers
+    back off until they are probable enough, also after loading and with other names."""
+    for X, y in _problems_of_labels(estimator):
+        model = clone(estimator).fit(X, y)
+        assert_raises(lambda model=model, X=X: model.predict_levels(X), "set_taxonomy")  # type: ignore[misc]
+        model.set_taxonomy(TAXONOMY)
+        loaded = type(model).from_parts(*model.to_parts())
+        of_labels = dict(zip(CLASSES, model.predict_proba_of(X, CLASSES).astype(np.float64).T))
+        below = {"insect": ["ant", "bee"], "pet": ["bee", "cat", "dog", "eel"], "cat": ["cat", "eel"]}
+        for other in (model, loaded):
+            found = _of_nodes(other, X)
+            for node in {*below, *CLASSES}:
+                own = np.array([of_labels[label] for label in below.get(node, [node])])
+                expected = 1 - np.prod(1 - own, axis=0) if model.multi_label_ else np.minimum(own.sum(axis=0), 1)
+                np.testing.assert_allclose(found[node], expected, rtol=1e-4, atol=1e-6)
+            for parent, child in TAXONOMY:
+                assert (found[child] <= found[parent]).all(), "a child is more probable than its parent"
+        _backs_off(model, X, found)
+        model.rename({"dog": "hound"})
+        _backs_off(model, X, _of_nodes(model, X))
+        assert "hound" in model.taxonomy_ and "dog" not in model.taxonomy_
+
+
+def _of_nodes(model: Any, X: Any) -> dict[Any, NDArray[np.float32]]:
+    """Return the probabilities of all nodes of the taxonomy, from `predict_levels`."""
+    n_rows = X.shape[0]
+    found: dict[Any, NDArray[np.float32]] = {name: np.zeros(n_rows, np.float32) for name in model.taxonomy_.names}
+    found |= {label: np.zeros(n_rows, np.float32) for label in model.classes_.tolist()}
+    for level in model.predict_levels(X, 100):
+        assert (np.diff(level.scores, axis=1) <= 0).all(), "scores are not sorted"
+        for row, labels in enumerate(level.labels.tolist()):
+            for label, score in zip(labels, level.scores[row]):
+                if label is not None:
+                    found[label][row] = score
+    return found
+
+
+def _backs_off(model: Any, X: Any, found: dict[Any, NDArray[np.float32]]) -> None:
+    """Assert that answers have the confidence that is asked for, and that less confidence gives no higher nodes."""
+    steps = [0.0, 0.5, 0.8, 0.99]
+    answers = [model.predict_backoff(X, confidence) for confidence in steps]
+    if not model.multi_label_:
+        np.testing.assert_array_equal(answers[0].labels, model.predict(X))
+    for confidence, answer in zip(steps, answers):
+        for row, (labels, scores) in enumerate(zip(answer.labels, answer.scores)):
+            several = list(zip(labels, scores)) if model.multi_label_ else [(labels, scores)]
+            for label, score in several:
+                if label is None:
+                    assert score == 0 and all(values[row] < confidence for values in found.values())
+                else:
+                    assert score >= np.float32(confidence) and score == found[label][row]
+    if not model.multi_label_:
+        scores = np.array([np.where(answer.scores > 0, answer.scores, 2) for answer in answers])
+        assert (np.diff(scores, axis=0) >= 0).all(), "more confidence gives a less probable answer"
+
+
 def check_copies(estimator: Any) -> None:
     """Pickling keeps the model, cloning only the parameters."""
     X, y = example_data()
@@ -1087,6 +1148,7 @@ CHECKS: list[Callable[[Any], None]] = [
     check_added_labels,
     check_renamed_labels,
     check_merged_labels,
+    check_taxonomy,
     check_copies,
     check_threads_agree,
     check_bad_input_is_refused,

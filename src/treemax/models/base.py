@@ -51,8 +51,9 @@ from treemax.models.new_labels import GrowingLabels
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
-from treemax.models.searching import SparseProbabilities
+from treemax.models.searching import SparseProbabilities, TopK
 from treemax.models.sharing import read_access, read_access_by_rows, snapshot_access
+from treemax.models.taxonomies import TaxonomyEstimator
 from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
@@ -72,7 +73,9 @@ class TrainingInterrupted(KeyboardInterrupt):
         self.done = done
 
 
-class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, ClassifierMixin, BaseEstimator):
+class LabelClassifier(
+    PublishedSettings, DecidingEstimator, TaxonomyEstimator, GrowingLabels, ClassifierMixin, BaseEstimator
+):
     """Base class of all classifiers; `OneVsAll` is the simplest subclass.
 
     Learned attributes: `label_index_` (label <-> id), `classes_`, `label_counts_` (training examples of each
@@ -187,6 +190,8 @@ class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, Class
             facts["threshold"] = round(self.threshold_, 3)
         if self.decision_ is not None:
             facts["decision"] = self.decision_.describe()
+        if self._taxonomy is not None:
+            facts["taxonomy"] = {"nodes": len(self._taxonomy), "levels": self._taxonomy.n_levels}
         return facts
 
     # --- learning ---------------------------------------------------------------------------------------
@@ -503,18 +508,34 @@ class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, Class
             f"predict_proba for {len(rows):,} rows x {n_labels:,} labels",
             "Use predict_topk(X, k), or fewer rows at a time.",
         )
-        scores = self._probabilities(rows)
-        if self.multi_label_ or not self.calibration_.changes_scores:
-            answer = self.calibration_.probabilities(scores)
-        else:
-            is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
-            answer = self.calibration_.multiclass_probabilities(scores, largest(scores, LEADING), is_first)
+        answer = self._calibrated_all(rows)
+        if not self.multi_label_ and self.calibration_.changes_scores:
             total = answer.sum(axis=1, keepdims=True)
             answer = np.where(total > 0, answer / np.maximum(total, 1e-30), self._frequencies(answer.shape[1]))
         unknown = self._unknown(rows)
         if unknown is not None:
             answer[unknown] = self._frequencies(answer.shape[1])
         return self._changed_of_all(answer) if self._changes else answer
+
+    def _calibrated_all(self, rows: Rows) -> NDArray[np.float32]:
+        """Probabilities of all labels, before rows without known features and changes of labels are considered."""
+        scores = self._probabilities(rows)
+        if self.multi_label_ or not self.calibration_.changes_scores:
+            return self.calibration_.probabilities(scores)
+        is_first = np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
+        return self.calibration_.multiclass_probabilities(scores, largest(scores, LEADING), is_first)
+
+    def _all_probabilities(self, rows: Rows) -> NDArray[np.float32]:
+        """Probabilities of all labels as in `predict_topk`: those of a multi-class model are not scaled to sum to one."""
+        answer, unknown = self._calibrated_all(rows), self._unknown(rows)
+        if unknown is not None:
+            answer[unknown] = self._frequencies(answer.shape[1])
+        if not self._changes:
+            return answer
+        answer *= self._changes.kept(answer.shape[1])
+        if self._changes.merged:
+            answer[:, self._changes.heads] = self._of_merged(rows)
+        return answer
 
     def _calibrated_top(
         self, rows: Rows, k: int, weights: LabelWeights | None = None
@@ -724,6 +745,7 @@ class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, Class
                 else {"label_weights": np.append(self.label_weights_, self._total_weight)}
             ),
             **decision_arrays,
+            **modelfile.prefixed("taxonomy", self._taxonomy_arrays()),
             **modelfile.prefixed("model", arrays),
             **modelfile.prefixed("parameters", parameter_arrays),
             **({} if self._feature_numbers is None else {"feature_ids": self._feature_numbers.ids}),
@@ -762,6 +784,7 @@ class LabelClassifier(PublishedSettings, DecidingEstimator, GrowingLabels, Class
         estimator._threshold_was_set = truth("threshold_was_set", header["threshold_was_set"])
         if "decision" in header:
             estimator.decision_ = decisions.Decision.from_parts(header["decision"], arrays, len(index))
+        estimator._set_taxonomy_from(modelfile.part("taxonomy", arrays))
         estimator.multi_label_ = form != "vector"
         estimator._label_form = form
         estimator.reading_ = dict(header["reading"])

@@ -282,12 +282,16 @@ class ChangeableLabels(SharedEstimator):
         return twin
 
     def _parameters_with_names(self, names: dict[Any, Any]) -> dict[str, Any]:
-        """Return the parameters that name labels, with new names; those whose new name is None are left out."""
+        """Return the attributes that name labels, with new names; those whose new name is None are left out."""
+        changed = self._taxonomy_with_names(names)
         if not isinstance(self.class_weight, Mapping):
-            return {}
+            return changed
         named = {names.get(label, label): weight for label, weight in self.class_weight.items()}
         named.pop(None, None)
-        return {"class_weight": named}
+        return {**changed, "class_weight": named}
+
+    def _taxonomy_with_names(self, names: dict[Any, Any]) -> dict[str, Any]:
+        raise NotImplementedError
 
     def _bring_back(self, ids: Ids) -> None:
         """Answer labels again that were learned after they had been forgotten."""

@@ -61,6 +61,10 @@ def _changes_labels(model: TextModel) -> bool:
     return hasattr(model.estimator, "forget")
 
 
+def _has_taxonomy(model: TextModel) -> bool:
+    return hasattr(model.estimator, "set_taxonomy")
+
+
 def _gives_probabilities(model: TextModel) -> bool:
     return hasattr(model.estimator, "predict_proba")
 
@@ -226,6 +230,22 @@ class TextModel(ClassifierMixin, BaseEstimator):
     def make_label_weights(self, **options: Any) -> Any:
         """Return weights of all labels for `predict_topk`; see `make_label_weights` of the estimator."""
         return self.estimator.make_label_weights(**options)
+
+    @available_if(_has_taxonomy)
+    def set_taxonomy(self, taxonomy: Any) -> TextModel:
+        """Set the taxonomy of the labels; see `set_taxonomy` of the estimator."""
+        self.estimator.set_taxonomy(taxonomy)
+        return self
+
+    @available_if(_has_taxonomy)
+    def predict_levels(self, texts: Any, k: int = 5, **options: Any) -> Any:
+        """Predict the k most probable nodes of each level of the taxonomy; see `predict_levels` of the estimator."""
+        return self._consistently(lambda: self.estimator.predict_levels(self._rows(texts), k, **options))
+
+    @available_if(_has_taxonomy)
+    def predict_backoff(self, texts: Any, confidence: float = 0.8, **options: Any) -> Any:
+        """Predict the most specific node with at least this probability; see `predict_backoff` of the estimator."""
+        return self._consistently(lambda: self.estimator.predict_backoff(self._rows(texts), confidence, **options))
 
     @available_if(_changes_labels)
     def add_labels(self, texts: Any, y: Any, **options: Any) -> TextModel:

@@ -918,7 +918,11 @@ def test_fit_with_a_hierarchy(tmp_path, numbers):
     done(*arguments, "--model", "label-tree")
     tree = treemax.load(model).model_.trees[0].tree
     assert tree.depth == 2 and tree.parent[tree.leaf_of].tolist() == [1, 1, 2, 2]
-    assert "one-vs-all" in refused(*arguments, "--model", "one-vs-all", code=2)
+    assert treemax.load(model).taxonomy_.n_levels == 2
+    done(*arguments, "--model", "one-vs-all")  # remembers it, for predict and eval
+    assert treemax.load(model).taxonomy_.n_levels == 2
+    done(*arguments, "--model", "label-tree", "--set", "tree=complete")
+    assert treemax.load(model).tree == "complete" and treemax.load(model).taxonomy_.n_levels == 2
     assert "Model: LabelTree, for --hierarchy" in treemax_command(*arguments).stderr
     edges.write_text("mammal\tcat\nbird owl\n")
     assert f"{edges}:2: expected parent, tab, child" in refused(*arguments, "--model", "label-tree")

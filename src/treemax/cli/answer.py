@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from treemax.cli.options import Reading, data_options
-from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_options, print_metrics
+from treemax.cli.reporting import Predictions, answer, as_json, json_line, metric_ks, metric_options, print_metrics
 
 
 @click.command(short_help="Answer, one line of JSON per example.")
@@ -28,6 +28,11 @@ from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_opti
     type=click.IntRange(min=1),
     help="Lines to predict at a time; 1 for an interactive pipe.",
 )
+@click.option("--hierarchy", metavar="FILE", help="The taxonomy of the labels: lines of parent, tab, child, or JSON. By "
+              "default that of the model.")  # fmt: skip
+@click.option("--backoff", type=click.FloatRange(0, 1), metavar="CONFIDENCE",
+              help="Predict the most specific node of the taxonomy of at least this probability.")  # fmt: skip
+@click.option("--levels", is_flag=True, help="Predict the best --top nodes of each level of the taxonomy.")
 @click.option("--labels", metavar="FILE", help="Predict only these labels, one per line.")
 @click.option("--exclude", metavar="FILE", help="Do not predict these labels, one per line.")
 @click.option(
@@ -42,8 +47,9 @@ from treemax.cli.reporting import Predictions, json_line, metric_ks, metric_opti
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def predict(
-    model: str, data: str, top: int, threshold: float | None, chunk: int, labels: str | None, exclude: str | None,
-    label_weights: str | None, utility: str | None, jobs: int | None, reading: Reading,
+    model: str, data: str, top: int, threshold: float | None, chunk: int, hierarchy: str | None, backoff: float | None,
+    levels: bool, labels: str | None, exclude: str | None, label_weights: str | None, utility: str | None,
+    jobs: int | None, reading: Reading,
 ) -> None:  # fmt: skip
     """Predict the labels of DATA: one line of JSON per example, best label first.
 
@@ -53,21 +59,49 @@ def predict(
     from treemax.cli.language import is_language_model
 
     weighted = any(option is not None for option in (labels, exclude, label_weights))
-    if weighted and threshold is not None:
-        raise click.UsageError("--threshold cannot be combined with --labels, --exclude or --label-weights.")
-    if utility is not None and threshold is not None:
-        raise click.UsageError("--utility chooses --top labels; leave out --threshold.")
+    ways = {"--threshold": threshold is not None, "--backoff": backoff is not None, "--levels": levels}
+    given = [option for option, is_given in ways.items() if is_given]
+    if weighted and given:
+        raise click.UsageError(f"{given[0]} cannot be combined with --labels, --exclude or --label-weights.")
+    if utility is not None and given:
+        raise click.UsageError(f"--utility chooses --top labels; leave out {given[0]}.")
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} cannot be combined with {given[1]}.")
+    if hierarchy is not None and not (levels or backoff is not None):
+        raise click.UsageError("--hierarchy needs --backoff or --levels.")
     loaded = load_model(model, jobs)
-    if is_language_model(loaded) and (weighted or threshold is not None or utility is not None):
+    if is_language_model(loaded) and (weighted or given or utility is not None):
         raise click.UsageError(
-            "--threshold, --labels, --exclude, --label-weights and --utility are not for a language model."
+            "--threshold, --backoff, --levels, --labels, --exclude, --label-weights and --utility are not for a language "
+            "model."
         )
+    if levels or backoff is not None:
+        set_taxonomy(loaded, model, hierarchy)
     weights = _label_weights(loaded, labels, exclude, label_weights) if weighted else None
     with open_data(data, reading, chunk, loaded, labels=False) as reader:
         for examples in reader if utility is None else [read_whole(reader)]:
             check_kind(loaded, examples, reader.name)
-            found, scores = _predictions(loaded, examples.features, top, threshold, weights, utility)
+            if levels:
+                click.echo(b"\n".join(_levels(loaded.predict_levels(examples.features, top))))
+                continue
+            found, scores = _predictions(loaded, examples.features, top, threshold, backoff, weights, utility)
             click.echo(b"\n".join(map(json_line, found, scores)))
+
+
+def set_taxonomy(model: Any, path: str, hierarchy: str | None) -> None:
+    """Set the taxonomy of --hierarchy; without it, that of the model is required."""
+    from treemax.cli.data import read_taxonomy
+
+    if hierarchy is not None:
+        model.set_taxonomy(read_taxonomy(hierarchy, model))
+    elif model.taxonomy_ is None:
+        raise click.UsageError(f"{path} has no taxonomy of its labels: give --hierarchy FILE.")
+
+
+def _levels(levels: list[Any]) -> list[bytes]:
+    """Return a line of JSON for each row."""
+    by_level = [list(map(answer, level.labels.tolist(), level.scores.tolist())) for level in levels]
+    return [as_json({"levels": list(row)}) for row in zip(*by_level)]
 
 
 def _label_weights(model: Any, labels: str | None, exclude: str | None, weights: str | None) -> Any:
@@ -83,9 +117,14 @@ def _label_weights(model: Any, labels: str | None, exclude: str | None, weights:
 
 
 def _predictions(
-    model: Any, X: Any, top: int, threshold: float | None, weights: Any, utility: str | None
+    model: Any, X: Any, top: int, threshold: float | None, backoff: float | None, weights: Any, utility: str | None
 ) -> tuple[list[list[Any]], list[list[float]]]:
-    """Return the labels and scores of each row, best first: the top `top`, or all of at least `threshold`."""
+    """Return the labels and scores of each row, best first: the top `top`, all of at least `threshold`, or backed off."""
+    if backoff is not None:
+        labels, scores = model.predict_backoff(X, backoff)
+        if model.multi_label_:
+            return labels, scores
+        return [[label] for label in labels.tolist()], [[score] for score in scores.tolist()]
     if threshold is None:
         options = {} if weights is None else {"label_weights": weights}
         if utility is None:
@@ -101,13 +140,17 @@ def _predictions(
 @click.argument("model", is_eager=True)  # known when FILE is checked
 @click.argument("data", is_eager=True)
 @metric_options
+@click.option("--hierarchy", metavar="FILE", help="The taxonomy of the labels, for hierarchical precision, recall, F and "
+              "distance: lines of parent, tab, child, or JSON. By default that of the model.")  # fmt: skip
+@click.option("--backoff", type=click.FloatRange(0, 1), metavar="CONFIDENCE",
+              help="Compute these for the answers of predict --backoff.")  # fmt: skip
 @click.option("--perplexity", is_flag=True,
               help="Also print perplexity, coverage and error@k, of a model with one label per example.")  # fmt: skip
 @click.option("--jobs", type=int, help="Threads; -1 for all cores. The model's own setting by default.")
 @data_options
 def evaluate(
-    model: str, data: str, k: int, per_label: bool, predictions: str | None, as_json: bool, perplexity: bool,
-    jobs: int | None, reading: Reading,
+    model: str, data: str, k: int, per_label: bool, predictions: str | None, as_json: bool, hierarchy: str | None,
+    backoff: float | None, perplexity: bool, jobs: int | None, reading: Reading,
 ) -> None:  # fmt: skip
     """Evaluate MODEL on DATA: precision, nDCG, propensity-scored precision, time and size.
 
@@ -116,17 +159,22 @@ def evaluate(
     from treemax.cli.data import check_kind, chunks, load_model, open_data
     from treemax.cli.language import evaluate_language_model, is_language_model
     from treemax.formats.training_rows import drop_unlabelled
-    from treemax.metrics import Confusions, DensityScores, IdEncoder, Scores
+    from treemax.metrics import Confusions, DensityScores, HierarchicalScores, IdEncoder, Scores
     from treemax.metrics.reports import report_of
 
     loaded = load_model(model, jobs)
     if is_language_model(loaded):
-        if per_label or predictions is not None:
-            raise click.UsageError("--per-label and --predictions are not for a language model.")
+        if per_label or predictions is not None or hierarchy is not None or backoff is not None:
+            raise click.UsageError(
+                "--per-label, --predictions, --hierarchy and --backoff are not for a language model."
+            )
         print_metrics(evaluate_language_model(loaded, model, data, reading), k, as_json)
         return
     if perplexity and loaded.multi_label_:
         raise ValueError(f"--perplexity needs a model with one label per example, but {model} is multi-label")
+    if hierarchy is not None or backoff is not None:
+        set_taxonomy(loaded, model, hierarchy)
+    in_taxonomy = None if loaded.taxonomy_ is None else HierarchicalScores(loaded.taxonomy_)
     encoder = IdEncoder(loaded.label_index_)
     scores = Scores(ks=metric_ks(k), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
     density, confusions = DensityScores(), Confusions()
@@ -152,6 +200,8 @@ def evaluate(
                 confusions.update(targets, ranking)
             if perplexity:
                 density.update(_probabilities_of_labels(loaded, examples, reader.name))
+            if in_taxonomy is not None:
+                in_taxonomy.update(list(examples.labels), _answers(loaded, examples.features, top, backoff))
             if kept is not None:
                 kept.add(examples.labels, top.labels.tolist(), top.scores.tolist())
     if n + n_dropped == 0:
@@ -161,6 +211,8 @@ def evaluate(
         raise ValueError(f"{reader.name}: no example has a label, so there is nothing to evaluate")
     if n_dropped:
         click.echo(f"Left out {n_dropped:,} without a label.", err=True)
+    if in_taxonomy is not None:
+        result |= {name: value for name, value in in_taxonomy.result().items() if name != "n"}
     if perplexity:
         found = density.result()
         result |= {"perplexity": found.perplexity, "coverage": found.coverage}
@@ -171,6 +223,18 @@ def evaluate(
     }
     report = report_of(scores, confusions, encoder.index, loaded.label_counts_) if per_label else None
     print_metrics(result, k, as_json, *(report or ()))
+
+
+def _answers(model: Any, X: Any, top: Any, backoff: float | None) -> Any:
+    """Return the labels that the model answers, backed off to a confidence if it is given."""
+    if backoff is not None:
+        return model.predict_backoff(X, backoff).labels
+    if not model.multi_label_:
+        return top.labels[:, 0]
+    from scipy.sparse import lil_matrix
+
+    found = model.predict(X)
+    return found if isinstance(found, list) else lil_matrix(found).rows.tolist()  # columns are the labels
 
 
 def _probabilities_of_labels(model: Any, examples: Any, name: str) -> Any:

@@ -118,22 +118,11 @@ def store_reading_options(model: Any, reading: Reading) -> None:
     getattr(model, "estimator", model).reading_ = {"bits": reading.bits or BITS, **columns}
 
 
-def read_edges(path: str, whole_numbers: bool) -> list[tuple[Any, Any]]:
-    """Read a hierarchy from lines of parent, tab, child; numbers are integers if the labels of DATA are."""
+def read_taxonomy(path: str, model: Any) -> Any:
+    """Read the hierarchy of a model's labels, in the type of these."""
+    from treemax.trees import read_hierarchy
 
-    def name(text: str) -> Any:
-        return int(text) if whole_numbers and text.lstrip("-").isdecimal() else text
-
-    edges = []
-    with Path(path).open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            names = line.rstrip("\r\n").split("\t")
-            if len(names) != 2:
-                raise FormatError.at(path, number, f"expected parent, tab, child, got {line.rstrip()!r:.80}")
-            edges.append((name(names[0]), name(names[1])))
-    return edges
+    return read_hierarchy(path, integers=not model.label_index_.holds_strings)
 
 
 def load_model(path: str, jobs: int | None) -> Any:

@@ -16,20 +16,24 @@ from treemax.cli.options import Reading, data_options
 @click.option("--merge", metavar="FILE", help="Lines of a label, a tab and the label that it is merged into.")
 @click.option("--add", metavar="DATA", help="Examples of new labels, and of known ones; only the new ones are learned.")
 @click.option("--parents", metavar="FILE", help="Lines of a new label, a tab and the node or label to put it at.")
+@click.option("--hierarchy", metavar="FILE", help="The taxonomy to keep in NEW: lines of parent, tab, child, or JSON.")
 @click.option("-o", "--output", required=True, metavar="NEW", help="File of the changed model; it may be MODEL.")
 @click.option("--resume", is_flag=True, help="Keep in NEW what learning needs to continue.")
 @data_options
 def labels(
     model: str, forget: str | None, rename: str | None, merge: str | None, add: str | None, parents: str | None,
-    output: str, resume: bool, reading: Reading,
+    hierarchy: str | None, output: str, resume: bool, reading: Reading,
 ) -> None:  # fmt: skip
-    """Change the labels of MODEL, and save it as NEW: first forget, then rename, merge, and add."""
-    from treemax.cli.data import load_model
+    """Change the labels of MODEL, and save it as NEW: first forget, then rename, merge, and add.
+
+    --hierarchy has the new names.
+    """
+    from treemax.cli.data import load_model, read_taxonomy
     from treemax.cli.label_files import read_label_pairs, read_labels
     from treemax.cli.saving import finish, save_model
 
-    if forget is None and rename is None and merge is None and add is None:
-        raise click.UsageError("Give --forget, --rename, --merge or --add.")
+    if all(option is None for option in (forget, rename, merge, add, hierarchy)):
+        raise click.UsageError("Give --forget, --rename, --merge, --add or --hierarchy.")
     if parents is not None and add is None:
         raise click.UsageError("--parents goes with --add.")
     loaded = load_model(model, None)
@@ -41,6 +45,8 @@ def labels(
         loaded.merge(read_label_pairs(merge, loaded.label_index_))
     if add is not None:
         _add(loaded, add, None if parents is None else read_label_pairs(parents, loaded.label_index_), reading)
+    if hierarchy is not None:
+        loaded.set_taxonomy(read_taxonomy(hierarchy, loaded))
     finish(output, save_model(loaded, output, resume=resume))
     click.echo(f"{loaded.describe()['labels']:,} labels in {output}", err=True)
 

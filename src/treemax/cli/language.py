@@ -38,11 +38,11 @@ def fit_language_model(
     model: TreeLanguageModel, data: str, hierarchy: str | None, output: str, reading: Reading
 ) -> None:
     """Train on the texts of DATA and write the model; after Ctrl-C what was learned until then."""
-    from treemax.cli.data import read_edges
+    from treemax.trees import read_hierarchy
 
     texts = read_texts(data, reading, model)
     if hierarchy is not None:
-        model.set_params(tree=read_edges(hierarchy, whole_numbers=False))
+        model.set_params(tree=read_hierarchy(hierarchy))
     start, interrupted = time.perf_counter(), None
     try:
         model.fit(texts)

@@ -36,7 +36,8 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings th
 @click.option(
     "--hierarchy",
     type=click.Path(exists=True, dir_okay=False),
-    help="File with the label tree, for models that support one: lines of parent, tab, child.",
+    help="File with the hierarchy of the labels: lines of parent, tab, child, or JSON. It is the tree of models that take "
+    "one, unless --set tree=..., and the taxonomy of predict --backoff.",
 )
 @click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
 @click.option(
@@ -83,13 +84,14 @@ def fit(
         _check_language_options(memory, places, resume, text_settings)
         fit_language_model(model, data, hierarchy, output, reading)
         return
-    _check_options(model, model_name, data, hierarchy, memory, scratch, places)
+    _check_options(model, model_name, data, memory, scratch, places)
+    is_tree = hierarchy is not None and not any(setting.startswith("tree=") for setting in settings)
     vectorizer = make_vectorizer(text, text_settings)
     with _training_place(cluster, checkpoint):  # connects before reading the data
         if memory is None:
-            model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, reading, output)
+            model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, is_tree, reading, output)
         else:
-            model, train = _from_disk(model, vectorizer, data, hierarchy, reading, memory, scratch or output)
+            model, train = _from_disk(model, vectorizer, data, hierarchy, is_tree, reading, memory, scratch or output)
         start, interrupted = time.perf_counter(), None
         try:
             train()
@@ -125,13 +127,11 @@ def _check_language_options(
 
 
 def _check_options(
-    model: Any, name: str, data: str, hierarchy: str | None, memory: int | None, scratch: str | None, places: dict[str, str | None]
-) -> None:  # fmt: skip
+    model: Any, name: str, data: str, memory: int | None, scratch: str | None, places: dict[str, str | None]
+) -> None:
     """Raise for options that the model or DATA does not support, or that exclude each other."""
     from treemax.models import MODELS
 
-    if hierarchy is not None and "tree" not in model.get_params():
-        raise click.UsageError(f"--hierarchy is for models with a label tree, not for {name}.")
     if scratch is not None and memory is None:
         raise click.UsageError("--scratch needs --memory.")
     if memory is not None and not hasattr(model, "fit_file"):
@@ -148,18 +148,17 @@ def _check_options(
 
 
 def _in_memory(
-    model: Any, jobs: int, vectorizer: Any, data: str, hierarchy: str | None, reading: Reading, output: str
+    model: Any, jobs: int, vectorizer: Any, data: str, hierarchy: str | None, is_tree: bool, reading: Reading, output: str
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """Read all of DATA; return the model, chosen if it is None, and the function that trains it."""
-    from treemax.cli.data import open_data, read_edges, read_training_rows
+    from treemax.cli.data import open_data, read_training_rows
     from treemax.models.text_model import TextModel
 
     with open_data(data, reading) as reader:
         examples = read_training_rows(reader)
     model = choose_model(examples, jobs) if model is None else model
     check_disk_space(output, examples, model)
-    if hierarchy is not None:
-        model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
+    _set_hierarchy(model, hierarchy, is_tree, examples)
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
     weights = {} if examples.weights is None else {"sample_weight": examples.weights}
@@ -167,17 +166,16 @@ def _in_memory(
 
 
 def _from_disk(
-    model: Any, vectorizer: Any, data: str, hierarchy: str | None, reading: Reading, memory: int, place: str
+    model: Any, vectorizer: Any, data: str, hierarchy: str | None, is_tree: bool, reading: Reading, memory: int, place: str
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """Read the beginning of DATA; return the model and the function that trains it with bounded memory."""
-    from treemax.cli.data import BITS, first_labelled, open_data, read_edges
+    from treemax.cli.data import BITS, first_labelled, open_data
     from treemax.formats.options import COLUMN_OPTIONS
     from treemax.models.text_model import TextModel
 
     with open_data(data, reading) as reader:
         examples = first_labelled(reader)
-    if hierarchy is not None:
-        model.set_params(tree=read_edges(hierarchy, whole_numbers=examples.labels.dtype.kind in "iu"))
+    _set_hierarchy(model, hierarchy, is_tree, examples)
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
     options = {
@@ -186,6 +184,19 @@ def _from_disk(
     }  # fmt: skip
     folder = Path(place) if Path(place).is_dir() else Path(place).absolute().parent
     return model, lambda: model.fit_file(data, memory=memory, folder=folder, **options)
+
+
+def _set_hierarchy(model: Any, path: str | None, is_tree: bool, examples: Any) -> None:
+    """Read the file of --hierarchy; it is the tree of the model if it takes one, and else only its taxonomy."""
+    from treemax.trees import Taxonomy
+
+    if path is None:
+        return
+    taxonomy = Taxonomy.from_file(path, integers=examples.labels.dtype.kind in "iu")
+    if is_tree and "tree" in model.get_params():
+        model.set_params(tree=taxonomy)
+    else:
+        model.set_taxonomy(taxonomy)
 
 
 @contextmanager

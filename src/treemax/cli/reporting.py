@@ -42,12 +42,21 @@ def metric_ks(k: int) -> list[int]:
 
 def json_line(labels: list[Any], scores: list[float], **more: Any) -> bytes:
     """Return a prediction as a line of JSON, without its end."""
+    return as_json({**answer(labels, scores), **more})
+
+
+def answer(labels: list[Any], scores: list[float]) -> dict[str, Any]:
+    """Return labels and rounded scores, without the end of None."""
     n = sum(label is not None for label in labels)  # a model may have fewer labels than were asked for
-    answer = {"labels": labels[:n], "scores": [round(score, 6) for score in scores[:n]], **more}
+    return {"labels": labels[:n], "scores": [round(score, 6) for score in scores[:n]]}
+
+
+def as_json(facts: dict[str, Any]) -> bytes:
+    """Return facts as a line of JSON, without its end."""
     try:
-        return json.dumps(answer, ensure_ascii=False).encode()
+        return json.dumps(facts, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # an unpaired surrogate, which JSON can only escape
-        return json.dumps(answer).encode()
+        return json.dumps(facts).encode()
 
 
 class Predictions:

@@ -1,20 +1,20 @@
-"""Use your own taxonomy as the tree of a model, and see which branch a text takes.
+"""Answer at the level of a taxonomy that a model is sure of, and judge such answers.
 
     python examples/taxonomy.py
 
-The tree has the parts of speech of WordNet's labels below its root. About ten seconds.
+The taxonomy has the parts of speech of WordNet's labels above them. About ten seconds.
 """
 
 from __future__ import annotations
 
 import treemax
 from treemax.datasets import load_wordnet
+from treemax.metrics import HierarchicalScores
 
 train, test = load_wordnet()
-taxonomy: dict[str, list[str]] = {}  # the name of a node, and its labels
-for label in sorted(set(train.y.tolist())):
-    taxonomy.setdefault(label.split(":")[0], []).append(label)
-print({name: len(labels) for name, labels in taxonomy.items()})
+pairs = [(label.split(":")[0], label) for label in sorted(set(train.y.tolist()))]  # (parent, child)
+taxonomy = treemax.Taxonomy(pairs)
+print(taxonomy, taxonomy.level(1))
 
 own = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(tree=taxonomy, random_state=0))
 learned = treemax.TextModel(treemax.TfidfText(), treemax.LabelTree(random_state=0))
@@ -22,7 +22,14 @@ for name, model in (("own taxonomy", own), ("clustered labels", learned)):
     model.fit(train.texts, train.y)
     print(f"{name}: {model.score(test.texts, test.y):.3f} right")
 
-print(treemax.show_tree(own, depth=1, labels=3))
-for text in ("to move very fast on foot", "a person who plays the violin"):
-    label = own.predict([text])[0]
-    print(f"{text}: {' > '.join(label.split(':')[::2])}")
+learned.set_taxonomy(taxonomy)  # whatever its own tree is
+texts, y = test.texts[:1000], test.y[:1000]
+for confidence in (0.0, 0.5, 0.9):
+    scores = HierarchicalScores(taxonomy)
+    scores.update(y, learned.predict_backoff(texts, confidence).labels)
+    print(confidence, {name: round(value, 3) for name, value in scores.result().items()})
+
+for text in ("to move very fast on foot", "a person who plays the violin", "it is"):
+    parts = learned.predict_levels([text], k=1)
+    answer = learned.predict_backoff([text], confidence=0.3).labels[0]
+    print(f"{text}: {parts[0].labels[0, 0]}, {answer}")

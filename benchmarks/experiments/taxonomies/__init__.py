@@ -1,0 +1,1 @@
+"""Answers in a taxonomy, beside hiclass; see `__main__`."""

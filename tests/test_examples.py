@@ -16,7 +16,7 @@ PRINTS = {
     "own_model.py": "saved and loaded",
     "stream.py": "wrote stream.png",
     "tags.py": "a river in Africa: noun, river",
-    "taxonomy.py": "to move very fast on foot: verb > move",
+    "taxonomy.py": "to move very fast on foot: verb, verb:01835473:move",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treemax.models.base import LabelClassifier, TrainingInterrupted
+from treemax.models.base import LabelClassifier, TopK, TrainingInterrupted
 from treemax.models.double_sampling.estimator import DoubleSampling
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.language_model.estimator import TreeLanguageModel
@@ -15,7 +15,6 @@ from treemax.models.online import OnlineLabelClassifier
 from treemax.models.online_label_tree.estimator import OnlineLabelTree
 from treemax.models.recall_tree.estimator import RecallTree
 from treemax.models.registry import MODELS, choose_model
-from treemax.models.searching import TopK
 from treemax.models.softmax_tree.estimator import SoftmaxForest, SoftmaxTree
 from treemax.models.text_model import TextModel
 

@@ -51,7 +51,7 @@ from treemax.models.new_labels import GrowingLabels
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
 from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
-from treemax.models.searching import SparseProbabilities, TopK
+from treemax.models.searching import SparseProbabilities
 from treemax.models.sharing import read_access, read_access_by_rows, snapshot_access
 from treemax.models.taxonomies import TaxonomyEstimator
 from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled

@@ -19,13 +19,6 @@ from treemax.parallel.threads import run_all
 Arguments: TypeAlias = Callable[[SparseRows], tuple[Any, ...]]
 
 
-class TopK(NamedTuple):
-    """Best labels of each row, best first, and their scores; both of shape (n_rows, k)."""
-
-    labels: NDArray[Any]
-    scores: NDArray[np.float32]
-
-
 class SparseProbabilities(NamedTuple):
     """Labels of rows with their probabilities, sorted by row and id."""
 

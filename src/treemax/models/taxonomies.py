@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from treemax.inputs.labels import LabelIndex, dtype_for
 from treemax.inputs.rows import Rows, read_only
 from treemax.kernels import taxonomies as kernels
+from treemax.models.deciding import TopK
 from treemax.models.label_changes import LabelChanges
-from treemax.models.searching import TopK
 from treemax.models.sharing import SharedEstimator, read_access
 from treemax.parameters import check_number
 from treemax.trees import Taxonomy, Tree, hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, with_names

@@ -17,7 +17,7 @@ from treemax import modelfile
 from treemax.inputs.labels import LabelIndex
 from treemax.memory import check_fits
 from treemax.metrics import perplexity
-from treemax.models.base import TrainingInterrupted
+from treemax.models.base import TopK, TrainingInterrupted
 from treemax.models.finite import check_learned
 from treemax.models.hierarchies import parameter_parts, parameters_from_parts
 from treemax.models.language_model.model import LanguageModel
@@ -31,7 +31,6 @@ from treemax.models.learned_tree.structure import Structure
 from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
 from treemax.models.published import PublishedSettings
 from treemax.models.rows import sparsified
-from treemax.models.searching import TopK
 from treemax.models.sharing import SharedEstimator, read_access, snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count

@@ -146,9 +146,7 @@ class Application:
             headers = dict(scope["headers"])
             try:
                 self.guard.check_source(headers)
-                if route is None:
-                    if self.guard.private:
-                        self.guard.check_token(headers)
+                if route is None:  # the page has no secrets, and asks for the token
                     status = await self._page(scope, receive, send)
                     return
                 reply = await self._reply(route, scope, headers, receive)
@@ -175,6 +173,8 @@ class Application:
         if route.needs_token or self.guard.private:
             self.guard.check_token(headers)
         body = await self._body(headers, receive) if route.method == "POST" else b""
+        if not scope["query_string"]:
+            return await route.answer(Request({}, headers, body))
         try:
             pairs = parse_qsl(scope["query_string"].decode("latin-1"), True, errors="strict", max_num_fields=50)
         except (ValueError, UnicodeDecodeError) as error:

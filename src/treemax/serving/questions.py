@@ -53,7 +53,7 @@ Inputs = list[str] | np.ndarray[Any, np.dtype[np.float32]] | SparseVectors
 def read_json(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body."""
     try:
-        content = json.loads(body, parse_constant=_no_constant)
+        content = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}.") from None
     if not isinstance(content, dict):
@@ -74,6 +74,9 @@ def _check_characters(content: Any) -> None:
         raise RequestError("The body has half of a character (a lone surrogate such as \\ud800).") from None
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body cannot be read: {error}.") from None
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def check_keys(content: dict[str, Any], known: frozenset[str]) -> None:

@@ -1,0 +1,223 @@
+"""The service under load: `python -m benchmarks.experiments.serving answers|learning|memory` (needs wrk and Linux).
+
+`answers`: texts of ten words of wordnet, one a request, to LabelTree, and to omikuji behind FastAPI if PEER is the
+interpreter of an environment with omikuji, fastapi, uvicorn[standard] and scikit-learn. `learning`: examples a request,
+each acknowledged when it is on disk. `memory MINUTES`: both at once. Processor times are those of the server.
+MODEL is a model file of wordnet, LabelTree or OnlineLabelTree; without it one is trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.output import help_if_asked, store, table
+
+SECONDS = 5
+ROUNDS = 3
+PREDICT = '{{"texts": ["{text}"], "k": 5}}'
+LEARN = '{{"texts": ["{text}"], "labels": [["{label}"]], "wait": false}}'
+SCRIPT = """
+local bodies = {{}}
+for line in io.lines("{bodies}") do bodies[#bodies + 1] = line end
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+local i = 0
+request = function()
+  i = i % #bodies + 1
+  return wrk.format(nil, "{path}", nil, bodies[i])
+end
+"""
+
+
+def examples() -> list[tuple[str, str]]:
+    """Texts of ten words and labels of wordnet's test rows."""
+    from treemax.datasets import load_wordnet
+
+    test = load_wordnet().test
+    pairs = zip(test.texts, test.labels)
+    return [(re.sub(r'["\\]', "", " ".join(text.split()[:10])), labels[0]) for text, labels in pairs]
+
+
+@contextlib.contextmanager
+def process(command: list[str], health: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Context manager for a server; it has started when `health` answers."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(health, timeout=5).read()
+                break
+            time.sleep(0.5)
+        yield server
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def processor_seconds(server: subprocess.Popen[bytes]) -> float:
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def load(
+    server: subprocess.Popen[bytes], url: str, script: Path, connections: int, seconds: int = SECONDS
+) -> list[Any]:
+    """Return answers a second, the median and the 99th percentile in milliseconds, and processor microseconds an answer."""
+    before = processor_seconds(server)
+    done = subprocess.run(
+        ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    used = processor_seconds(server) - before
+    n = int(re.findall(r"(\d+) requests in", done)[0])
+    if "Non-2xx" in done:
+        raise SystemExit(done)
+    rate = float(re.findall(r"Requests/sec:\s+([\d.]+)", done)[0])
+    return [rate, *(milliseconds(done, share) for share in ("50", "99")), 1e6 * used / n]
+
+
+def milliseconds(report: str, share: str) -> float:
+    value, unit = re.findall(rf"{share}%\s+([\d.]+)(us|ms|s)\b", report)[0]
+    return float(value) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[unit]
+
+
+def script(folder: Path, name: str, path: str, bodies: list[str]) -> Path:
+    (folder / f"{name}.txt").write_text("\n".join(bodies))
+    file = folder / f"{name}.lua"
+    file.write_text(SCRIPT.format(bodies=folder / f"{name}.txt", path=path))
+    return file
+
+
+def serving(model: Path, port: int, folder: Path) -> list[str]:
+    arguments = ["serve", str(model), "--port", str(port), "--data", str(folder / "data")]
+    return [sys.executable, "-m", "treemax", *arguments]
+
+
+def trained(folder: Path, online: bool) -> Path:
+    """Return a file of wordnet's LabelTree, or of an OnlineLabelTree of its first 20,000 rows."""
+    if os.environ.get("MODEL"):
+        return Path(os.environ["MODEL"])
+    import treemax
+    from treemax.datasets import load_wordnet
+
+    train, path = load_wordnet().train, folder / f"wordnet-{'online' if online else 'batch'}.treemax"
+    labels = [own[0] for own in train.labels]
+    if online:
+        model = treemax.TextModel(treemax.HashingText(), treemax.OnlineLabelTree())
+        model.partial_fit(train.texts[:20000], labels[:20000]).save(path, resume=True)
+    else:
+        treemax.TextModel().fit(train.texts, labels).save(path)
+    return path
+
+
+def measure_answers(folder: Path) -> None:
+    bodies = [PREDICT.format(text=text) for text, _ in examples()]
+    lua = script(folder, "predict", "/predict", bodies)
+    servers = {"treemax serve, one worker": serving(trained(folder, online=False), 8151, folder)}
+    if os.environ.get("PEER"):
+        app = Path(__file__).with_name("omikuji_service.py")
+        servers["omikuji, 1 tree, behind FastAPI"] = [os.environ["PEER"], str(app), str(folder / "omikuji"), "8152"]
+    found: dict[str, dict[int, list[list[Any]]]] = {name: {1: [], 64: []} for name in servers}
+    with contextlib.ExitStack() as stack:
+        urls, running = {}, {}
+        for name, command in servers.items():
+            urls[name] = f"http://127.0.0.1:{8151 + len(urls)}"
+            running[name] = stack.enter_context(process(command, urls[name] + "/health"))
+            load(running[name], urls[name], lua, 8, 2)  # warm
+        for _ in range(ROUNDS):  # one after the other, so that both meet the same load of the machine
+            for name in servers:
+                for connections in (1, 64):
+                    found[name][connections].append(load(running[name], urls[name], lua, connections))
+                    print(name, connections, found[name][connections][-1], flush=True)
+    rows = []
+    for name, by_connections in found.items():
+        for connections, runs in by_connections.items():
+            best = max(runs)
+            rows.append([name, connections, *best[:3], min(run[3] for run in runs)])
+    keep(
+        "serving-answers",
+        "Answers over HTTP",
+        rows,
+        "Texts of ten words, one a request, by wrk on the same two cores; the fastest of three runs of five seconds; processor time of the server, the least of three.",
+    )
+
+
+def measure_learning(folder: Path) -> None:
+    bodies = [LEARN.format(text=text, label=label) for text, label in examples()]
+    lua, rows = script(folder, "learn", "/learn", bodies), []
+    with process(serving(trained(folder, online=True), 8153, folder), "http://127.0.0.1:8153/health") as server:
+        for connections in (1, 64):
+            runs = [load(server, "http://127.0.0.1:8153", lua, connections) for _ in range(ROUNDS)]
+            best = max(runs)
+            rows.append(["OnlineLabelTree", connections, *best[:3], min(run[3] for run in runs)])
+            print(rows[-1], flush=True)
+    keep(
+        "serving-learning",
+        "Acknowledged examples",
+        rows,
+        "One example a request, acknowledged after an fsync; requests that wait share one. The server learns at the same time.",
+    )
+
+
+def counted(url: str, *names: str) -> list[int]:
+    """Return counters of /metrics."""
+    with urllib.request.urlopen(url + "/metrics") as reply:
+        text = reply.read().decode()
+    return [int(float(re.findall(rf"^treemax_{name}\{{.*\}} (\S+)$", text, re.MULTILINE)[0])) for name in names]
+
+
+def measure_memory(folder: Path, minutes: float) -> None:
+    pairs = examples()
+    predict = script(folder, "predict", "/predict", [PREDICT.format(text=text) for text, _ in pairs])
+    learn = script(folder, "learn", "/learn", [LEARN.format(text=text, label=label) for text, label in pairs])
+    rows, url = [], "http://127.0.0.1:8154"
+    with process(serving(trained(folder, online=True), 8154, folder), url + "/health") as server:
+        start = time.monotonic()
+        while time.monotonic() < start + 60 * minutes:
+            both = [subprocess.Popen(["wrk", "-t1", "-c16", "-d20s", "-s", str(predict), url], stdout=subprocess.DEVNULL),
+                    subprocess.Popen(["wrk", "-t1", "-c2", "-d20s", "-s", str(learn), url], stdout=subprocess.DEVNULL)]  # fmt: skip
+            for each in both:
+                each.wait()
+            status = Path(f"/proc/{server.pid}/status").read_text()
+            resident = int(re.findall(r"RssAnon:\s+(\d+)", status)[0]) / 1024
+            answers, learned, labels = counted(url, "rows_total", "examples_learned", "labels")
+            rows.append([round((time.monotonic() - start) / 60, 1), answers, learned, labels, resident])
+            print(json.dumps(rows[-1]), flush=True)
+    shown = [rows[i] for i in sorted({round(i * (len(rows) - 1) / 5) for i in range(6)})]
+    columns = ["minutes", "answers", "examples learned", "labels", {"name": "memory, MB", "decimals": 0}]
+    store("systems", "serving-memory", title="Memory under mixed load", columns=columns, rows=shown,
+          shows="Memory of the server without mapped files, while sixteen connections ask and two teach; the model grows with its labels.")  # fmt: skip
+    print(table([str(column) for column in columns], [[str(cell) for cell in row] for row in shown]))
+
+
+def keep(name: str, title: str, rows: list[list[Any]], shows: str) -> None:
+    columns = ["server", "connections", {"name": "a second", "decimals": 0}, {"name": "p50 ms", "decimals": 1},
+               {"name": "p99 ms", "decimals": 1}, {"name": "processor us each", "decimals": 0}]  # fmt: skip
+    busy = f"a two-core x86-64 machine, shared with other work (load {os.getloadavg()[0]:.0f})"
+    store("systems", name, title=title, shows=shows, columns=columns, rows=rows, machine=busy)
+    print(table([str(column) for column in columns], [[str(cell) for cell in row] for row in rows]))
+
+
+def main() -> None:
+    what, *rest = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        if what == "memory":
+            measure_memory(Path(folder), float(rest[0]) if rest else 60)
+        else:
+            {"answers": measure_answers, "learning": measure_learning}[what](Path(folder))
+
+
+if __name__ == "__main__":
+    help_if_asked(__doc__)
+    main()

@@ -1,0 +1,59 @@
+"""Several worker processes: what one learns all answer, and one that is killed is started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.service import Server, online_model
+
+pytest.importorskip("starlette")
+httpx = pytest.importorskip("httpx")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")]
+
+
+def asked(url: str, path: str, **content: Any) -> Any:
+    reply = httpx.post(url + path, json=content, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def wait_for(condition: Any, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def workers_of(server: Server) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)], capture_output=True, text=True)
+    return [int(number) for number in found.stdout.split()]
+
+
+def test_all_workers_answer_what_one_has_learned(tmp_path: Path) -> None:
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    with Server(str(path), "--workers", "2") as server:
+
+        def versions() -> set[str]:
+            answers = [asked(server.url, "/predict", texts=["zebra"], k=1) for _ in range(12)]
+            return {answer["version"].partition("+")[2] for answer in answers}
+
+        for _ in range(3):
+            last = asked(server.url, "/learn", texts=["zebra"], labels=[["a new label"]])["sequence"]
+        assert last == 3
+        wait_for(lambda: versions() == {"3"})
+        best = asked(server.url, "/predict", texts=["zebra"], k=1)["predictions"][0][0]
+        assert best["label"] == "a new label"
+        before = workers_of(server)
+        os.kill(before[0], signal.SIGKILL)
+        wait_for(lambda: len(set(workers_of(server)) - {before[0]}) == 2)
+        assert asked(server.url, "/learn", texts=["zebra"], labels=[["a new label"]])["sequence"] == 4
+        wait_for(lambda: versions() == {"4"})

@@ -202,3 +202,10 @@ def test_the_command_of_annif_finds_the_backend(tmp_path, sentences):
     run("learn", "p", str(documents))
     assert run("suggest", "p", input="plums and apples").split("\n")[0].split("\t")[1] == "fruit"
     assert "NDCG" in run("eval", "p", str(documents))
+
+
+def test_the_configuration_registers_the_backend():
+    code = "import annif; app = annif.create_flask_app(); print('treemax' in annif.backend._backend_fns, app.config['DATADIR'])"
+    environment = {**os.environ, "ANNIF_CONFIG": "treemax.annif.ProductionConfig", "ANNIF_DATADIR": "elsewhere"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "elsewhere"]

@@ -49,7 +49,14 @@ from treemax.models.label_changes import LabelChanges
 from treemax.models.label_weights import LabelWeights
 from treemax.models.new_labels import GrowingLabels
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
-from treemax.models.prior import label_frequencies, most_frequent, replace_rows, without_known_features
+from treemax.models.prior import (
+    EmptyRows,
+    empty_rows,
+    label_frequencies,
+    most_frequent,
+    replace_rows,
+    without_known_features,
+)
 from treemax.models.published import PublishedSettings
 from treemax.models.searching import SparseProbabilities
 from treemax.models.sharing import read_access, read_access_by_rows, snapshot_access
@@ -95,6 +102,7 @@ class LabelClassifier(
     label_counts_: NDArray[np.int64]
     label_weights_: NDArray[np.float64] | None = None
     _total_weight: float = 0.0  # of the rows, where they have weights
+    _empty_rows: EmptyRows | None = None  # training rows without features, if there were any
     class_weight: Any = None
     n_examples_: int
     n_features_in_: int
@@ -356,6 +364,7 @@ class LabelClassifier(
         self.label_counts_ = np.bincount(targets.ids, minlength=len(index)).astype(np.int64)
         self.label_weights_ = None if targets.weights is None else targets.label_totals(len(index))
         self._total_weight = targets.total
+        self._empty_rows = empty_rows(rows.indptr, targets, len(index)) if isinstance(rows, SparseRows) else None
         self.n_examples_ = len(rows)
         self.multi_label_ = labels.multi_label
         self.sparse_input_ = isinstance(rows, SparseRows)
@@ -478,7 +487,7 @@ class LabelClassifier(
             answer = self.calibration_.multiclass_probabilities(scores, leading, ids == first[:, :1])
         unknown = self._unknown(rows)
         if unknown is not None:
-            frequencies = self._frequencies(len(self.label_index_))
+            frequencies = self._frequencies_if_unknown(len(self.label_index_))
             scores[unknown] = answer[unknown] = np.where(ids[unknown] >= 0, frequencies[ids[unknown]], 0.0)
         return scores, answer
 
@@ -514,7 +523,7 @@ class LabelClassifier(
             answer = np.where(total > 0, answer / np.maximum(total, 1e-30), self._frequencies(answer.shape[1]))
         unknown = self._unknown(rows)
         if unknown is not None:
-            answer[unknown] = self._frequencies(answer.shape[1])
+            answer[unknown] = self._frequencies_if_unknown(answer.shape[1])
         return self._changed_of_all(answer) if self._changes else answer
 
     def _calibrated_all(self, rows: Rows) -> NDArray[np.float32]:
@@ -571,7 +580,7 @@ class LabelClassifier(
             probabilities = self.calibration_.multiclass_probabilities(scores, leading, is_first)
         unknown = self._unknown(rows)
         if unknown is not None:
-            frequencies = self._frequencies(len(self.label_index_))
+            frequencies = self._frequencies_if_unknown(len(self.label_index_))
             first = most_frequent(frequencies, k)
             ids[unknown], scores[unknown], probabilities[unknown] = first, frequencies[first], frequencies[first]
         return ids, scores, probabilities
@@ -597,7 +606,7 @@ class LabelClassifier(
         unknown = self._unknown(rows)
         if unknown is None:
             return found
-        frequencies = self._frequencies(len(self.label_index_))
+        frequencies = self._frequencies_if_unknown(len(self.label_index_))
         frequent = np.flatnonzero(frequencies >= np.float32(threshold))
         return replace_rows(found, unknown, frequent, frequencies[frequent])
 
@@ -647,6 +656,11 @@ class LabelClassifier(
         counts = np.zeros(n_labels, dtype=known.dtype)
         counts[: len(known)] = known[:n_labels]
         return label_frequencies(counts, self._total_weight if weighted else self.n_examples_, self.multi_label_)
+
+    def _frequencies_if_unknown(self, n_labels: int) -> NDArray[np.float32]:
+        """The probabilities of the first labels for a row without known features."""
+        frequencies, empty = self._frequencies(n_labels), self._empty_rows
+        return frequencies if empty is None else empty.frequencies(frequencies)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the precision at 1 (accuracy for multi-class), weighted by `sample_weight`."""
@@ -744,6 +758,7 @@ class LabelClassifier(
                 if self.label_weights_ is None
                 else {"label_weights": np.append(self.label_weights_, self._total_weight)}
             ),
+            **({} if self._empty_rows is None else {"empty_rows": self._empty_rows.array(len(self.label_index_))}),
             **decision_arrays,
             **modelfile.prefixed("taxonomy", self._taxonomy_arrays()),
             **modelfile.prefixed("model", arrays),
@@ -774,6 +789,10 @@ class LabelClassifier(
         if "label_weights" in arrays:
             totals = expect_counts(arrays, "label_weights", np.float64, (len(index) + 1,), most=MOST_COUNTED)
             estimator.label_weights_, estimator._total_weight = np.array(totals[:-1]), float(totals[-1])
+        if "empty_rows" in arrays:
+            estimator._empty_rows = EmptyRows.checked(
+                expect_counts(arrays, "empty_rows", np.float64, (len(index) + 1,), most=MOST_COUNTED)
+            )
         estimator.n_features_in_ = whole_number("n_features", header["n_features"], most=MAX_FEATURES)
         if header.get("direct_features") is not None:
             estimator._feature_numbers = FeatureNumbers.checked(

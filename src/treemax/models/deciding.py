@@ -58,7 +58,7 @@ class DecidingEstimator(SharedEstimator):
     def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
         raise NotImplementedError
 
-    def _frequencies(self, n_labels: int) -> NDArray[np.float32]:
+    def _frequencies_if_unknown(self, n_labels: int) -> NDArray[np.float32]:
         raise NotImplementedError
 
     def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -124,7 +124,7 @@ class DecidingEstimator(SharedEstimator):
             ids, probabilities = self._weighted_multiclass(rows, k, weights)
         unknown = self._unknown(rows)
         if unknown is not None:
-            frequencies = self._frequencies(len(self.label_index_))
+            frequencies = self._frequencies_if_unknown(len(self.label_index_))
             first = most_frequent(np.where(weights.values > 0, frequencies * weights.values, -1.0), k)
             ids[unknown], probabilities[unknown] = first, frequencies[first]
         return ids, probabilities

@@ -15,7 +15,7 @@ from treemax.inputs.rows import Rows, read_only
 from treemax.models.decisions import Decision
 from treemax.models.label_weights import LabelWeights
 from treemax.models.parts import whole_number
-from treemax.models.prior import most_frequent
+from treemax.models.prior import EmptyRows, most_frequent
 from treemax.models.searching import best_weighted
 from treemax.models.sharing import SharedEstimator
 from treemax.parallel.locks import fork_safe
@@ -148,6 +148,7 @@ class ChangeableLabels(SharedEstimator):
     label_index_: LabelIndex
     label_counts_: NDArray[np.int64]
     label_weights_: NDArray[np.float64] | None
+    _empty_rows: EmptyRows | None
     multi_label_: bool
     decision_: Decision | None
     class_weight: Any
@@ -274,6 +275,9 @@ class ChangeableLabels(SharedEstimator):
         twin.label_index_ = index.without(forgotten)
         twin.label_counts_ = self.label_counts_[kept]
         twin.label_weights_ = None if self.label_weights_ is None else self.label_weights_[kept]
+        if self._empty_rows is not None:
+            counts = self._empty_rows.array(len(index))[:-1][kept]
+            twin._empty_rows = self._empty_rows._replace(label_counts=counts)
         if self.decision_ is not None:
             twin.decision_ = self.decision_.without(kept)
         n_columns = len(index) if self._label_form.endswith("indicator") else None

@@ -21,6 +21,7 @@ from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, check_scale, sliceable, take_rows
 from treemax.models.base import LabelClassifier, TopK
 from treemax.models.label_changes import ADDED, CHANGING
+from treemax.models.prior import empty_rows
 from treemax.models.rates import FAR_LONGER
 from treemax.parallel.locks import ModelLock
 from treemax.parallel.threads import thread_count
@@ -201,7 +202,7 @@ class OnlineLabelClassifier(LabelClassifier):
         targets = self._weighted(_indexed(index, labels, announced), weights, index, labels.multi_label)
         model = self._start(rows, targets, index, labels.multi_label)
         self._set_fitted(X, rows, labels, index, targets, model)
-        self.label_counts_[:], self.n_examples_, self.label_weights_ = 0, 0, None
+        self.label_counts_[:], self.n_examples_, self.label_weights_, self._empty_rows = 0, 0, None, None
         return targets
 
     def _extend(
@@ -250,9 +251,17 @@ class OnlineLabelClassifier(LabelClassifier):
         targets, done = start(X, rows, labels, announced, weights), 0
         for n in self._continue(self.model_, rows, targets):
             self._count(targets[done : done + n])
+            self._count_empty(rows, targets, done, done + n)
             done += n
             yield n
         self._check_biases(targets)
+
+    def _count_empty(self, rows: Rows, targets: Targets, start: int, stop: int) -> None:
+        """Count the learned rows without features."""
+        if isinstance(rows, SparseRows):
+            empty = empty_rows(rows.indptr[start : stop + 1], targets[start:stop], len(self.label_counts_))
+            if empty is not None:
+                self._empty_rows = empty if self._empty_rows is None else self._empty_rows.plus(empty)
 
     def _count(self, targets: Targets) -> None:
         """Add learned rows to the counts of examples and labels, and to the sums of their weights."""

@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows
 
-Number = TypeVar("Number", np.int64, np.float32)
+PRIOR_ROWS = 10.0  # the weight of the frequencies of all training rows, in rows
+
+
+class EmptyRows(NamedTuple):
+    """The labels of the training rows without any feature, such as texts of rare words only.
+
+    They say more about a new row without known features than all rows do.
+    """
+
+    label_counts: NDArray[np.float64]  # rows of each label, or the sum of their weights
+    total: float  # rows, or the sum of their weights
+
+    def plus(self, other: EmptyRows) -> EmptyRows:
+        """Return the sum of both; one may have more labels."""
+        counts = np.zeros(max(len(self.label_counts), len(other.label_counts)))
+        counts[: len(self.label_counts)] += self.label_counts
+        counts[: len(other.label_counts)] += other.label_counts
+        return EmptyRows(counts, self.total + other.total)
+
+    def frequencies(self, of_all: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the frequencies of the labels in empty rows, with those in all rows as prior."""
+        counts = self.array(len(of_all))[:-1]
+        return ((counts + PRIOR_ROWS * of_all) / (self.total + PRIOR_ROWS)).astype(np.float32)
+
+    def array(self, n_labels: int) -> NDArray[np.float64]:
+        """Return the counts of the first labels, and at the end the total: the array of the model file."""
+        counts = np.zeros(n_labels + 1)
+        known = self.label_counts[:n_labels]
+        counts[: len(known)], counts[-1] = known, self.total
+        return counts
+
+    @classmethod
+    def checked(cls, totals: NDArray[np.float64]) -> EmptyRows:
+        """Restore it from `array`; raise ValueError if the numbers are inconsistent."""
+        if totals[:-1].max(initial=0.0) > totals[-1]:
+            raise ValueError("a label has more rows without features than there are")
+        return cls(np.array(totals[:-1]), float(totals[-1]))
+
+
+def empty_rows(indptr: NDArray[np.int64], targets: Targets, n_labels: int) -> EmptyRows | None:
+    """Return the labels of the sparse rows without any feature; None if there are no such rows."""
+    empty = np.flatnonzero(indptr[1:] == indptr[:-1])
+    if not len(empty):
+        return None
+    own = take_targets(targets, empty)
+    return EmptyRows(own.label_totals(n_labels).astype(np.float64), float(own.total))
 
 
 def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | None:

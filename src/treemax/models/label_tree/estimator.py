@@ -22,6 +22,7 @@ from treemax.models.label_tree.out_of_core import RowsOnDisk, memory_budget
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN
 from treemax.models.label_tree.training import Plan, train_label_tree
 from treemax.models.new_labels import NewLabels, places_of
+from treemax.models.prior import empty_rows
 from treemax.models.rows import sparsified
 from treemax.models.sharing import snapshot_access
 from treemax.models.stored import Source, stored_rows, training_labels
@@ -247,6 +248,7 @@ class LabelTree(WithHierarchy):
                 RaggedLabels(stored.targets.indptr, stored.targets.ids, np.dtype(int)), multi_label
             )
             trainee._set_fitted(source.rows, source.rows, labels, index, stored.targets, model)
+            trainee._empty_rows = empty_rows(stored.indptr, stored.targets, len(index))
             trainee.sparse_input_ = data.overview.sparse
             if stopped is not None:
                 raise stopped

@@ -29,7 +29,7 @@ from treemax.trees import Tree
 SUITES = ("icd", "debtags")
 DIMENSIONS = (50,)
 RATES = (0.1, 0.3, 1.0)
-PASSES = 12
+PASSES = 6
 MARGIN = np.float32(0.1)
 TRIES = 100  # labels drawn in search of one that is not far enough below
 COLUMNS = [

@@ -45,6 +45,17 @@ def read_label_pairs(path: str, index: LabelIndex) -> dict[Any, Any]:
     return pairs
 
 
+def read_label_texts(path: str, index: LabelIndex) -> dict[Any, str]:
+    """Return the texts of a file by label: a label, a tab and a text in each line."""
+    texts: dict[Any, str] = {}
+    for number, line in _lines(path):
+        label, tab, text = line.partition("\t")
+        if not (label and tab):
+            raise click.UsageError(f"{path}, line {number}: expected a label, a tab and a text, got {line!r:.80}.")
+        texts[_label(label, index, path, number)] = text
+    return texts
+
+
 def _lines(path: str) -> list[tuple[int, str]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -23,6 +23,7 @@ from treemax.cli.options import (
 )
 from treemax.cli.saving import check_disk_space, finish, save_model
 
+LABEL_SHARE = 0.5  # of the texts of labels in their similarity; the examples have the rest
 CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings that a model may choose from the data
 
 
@@ -39,6 +40,10 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings th
     help="File with the hierarchy of the labels: lines of parent, tab, child, or JSON. It is the tree of models that take "
     "one, unless --set tree=..., and the taxonomy of predict --backoff.",
 )
+@click.option("--label-texts", metavar="FILE",
+              help="Lines of a label, a tab and its name or description, which group the labels together with the examples, "
+              "half and half (label-tree on text).")  # fmt: skip
+@click.option("--add-unseen", is_flag=True, help="Also answer labels that are only in --label-texts.")
 @click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
 @click.option(
     "--cluster",
@@ -65,7 +70,7 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings th
 @data_options
 def fit(
     data: str, output: str, model_name: str, as_published: bool, settings: tuple[str, ...],
-    text_settings: tuple[str, ...], jobs: int, text: str, hierarchy: str | None, resume: bool, cluster: str | None, checkpoint: str | None,
+    text_settings: tuple[str, ...], jobs: int, text: str, hierarchy: str | None, label_texts: str | None, add_unseen: bool, resume: bool, cluster: str | None, checkpoint: str | None,
     memory: int | None, scratch: str | None, reading: Reading,
 ) -> None:  # fmt: skip
     """Train a model on DATA and write it to MODEL."""
@@ -74,7 +79,11 @@ def fit(
     from treemax.models import TrainingInterrupted
 
     places = {"--cluster": cluster, "--checkpoint": checkpoint}
-    special = {"--hierarchy": hierarchy, "--memory": memory, **places}
+    if add_unseen and label_texts is None:
+        raise click.UsageError("--add-unseen needs --label-texts.")
+    if label_texts is not None and memory is not None:
+        raise click.UsageError("--label-texts cannot be combined with --memory.")
+    special = {"--hierarchy": hierarchy, "--label-texts": label_texts, "--memory": memory, **places}
     needing = [option for option, value in special.items() if value is not None]
     if model_name == "auto" and needing:
         model_name = "label-tree"  # supports all of them
@@ -89,7 +98,8 @@ def fit(
     vectorizer = make_vectorizer(text, text_settings)
     with _training_place(cluster, checkpoint):  # connects before reading the data
         if memory is None:
-            model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, is_tree, reading, output)
+            names = LabelTexts(label_texts, add_unseen)
+            model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, is_tree, names, reading, output)
         else:
             model, train = _from_disk(model, vectorizer, data, hierarchy, is_tree, reading, memory, scratch or output)
         start, interrupted = time.perf_counter(), None
@@ -114,6 +124,13 @@ def fit(
         f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s",
         err=True,
     )
+
+
+class LabelTexts(NamedTuple):
+    """The options --label-texts and --add-unseen."""
+
+    path: str | None
+    add_unseen: bool
 
 
 def _check_language_options(
@@ -148,10 +165,13 @@ def _check_options(
 
 
 def _in_memory(
-    model: Any, jobs: int, vectorizer: Any, data: str, hierarchy: str | None, is_tree: bool, reading: Reading, output: str
+    model: Any, jobs: int, vectorizer: Any, data: str, hierarchy: str | None, is_tree: bool, names: LabelTexts, reading: Reading,
+    output: str,
 ) -> tuple[Any, Callable[[], object]]:  # fmt: skip
     """Read all of DATA; return the model, chosen if it is None, and the function that trains it."""
     from treemax.cli.data import open_data, read_training_rows
+    from treemax.cli.label_files import read_label_texts
+    from treemax.inputs.labels import LabelIndex
     from treemax.models.text_model import TextModel
 
     with open_data(data, reading) as reader:
@@ -161,8 +181,14 @@ def _in_memory(
     _set_hierarchy(model, hierarchy, is_tree, examples)
     if examples.texts is not None:
         model = TextModel(vectorizer, model)
-    weights = {} if examples.weights is None else {"sample_weight": examples.weights}
-    return model, lambda: model.fit(examples.features, examples.targets, **weights)
+    options: dict[str, Any] = {} if examples.weights is None else {"sample_weight": examples.weights}
+    if names.path is not None:
+        if examples.texts is None or not hasattr(model.estimator, "fit_file"):
+            raise click.UsageError("--label-texts is for label-tree on text.")
+        index = LabelIndex(examples.labels.values[:1].tolist())
+        options |= {"label_texts": read_label_texts(names.path, index), "label_share": LABEL_SHARE}
+        options["add_unseen"] = names.add_unseen
+    return model, lambda: model.fit(examples.features, examples.targets, **options)
 
 
 def _from_disk(

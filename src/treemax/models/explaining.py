@@ -113,9 +113,16 @@ def _named(estimator: LabelClassifier, paths: Sequence[Path]) -> list[Path]:
     names = iter(estimator.label_index_.labels(np.concatenate([NOTHING, *frequent])).tolist())
     lengths = iter(map(len, frequent))
     return [
-        replace(path, steps=[replace(step, labels=list(islice(names, next(lengths)))) for step in path.steps])
+        replace(path, steps=[_with_labels(step, list(islice(names, next(lengths)))) for step in path.steps])
         for path in paths
     ]
+
+
+def _with_labels(step: Step, labels: list[Any]) -> Step:
+    """Return `replace(step, labels=labels)`, in a third of the time."""
+    return Step(
+        step.node, step.child, step.branch, step.probability, step.logit, step.terms, step.added, labels, step.n_labels
+    )  # fmt: skip
 
 
 def _frequent(counts: NDArray[np.int64], step: Step, hidden: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -25,6 +25,7 @@ class NewLabels(NamedTuple):
     rows: Rows
     labels: LabelIndex
     targets: Targets
+    cost: float = 1.0  # multiplies the weights of the rows in training, not in the counts of labels
 
 
 class GrowingLabels(ChangeableLabels):
@@ -59,11 +60,13 @@ class GrowingLabels(ChangeableLabels):
             raise ValueError(f"parent must be a dictionary from new labels to their places, got {parent!r:.80}.")
         return self._with_exclusive_access(type(self)._add_labels, X, y, parent, sample_weight)
 
-    def _add_labels(self: Self, X: Any, y: Any, parent: Mapping[Any, Any] | None, sample_weight: Any) -> Self:
+    def _add_labels(
+        self: Self, X: Any, y: Any, parent: Mapping[Any, Any] | None, sample_weight: Any, cost: float = 1.0
+    ) -> Self:
         with CHANGING, self._training() as trainee:
             if trainee._changes.forgotten:
                 trainee.__dict__ = trainee._compacted().__dict__
-            new = trainee._read_new_labels(X, y, sample_weight)
+            new = trainee._read_new_labels(X, y, sample_weight)._replace(cost=cost)
             trainee.model_ = trainee._with_new_labels(new, parent)
             trainee._count_new_labels(new)
         return self

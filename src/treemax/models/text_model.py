@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -98,10 +98,12 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self.vectorizer: Any = TfidfText() if vectorizer is None else vectorizer
         self.estimator: Any = LabelTree() if estimator is None else estimator
 
-    def fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
+    def fit(self, texts: Any, y: Any, label_texts: Any = None, **options: Any) -> TextModel:
         """Fit the vectoriser to the texts and the estimator to the features and `y`.
 
-        `options` (such as `label_features` of `LabelTree`) are passed to the estimator's `fit`.
+        `label_texts`, a dictionary from labels to names or descriptions, become the `label_features` of `LabelTree`; the
+        vectoriser learns their words, too. With `add_unseen=True`, labels that are only there can be answered. `options`
+        (such as `label_share` of `LabelTree`) are passed to the estimator's `fit`.
         """
         if not hasattr(self.vectorizer, "transform"):
             raise ValueError(
@@ -110,6 +112,13 @@ class TextModel(ClassifierMixin, BaseEstimator):
             )
         vectorizer = clone(self.vectorizer)
         X = vectorizer.fit_transform(texts)
+        if label_texts is not None:
+            if not isinstance(label_texts, Mapping):
+                raise ValueError(f"label_texts must be a dictionary from labels to texts, got {label_texts!r:.80}.")
+            if isinstance(vectorizer, TfidfText):
+                vectorizer = vectorizer.with_words_of(list(label_texts.values()))
+                X = vectorizer.transform(texts)
+            options["label_features"] = list(label_texts), vectorizer.transform(list(label_texts.values()))
         self._train(vectorizer, lambda estimator: estimator.fit(X, y, **options))
         return self
 

@@ -2,7 +2,7 @@
 
 from treemax.trees.builders import complete_tree, even_arity, frequent_at_root_tree, huffman_tree, random_tree
 from treemax.trees.building import TREES, build_tree, check_tree, named_tree
-from treemax.trees.features import given_vectors
+from treemax.trees.features import combined_vectors, given_vectors, unseen_labels
 from treemax.trees.hierarchy import (
     hierarchy_arrays,
     hierarchy_from_arrays,
@@ -25,6 +25,7 @@ __all__ = [
     "Tree",
     "build_tree",
     "check_tree",
+    "combined_vectors",
     "complete_tree",
     "even_arity",
     "frequent_at_root_tree",
@@ -41,5 +42,6 @@ __all__ = [
     "read_hierarchy",
     "refine_tree",
     "tree_of",
+    "unseen_labels",
     "with_names",
 ]

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from treemax.inputs.labels import LabelIndex, read_labels
 from treemax.inputs.numbering import numbered
-from treemax.inputs.rows import Rows, SparseRows, as_rows
+from treemax.inputs.rows import Rows, SparseRows, as_rows, take_rows
 from treemax.trees.kmeans import unit_rows
 
 
@@ -20,16 +20,8 @@ def given_vectors(label_features: Any, labels: LabelIndex) -> SparseRows:
     `label_features` is a mapping from label to features, or a pair (labels, matrix) with one row per label.
     Labels outside the index are ignored.
     """
-    names, features = _names_and_features(label_features)
-    given = read_labels(names, "the labels of label_features")
-    matrix = numbered(as_rows(features, "label_features"))
-    if given.multi_label or len(given) != len(matrix):
-        raise ValueError(
-            f"label_features has {len(given)} labels and {len(matrix)} rows; expected one row for each label."
-        )
-    row_of = dict(zip(given.values.tolist(), range(len(given))))
-    if len(row_of) < len(given):
-        raise ValueError("label_features has two rows for one label.")
+    row_of, matrix = _read(label_features)
+    matrix = numbered(matrix)
     wanted = labels.classes.tolist()
     missing = [label for label in wanted if label not in row_of]
     if missing:
@@ -38,6 +30,43 @@ def given_vectors(label_features: Any, labels: LabelIndex) -> SparseRows:
             "Give every label a row (zeros if its features are unknown)."
         )
     return unit_rows(_taken(matrix, [row_of[label] for label in wanted]))
+
+
+def combined_vectors(examples: SparseRows, given: SparseRows, share: float) -> SparseRows:
+    """Return label vectors from those of examples and given ones, which have a share of the cosine similarity.
+
+    They are added if both have the same number of features, else the features of both are put side by side.
+    """
+    if examples.n_features == given.n_features:
+        both = (1 - share) * examples.to_scipy() + share * given.to_scipy()
+    else:
+        parts = [np.sqrt(1 - share) * examples.to_scipy(), np.sqrt(share) * given.to_scipy()]
+        both = sp.hstack(parts, format="csr")
+    rows = as_rows(sp.csr_matrix(both, dtype=np.float32), "label_features")
+    assert isinstance(rows, SparseRows)
+    return unit_rows(rows)
+
+
+def unseen_labels(label_features: Any, known: LabelIndex) -> tuple[list[Any], Rows]:
+    """Return the labels of `label_features` that are not known, and their features."""
+    row_of, matrix = _read(label_features)
+    unseen = [label for label in row_of if label not in known]
+    return unseen, take_rows(matrix, np.array([row_of[label] for label in unseen], dtype=np.int64))
+
+
+def _read(label_features: Any) -> tuple[dict[Any, int], Rows]:
+    """Return the row of each label, and the rows."""
+    names, features = _names_and_features(label_features)
+    given = read_labels(names, "the labels of label_features")
+    matrix = as_rows(features, "label_features")
+    if given.multi_label or len(given) != len(matrix):
+        raise ValueError(
+            f"label_features has {len(given)} labels and {len(matrix)} rows; expected one row for each label."
+        )
+    row_of = dict(zip(given.values.tolist(), range(len(given))))
+    if len(row_of) < len(given):
+        raise ValueError("label_features has two rows for one label.")
+    return row_of, matrix
 
 
 def _names_and_features(label_features: Any) -> tuple[Any, Any]:

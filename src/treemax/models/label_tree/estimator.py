@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +32,9 @@ from treemax.parallel.checkpoints import checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
-from treemax.trees import Tree, check_tree, given_vectors, is_hierarchy
+from treemax.trees import Tree, check_tree, combined_vectors, given_vectors, is_hierarchy, unseen_labels
+
+COST_OF_TEXTS = 8.0  # of the features of an unseen label, in examples: more finds more of them, and fewer others
 
 
 @modelfile.saveable
@@ -195,15 +198,35 @@ class LabelTree(WithHierarchy):
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, label_features: Any = None, sample_weight: Any = None) -> LabelTree:  # type: ignore[override]
+    def fit(  # type: ignore[override]
+        self,
+        X: Any,
+        y: Any,
+        label_features: Any = None,
+        sample_weight: Any = None,
+        label_share: float = 1.0,
+        add_unseen: bool = False,
+    ) -> LabelTree:
         """Train a new model; an earlier one is replaced only when training succeeds.
 
         X: matrix, data frame or any SciPy sparse format. y: a vector of strings or integers (multi-class), or
         a list of label lists or an indicator matrix (multi-label). `label_features`, if given, are clustered instead of
         the labels' examples: a mapping from label to features, or a pair (labels, matrix). `sample_weight`: a number for
-        each row, by which its cost is multiplied; rows of weight zero are left out.
+        each row, by which its cost is multiplied; rows of weight zero are left out. With `label_share` below 1, labels are
+        clustered by both, and `label_features` have this share of the similarity. With `add_unseen`, labels that
+        are only in `label_features`, which must have the features of X, can be answered too: their features are their one example
+        in `add_labels`.
         """
-        return self._fit(X, y, sample_weight, label_features=label_features)
+        check_number("label_share", label_share, above=0, most=1)
+        if label_features is None and (label_share < 1 or add_unseen):
+            raise ValueError("label_share and add_unseen need label_features.")
+        self._fit(X, y, sample_weight, label_features=label_features, label_share=label_share)
+        if add_unseen:
+            labels, rows = unseen_labels(label_features, self.label_index_)
+            if labels:
+                y = [[label] for label in labels] if self.multi_label_ else labels
+                self._with_exclusive_access(type(self)._add_labels, rows, y, None, None, COST_OF_TEXTS)
+        return self
 
     def fit_file(
         self, source: Any, *, memory: int | str = "2GB", folder: Any = None, label_features: Any = None, **reading: Any
@@ -255,7 +278,13 @@ class LabelTree(WithHierarchy):
         return self
 
     def _train(
-        self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool, label_features: Any = None
+        self,
+        rows: Rows,
+        targets: Targets,
+        index: LabelIndex,
+        multi_label: bool,
+        label_features: Any = None,
+        label_share: float = 1.0,
     ) -> LabelTreeModel:
         if targets.relevance is not None and self.penalty == "l1":
             raise ValueError(
@@ -264,6 +293,8 @@ class LabelTree(WithHierarchy):
             )
         source = RowsInMemory(sparsified(rows), targets, thread_count(self.n_jobs))
         vectors = self._given_vectors(label_features, index)
+        if vectors is not None and label_share < 1:
+            vectors = combined_vectors(source.label_vectors(len(index)), vectors, label_share)
         return train_label_tree(source, index, multi_label, self._plan(), vectors)
 
     def _plan(self) -> Plan:
@@ -295,12 +326,16 @@ class LabelTree(WithHierarchy):
 
     def _with_new_labels(self, new: NewLabels, parent: Mapping[Any, Any] | None) -> LabelTreeModel:
         n_known = len(self.label_index_)
+        targets = new.targets
+        if new.cost != 1:
+            weights = np.ones(len(targets), np.float32) if targets.weights is None else targets.weights
+            targets = replace(targets, weights=np.float32(new.cost) * weights)
         below, tree = places_of(self.tree, self.label_index_, new.labels, parent)
         if parent and is_hierarchy(self.tree):
             self.tree = tree
         addition = Addition(
             rows=sparsified(new.rows),
-            targets=new.targets,
+            targets=targets,
             n_new=len(new.labels) - n_known,
             below=below,
             settings=self._plan().settings,

@@ -35,7 +35,7 @@ from treemax.models.rows import blocks
 from treemax.parallel.threads import interruptible
 from treemax.trees import Tree
 
-PROTOTYPE_WEIGHT = 1.0  # of the weights of a sibling, in rows
+PROTOTYPE_WEIGHT = 0.3  # of the weights of a sibling, in rows: less finds more new labels, and loses more known ones
 LEAST_PROBABILITY = 1e-4  # of a node, so that one example far from it does not decide
 
 
@@ -198,9 +198,8 @@ def _problem(problem: NodeProblem, n_old: int, prototypes: NDArray[np.int64]) ->
     new = problem.children >= n_old
     counts = np.concatenate([[0], np.cumsum(new)])[problem.child_indptr - problem.child_indptr[0]]
     n_rows, weights = len(problem.rows), problem.row_weights
-    if len(weights) or PROTOTYPE_WEIGHT != 1.0:
-        weights = weights if len(weights) else np.ones(n_rows, dtype=np.float32)
-        weights = np.append(weights, np.full(len(prototypes), PROTOTYPE_WEIGHT, dtype=np.float32))
+    weights = weights if len(weights) else np.ones(n_rows, dtype=np.float32)
+    weights = np.append(weights, np.full(len(prototypes), PROTOTYPE_WEIGHT, dtype=np.float32))
     return problem._replace(
         n_children=problem.n_children - n_old,
         rows=np.concatenate([problem.rows, prototypes.astype(np.uint32)]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
 from treemax.kernels.weights import packed_weights
-from treemax.models.explaining import MOST_BELOW, logistic, row_entries, shares
+from treemax.models.explaining import MOST_BELOW, NOTHING, logistic, row_entries, shares
 from treemax.models.label_tree.packed_tree import PackedTree
 
 
@@ -33,19 +33,25 @@ def _paths(
 ) -> list[Path]:
     """Return the path to each label in one tree; nodes that several paths share are scored once."""
     chains = [packed.tree.path_to(label) for label in ids]
+    shown = set(chains[0])  # of the first label: the labels below are only shown there
     wanted: dict[int, set[int]] = {}
     for child in {child for chain in chains for child in chain}:
         wanted.setdefault(int(packed.tree.parent[child]), set()).add(child)
     steps: dict[int, Step] = {}
     for node, children in wanted.items():
-        steps.update(node_steps(packed, node, sorted(children), indices, values))
+        steps.update(node_steps(packed, node, sorted(children), indices, values, shown))
     return [Path([steps[child] for child in chain], weight, number) for chain in chains]
 
 
 def node_steps(
-    packed: PackedTree, node: int, children: Sequence[int], indices: NDArray[np.uint32], values: NDArray[np.float32]
+    packed: PackedTree,
+    node: int,
+    children: Sequence[int],
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    shown: Container[int] | None = None,
 ) -> dict[int, Step]:
-    """Return the steps from a node to some of its children."""
+    """Return the steps from a node to some of its children; labels below are those of the children `shown`, or all."""
     tree, (first, count) = packed.tree, (int(packed.tree.first_child[node]), int(packed.tree.n_children[node]))
     place = np.full(count, -1, dtype=np.int64)
     place[np.array(children) - first] = np.arange(len(children))
@@ -62,7 +68,8 @@ def node_steps(
     steps = {}
     for child, own in zip(children, weights):
         at = child - first
-        labels, n_labels = tree.below(child, MOST_BELOW)
+        is_shown = shown is None or child in shown
+        labels, n_labels = tree.below(child, MOST_BELOW) if is_shown else (NOTHING, None)
         steps[child] = linear_step(
             node, child, f"child {at + 1} of {count}", float(probabilities[at]), {"bias": slope * float(biases[at]) + shift},
             slope * values.astype(np.float64) * own, labels, n_labels,

@@ -32,20 +32,28 @@ class Siblings(NamedTuple):
 def trace_labels(tree: OnlineTree, row: Rows, ids: Sequence[int]) -> Trace:
     """Return the paths to labels; none for a label that has no leaf."""
     columns, values = row_entries(row)
+    arrays = read_arrays(tree)
     opened: dict[int, Siblings] = {}
+    steps: dict[int, Step] = {}  # by child: paths share the first ones
 
-    def siblings(parent: int) -> Siblings:
-        if parent not in opened:
-            opened[parent] = scored_siblings(tree, parent, columns, values)
-        return opened[parent]
+    def step_to(parent: int, node: int, is_first: bool) -> Step:
+        if node not in steps:
+            if parent not in opened:
+                opened[parent] = scored_siblings(tree, parent, columns, values, arrays)
+            below = some_labels_below(tree, node) if is_first else []  # only those of the first label are shown
+            steps[node] = _step(tree, parent, node, opened[parent], values, below)
+        return steps[node]
 
-    paths = [_paths(tree, label, values, siblings) for label in ids]
+    paths = [_paths(tree, label, step_to, place == 0) for place, label in enumerate(ids)]
     return Trace(columns.astype(np.int64), values, paths, "float32")
 
 
-def _paths(
-    tree: OnlineTree, label: int, values: NDArray[np.float32], siblings: Callable[[int], Siblings]
-) -> list[Path]:
+def read_arrays(tree: OnlineTree) -> tuple[Blocks, Store]:
+    """Return the arrays of the weights for kernels."""
+    return Blocks(*map(read_only, tree.blocks)), Store(*map(read_only, tree.store))
+
+
+def _paths(tree: OnlineTree, label: int, step_to: Callable[[int, int, bool], Step], is_first: bool) -> list[Path]:
     node = int(tree.leaf_of[label])
     if node < 0:
         return []
@@ -53,38 +61,48 @@ def _paths(
     while node >= 0:
         parent = int(tree.nodes.parent[node])
         if parent >= 0 or not tree.one_label:  # the root has a classifier if rows may have no label
-            steps.append(_step(tree, parent, node, siblings(parent), values))
+            steps.append(step_to(parent, node, is_first))
         node = parent
     return [Path(steps[::-1])]
 
 
-def _step(tree: OnlineTree, parent: int, node: int, siblings: Siblings, values: NDArray[np.float32]) -> Step:
+def _step(
+    tree: OnlineTree, parent: int, node: int, siblings: Siblings, values: NDArray[np.float32], below: list[int]
+) -> Step:
     at = int(np.flatnonzero(siblings.nodes == node)[0])
     branch = f"child {at + 1} of {len(siblings.nodes)}" if parent >= 0 else "any label at all"
     return linear_step(
         parent, node, branch, float(siblings.probabilities[at]), {"bias": float(siblings.biases[at])},
-        siblings.weights[at] * values, some_labels_below(tree, node), int(tree.nodes.n_leaves[node]),
+        siblings.weights[at] * values, below, int(tree.nodes.n_leaves[node]),
     )  # fmt: skip
 
 
 def scored_siblings(
-    tree: OnlineTree, parent: int, columns: NDArray[np.uint32], values: NDArray[np.float32]
+    tree: OnlineTree,
+    parent: int,
+    columns: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    arrays: tuple[Blocks, Store] | None = None,
 ) -> Siblings:
-    """Look up the classifiers of the children of a node, or that of the root."""
-    arrays = Blocks(*map(read_only, tree.blocks)), Store(*map(read_only, tree.store))
-    found, parts = np.empty(len(columns), np.uint64), []
-    for block in _blocks(tree, parent):
+    """Look up the classifiers of the children of a node, or that of the root; `arrays` are those of `read_arrays`."""
+    arrays = arrays or read_arrays(tree)
+    found, blocks = np.empty(len(columns), np.uint64), list(_blocks(tree, parent))
+    parts, places = [], []
+    for block in blocks:
         out = np.zeros(len(columns) * LANES, np.float32)
         block_weights(block, columns, *arrays, found, out)
-        used = int(tree.blocks.used[block])
-        parts.append(out.reshape(-1, LANES)[:, :used].T)
-    places = np.concatenate([_places(tree, block) for block in _blocks(tree, parent)])
-    biases, weights = tree.blocks.bias[places].astype(np.float64), np.concatenate(parts).astype(np.float64)
+        own = _places(tree, block)
+        parts.append(out.reshape(-1, LANES)[:, : own.stop - own.start].T)
+        places.append(own)
+    biases = np.concatenate([tree.blocks.bias[own] for own in places]).astype(np.float64)
+    weights, nodes = (
+        np.concatenate(parts).astype(np.float64), np.concatenate([tree.blocks.child[own] for own in places])
+    )  # fmt: skip
     with np.errstate(over="ignore"):
         probabilities = 1.0 / (1.0 + np.exp(-(biases + weights @ values.astype(np.float64))))
     if tree.one_label:
         probabilities /= probabilities.sum()
-    return Siblings(tree.blocks.child[places], biases, weights, probabilities)
+    return Siblings(nodes, biases, weights, probabilities)
 
 
 def children_of(tree: OnlineTree, node: int) -> list[int]:
@@ -99,19 +117,21 @@ def _blocks(tree: OnlineTree, parent: int) -> Iterator[int]:
         block = int(tree.blocks.following[block]) if parent >= 0 else -1
 
 
-def _places(tree: OnlineTree, block: int) -> NDArray[np.int64]:
-    return np.arange(block * LANES, block * LANES + int(tree.blocks.used[block]))
+def _places(tree: OnlineTree, block: int) -> slice:
+    return slice(block * LANES, block * LANES + int(tree.blocks.used[block]))
 
 
 def some_labels_below(tree: OnlineTree, node: int) -> list[int]:
     """Return some labels below a node, those near to it first."""
     waiting = [node]
     labels: list[int] = []
+    label_of = tree.nodes.label
     for place in waiting:  # appended to during the iteration
         if len(labels) >= LABELS_BELOW:
             break
-        if tree.nodes.label[place] >= 0:
-            labels.append(int(tree.nodes.label[place]))
+        label = int(label_of[place])
+        if label >= 0:
+            labels.append(label)
             continue
         for block in _blocks(tree, place):
             waiting += tree.blocks.child[_places(tree, block)].tolist()

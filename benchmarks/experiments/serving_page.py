@@ -102,6 +102,7 @@ def in_browser(url: str, nodes: list[str]) -> tuple[list[float], list[float]]:
                 while not ready():
                     time.sleep(0.05)
                 paints.append(float(ready()))
+            time.sleep(3)  # what the map loads by itself
             driver.set_script_timeout(300)
             return paints, driver.execute_async_script(OPEN, nodes)
         finally:

@@ -26,6 +26,7 @@ ANSWERS = 8  # of an example
 WORST = 20  # nodes, and confusions
 LEAST_ROWS = 5  # of a node that is called bad
 ENTRIES_SHOWN = 40  # of a vector
+LEAF_WORDS = 3  # most nodes are leaves, and most of the file is theirs
 DIGITS = 4
 
 
@@ -97,7 +98,7 @@ def _tree_pieces(model: Any, room: int) -> tuple[dict[str, str], int, str]:
     homes: dict[Any, str] = {}
     names = getattr(model, "estimator", model).label_index_.classes.tolist()
     pieces = {"labels": _packed(names)}
-    room -= 2 * len(pieces["labels"])
+    room -= len(pieces["labels"]) * 5 // 4  # and where they are
     waiting, at, current, weight = _roots(model), 0, {}, 0
     root = waiting[0]
     while at < len(waiting) and room > 0:
@@ -141,6 +142,9 @@ def _whole_node(model: Any, node: str) -> dict[str, Any]:
             if not more:
                 break
             found[name] += more
+    for child in found["children"]:
+        if child["leaf"] and child["words"]:
+            child["words"] = child["words"][:LEAF_WORDS]
     return found
 
 

@@ -438,7 +438,16 @@ def test_predictions_and_figures_of_every_label(folder, tmp_path, name):
             assert row["recall"] == pytest.approx(right / row["examples"], abs=1e-3)
             assert row["precision"] == pytest.approx(right / max(1, row["predicted"]), abs=1e-3)
     table = done("eval", model, data, "--per-label").split("\n\n")[1].splitlines()
-    assert table[0].split() == ["label", "examples", "predicted", "precision", "recall", "F1", "recall@5"]
+    assert table[0].split() == [
+        "label",
+        "examples",
+        "predicted",
+        "precision",
+        "recall",
+        "F1",
+        "recall@5",
+        "confused_with",
+    ]
     assert len(table) == 4
     with_checkpoint = ["--predictions", out, "--checkpoint", tmp_path / "kept"]
     assert "cannot be combined" in refused("stream", data, *with_checkpoint, code=2)

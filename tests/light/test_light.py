@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 
 import treemax
 import treemax.light
+from treemax.kernels.jit import kernel
+from treemax.kernels.text import is_word_character
 from treemax.light.text import HASHED_WORD, hashing, tfidf
 
 WORDS = [f"w{i}" for i in range(60)] + ["Straße", "naïve", "日本語", "x_1"]
+
+
+@kernel
+def word_characters(n_codes):
+    return np.array([is_word_character(code) for code in range(n_codes)])
 
 
 def example_texts(n_rows: int = 400, n_labels: int = 60) -> tuple[list[str], list[str], list[list[str]]]:
@@ -120,13 +127,8 @@ def test_what_needs_the_whole_library_is_refused(tmp_path):
 
 
 def test_word_characters_are_those_of_the_kernel():
-    from treemax.kernels.jit import kernel
-    from treemax.kernels.text import is_word_character
-
-    codes = np.arange(0x110000)
-    inside = kernel(lambda codes: np.array([is_word_character(code) for code in codes]))  # inline kernels need a caller
-    found = np.array([HASHED_WORD.fullmatch(chr(code)) is not None for code in codes.tolist()])
-    assert np.array_equal(found, inside(codes))
+    found = np.array([HASHED_WORD.fullmatch(chr(code)) is not None for code in range(0x110000)])
+    assert np.array_equal(found, word_characters(0x110000))
 
 
 @settings(deadline=None, max_examples=60)

@@ -45,7 +45,7 @@ def best_for_utility(probabilities: Any, k: int, utility: str = "macro-f1", rand
 
     Examples
     --------
-    >>> p = [[0.9, 0.2, 0.1], [0.9, 0.1, 0.3]]  # the first label is found once in any case
+    >>> p = [[0.9, 0.0, 0.0], [0.9, 0.0, 0.3]]  # the first row finds the first label, so the second tries another
     >>> best_for_utility(p, 1, "coverage").toarray().tolist()
     [[1, 0, 0], [0, 0, 1]]
     """

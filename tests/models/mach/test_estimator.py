@@ -82,7 +82,7 @@ def test_combine_may_change_after_training():
 def test_hash_functions_spread_labels_evenly_and_collide_like_chance():
     random = np.random.default_rng(0)
     multipliers, offsets = random.integers(1, PRIME, 2000), random.integers(0, PRIME, 2000)
-    buckets = buckets_of(multipliers, offsets, 10, 50)
+    buckets = buckets_of(multipliers, offsets, 10, np.arange(50))
     assert buckets.max() == 9 and abs(np.bincount(buckets.ravel()) / buckets.size - 0.1).max() < 0.01
     collide = (buckets[:, 3] == buckets[:, 31]).mean()
     assert abs(collide - 0.1) < 0.025  # 2-universal: the chance of a collision is one in ten

@@ -90,6 +90,18 @@ def test_vectors_have_the_same_answers(estimator, form, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("several", [False, True], ids=["one-label", "several-labels"])
+def test_rows_without_known_features_have_the_same_answers(several, tmp_path):
+    texts, y, lists = example_texts(100)
+    texts, y, lists = [*texts, *[""] * 20], [*y, *["none"] * 20], [*lists, *[["none", "label 1"]] * 20]
+    model = treemax.TextModel(estimator=treemax.LabelTree(verbose=0)).fit(texts, lists if several else y)
+    model.save(tmp_path / "model.treemax")
+    light = treemax.light.load(tmp_path / "model.treemax")
+    assert light.predict_topk(["unknown"], 1).labels[0, 0] == "none"
+    assert_same(treemax.load(tmp_path / "model.treemax"), light, ["", "unknown", texts[0]])
+
+
+@pytest.mark.slow
 def test_thresholds_renamed_labels_and_large_feature_ids(tmp_path):
     texts, _, lists = example_texts()
     model = treemax.TextModel(estimator=treemax.LabelTree(verbose=0)).fit(texts[:300], lists[:300])

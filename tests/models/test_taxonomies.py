@@ -281,3 +281,15 @@ def test_errors():
     with pytest.raises(ValueError, match="least"):
         model.predict_levels(X, least=2)
     assert model.set_taxonomy(None).taxonomy_ is None
+
+
+@pytest.mark.slow
+def test_rows_without_known_features_are_answered_as_in_predict_topk():
+    texts = [*["red apple", "green pear", "fast car"] * 10, *[""] * 20]
+    y = [*["apple", "pear", "car"] * 10, *["other"] * 20]
+    model = TextModel(estimator=LabelTree(verbose=0)).fit(texts, y)
+    model.set_taxonomy({"fruit": ["apple", "pear"], "rest": ["car", "other"]})
+    top = model.predict_topk(["unknown"], 1)
+    assert top.labels[0, 0] == "other"
+    level = model.predict_levels(["unknown"], 4)[-1]
+    assert level.labels[0, 0] == "other" and level.scores[0, 0] == pytest.approx(top.scores[0, 0], abs=1e-6)

@@ -25,6 +25,7 @@ from treemax.modelfile import AnyPath, Arrays, ModelFileError, part, read_checke
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
+PRIOR_ROWS = 10.0  # the weight of the frequencies of all training rows, in rows
 
 
 class TopK(NamedTuple):
@@ -89,6 +90,7 @@ class LightModel:
         self._calibration = Calibration(*state["calibration"])
         self._thresholds = arrays.get("label_thresholds")
         self._frequencies = _frequencies(state, arrays, self.multi_label_)
+        self._if_unknown = _frequencies_if_unknown(self._frequencies, arrays)
         self._n_features, self._sparse = int(state["n_features"]), bool(state["sparse_input"])
         self._direct, self._feature_ids = state.get("direct_features"), arrays.get("feature_ids")
         self._unit_length = header["class"] == "OnlineLabelTree" and bool(state["parameters"]["normalize"])
@@ -157,8 +159,8 @@ class LightModel:
     def _top(self, row: Row, k: int) -> tuple[Ids, Floats]:
         known = self._known(row)
         if known is None:
-            ids = np.argsort(-self._frequencies, kind="stable")[:k]
-            return ids, self._frequencies[ids]
+            ids = np.argsort(-self._if_unknown, kind="stable")[:k]
+            return ids, self._if_unknown[ids]
         if self.multi_label_ or not self._calibration.changes_scores:
             ids, scores = self._scorer.best(known, k)
             return ids, self._calibration.probabilities(scores)
@@ -171,8 +173,8 @@ class LightModel:
         common, known = self._calibration.threshold, self._known(row)
         lowest = common if self._thresholds is None else min(common, float(self._thresholds.min(initial=1.0)))
         if known is None:
-            ids = np.flatnonzero(self._frequencies >= np.float32(lowest))
-            probabilities = self._frequencies[ids]
+            ids = np.flatnonzero(self._if_unknown >= np.float32(lowest))
+            probabilities = self._if_unknown[ids]
         else:
             ids, scores = self._scorer.above(known, self._calibration.score(lowest) * (1 - 1e-5))
             probabilities = self._calibration.probabilities(scores)
@@ -187,7 +189,7 @@ class LightModel:
     def _all(self, row: Row) -> Floats:
         known = self._known(row)
         if known is None:
-            return self._frequencies
+            return self._if_unknown
         scores = self._scorer.all(known)
         if self.multi_label_ or not self._calibration.changes_scores:
             return self._calibration.probabilities(scores)
@@ -215,6 +217,14 @@ def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool) -> Fl
     if not multi_label:
         total = counts.sum()
     return (counts / (total if total > 0 else 1)).astype(np.float32).astype(np.float64)
+
+
+def _frequencies_if_unknown(frequencies: Floats, arrays: Arrays) -> Floats:
+    """Return the probabilities of labels for a row without known features; see `treemax.models.prior.EmptyRows`."""
+    if "empty_rows" not in arrays:
+        return frequencies
+    *counts, total = arrays["empty_rows"].tolist()
+    return ((counts + PRIOR_ROWS * frequencies) / (total + PRIOR_ROWS)).astype(np.float32).astype(np.float64)
 
 
 def _scorer(name: str, state: dict[str, Any], arrays: Arrays, n_labels: int) -> Scorer:

@@ -538,7 +538,7 @@ class LabelClassifier(
         """Probabilities of all labels as in `predict_topk`: those of a multi-class model are not scaled to sum to one."""
         answer, unknown = self._calibrated_all(rows), self._unknown(rows)
         if unknown is not None:
-            answer[unknown] = self._frequencies(answer.shape[1])
+            answer[unknown] = self._frequencies_if_unknown(answer.shape[1])
         if not self._changes:
             return answer
         answer *= self._changes.kept(answer.shape[1])

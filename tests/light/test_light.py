@@ -97,7 +97,8 @@ def test_rows_without_known_features_have_the_same_answers(several, tmp_path):
     model = treemax.TextModel(estimator=treemax.LabelTree(verbose=0)).fit(texts, lists if several else y)
     model.save(tmp_path / "model.treemax")
     light = treemax.light.load(tmp_path / "model.treemax")
-    assert light.predict_topk(["unknown"], 1).labels[0, 0] == "none"
+    labels = ["none", "label 1"] if several else ["none"]
+    assert light.predict_topk(["unknown"], 1).labels[0, 0] in labels
     assert_same(treemax.load(tmp_path / "model.treemax"), light, ["", "unknown", texts[0]])
 
 

@@ -21,7 +21,7 @@ from sklearn.base import clone
 import treemax
 from tests.models.online_label_tree.reference import Reference, as_arrays, random_stream
 from treemax import OnlineLabelTree
-from treemax.inputs.labels import RaggedLabels, Targets
+from treemax.inputs.labels import RaggedLabels, Targets, read_labels
 from treemax.inputs.rows import as_rows
 from treemax.models.base import TrainingInterrupted
 from treemax.models.online_label_tree.training import POLICIES, learn
@@ -644,3 +644,14 @@ def test_a_tree_without_all_labels_says_so():
             show(model)
         with pytest.raises(ValueError, match="no labels yet"):
             show(empty)
+
+
+@pytest.mark.parametrize("n_known", [1, 2])
+def test_labels_that_are_being_learned_are_children_of_the_root(n_known):
+    """Between two blocks of rows `classes_` has labels whose rows were not learned yet."""
+    X, y = sp.eye(5, format="csr"), np.array(list("abcde"))
+    model = treemax.OnlineLabelTree(verbose=0).partial_fit(X[:n_known], y[:n_known])
+    model._extend(X, as_rows(X), read_labels(y), None, None)  # what partial_fit does before the first block
+    tree = model.label_tree()
+    assert len(model.classes_) == 5 and np.bincount(tree.label[tree.label >= 0]).tolist() == [1] * 5
+    assert treemax.show_tree(model)

@@ -388,14 +388,21 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     def label_tree(self) -> Tree:
         """Return the tree over the labels; its leaves are indices into `classes_`.
 
-        Raises ValueError while there is no label, and if `policy="none"` left labels out of the tree.
+        Labels that another thread is learning and has not placed yet are children of the root. Raises ValueError
+        while there is no label, and if `policy="none"` left labels out of the tree.
         """
-        n_labels, n_leaves = len(self.label_index_), int(np.count_nonzero(self.model_.leaf_of >= 0))
+        n_labels, missing = len(self.label_index_), np.flatnonzero(self.model_.leaf_of < 0)
         if n_labels == 0:
             raise ValueError("The tree has no labels yet: no row with a label was learned.")
-        if n_leaves < n_labels:
+        if len(missing) and self.settings_.policy == NO_GROWTH:
+            n_leaves = n_labels - len(missing)
             raise ValueError(f"Only {n_leaves} of the {n_labels} labels are in the tree: policy='none' adds no others.")
-        return Tree.from_parents(*self.model_.shape())
+        parents, labels = self.model_.shape()
+        if len(missing) and labels[0] >= 0:  # the root is a leaf
+            parents, labels = np.array([-1, 0]), np.array([-1, labels[0]])
+        return Tree.from_parents(
+            np.append(parents, np.zeros(len(missing), dtype=np.int64)), np.append(labels, missing)
+        )  # fmt: skip
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:

@@ -134,16 +134,18 @@ def look(model, stream: Stream, random, path: Path, counts: Counter) -> None:
 
 
 class Threads:
-    """Threads that go on until time is up; the first error of any ends all."""
+    """Threads that work twice at least and until time is up; the first error of any ends all."""
 
     def __init__(self, seconds: float) -> None:
         self.end, self.errors, self.threads = time.monotonic() + seconds, [], []
 
     def add(self, work) -> None:
         def run() -> None:
+            rounds = 0
             try:
-                while time.monotonic() < self.end and not self.errors:
+                while (rounds < 2 or time.monotonic() < self.end) and not self.errors:
                     work()
+                    rounds += 1
             except BaseException as error:  # handed over to the main thread
                 self.errors.append(error)
 

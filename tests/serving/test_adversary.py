@@ -120,6 +120,14 @@ def test_own_pages_and_links_are_answered(client: Any) -> None:
         assert client.get("/models", headers={"host": host}).status_code == 200
 
 
+def test_explanations_of_huge_texts_are_refused(tmp_path: Path) -> None:
+    static_model(tmp_path / "model.treemax")
+    with client_of(models={"model": str(tmp_path / "model.treemax")}) as client:
+        huge = {"texts": ["bird " * 60_000]}
+        assert client.post("/predict", json=huge).status_code == 200
+        assert client.post("/explain", json=huge).status_code == 413
+
+
 def test_names_that_are_allowed() -> None:
     guard = Guard(allowed_hosts=["Models.Example.org"])
     guard.check_source({b"host": b"models.example.org:443", b"origin": b"https://models.example.org:443"})

@@ -177,6 +177,46 @@ def test_vectors_and_several_labels(form: str, tmp_path: Path) -> None:
         assert same_model(served_model(client), model)
 
 
+def test_examples_that_no_model_can_learn_are_not_acknowledged(tmp_path: Path) -> None:
+    path, X = tmp_path / "model.treemax", np.eye(4, dtype=np.float32)
+    model = treemax.OneVsAll(random_state=0).partial_fit(X, np.eye(4))
+    model.save(path, resume=True)
+    with client_of(models={"model": str(path)}) as client:
+        for vector in ([1e16, 0, 0, 0], {"2": -1e16}):
+            reply = client.post("/learn", json={"vectors": [vector], "labels": [[1]]})
+            assert reply.status_code == 400 and "1e15" in reply.text
+        reply = client.post("/learn", json={"vectors": [[1e15, 0, 0, 0]], "labels": [[1, 3, 3]]})
+        assert reply.json() == {"acknowledged": 1, "sequence": 1, "learned": True}
+
+
+def test_health_tells_of_a_broken_file_and_a_log_that_cannot_be_written(tmp_path: Path, monkeypatch: Any) -> None:
+    import sqlite3
+
+    path = tmp_path / "model.treemax"
+    online_model(path)
+    texts, labels = texts_and_labels(2, seed=9)
+    with client_of(models={"model": str(path)}) as client:
+        teach(client, texts, labels)
+        slot = client.app.models["model"]
+
+        def full(*_: Any) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(slot.examples, "append", full)
+            patch.setattr(slot.examples, "undo", full)
+            for target, body in (("/learn", {"texts": texts, "labels": labels}), ("/undo", {"n": 1})):
+                reply = client.post(target, json=body)
+                assert reply.status_code == 503 and "disk is full" in reply.text
+            assert "disk is full" in client.get("/health").json()["errors"]["model"]
+        teach(client, texts, labels)
+        assert client.get("/health").json()["errors"] == {}
+        path.write_bytes(b"broken")
+        slot.refresh()
+        assert client.post("/undo", json={"n": 1}).json()["restored"]
+        assert "not a model file" in client.get("/health").json()["errors"]["model"]
+
+
 def test_an_example_that_cannot_be_learned_is_reported_and_left_out(tmp_path: Path, monkeypatch: Any) -> None:
     from treemax.serving import learning
 

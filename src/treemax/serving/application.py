@@ -29,6 +29,7 @@ from treemax.serving.openapi import document
 from treemax.serving.outline import node_outline, path_of
 from treemax.serving.questions import (
     MOST_EXPLAINED,
+    MOST_EXPLAINED_BYTES,
     Limits,
     check_keys,
     check_label,
@@ -267,6 +268,8 @@ class Application:
         return Reply(await self.batcher.ask(served, inputs, n_rows, options, encode_predictions, self.limits.seconds))
 
     async def _explain(self, request: Request) -> Reply:
+        if len(request.body) > MOST_EXPLAINED_BYTES:
+            raise RequestError(f"At most {MOST_EXPLAINED_BYTES:,} bytes can be explained in one request.", 413)
         content = request.json()
         served = self.slot(content.get("model")).served
         check_keys(content, EXPLAIN_KEYS)
@@ -298,6 +301,9 @@ class Application:
             raise
         except ValueError as error:
             raise RequestError(str(error), status) from None
+        except sqlite3.Error as error:  # such as a full disk
+            log.exception("the log cannot be used")
+            raise RequestError(f"The log cannot be used: {error}.", 503) from None
 
     async def _list_models(self, request: Request) -> Reply:
         return Reply(as_json({"models": self._descriptions()}))
@@ -336,7 +342,7 @@ class Application:
         return served
 
     async def _health(self, request: Request) -> Reply:
-        errors = {name: slot.error for name, slot in self.models.items() if slot.error is not None}
+        errors = {name: slot.problem for name, slot in self.models.items() if slot.problem is not None}
         versions = {name: slot.served.version for name, slot in self.models.items()}
         return Reply(as_json({"status": "ok", "models": versions, "errors": errors}))
 

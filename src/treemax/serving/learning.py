@@ -83,7 +83,8 @@ class LearningModel:
 
     def __init__(self, name: str, path: Path, folder: Path, shared: bool = False) -> None:
         self.name, self.path, self.folder = name, path, folder
-        self.error: str | None = None
+        self.error: str | None = None  # why the file that is there now is not served
+        self._learning_error: str | None = None
         self.learned_until = 0
         self.examples = ExampleLog(folder / "log.sqlite")
         self._snapshot_seconds = SHARED_SNAPSHOT_SECONDS if shared else SNAPSHOT_SECONDS
@@ -113,6 +114,11 @@ class LearningModel:
         """Whether this process learns."""
         return self._release is not None
 
+    @property
+    def problem(self) -> str | None:
+        """What /health says is wrong."""
+        return self.error or self._learning_error or self.writer.error
+
     def _take_lead(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._release = claim(self.folder)
@@ -134,7 +140,7 @@ class LearningModel:
             except _NotLearned:
                 self._generation = 0
             except Exception as error:
-                self.error = f"learning failed: {error}"
+                self._learning_error = f"learning failed: {error}"
                 log.exception("%s: learning failed", self.name)
                 self._stop.wait(5.0)
                 self._generation = 0  # restore, and try again
@@ -165,7 +171,7 @@ class LearningModel:
                 return
         if found is None:  # there was a change meanwhile
             return
-        self.served, self._generation, self.error = served, generation, None
+        self.served, self._generation, self._learning_error = served, generation, None
         self._set_learned(served.sequence)
         remove_copies(self.folder, {changes[0].file or ""})
         self._remove_snapshots()
@@ -351,7 +357,8 @@ def targets_of(served: ServedModel, labels: list[Any]) -> Any:
         return labels
     if form == "lists":
         return [labels]
+    columns = sorted(set(labels))
     y = sp.csr_matrix(
-        (np.ones(len(labels)), ([0] * len(labels), labels)), shape=(1, len(served.estimator.label_index_))
+        (np.ones(len(columns)), ([0] * len(columns), columns)), shape=(1, len(served.estimator.label_index_))
     )
     return y if form == "indicator" else y.toarray()

@@ -114,5 +114,10 @@ class StaticModel:
             self.served = new
             remove_copies(self.folder, {new.fingerprint})
 
+    @property
+    def problem(self) -> str | None:
+        """What /health says is wrong."""
+        return self.error
+
     def close(self) -> None:
         """Nothing to close."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -15,7 +14,8 @@ from treemax.serving.served_model import ServedModel
 
 MAX_K = 1000
 MOST_EXPLAINED = 20  # rows of one request
-LARGEST_VALUE = 3.4e38  # of float32
+MOST_EXPLAINED_BYTES = 2**18  # of its body: an explanation names every word
+LARGEST_VALUE = 1e15  # of a feature, as models take them
 LONGEST_LABEL = 1000
 MOST_NEW_FEATURES = 2**24  # up to which learning may add features
 MOST_LABELS = 1000  # in a list of allowed, excluded or true labels
@@ -157,8 +157,8 @@ def _sparse_row(i: int, row: dict[str, Any]) -> tuple[list[int], list[float]]:
 
 
 def _check_number(i: int, value: Any) -> None:
-    if type(value) not in (int, float) or not -LARGEST_VALUE < value < LARGEST_VALUE or math.isnan(value):
-        raise RequestError(f"vectors: row {i} has {value!r:.60}, expected a finite number.")
+    if type(value) not in (int, float) or not -LARGEST_VALUE <= value <= LARGEST_VALUE:
+        raise RequestError(f"vectors: row {i} has {value!r:.60}, expected a number from -1e15 to 1e15.")
 
 
 def joined(parts: list[Inputs], n_features: int) -> Any:

@@ -116,7 +116,7 @@ def layers() -> dict[str, Callable[..., nn.Module]]:
         "AdaptiveLogSoftmaxWithLoss, cutoffs 2k/20k/100k": Adaptive,
         "plain two-level class softmax": TwoLevel,
         "TreeSoftmax(counts=...)": tree(),
-        "TreeSoftmax(counts=...), learning its tree": tree(reassign_every=10**12),
+        "TreeSoftmax(counts=...), learning its tree": tree(reassign_every=2**31 - 1),
         "TreeSoftmax(), no counts": tree(with_counts=False),
         "TreeSoftmax(counts=..., depth=3)": tree(depth=3),
         "TreeSoftmax(arity=65, depth=3), the paper's": tree(with_counts=False, arity=65, depth=3),

@@ -13,7 +13,7 @@ from treemax.inputs.rows import as_rows, read_only
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.models.label_tree import kernels
-from treemax.models.label_tree.nodes import LOSSES, SLOPES, LevelStatistics, node_problems
+from treemax.models.label_tree.nodes import LOSSES, SLOPES, LevelStatistics, empty_statistics, node_problems
 from treemax.trees import Tree, complete_tree, huffman_tree, random_tree
 
 N_FEATURES = 12
@@ -43,12 +43,15 @@ class Trained:
         self.rows = np.arange(len(X), dtype=np.uint32) if rows is None else np.asarray(rows, dtype=np.uint32)
         indptr = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
         children = np.array([child for row in lists for child in row], dtype=np.uint32)
-        self.likelihood, self.histogram = np.zeros(len(SLOPES)), np.zeros((2, kernels.BINS))
+        statistics = empty_statistics()
+        self.likelihood, self.histogram = statistics[1:]
         self.scratch = np.zeros(source.n_features, dtype=np.uint32)
         found = kernels.train_siblings(
-            source.indptr, source.indices, source.values, self.rows, self.rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
-            np.float32(cost), passes, np.float32(small), held, SEED, np.float32(least), SLOPES, self.likelihood, self.histogram,
-            np.ones(source.n_features, dtype=bool), self.scratch, read_only(row_weights), read_only(pair_weights),
+            source.arrays, self.rows, self.rows,
+            kernels.Siblings(indptr, children, n_children, read_only(row_weights), read_only(pair_weights)),
+            kernels.Solver(LOSSES[loss], np.float32(cost), np.float32(small)),
+            kernels.Plan(np.float32(1), passes, held, SEED, np.float32(least)),
+            statistics, np.ones(source.n_features, dtype=bool), self.scratch,
         )  # fmt: skip
         self.features, self.starts, self.children, self.weights, self.bias = found[:5]
         self.dense = np.zeros((source.n_features, n_children), dtype=np.float32)

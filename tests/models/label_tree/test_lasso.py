@@ -15,8 +15,8 @@ from treemax.inputs.labels import ALL_ONE
 from treemax.inputs.rows import as_rows, read_only
 from treemax.models.label_tree import kernels as siblings
 from treemax.models.label_tree import lasso_kernels as kernels
-from treemax.models.label_tree.lasso import LOSSES, held_out, train_l1
-from treemax.models.label_tree.nodes import SLOPES
+from treemax.models.label_tree.lasso import held_out, train_l1
+from treemax.models.label_tree.nodes import LOSSES, empty_statistics
 
 
 def problem(n_rows, n_children, n_features=25, seed=0, share=0.4, most=3):
@@ -38,8 +38,9 @@ def solve(X, lists, n_children, loss, cost=1.0, passes=2000, held=None, rows=Non
     held = np.zeros(len(rows), dtype=bool) if held is None else held
     scratch = np.zeros(source.n_features, dtype=np.uint32)
     features, weights, _, held_scores = kernels.train_sparsely(
-        source.indptr, source.indices, source.values, rows, indptr, children, n_children, np.float32(1), LOSSES[loss],
-        np.float32(cost), passes, held, 3, scratch, read_only(weights),
+        source.arrays, rows, siblings.Siblings(indptr, children, n_children, read_only(weights), ALL_ONE),
+        siblings.Solver(LOSSES[loss], np.float32(cost), np.float32(0)),
+        siblings.Plan(np.float32(1), passes, 0, 3, np.float32(0)), held, scratch,
     )  # fmt: skip
     assert not scratch.any(), "the scratch is left as it was"
     dense = np.zeros((source.n_features, n_children))
@@ -173,22 +174,17 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
     children = np.array([child for row in lists for child in row], dtype=np.uint32)
     found = []
-    for train in ("l1", "l2"):
-        likelihood, histogram = np.zeros(len(SLOPES)), np.zeros((2, siblings.BINS), dtype=np.float64)
+    for train in (siblings.train_siblings, train_l1):
+        statistics = empty_statistics()
         scratch = np.zeros(source.n_features, dtype=np.uint32)
         everything = np.ones(source.n_features, dtype=bool)
-        if train == "l1":
-            kept = train_l1(
-                source, rows, rows, indptr, children, 5, 1.0, "squared_hinge", 1.0, 10, 4, 3, 0.1, SLOPES, likelihood,
-                histogram, siblings.HISTOGRAM_REACH, everything, scratch,
-            )  # fmt: skip
-        else:
-            siblings.train_siblings(
-                source.indptr, source.indices, source.values, rows, rows, indptr, children, 5, np.float32(1), 0, np.float32(1.0), 10, np.float32(0), 4, 3,
-                np.float32(0.1), SLOPES, likelihood, histogram, everything, scratch, ALL_ONE, ALL_ONE,
-            )  # fmt: skip
-        found.append(histogram.sum(axis=1).tolist())
-        assert (likelihood < 0).all()
+        kept = train(
+            source.arrays, rows, rows, siblings.Siblings(indptr, children, 5, ALL_ONE, ALL_ONE),
+            siblings.Solver(siblings.SQUARED_HINGE, np.float32(1), np.float32(0)),
+            siblings.Plan(np.float32(1), 10, 4, 3, np.float32(0.1)), statistics, everything, scratch,
+        )  # fmt: skip
+        found.append(statistics.histogram.sum(axis=1).tolist())
+        assert (statistics.likelihood < 0).all()
     assert found[0] == found[1]
     features, starts, entry_children, weights, biases = kept[:5]
     assert (np.abs(weights) >= np.float32(0.1)).all() and (np.diff(starts) > 0).all()

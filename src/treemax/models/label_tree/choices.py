@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only
+from treemax.kernels import sparse_rows
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.model import LabelTreeModel
-from treemax.models.label_tree.nodes import LOSSES, SMALL, Common, platt
+from treemax.models.label_tree.nodes import LOSSES, SMALL, Common, platt, siblings_of
 from treemax.parallel.pools import Arrays, Table
 from treemax.trees import Tree
 
@@ -90,39 +91,36 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
     source, loss, costs = table.rows, LOSSES[common.settings.loss], COSTS[common.settings.loss]
     assert isinstance(source, SparseRows)
     rows, seed, n = read_only(rows), common.seed + problem.node, len(rows)
-    pairs = (read_only(problem.child_indptr), read_only(problem.children), problem.n_children)
+    siblings, solvers = siblings_of(problem), [kernels.Solver(loss, cost, SMALL) for cost in costs]
     with table.scratch() as scratch:
-        order, indptr, indices, features = kernels.local_problem(source.indptr, source.indices, rows, seed, scratch)
-    values, inverse = np.empty(len(indices), np.float32), np.empty((len(costs), n), np.float32)
-    length = np.float32(common.length)
-    row_weights, pair_weights = read_only(problem.row_weights), read_only(problem.pair_weights)
-    weighted = len(row_weights) + len(pair_weights) > 0
-    for cost, own in zip(costs, inverse):
-        kernels.write_local_values(source.indptr, source.values, rows, order, length, loss, cost, weighted, values, own)
-    positive = kernels.positive_bits(order, *pairs).reshape(-1, n)
+        order, indptr, indices, features = kernels.local_problem(source.arrays, rows, seed, scratch)
+    local = sparse_rows.Rows(indptr, indices, np.empty(len(indices), np.float32))
+    inverse, length = np.empty((len(costs), n), np.float32), np.float32(common.length)
+    weighted = len(siblings.row_weights) + len(siblings.pair_weights) > 0
+    for solver, own in zip(solvers, inverse):
+        kernels.write_local_values(source.arrays, rows, order, length, solver, weighted, local.values, own)
+    positive = kernels.positive_bits(order, siblings).reshape(-1, n)
     held = kernels.held_places(read_only(problem.rows), order, HELD_SHARE)
     last_pass = PASSES * (len(costs) + 1)
-    starts, steps = kernels.visits(n, last_pass, seed)
+    visits = kernels.visits(n, last_pass, seed)
     weights, alphas = kernels.aligned((len(features) + 1) * 16), kernels.aligned(n * 16)
     row_costs = kernels.aligned(n * 16 if weighted else 0)
     scores = np.empty((len(costs), len(positive), len(held) * 16), np.float32)
-    for block, own_positive in enumerate(positive):
-        valid = np.uint64((1 << min(16, problem.n_children - 16 * block)) - 1)
+    for b, own_positive in enumerate(positive):
+        valid = np.uint64((1 << min(16, problem.n_children - 16 * b)) - 1)
         weights[:], alphas[:] = 0, 0
-        for c, cost in enumerate(costs):
+        for c, solver in enumerate(solvers):
             resting = np.zeros(n, np.int32)
             resting[held] = last_pass
             if weighted:
-                kernels.write_costs(order, cost, row_weights, *pairs[:2], pair_weights, block, row_costs)
-            kernels.run_passes(
-                PASSES * (c + (c > 0)), PASSES * (c + 2), starts, steps, indptr, indices, values, own_positive, inverse[c],
-                valid, loss, cost, row_costs, SMALL, weights, alphas, resting,
-            )  # fmt: skip
-            kernels.score_held(held, indptr, indices, values, weights, scores[c, block])
+                kernels.write_costs(order, solver.cost, siblings, b, row_costs)
+            block = kernels.Block(own_positive, valid, inverse[c], row_costs, weights, alphas, resting)
+            kernels.run_passes(PASSES * (c + (c > 0)), PASSES * (c + 2), visits, local, block, solver)
+            kernels.score_held(held, local, weights, scores[c, b])
     histograms = np.zeros((len(costs), 2, kernels.BINS))
     no_slopes = (np.empty(0, np.float32), np.empty(0))
     for own_scores, histogram in zip(scores, histograms):
-        kernels.calibrate(order[held], *pairs, own_scores.ravel(), *no_slopes, histogram, row_weights, pair_weights)
+        kernels.calibrate(order[held], siblings, own_scores.ravel(), kernels.Statistics(*no_slopes, histogram))
     return (histograms,)
 
 

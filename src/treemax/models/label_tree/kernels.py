@@ -9,11 +9,14 @@ dual variables hardly changed is skipped for some passes, and training ends when
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into, exp32, next_random, stride
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.sparse_rows import Rows
 
 SQUARED_HINGE, LOGISTIC = 0, 1
 BINS, HISTOGRAM_REACH = 512, 8  # of histograms of held-out scores, from -HISTOGRAM_REACH to HISTOGRAM_REACH
@@ -26,15 +29,72 @@ _AHEAD = np.uint64(4)  # prefetch distance in rows
 _FITS = 1 << 17  # weights that fit in the nearest caches, where prefetching does not pay
 
 
+class Siblings(NamedTuple):
+    """The positive siblings of each row: row i has children[indptr[i]:indptr[i + 1]]. Empty weights mean one."""
+
+    indptr: np.ndarray
+    children: np.ndarray
+    n_children: int
+    row_weights: np.ndarray  # multiply the cost of a row
+    pair_weights: np.ndarray  # multiply the cost of a row and a positive sibling
+
+
+class Solver(NamedTuple):
+    """The loss, and when its minimisation ends."""
+
+    loss: int
+    cost: np.float32
+    small: np.float32  # smaller changes of a dual variable (less if the cost is far from one) are ignored; 0: none
+
+
+class Plan(NamedTuple):
+    """Settings of the training of a node, besides its `Solver`."""
+
+    length: np.float32  # values are divided by it; the weights are for such rows
+    passes: int
+    held_share: int  # about one row in so many is held out in the first passes; 0: none
+    seed: int
+    least: np.float32  # absolute value of the weights that are kept
+
+
+class Statistics(NamedTuple):
+    """Calibration statistics of held-out rows: the log-likelihood of a softmax over the siblings at each slope, and
+    histograms of the scores of wrong (row 0) and right (row 1) children."""
+
+    slopes: np.ndarray
+    likelihood: np.ndarray
+    histogram: np.ndarray
+
+
+class Visits(NamedTuple):
+    """The start and the stride of each pass over the rows."""
+
+    starts: np.ndarray
+    steps: np.ndarray
+
+
+class Block(NamedTuple):
+    """Sixteen siblings in training. `costs` is empty, or has the cost of each row for each sibling: then `inverse` has
+    the squared lengths of the rows instead of the steps that they allow."""
+
+    positive: np.ndarray  # bits of the positive siblings of each row
+    valid: np.unsignedinteger[Any]  # bits of the siblings that exist
+    inverse: np.ndarray
+    costs: np.ndarray
+    weights: np.ndarray  # by feature; the biases are last
+    alphas: np.ndarray  # dual variables, by row
+    resting: np.ndarray  # the next pass that visits a row
+
+
 @kernel
-def _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features):
+def _local_rows(source, rows, order, local_of, local_indptr, local_indices, features):
     """Number the features of these rows 0, 1, 2, ... by first appearance in `order`; `local_of` is zero before and after."""
     n_local = np.uint32(0)
     at = 0
     for i in range(rows.size):
         row = rows[order[i]]
-        for p in range(indptr[row], indptr[row + 1]):
-            f = indices[p]
+        for p in range(source.indptr[row], source.indptr[row + 1]):
+            f = source.indices[p]
             if local_of[f] == 0:
                 features[n_local] = f
                 n_local += np.uint32(1)
@@ -87,8 +147,9 @@ def _weighted_step(alpha, sign, score, squares, cost, loss):
 
 
 @fast_inline_kernel
-def _scores(indices, values, first, last, weights, bias):
+def _scores(rows, first, last, weights, bias):
     """Return the scores of sixteen siblings for a row; two sums hide the latency of the additions."""
+    indices, values = rows.indices, rows.values
     even, odd = vector.load(weights, bias), vector.splat(np.float32(0.0))
     p = first
     while p + np.uint64(1) < last:
@@ -103,28 +164,23 @@ def _scores(indices, values, first, last, weights, bias):
 
 
 @fast_inline_kernel
-def _prefetch(near, far, indptr, indices, values, weights, alphas):
+def _prefetch(near, far, rows, weights, alphas):
     """Prefetch the weights of the next row, and the entries of a later one."""
-    for p in range(np.uint64(indptr[near]), np.uint64(indptr[near + np.uint64(1)])):
-        vector.prefetch(weights, np.uint64(indices[p]) * _WIDTH)
-    first = np.uint64(indptr[far])
+    for p in range(np.uint64(rows.indptr[near]), np.uint64(rows.indptr[near + np.uint64(1)])):
+        vector.prefetch(weights, np.uint64(rows.indices[p]) * _WIDTH)
+    first = np.uint64(rows.indptr[far])
     for line in range(first, first + np.uint64(16), np.uint64(15)):
-        vector.prefetch(indices, line)
-        vector.prefetch(values, line)
+        vector.prefetch(rows.indices, line)
+        vector.prefetch(rows.values, line)
     vector.prefetch(alphas, far * _WIDTH)
 
 
 @fast_kernel
-def one_pass(
-    number, start, step, resting, indptr, indices, values, positive, inverse, valid, weights, alphas, costs, loss,
-    constant, small,
-):  # fmt: skip
+def one_pass(number, start, step, rows, block, loss, constant, small):
     """One pass of dual coordinate descent over the rows that are not skipped, for sixteen siblings; returns the number
-    of rows that changed by more than `small`.
-
-    `costs` is empty, or has the cost of each row for each sibling: then `inverse` has the squared lengths of the rows, and
-    `small` is relative to the cost.
-    """
+    of rows that changed by more than `small`, which is relative to the cost if the block has costs."""
+    positive, valid, inverse, costs, weights, alphas, resting = block
+    indptr, indices, values = rows
     n, step = np.uint64(inverse.size), np.uint64(step)
     bias = np.uint64(weights.size) - _WIDTH
     one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
@@ -133,10 +189,10 @@ def one_pass(
     near, far = (i + step) % n, (i + _AHEAD * step) % n
     for _ in range(n):
         if weights.size > _FITS:
-            _prefetch(near, far, indptr, indices, values, weights, alphas)
+            _prefetch(near, far, rows, weights, alphas)
         if resting[i] <= number:
             first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
-            score = _scores(indices, values, first, last, weights, bias)
+            score = _scores(rows, first, last, weights, bias)
             sign = vector.choose(positive[i], one, minus)
             alpha, bound = vector.load(alphas, i * _WIDTH), vector.splat(small)
             if costs.size:
@@ -171,21 +227,19 @@ def _following(i, step, n):
 
 
 @fast_kernel
-def score_held(held, indptr, indices, values, weights, scores):
+def score_held(held, rows, weights, scores):
     """Write the scores of sixteen siblings for the held-out rows."""
     bias = np.uint64(weights.size) - _WIDTH
     for h in range(held.size):
-        first, last = np.uint64(indptr[held[h]]), np.uint64(indptr[held[h] + 1])
-        vector.store(scores, np.uint64(h) * _WIDTH, _scores(indices, values, first, last, weights, bias))
+        first, last = np.uint64(rows.indptr[held[h]]), np.uint64(rows.indptr[held[h] + 1])
+        vector.store(scores, np.uint64(h) * _WIDTH, _scores(rows, first, last, weights, bias))
 
 
 @fast_kernel
-def calibrate(
-    held, child_indptr, children, n_children, held_scores, slopes, likelihood, histogram, row_weights, pair_weights
-):
-    """Add the calibration statistics of the held-out rows: the log-likelihood of a softmax over the siblings at each
-    slope, and histograms of the scores of wrong (row 0) and right (row 1) children. Rows and right
-    children count by their weights; empty arrays mean one."""
+def calibrate(held, siblings, held_scores, statistics):
+    """Add the calibration statistics of the held-out rows; rows and right children count by their weights."""
+    child_indptr, children, n_children, row_weights, pair_weights = siblings
+    slopes, likelihood, histogram = statistics
     n_held = held.size
     scores = np.empty(n_children, np.float32)
     for h in range(n_held):
@@ -229,37 +283,38 @@ def shuffled(n, random):
 
 
 @kernel
-def local_problem(indptr, indices, rows, seed, local_of):
+def local_problem(source, rows, seed, local_of):
     """The rows in their local order, by local features: the order, starts and features of rows, and the features."""
     n, nnz = rows.size, 0
     for i in range(n):
-        nnz += indptr[rows[i] + 1] - indptr[rows[i]]
+        nnz += source.indptr[rows[i] + 1] - source.indptr[rows[i]]
     local_indptr, local_indices = np.zeros(n + 1, np.int64), np.empty(nnz, np.uint32)
     features, order = np.empty(min(nnz, local_of.size), np.uint32), shuffled(n, np.uint64(seed))
-    n_local = _local_rows(indptr, indices, rows, order, local_of, local_indptr, local_indices, features)
+    n_local = _local_rows(source, rows, order, local_of, local_indptr, local_indices, features)
     return order, local_indptr, local_indices, features[: np.int64(n_local)]
 
 
 @kernel
-def write_local_values(indptr, values, rows, order, length, loss, cost, weighted, local_values, inverse):
+def write_local_values(source, rows, order, length, solver, weighted, local_values, inverse):
     """The values of the rows in their local order, over `length`, and the step that each row allows, or, if rows are
     weighted, its squared length."""
     at = 0
     for i in range(rows.size):
         row = rows[order[i]]
         squares = np.float32(1.0)
-        for p in range(indptr[row], indptr[row + 1]):
-            value = values[p] / length
+        for p in range(source.indptr[row], source.indptr[row + 1]):
+            value = source.values[p] / length
             local_values[at] = value
             squares += value * value
             at += 1
-        inverse[i] = squares if weighted else _step_length(squares, loss, cost)
+        inverse[i] = squares if weighted else _step_length(squares, solver.loss, solver.cost)
 
 
 @kernel
-def write_costs(order, cost, row_weights, child_indptr, children, pair_weights, block, costs):
+def write_costs(order, cost, siblings, block, costs):
     """Write the cost of each row, in local order, for the sixteen siblings of a block: the common cost times the weight
-    of the row and, for its positive siblings, that of the pair. Empty weights mean one."""
+    of the row and, for its positive siblings, that of the pair."""
+    child_indptr, children, _, row_weights, pair_weights = siblings
     for i in range(order.size):
         row = order[i]
         own = cost * row_weights[row] if row_weights.size else cost
@@ -281,26 +336,26 @@ def _step_length(squares, loss, cost):
 
 
 @kernel
-def look_over(indptr, indices, values, places, length, loss, cost, inverse, first_at):
+def look_over(rows, places, length, solver, inverse, first_at):
     """For a part of the rows, with their places in the local order: write the step length of each row as `write_local_values`
     does, and the first place of every feature."""
     for i in range(places.size):
         squares = np.float32(1.0)
-        for p in range(indptr[i], indptr[i + 1]):
-            value = values[p] / length
+        for p in range(rows.indptr[i], rows.indptr[i + 1]):
+            value = rows.values[p] / length
             squares += value * value
-            first_at[indices[p]] = min(first_at[indices[p]], places[i])
-        inverse[places[i]] = _step_length(squares, loss, cost)
+            first_at[rows.indices[p]] = min(first_at[rows.indices[p]], places[i])
+        inverse[places[i]] = _step_length(squares, solver.loss, solver.cost)
 
 
 @kernel
-def positive_bits(order, child_indptr, children, n_children):
+def positive_bits(order, siblings):
     """Return the positive children of each row as bits, sixteen per row, for each block of sixteen children."""
     n = order.size
-    positive = np.zeros((n_children + 15) // 16 * n, np.uint32)
+    positive = np.zeros((siblings.n_children + 15) // 16 * n, np.uint32)
     for i in range(n):
-        for q in range(child_indptr[order[i]], child_indptr[order[i] + 1]):
-            c = children[q]
+        for q in range(siblings.indptr[order[i]], siblings.indptr[order[i] + 1]):
+            c = siblings.children[q]
             positive[c // 16 * n + i] |= np.uint32(1) << np.uint32(c % 16)
     return positive
 
@@ -326,7 +381,7 @@ def visits(n, passes, seed):
         steps[number] = stride(n, np.int64(random >> np.uint64(33)))
         random = next_random(random)
         starts[number] = np.int64(random >> np.uint64(33)) % n
-    return starts, steps
+    return Visits(starts, steps)
 
 
 @kernel
@@ -348,49 +403,40 @@ def is_settled(moving, n, small):
 
 
 @kernel
-def run_passes(
-    first, last, starts, steps, indptr, indices, values, positive, inverse, valid, loss, cost, costs, small, weights,
-    alphas, resting,
-):  # fmt: skip
+def run_passes(first, last, visits, rows, block, solver):
     """Run passes `first` to `last`, exclusive; fewer on convergence."""
-    n = inverse.size
-    constant, least = step_constant(loss, cost), least_move(small, cost)
-    if costs.size:
-        least /= cost
+    n = block.inverse.size
+    constant, least = step_constant(solver.loss, solver.cost), least_move(solver.small, solver.cost)
+    if block.costs.size:
+        least /= solver.cost
     for number in range(first, last):
-        moving = one_pass(
-            number, starts[number], steps[number], resting, indptr, indices, values, positive, inverse, valid, weights, alphas,
-            costs, loss, constant, least,
-        )  # fmt: skip
-        if is_settled(moving, n, small):
+        start, step = visits.starts[number], visits.steps[number]
+        moving = one_pass(number, start, step, rows, block, solver.loss, constant, least)
+        if is_settled(moving, n, solver.small):
             return
 
 
 @kernel
-def train_siblings(
-    indptr, indices, values, rows, numbers, child_indptr, children, n_children, length,
-    loss, cost, passes, small, held_share, seed, least, slopes, likelihood, histogram, early_features, local_of,
-    row_weights, pair_weights,
-):  # fmt: skip
-    """Train the siblings of one node on its rows; child_indptr and children are the positive siblings of each row.
+def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, early_features, local_of):
+    """Train the siblings of one node on its rows.
 
-    `rows` are indices into the matrix, `numbers` the numbers of these rows in the whole data. Values are divided by
-    `length`; the weights are for such rows. Changes of a dual variable below `small` (less if the cost is far from one)
-    are ignored; 0 gives the exact solution. About one row in `held_share` (none if 0) is held out in the first passes:
-    its scores are added to `likelihood` and `histogram`, and it is used in the last passes. `local_of` is a zeroed
-    scratch array over the features. `row_weights` multiply the cost of a row, `pair_weights` that of a row and a positive
-    sibling; empty arrays mean one. Returns the features, the start of the entries of each, the child and weight of
-    every entry (at least `least` in absolute value), and the biases; then the same as trained without the held-out
-    rows, only for the features marked in `early_features`.
+    `rows` are indices into the matrix `source`, `numbers` the numbers of these rows in the whole data. The scores of
+    the held-out rows are added to `statistics`, and these rows are used in the last passes. `local_of` is a zeroed
+    scratch array over the features. Returns the features, the start of the entries of each, the child and weight of
+    every entry, and the biases; then the same as trained without the held-out rows, only for the features marked in
+    `early_features`.
     """
-    order, local_indptr, local_indices, features = local_problem(indptr, indices, rows, seed, local_of)
-    n, n_local = rows.size, features.size
-    local_values, inverse = np.empty(local_indices.size, np.float32), np.empty(n, np.float32)
-    weighted = row_weights.size + pair_weights.size > 0
-    write_local_values(indptr, values, rows, order, length, loss, cost, weighted, local_values, inverse)
+    order, local_indptr, local_indices, features = local_problem(source, rows, plan.seed, local_of)
+    n, n_local, n_children = rows.size, features.size, siblings.n_children
+    local, inverse = (
+        Rows(local_indptr, local_indices, np.empty(local_indices.size, np.float32)),
+        np.empty(n, np.float32),
+    )
+    weighted = siblings.row_weights.size + siblings.pair_weights.size > 0
+    write_local_values(source, rows, order, plan.length, solver, weighted, local.values, inverse)
     costs = aligned(n * 16 if weighted else 0)
-    positive = positive_bits(order, child_indptr, children, n_children)
-    held = held_places(numbers, order, held_share)
+    positive = positive_bits(order, siblings)
+    held = held_places(numbers, order, plan.held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
     weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), np.empty(n, np.int32)
     held_scores = np.empty(blocks * block_held, np.float32)
@@ -399,47 +445,29 @@ def train_siblings(
     kept, early_kept = np.empty(1024, np.float32), np.empty(1024, np.float32)
     n_kept, n_early = np.int64(0), np.int64(0)
     everything, wanted = np.ones(n_local, np.bool_), early_features[features]
-    join_at = join_pass(passes, held_share)
-    starts, steps = visits(n, passes, seed)
+    join_at = join_pass(plan.passes, plan.held_share)
+    order_of_passes = visits(n, plan.passes, plan.seed)
     for b in range(blocks):
         in_block = min(16, n_children - 16 * b)
         valid = (np.uint32(1) << np.uint32(in_block)) - np.uint32(1)
-        local = slice(b * n_local, (b + 1) * n_local)
+        own = slice(b * n_local, (b + 1) * n_local)
         if weighted:
-            write_costs(order, cost, row_weights, child_indptr, children, pair_weights, b, costs)
+            write_costs(order, solver.cost, siblings, b, costs)
         weights[:] = 0
         alphas[:] = 0
         resting[:] = 0
         for h in range(held.size):
             resting[held[h]] = join_at
-        run_passes(
-            np.int64(0), join_at, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss, cost,
-            costs, small, weights, alphas, resting,
-        )  # fmt: skip
+        block = Block(positive[b * n : (b + 1) * n], valid, inverse, costs, weights, alphas, resting)
+        run_passes(np.int64(0), join_at, order_of_passes, local, block, solver)
         if join_at > 0:
-            score_held(
-                held, local_indptr, local_indices, local_values, weights, held_scores[b * block_held : (b + 1) * block_held]
-            )  # fmt: skip
-            early_kept, n_early = keep_large(weights, least, valid, wanted, early_masks[local], early_kept, n_early)
+            score_held(held, local, weights, held_scores[b * block_held : (b + 1) * block_held])
+            early_kept, n_early = keep_large(weights, plan.least, valid, wanted, early_masks[own], early_kept, n_early)
             copy_into(early_biases[16 * b :], weights[n_local * 16 :], in_block)
-        run_passes(
-            join_at, passes, starts, steps, local_indptr, local_indices, local_values, positive[b * n : (b + 1) * n], inverse, valid, loss,
-            cost, costs, small, weights, alphas, resting,
-        )  # fmt: skip
-        kept, n_kept = keep_large(weights, least, valid, everything, masks[local], kept, n_kept)
+        run_passes(join_at, plan.passes, order_of_passes, local, block, solver)
+        kept, n_kept = keep_large(weights, plan.least, valid, everything, masks[own], kept, n_kept)
         copy_into(biases[16 * b :], weights[n_local * 16 :], in_block)
-    calibrate(
-        order[held],
-        child_indptr,
-        children,
-        n_children,
-        held_scores,
-        slopes,
-        likelihood,
-        histogram,
-        row_weights,
-        pair_weights,
-    )
+    calibrate(order[held], siblings, held_scores, statistics)
     late = merged(features, masks, kept[:n_kept], blocks)
     early = merged(features, early_masks, early_kept[:n_early], blocks)
     return late[0], late[1], late[2], late[3], biases, early[0], early[1], early[2], early[3], early_biases

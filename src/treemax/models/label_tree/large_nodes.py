@@ -13,11 +13,18 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import ALL_ONE
 from treemax.inputs.rows import SparseRows, take_sparse_rows
 from treemax.kernels import sparse_rows
 from treemax.models.label_tree import kernels
-from treemax.models.label_tree.nodes import LOSSES, SLOPES, SMALL, Common, NodeProblem, pack_result
+from treemax.models.label_tree.nodes import (
+    LOSSES,
+    SMALL,
+    Common,
+    NodeProblem,
+    empty_statistics,
+    pack_result,
+    siblings_of,
+)
 from treemax.models.label_tree.packed_tree import NodeWeights
 from treemax.models.stored_rows import Partitions, StoredRows
 from treemax.parallel.pools import Arrays
@@ -35,7 +42,7 @@ class LargeNode:
         self.n = len(problem.rows)
         self.n_children = problem.n_children
         self.seed = common.seed + problem.node
-        self.loss, self.cost = LOSSES[settings.loss], np.float32(problem.cost)
+        self.solver = kernels.Solver(LOSSES[settings.loss], np.float32(problem.cost), SMALL)
         self.order = kernels.shuffled(self.n, np.uint64(self.seed))
         self.place_of = np.empty(self.n, dtype=np.uint32)  # inverse of `order`
         self.place_of[self.order] = np.arange(self.n, dtype=np.uint32)
@@ -56,19 +63,19 @@ class LargeNode:
                 continue
             window = take_sparse_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
             kernels.look_over(
-                window.indptr, window.indices, window.values, self.place_of[low:high].astype(np.int64),
-                np.float32(self.common.length), self.loss, self.cost, self.inverse, first_at,
+                window.arrays, self.place_of[low:high].astype(np.int64), np.float32(self.common.length), self.solver,
+                self.inverse, first_at,
             )  # fmt: skip
         found = np.flatnonzero(first_at < self.n)
         return found[np.argsort(first_at[found], kind="stable")].astype(np.uint32)
 
     def train(self) -> Arrays:
         """Train the node; return the same as `nodes.train_node`."""
-        problem = self.problem
+        siblings, statistics = siblings_of(self.problem), empty_statistics()
         n_local, blocks = len(self.features), (self.n_children + WIDTH - 1) // WIDTH
         weights = kernels.aligned((n_local + 1) * WIDTH)
         alphas = kernels.aligned(self.n * WIDTH)
-        positive = kernels.positive_bits(self.order, problem.child_indptr, problem.children, self.n_children)
+        positive = kernels.positive_bits(self.order, siblings)
         held_scores = np.empty(blocks * len(self.held) * WIDTH, dtype=np.float32)
         final = _KeptWeights(self, np.ones(n_local, dtype=bool))
         holdout = _KeptWeights(self, self.common.calibration_features[self.features])
@@ -81,13 +88,8 @@ class LargeNode:
             for _ in self._train_block(positive_of_block, valid, weights, alphas, scores):
                 holdout.add(block, valid, weights)
             final.add(block, valid, weights)
-        likelihood = np.zeros(len(SLOPES))
-        histogram = np.zeros((2, kernels.BINS))
-        kernels.calibrate(
-            self.order[self.held], problem.child_indptr, problem.children, self.n_children, held_scores, SLOPES,
-            likelihood, histogram, ALL_ONE, ALL_ONE,
-        )  # fmt: skip
-        return pack_result(final.merged(), holdout.merged(), self.common, likelihood, histogram)
+        kernels.calibrate(self.order[self.held], siblings, held_scores, statistics)
+        return pack_result(final.merged(), holdout.merged(), self.common, statistics)
 
     def _train_block(
         self,
@@ -101,8 +103,8 @@ class LargeNode:
         weights[:], alphas[:] = 0, 0
         resting = np.zeros(self.n, dtype=np.int32)
         resting[self.held] = self.join_at
-        constant = np.float32(kernels.step_constant(self.loss, self.cost))
-        least = np.float32(kernels.least_move(SMALL, self.cost))
+        constant = np.float32(kernels.step_constant(self.solver.loss, self.solver.cost))
+        least = np.float32(kernels.least_move(SMALL, self.solver.cost))
         starts, steps = kernels.visits(self.n, self.common.settings.passes, self.seed)
         done, no_costs = False, kernels.aligned(0)
         for number in range(self.common.settings.passes):
@@ -119,10 +121,8 @@ class LargeNode:
                 part = kernels.aligned(len(places) * WIDTH)
                 part.reshape(-1, WIDTH)[:] = alphas.reshape(-1, WIDTH)[places]
                 rests = resting[places]
-                moving += kernels.one_pass(
-                    number, 0, 1, rests, rows.indptr, rows.indices, rows.values, positive[places], self.inverse[places],
-                    valid, weights, part, no_costs, self.loss, constant, least,
-                )  # fmt: skip
+                block = kernels.Block(positive[places], valid, self.inverse[places], no_costs, weights, part, rests)
+                moving += kernels.one_pass(number, 0, 1, rows.arrays, block, self.solver.loss, constant, least)
                 alphas.reshape(-1, WIDTH)[places] = part.reshape(-1, WIDTH)
                 resting[places] = rests
             done = kernels.is_settled(moving, self.n, SMALL)
@@ -135,7 +135,7 @@ class LargeNode:
         is_held[self.held] = True
         for places, rows in self._visited(is_held[self.place_of], 0, 1):
             scores = np.empty(len(places) * WIDTH, dtype=np.float32)
-            kernels.score_held(np.arange(len(places)), rows.indptr, rows.indices, rows.values, weights, scores)
+            kernels.score_held(np.arange(len(places)), rows.arrays, weights, scores)
             at = np.searchsorted(self.held, places)
             held_scores.reshape(-1, WIDTH)[at] = scores.reshape(-1, WIDTH)
 

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import ALL_ONE
-from treemax.inputs.rows import SparseRows
-from treemax.models.label_tree import lasso_kernels as kernels
-
-LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
+from treemax.kernels.sparse_rows import Rows
+from treemax.models.label_tree.kernels import HISTOGRAM_REACH, Plan, Siblings, Solver, Statistics
+from treemax.models.label_tree.lasso_kernels import train_sparsely
 
 
 def held_out(rows: NDArray[np.uint32], share: int) -> NDArray[np.bool_]:
@@ -23,36 +21,28 @@ def held_out(rows: NDArray[np.uint32], share: int) -> NDArray[np.bool_]:
 
 
 def train_l1(
-    source: SparseRows, rows: NDArray[np.uint32], numbers: NDArray[np.uint32], child_indptr: NDArray[np.int64], children: NDArray[np.uint32],
-    n_children: int, length: float, loss: str, cost: float, passes: int, held_share: int, seed: int, least: float,
-    slopes: NDArray[np.float32], likelihood: NDArray[np.float64], histogram: NDArray[np.float64], reach: float,
-    calibration_features: NDArray[np.bool_], scratch: NDArray[np.uint32], row_weights: NDArray[np.float32] = ALL_ONE,
+    source: Rows, rows: NDArray[np.uint32], numbers: NDArray[np.uint32], siblings: Siblings, solver: Solver, plan: Plan,
+    statistics: Statistics, calibration_features: NDArray[np.bool_], scratch: NDArray[np.uint32],
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
-    """Train the siblings of a node; return the same as `kernels.train_siblings` with an L2 penalty.
-
-    These are the features, the start of the entries of each, child and weight of every entry, and the biases; first of
-    the final weights, then of those trained without the held-out rows. `rows` are indices into `source`, `numbers` the
-    numbers of these rows in the whole data.
-    """
-    held = held_out(numbers, held_share)
-    features, weights, holdout_weights, held_scores = kernels.train_sparsely(
-        source.indptr, source.indices, source.values, rows, child_indptr, children, n_children,
-        np.float32(length), LOSSES[loss], np.float32(cost), passes, held, seed, scratch, row_weights,
-    )  # fmt: skip
+    """Train the siblings of a node as `train_siblings` does with an L2 penalty."""
+    held = held_out(numbers, plan.held_share)
+    features, weights, holdout_weights, held_scores = train_sparsely(
+        source, rows, siblings, solver, plan, held, scratch
+    )
     for score, row in zip(held_scores, np.flatnonzero(held)):
-        positive = children[child_indptr[row] : child_indptr[row + 1]].astype(np.int64)
-        weight = float(row_weights[row]) if len(row_weights) else 1.0
-        _add_statistics(score, positive, weight, slopes, likelihood, histogram, reach)
+        positive = siblings.children[siblings.indptr[row] : siblings.indptr[row + 1]].astype(np.int64)
+        weight = float(siblings.row_weights[row]) if len(siblings.row_weights) else 1.0
+        _add_statistics(score, positive, weight, statistics)
     wanted = calibration_features[features][:, None]
-    return (*_kept(features, weights, least, np.True_), *_kept(features, holdout_weights, least, wanted))
+    return (*_kept(features, weights, plan.least, np.True_), *_kept(features, holdout_weights, plan.least, wanted))
 
 
 def _kept(
-    features: NDArray[np.uint32], weights: NDArray[np.float32], least: float, wanted: NDArray[np.bool_] | np.bool_
+    features: NDArray[np.uint32], weights: NDArray[np.float32], least: np.float32, wanted: NDArray[np.bool_] | np.bool_
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
     """Return features, starts, children and weights of the entries that are large enough and wanted, and the biases."""
     weights, biases = weights[:-1], weights[-1].copy()
-    kept = (np.abs(weights) >= np.float32(least)) & (weights != 0) & wanted
+    kept = (np.abs(weights) >= least) & (weights != 0) & wanted
     used = kept.any(axis=1)
     feature, child = np.nonzero(kept[used])
     starts = np.searchsorted(feature, np.arange(int(used.sum()) + 1))
@@ -60,11 +50,11 @@ def _kept(
 
 
 def _add_statistics(
-    scores: NDArray[np.float32], positive: NDArray[np.int64], weight: float, slopes: NDArray[np.float32],
-    likelihood: NDArray[np.float64], histogram: NDArray[np.float64], reach: float,
-) -> None:  # fmt: skip
+    scores: NDArray[np.float32], positive: NDArray[np.int64], weight: float, statistics: Statistics
+) -> None:
     """Add one held-out row: the log-likelihood of its child at each slope, and the scores of right and wrong children."""
-    bins = histogram.shape[1]
+    slopes, likelihood, histogram = statistics
+    bins, reach = histogram.shape[1], HISTOGRAM_REACH
     place = np.clip((scores + reach) * (bins / (2 * reach)), 0, bins - 1).astype(np.int64)
     right = np.zeros(len(scores), dtype=np.int64)
     right[positive] = 1

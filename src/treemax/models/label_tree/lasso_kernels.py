@@ -15,8 +15,8 @@ from treemax.kernels import vector
 from treemax.kernels.arithmetic import next_random, stride
 from treemax.kernels.columns import local_columns
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+from treemax.models.label_tree.kernels import LOGISTIC
 
-SQUARED_HINGE, LOGISTIC = 0, 1
 SETTLED = 1e-2  # sum of the violations of the optimality conditions of a sibling at which training ends
 SUFFICIENT = np.float32(0.01)  # share of the predicted decrease that a step must reach (Armijo's rule)
 HALVINGS = 12
@@ -239,20 +239,21 @@ def _descend(starts, rows, values, costs, positive, valid, loss, passes, random,
 
 
 @kernel
-def train_sparsely(
-    indptr, indices, values, rows, child_indptr, children, n_children, length, loss, cost, passes, held, seed, local_of,
-    row_weights,
-):  # fmt: skip
-    """Train the siblings of one node on its rows; child_indptr and children are the positive siblings of each row.
+def train_sparsely(source, rows, siblings, solver, plan, held, local_of):
+    """Train the siblings of one node on its rows; weights of pairs are ignored.
 
-    Values are divided by `length`. `row_weights`, unless empty, multiply the cost of each row. Rows marked in `held` are
-    held out in the first half of the passes. Returns the features, the weights (features by children, the biases in the last row) at the end and after the first half, and
-    the scores of the held-out rows after the first half.
+    Rows marked in `held` are held out in the first half of the passes. Returns the features, the weights (features by
+    children, the biases in the last row) at the end and after the first half, and the scores of the held-out rows after
+    the first half.
     """
-    features, starts, column_rows, column_values = local_columns(indptr, indices, values, rows, local_of)
+    child_indptr, children, n_children, row_weights, _ = siblings
+    loss, cost, passes = solver.loss, solver.cost, plan.passes
+    features, starts, column_rows, column_values = local_columns(
+        source.indptr, source.indices, source.values, rows, local_of
+    )
     n, n_columns = rows.size, starts.size - 1
     for p in range(starts[n_columns - 1]):  # all but the column of the bias
-        column_values[p] /= length
+        column_values[p] /= plan.length
     weights, early = (np.zeros((n_columns, n_children), np.float32), np.zeros((n_columns, n_children), np.float32))
     held_rows = np.flatnonzero(held)
     held_scores = np.zeros((held_rows.size, n_children), np.float32)
@@ -269,7 +270,7 @@ def train_sparsely(
                 if low <= children[q] < high:
                     positive[i] |= np.uint32(1) << np.uint32(children[q] - low)
         own, scores = np.zeros(n_columns * 16, np.float32), np.zeros(n * 16, np.float32)
-        random = next_random(np.uint64(seed))
+        random = next_random(np.uint64(plan.seed))
         first_passes = max(1, passes // 2) if held_rows.size else 0
         random = _descend(
             starts, column_rows, column_values, costs, positive, valid, loss, first_passes, random, bounds, largest,

@@ -235,46 +235,44 @@ class NodeResult(NamedTuple):
         return cls(PackedNode(*arrays[:3]), PackedNode(*arrays[3:6]), *arrays[6:])
 
 
+def siblings_of(problem: Any) -> kernels.Siblings:
+    """Return the positive children of each row of a problem, as kernels take them."""
+    return kernels.Siblings(
+        read_only(problem.child_indptr), read_only(problem.children), problem.n_children,
+        read_only(problem.row_weights), read_only(problem.pair_weights),
+    )  # fmt: skip
+
+
+def empty_statistics() -> kernels.Statistics:
+    """Return calibration statistics of no rows."""
+    return kernels.Statistics(SLOPES, np.zeros(len(SLOPES)), np.zeros((2, kernels.BINS)))
+
+
 def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: NodeProblem) -> Arrays:
     """Train the classifiers of a node's children; return the arrays of a `NodeResult`."""
     settings, source = common.settings, table.rows
     assert isinstance(source, SparseRows)
-    likelihood = np.zeros(len(SLOPES))
-    histogram = np.zeros((2, kernels.BINS))
+    statistics = empty_statistics()
     rows, numbers = read_only(rows), read_only(problem.rows)
-    child_indptr, children = read_only(problem.child_indptr), read_only(problem.children)
-    n_children, seed = problem.n_children, common.seed + problem.node
-    row_weights, pair_weights = read_only(problem.row_weights), read_only(problem.pair_weights)
+    siblings, solver = siblings_of(problem), kernels.Solver(LOSSES[settings.loss], np.float32(problem.cost), SMALL)
+    plan = kernels.Plan(
+        np.float32(common.length), settings.passes, settings.held_share, common.seed + problem.node, np.float32(settings.threshold)
+    )  # fmt: skip
     with table.scratch() as scratch:
-        if settings.penalty == "l1":
-            weights = train_l1(
-                source, rows, numbers, child_indptr, children, n_children, common.length, settings.loss, problem.cost, settings.passes,
-                settings.held_share, seed, settings.threshold, SLOPES, likelihood,
-                histogram, kernels.HISTOGRAM_REACH, common.calibration_features, scratch, row_weights,
-            )  # fmt: skip
-        else:
-            weights = kernels.train_siblings(
-                source.indptr, source.indices, source.values, rows, numbers, child_indptr, children, n_children,
-                np.float32(common.length), LOSSES[settings.loss], np.float32(problem.cost), settings.passes, SMALL, settings.held_share, seed,
-                np.float32(settings.threshold), SLOPES, likelihood, histogram, common.calibration_features, scratch,
-                row_weights, pair_weights,
-            )  # fmt: skip
-    return pack_result(NodeWeights(*weights[:5]), NodeWeights(*weights[5:]), common, likelihood, histogram)
+        weights = (train_l1 if settings.penalty == "l1" else kernels.train_siblings)(
+            source.arrays, rows, numbers, siblings, solver, plan, statistics, common.calibration_features, scratch
+        )
+    return pack_result(NodeWeights(*weights[:5]), NodeWeights(*weights[5:]), common, statistics)
 
 
-def pack_result(
-    final: NodeWeights,
-    holdout: NodeWeights,
-    common: Common,
-    likelihood: NDArray[np.float64],
-    histogram: NDArray[np.float64],
-) -> Arrays:
+def pack_result(final: NodeWeights, holdout: NodeWeights, common: Common, statistics: kernels.Statistics) -> Arrays:
     """Pack the weights of a node; return the arrays of a `NodeResult`."""
     final, holdout = _unscaled(final, common.length), _unscaled(holdout, common.length)
     check_learned((final, holdout), "LabelTree")
     scale = np.float32(0.0)
     if common.settings.precision == "int8":
         final, scale = rounded(final)
+    _, likelihood, histogram = statistics
     result = NodeResult(PackedNode.of(final), PackedNode.of(holdout), np.array([scale]), likelihood, histogram)
     return result.arrays()
 

@@ -397,7 +397,7 @@ def test_predict_from_allowed_labels_and_with_weights(folder, tmp_path):
     assert all(row == [1] for row in answers(*data, folder / "data.svm", "--exclude", numbers))
     assert "are integers, got 'car'" in refused(*data, folder / "data.svm", "--labels", labels, code=2)
     assert "expected a label, a tab and a weight" in refused(*text, "--label-weights", labels, code=2)
-    assert "cannot read" in refused(*text, "--labels", tmp_path / "none.txt", code=2)
+    assert "none.txt: No such file or directory." in refused(*text, "--labels", tmp_path / "none.txt", code=2)
     assert "cannot be combined" in refused(*text, "--labels", labels, "--threshold", 0.5, code=2)
     labels.write_text("unheard\n")
     assert "knows none of the 1 allowed labels" in refused(*text, "--labels", labels)

@@ -13,6 +13,7 @@ from sklearn.metrics import f1_score, ndcg_score, top_k_accuracy_score
 from treemax import metrics
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.metrics import DensityScores, IdEncoder, Scores, evaluate, hits
+from treemax.models.deciding import TopK
 
 # ---- slow references: one row, one label at a time, from the definitions in docs/metrics.md
 
@@ -299,7 +300,7 @@ def test_hits_agree_with_set_membership(seed, largest):
 @pytest.mark.parametrize(
     ("y_true", "top_labels", "k", "message"),
     [
-        ([1, 2], [[1]], 1, "y_true has 2 rows but top_labels has 1"),
+        ([1, 2], [[1]], 1, "y_true has 2 rows, the predictions have 1"),
         ([1], [[1, 2]], 3, r"top_labels has 2 column\(s\), but k=3"),
         ([1], [[1, 2]], 0, "k must be an integer, 1 or more; got 0"),
         ([1], [[1, 2]], 1.0, "k must be an integer"),
@@ -316,6 +317,7 @@ def test_hits_agree_with_set_membership(seed, largest):
         ([1], [[1, "a"]], 1, "mixes strings and integers"),
         (["a"], [[b"a"]], 1, "bytes"),
         (None, [[1]], 1, "y to be passed"),
+        (TopK(np.array([["a"]]), np.array([[1.0]])), ["a"], 1, "the true labels come first, then the predictions"),
     ],
 )
 def test_bad_input_is_refused_by_name(y_true, top_labels, k, message):

@@ -146,6 +146,14 @@ def test_bad_input_is_refused_by_fit_and_by_partial_fit_and_changes_nothing(bad_
             learn.__self__.predict(X)
 
 
+@pytest.mark.parametrize("kind", treemax.MODELS.values(), ids=treemax.MODELS)
+def test_methods_that_need_no_rows_say_that_a_model_is_not_fitted(kind):
+    for method in ("describe", "make_label_weights"):
+        if hasattr(kind, method):
+            with pytest.raises(NotFittedError):
+                getattr(kind(), method)()
+
+
 # --- widths ---------------------------------------------------------------------------------------------
 
 

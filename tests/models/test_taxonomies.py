@@ -266,6 +266,8 @@ def test_errors():
     for call in (model.predict_levels, model.predict_backoff):
         with pytest.raises(ValueError, match="OneVsAll has no taxonomy: call set_taxonomy"):
             call(X)
+    with pytest.raises(ValueError, match=r"got str\. Taxonomy\.from_file reads a file"):
+        model.set_taxonomy("zoo.tsv")
     with pytest.raises(ValueError, match="none of the 7 labels: they are like 'ant', its nodes like 'y'"):
         model.set_taxonomy({"x": ["y"]})
     with pytest.raises(ValueError, match="cycle"):

@@ -210,7 +210,7 @@ def evaluate(
     if result["n_unlabelled"] == n:
         raise ValueError(f"{reader.name}: no example has a label, so there is nothing to evaluate")
     if n_dropped:
-        click.echo(f"Left out {n_dropped:,} without a label.", err=True)
+        click.echo(f"Left out {n_dropped:,} {'row' if n_dropped == 1 else 'rows'} without a label.", err=True)
     if in_taxonomy is not None:
         result |= {name: value for name, value in in_taxonomy.result().items() if name != "n"}
     if perplexity:

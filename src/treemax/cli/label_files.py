@@ -60,7 +60,7 @@ def _lines(path: str) -> list[tuple[int, str]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"cannot read {path}: {error}.") from None
+        raise click.UsageError(f"cannot read {path}: {getattr(error, 'strerror', error)}.") from None
     return [(number, line) for number, line in enumerate(lines, 1) if line]
 
 

@@ -311,7 +311,7 @@ def _in_order(rows: list[Any], name: str) -> list[Any]:
     for i, row in enumerate(rows):
         if not isinstance(row, ROW_TYPES) or (isinstance(row, np.ndarray) and row.ndim != 1):
             raise ValueError(
-                f"{name} mixes label lists and single labels: row {i} is {row!r}, not a list. "
+                f"{name} mixes label lists and single labels: row {i} is {row!r:.80}, not a list. "
                 "Give every row a list of labels (it may be empty)."
             )
     return [sorted(row, key=str) if isinstance(row, set | frozenset) else row for row in rows]

@@ -143,6 +143,8 @@ def constant_accuracy(y_true: Any) -> float:
 
 def _encode(y_true: Any, top_labels: Any, label_counts: Any = None) -> tuple[Targets, NDArray[np.int64], Any]:
     """Encode true labels, rankings and training counts by label id."""
+    if hasattr(y_true, "scores"):
+        raise ValueError("y_true is a result of predict_topk; the true labels come first, then the predictions.")
     if isinstance(y_true, Targets):
         if isinstance(label_counts, Mapping):
             raise ValueError("with Targets and label ids, label_counts must be a vector of counts by id.")

@@ -24,7 +24,8 @@ def hits(targets: Targets, top_ids: Any) -> NDArray[np.bool_]:
     ranking = check_ranking(top_ids)
     if len(ranking) != len(targets):
         raise ValueError(
-            f"y_true has {len(targets)} rows but top_labels has {len(ranking)}; one ranking per row is needed."
+            "Found input variables with inconsistent numbers of samples: "
+            f"y_true has {len(targets)} rows, the predictions have {len(ranking)}."
         )
     ids = true_ids(targets)
     if not ids.size or not ranking.size:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from treemax.inputs.labels import LabelIndex, check_same_length, read_labels, target_ids
 from treemax.inputs.rows import Rows, take_rows
@@ -91,6 +92,7 @@ class DecidingEstimator(SharedEstimator):
         priors : dict, optional
             Shares of labels where the model is used; the weight is this share divided by that in training.
         """
+        check_is_fitted(self, "model_")
         return self._new_label_weights(labels, exclude, label_weights, priors)
 
     def _new_label_weights(self, labels: Any, exclude: Any, weights: Any, priors: Any = None) -> LabelWeights:

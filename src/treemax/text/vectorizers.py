@@ -51,6 +51,10 @@ def read_texts(texts: Any) -> list[str]:
         raise ValueError(f"The texts are one {type(texts).__name__}; expected a list of strings, one for each row.")
     if hasattr(texts, "columns"):
         raise ValueError("The texts are a data frame; pass the column that holds them, such as frame['text'].")
+    if len(shape := getattr(texts, "shape", ())) > 1:
+        raise ValueError(
+            f"The texts are a table of shape {tuple(shape)}; expected a list of strings, one for each row."
+        )
     try:
         rows = texts.to_pylist() if is_arrow(texts) else list(texts)
     except TypeError:

@@ -168,7 +168,7 @@ def _pairs(hierarchy: Any) -> Iterator[tuple[Any, Any]]:
     else:
         raise ValueError(
             "a hierarchy must be pairs (parent, child), a dictionary or a parent array, got "
-            f"{type(hierarchy).__name__}."
+            f"{type(hierarchy).__name__}. Taxonomy.from_file reads a file."
         )
 
 

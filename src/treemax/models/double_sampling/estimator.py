@@ -172,8 +172,9 @@ class DoubleSampling(LabelClassifier):
     @snapshot_access
     def describe(self) -> dict[str, Any]:
         """Return the main properties of the model."""
+        facts = super().describe()
         weights = {name: float(f"{weight:.3g}") for name, weight in self.similarity_weights_.items()}
-        return {**super().describe(), "sums": len(self.model_.statistics.features.sums), "similarities": weights}
+        return {**facts, "sums": len(self.model_.statistics.features.sums), "similarities": weights}
 
     # --- saving -----------------------------------------------------------------------------------------
 

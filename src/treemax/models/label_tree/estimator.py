@@ -370,9 +370,9 @@ class LabelTree(WithHierarchy):
     @snapshot_access
     def describe(self) -> dict[str, Any]:
         """Return the main properties of the model."""
-        trees = self.model_.trees
+        facts, trees = super().describe(), self.model_.trees
         return {
-            **super().describe(),
+            **facts,
             "loss": self.loss_,
             "cost": round(self.cost_, 3),
             "trees": len(trees),

@@ -304,9 +304,9 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     @snapshot_access
     def describe(self) -> dict[str, Any]:
         """Return the main properties of the model."""
-        weights = self.model_.weights
+        facts, weights = super().describe(), self.model_.weights
         return {
-            **super().describe(),
+            **facts,
             "loss": self.settings_.loss,
             "passes": self.settings_.passes,
             "learning_rate": round(self.settings_.rate, 4),

@@ -451,9 +451,9 @@ class SoftmaxTree(LabelClassifier):
     @snapshot_access
     def describe(self) -> dict[str, Any]:
         """Summary of the model as a dictionary."""
-        model = self.model_
+        facts, model = super().describe(), self.model_
         return {
-            **super().describe(),
+            **facts,
             "trees": len(model.structure.roots),
             "depth": model.depth,
             "leaves": model.n_leaves,

@@ -384,6 +384,22 @@ def test_a_training_is_ended_when_its_time_is_over():
         assert watch.run(lambda: 7, limit=60) == 7  # and the next one is not
 
 
+def test_an_interrupt_lost_in_a_callback_is_repeated_without_a_traceback(capfd, monkeypatch):
+    class Slow:
+        def __del__(self):
+            time.sleep(0.2)  # where Python prints and ignores exceptions
+
+    def forever():
+        Slow()
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    with Watch(60) as watch, pytest.raises(OutOfTime):
+        watch.run(forever, limit=0.05)
+    assert sys.unraisablehook is sys.__unraisablehook__ and capfd.readouterr().err == ""
+
+
 def test_the_search_ends_in_time_with_a_model(monkeypatch):
     """A clock that runs ahead: every training seems to take a minute."""
     started, calls = time.monotonic(), []

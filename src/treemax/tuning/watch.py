@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -42,15 +43,18 @@ class Watch:
         self._over_time = False
         self._in_main = threading.current_thread() is threading.main_thread()
         self._handler: Any = None
+        self._unraisable_hook = sys.unraisablehook
 
     def __enter__(self) -> Watch:
         if self._in_main:
             self._handler = signal.signal(signal.SIGINT, self._interrupted)
+            sys.unraisablehook = self._lost
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._handler is not None:
             signal.signal(signal.SIGINT, self._handler)
+            sys.unraisablehook = self._unraisable_hook
 
     @property
     def elapsed(self) -> float:
@@ -104,3 +108,8 @@ class Watch:
         second, self.stopped = self.stopped, True
         if second or self._working:
             raise KeyboardInterrupt
+
+    def _lost(self, lost: Any) -> None:
+        """Do not print a traceback for an interrupt that was lost in a callback: the alarm repeats it."""
+        if not (self._over_time and issubclass(lost.exc_type, KeyboardInterrupt)):
+            self._unraisable_hook(lost)

@@ -481,6 +481,21 @@ def test_a_row_without_a_label_is_left_out_of_multi_class_data(tmp_path, name):
         )
 
 
+def test_fit_advises_on_labels_that_look_joined_or_like_numbers_of_rows(tmp_path):
+    data, model = tmp_path / "data.csv", tmp_path / "m.treemax"
+    rows = [
+        f"{i},text of row {i},{'; '.join(sorted({'abc'[i % 3], 'bca'[i % 2], 'cab'[i // 9 % 3]}))}" for i in range(120)
+    ]
+    data.write_text("\n".join(["id,text,tags", *rows]) + "\n")
+    joined = treemax_command("fit", data, "-o", model, "--label-column", "tags")
+    assert joined.exit_code == 0 and "if it separates labels, add --label-separator ';'" in joined.stderr
+    parted = treemax_command("fit", data, "-o", model, "--label-column", "tags", "--label-separator", ";")
+    assert parted.exit_code == 0 and "separator" not in parted.stderr
+    numbered = treemax_command("fit", data, "-o", model, "--label-column", "id")
+    assert numbered.exit_code == 0 and "Each of the 120 rows has another label" in numbered.stderr
+    assert "m.treemax: is a Treemax model, not data" in refused("fit", model, "-o", tmp_path / "other.treemax")
+
+
 def test_a_stream_that_is_never_right_is_valid_json(tmp_path):
     (tmp_path / "one.txt").write_text("__label__a x\n")
 

@@ -12,12 +12,14 @@ import click
 from treemax.cli.options import Reading
 from treemax.formats import Examples, FormatError, Reader, open_examples
 from treemax.formats.detection import UnknownFormat, is_delimited
-from treemax.formats.options import COLUMN_OPTIONS
+from treemax.formats.options import COLUMN_OPTIONS, DELIMITERS
 from treemax.formats.training_rows import TrainingRows
+from treemax.inputs.labels import RaggedLabels
 from treemax.parallel.progress import progress_bar
 
 _NOT_TEXT = "the model was trained on features"
 _USE_TEXT = "Give it features, or train a model on text: treemax fit TEXTS -o MODEL (--text chooses the vectoriser)"
+FEW_ROWS = 100  # up to which every row may have another label without advice
 BITS = 18  # feature names are hashed into 2**18 columns by default
 
 
@@ -148,7 +150,29 @@ def read_training_rows(reader: Reader) -> Examples:
     rows = TrainingRows(reader.name)
     examples = rows.select(read_whole(reader))
     report_dropped(rows)
+    if reader.format in DELIMITERS and (advice := advice_on_labels(examples.labels)):
+        click.echo(advice, err=True)
     return examples
+
+
+def advice_on_labels(labels: RaggedLabels) -> str | None:
+    """Return what to check if the labels of a table look like several each, or like numbers of the rows.
+
+    >>> from treemax.inputs.labels import read_labels
+    >>> advice_on_labels(read_labels(["a; b", "b;c", "a;c", "a;b;c", "a", "c;b", "c; a"]))
+    "Labels such as 'a; b' have a ';': if it separates labels, add --label-separator ';'."
+    """
+    names = list(dict.fromkeys(labels.values.tolist()))
+    if bool((labels.counts > 1).any()):
+        return None
+    for separator in ";|," if isinstance(names[0], str) else "":
+        joined = [name for name in names if separator in name]
+        parts = {part.strip() for name in names for part in name.split(separator)}
+        if len(joined) > len(names) / 2 and len(parts) < len(names):
+            return f"Labels such as {joined[0]!r:.80} have a {separator!r}: if it separates labels, add --label-separator {separator!r}."
+    if len(names) == len(labels) >= FEW_ROWS:
+        return f"Each of the {len(names):,} rows has another label: check --label-column."
+    return None
 
 
 def report_dropped(rows: TrainingRows) -> None:

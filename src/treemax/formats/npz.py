@@ -31,6 +31,7 @@ from treemax.formats.options import Options
 from treemax.formats.streams import LineReader, seekable
 from treemax.inputs.labels import RaggedLabels, read_labels
 from treemax.inputs.rows import MAX_FEATURES, SparseRows, ascends
+from treemax.modelfile import HEADER_MEMBER
 
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 4 * 1024 * 1024  # of dense rows
@@ -71,6 +72,8 @@ class _Archive:
         self._archive = archive
         self.name = name
         members = archive.namelist()
+        if members[:1] == [HEADER_MEMBER]:
+            raise self.error("is a Treemax model, not data")
         self.arrays = {member.removesuffix(".npy") for member in members if member.endswith(".npy")}
 
     def has(self, *names: str) -> bool:

@@ -123,6 +123,7 @@ def test_the_command_writes_the_page(model, data, tmp_path):
         commands, ["explore", str(tmp_path / "m.treemax"), str(data), "-o", str(page), "--examples", "3"]
     )
     assert run.exit_code == 0, run.output
+    assert "page.html: 0.1 MB; open it in a browser" in run.stderr
     found = pieces(page.read_bytes())
     assert found["about"]["model"]["name"] == "m" and len(found["examples"]) == 3
     run = CliRunner().invoke(commands, ["explore", str(tmp_path / "m.treemax"), "-o", str(page)])

@@ -12,7 +12,7 @@ from treemax.cli.options import Reading, data_options
 from treemax.cli.reporting import Predictions, answer, as_json, json_line, metric_ks, metric_options, print_metrics
 
 
-@click.command(short_help="Answer, one line of JSON per example.")
+@click.command(short_help="Predict labels, one line of JSON per example.")
 @click.argument("model")
 @click.argument("data")
 @click.option("--top", "--k", default=5, show_default=True, type=click.IntRange(min=1), help="Labels per example.")

@@ -10,7 +10,7 @@ import click
 from treemax.cli.options import Reading, check_output, data_options
 
 
-@click.command(short_help="Why a model answers so.")
+@click.command(short_help="Explain a prediction.")
 @click.argument("model", is_eager=True)  # known when --output is checked
 @click.argument("text", required=False)
 @click.option(

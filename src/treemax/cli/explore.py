@@ -10,7 +10,7 @@ import click
 from treemax.cli.options import Reading, check_output, data_options, read_size
 
 
-@click.command(short_help="The tree of a model as a page to walk through, in one file.")
+@click.command(short_help="Write the tree of a model as a web page.")
 @click.argument("model", is_eager=True)  # known when --output is checked
 @click.argument("data", required=False, is_eager=True)
 @click.option("-o", "--output", required=True, callback=check_output, metavar="FILE", help="Write the page to FILE.")
@@ -37,6 +37,7 @@ def explore(model: str, data: str | None, output: str, examples: int, size: int,
     page = offline_page(loaded, Path(model).stem, _chunks(loaded, data, reading), examples, size)
     with replacing(output) as file:
         file.write(page.html)
+    click.echo(f"{output}: {len(page.html) / 1e6:.1f} MB; open it in a browser", err=True)
     if page.n_left_out:
         click.echo(f"Left out {page.n_left_out:,} nodes of the tree to keep the page small; see --size.", err=True)
 

@@ -13,7 +13,7 @@ import click
 from treemax.cli.options import FORMATS, Reading, data_options, known_models
 
 
-@click.command(short_help="What is in a model file; which models there are.")
+@click.command(short_help="Describe a model file, or list the models.")
 @click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--verify", is_flag=True, help="Verify the checksums of files of any size.")
@@ -45,7 +45,7 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{name:>{width}}  {shown}")
 
 
-@click.command(short_help="From one data format to another.")
+@click.command(short_help="Convert data to another format.")
 @click.argument("data")
 @click.argument("out")
 @click.option(

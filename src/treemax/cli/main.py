@@ -110,7 +110,7 @@ def commands() -> None:
     """
 
 
-@click.command(short_help="Completion for bash, zsh and fish.")
+@click.command(short_help="Print the completion script of bash, zsh or fish.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of a shell: eval "$(treemax completion bash)"."""

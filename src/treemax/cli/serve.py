@@ -10,7 +10,7 @@ import click
 from treemax.memory import parse_bytes
 
 
-@click.command(short_help="Answer over HTTP, learn from feedback, and show a page.")
+@click.command(short_help="Serve models over HTTP, with a web page.")
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL...")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 for a free one.")

@@ -9,7 +9,7 @@ import click
 from treemax.cli.options import name_of_model
 
 
-@click.command(short_help="Trees on the embedded WordNet data, in one table.")
+@click.command(short_help="Train trees on the embedded WordNet data.")
 @click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
 @click.option("--rows", type=click.IntRange(min=1), help="Train on the first ROWS examples only, for a quick run.")
 @click.option("--all", "all_models", is_flag=True, help="Compare other models too, which takes minutes.")
@@ -22,7 +22,7 @@ def demo(jobs: int, rows: int | None, all_models: bool) -> None:
         click.echo(line)
 
 
-@click.command("compile", short_help="Compile models in advance, such as for an image.")
+@click.command("compile", short_help="Compile models in advance.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 def compile_models(models: tuple[str, ...]) -> None:
     """Compile the kernels of models, all by default, so that their first use starts at once.

@@ -26,7 +26,7 @@ from treemax.cli.saving import finish, save_model
 KEPT_EXAMPLES = 10_000  # of a stream that began with one label per row, to start again as multi-label
 
 
-@click.command(short_help="Predict, then learn, in order: progressive validation.")
+@click.command(short_help="Predict each example, then learn it: progressive validation.")
 @click.argument("data", is_eager=True)  # known when MODEL is checked
 @model_options
 @click.option(

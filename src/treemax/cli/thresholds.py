@@ -9,7 +9,7 @@ from treemax.cli.options import Reading, check_output, data_options
 METRICS = ("micro-f1", "macro-f1", "instance-f1", "precision")
 
 
-@click.command(short_help="Choose from which probability on labels are predicted.")
+@click.command(short_help="Choose the thresholds of a multi-label model.")
 @click.argument("model", is_eager=True)  # known when --output is checked
 @click.argument("data", is_eager=True)
 @click.option("-o", "--output", required=True, callback=check_output, metavar="FILE", help="Write the model to FILE.")

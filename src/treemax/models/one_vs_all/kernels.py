@@ -13,6 +13,8 @@ softmax over many labels that is nearly all of them.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32, softmax
@@ -26,6 +28,35 @@ LEAST_PROBABILITY = np.float32(1e-6)  # of the hinge's link, which would otherwi
 
 STEEPEST = np.float32(100.0)  # gradient of the squared hinge: times a large value, its square must not overflow
 _ONE = np.float32(1.0)
+
+
+class Truth(NamedTuple):
+    """The labels of each row: row i has ids[indptr[i]:indptr[i + 1]]. Weights multiply gradients; empty means one."""
+
+    indptr: np.ndarray
+    ids: np.ndarray
+    row_weights: np.ndarray
+    relevance: np.ndarray  # of the labels of the rows
+
+
+class State(NamedTuple):
+    """Weights and biases, and AdaGrad's sums of squared gradients."""
+
+    weights: np.ndarray
+    squares: np.ndarray
+    bias: np.ndarray
+    bias_squares: np.ndarray
+
+
+class AdaGrad(NamedTuple):
+    """Settings of the training."""
+
+    initial: np.float32  # value of the sums of squared gradients
+    constant: np.float32  # the value of the feature whose weight is the bias
+    loss: int
+    least: np.float32  # gradient that is not skipped
+    batch_rows: int
+    most_labels: int  # of a row
 
 
 # --- learning ------------------------------------------------------------------------------------------
@@ -104,15 +135,11 @@ def update_bias(bias, bias_squares, labels, values, count, rate, initial, consta
 
 
 @fast_kernel
-def learn_dense(
-    X, order, target_indptr, target_ids, row_weights, relevance,
-    weights, squares, bias, bias_squares,
-    rates, initial, constant, loss, least, batch_rows, most_labels,
-):  # fmt: skip
-    """Learn the dense rows X[order] with label-major weights [labels, features]; rates[i] is batch i's.
-
-    The weights of rows and the relevance of their labels multiply the gradients; empty arrays mean one.
-    """
+def learn_dense(X, order, targets, state, rates, settings):
+    """Learn the dense rows X[order] with label-major weights [labels, features]; rates[i] is batch i's."""
+    target_indptr, target_ids, row_weights, relevance = targets
+    weights, squares, bias, bias_squares = state
+    initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels, n_features = weights.shape
     batch = np.zeros((batch_rows, n_features), np.float32)
     scores = np.empty((batch_rows, n_labels), np.float32)
@@ -169,12 +196,12 @@ def _score_sparse(scores, indices, values, weights, bias):
 
 
 @fast_kernel
-def learn_sparse(
-    indptr, indices, data, order, target_indptr, target_ids, row_weights, relevance,
-    weights, squares, bias, bias_squares,
-    rates, initial, constant, loss, least, batch_rows, most_labels,
-):  # fmt: skip
+def learn_sparse(rows, order, targets, state, rates, settings):
     """Learn sparse rows with feature-major weights [features, capacity for labels]; bias.size labels are in use."""
+    indptr, indices, data = rows
+    target_indptr, target_ids, row_weights, relevance = targets
+    weights, squares, bias, bias_squares = state
+    initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels = bias.size
     scores = np.empty((batch_rows, n_labels), np.float32)
     labels = np.empty(n_labels + 1, np.uint32)

@@ -77,11 +77,11 @@ def _find_gradients(count, n_true, n_negatives, n_labels, loss, least, row_weigh
 
 
 @fast_kernel
-def learn_dense(
-    X, order, target_indptr, target_ids, row_weights, relevance, weights, squares, bias, bias_squares, rates, initial, constant, loss, least,
-    batch_rows, most_labels, sampling,
-):  # fmt: skip
+def learn_dense(X, order, targets, state, rates, settings, sampling):
     """Learn the dense rows X[order] one by one with label-major weights."""
+    target_indptr, target_ids, row_weights, relevance = targets
+    weights, squares, bias, bias_squares = state
+    initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels, n_features = weights.shape
     size = min(n_labels, most_labels + sampling.n_negatives)
     chosen = Chosen(np.empty(size, np.uint32), np.empty(size, np.float32), np.zeros(n_labels, np.bool_))
@@ -109,11 +109,12 @@ def learn_dense(
 
 
 @fast_kernel
-def learn_sparse(
-    indptr, indices, data, order, target_indptr, target_ids, row_weights, relevance, weights, squares, bias, bias_squares, rates, initial,
-    constant, loss, least, batch_rows, most_labels, sampling,
-):  # fmt: skip
+def learn_sparse(rows, order, targets, state, rates, settings, sampling):
     """Learn sparse rows one by one with feature-major weights; bias.size labels are in use."""
+    indptr, indices, data = rows
+    target_indptr, target_ids, row_weights, relevance = targets
+    weights, squares, bias, bias_squares = state
+    initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels = bias.size
     size = min(n_labels, most_labels + sampling.n_negatives)
     chosen = Chosen(np.empty(size, np.uint32), np.empty(size, np.float32), np.zeros(n_labels, np.bool_))

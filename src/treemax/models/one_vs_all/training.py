@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows
+from treemax.kernels import sparse_rows
 from treemax.models.one_vs_all import kernels, sampling_kernels
 from treemax.models.one_vs_all.model import FeatureMajor, LabelMajor, LinearModel, unpacked
 from treemax.models.one_vs_all.sampling_kernels import Sampling
@@ -106,12 +107,13 @@ def learn(
     `done_before` of the planned rows have been used before; the rate continues from there. Several threads update
     the weights without locks. With `sampling`, only a sample of the negative labels learns from a row.
     """
-    state = (model.weights, model.squares, model.bias, model.bias_squares)
-    constants = (
+    assert model.squares is not None and model.bias_squares is not None
+    state = kernels.State(model.weights, model.squares, model.bias, model.bias_squares)
+    of_kernel = kernels.AdaGrad(
         np.float32(settings.initial), np.float32(settings.constant), LOSSES[settings.loss], np.float32(settings.least_gradient),
         min(settings.batch_rows, len(rows)), int(np.diff(targets.indptr).max(initial=0)),
     )  # fmt: skip
-    of_rows = targets.indptr, targets.ids, targets.row_weights, targets.entry_weights
+    truth = kernels.Truth(targets.indptr, targets.ids, targets.row_weights, targets.entry_weights)
     run, inputs = _kernel_and_inputs(model, rows, sampling is not None)
 
     def work(piece: tuple[int, NDArray[np.uint32]]) -> None:
@@ -119,7 +121,7 @@ def learn(
         rates = _rates(settings, done_before + done, len(order), planned_rows)
         drawn = () if sampling is None else (sampling._replace(first=sampling.first + done_before + done),)
         with one_blas_thread():
-            run(*inputs, order, *of_rows, *state, rates, *constants, *drawn)
+            run(inputs, order, truth, state, rates, of_kernel, *drawn)
 
     pieces = _cut(orders, _piece_rows(model, rows))
     while block := list(islice(pieces, 1 if threads == 1 else 2 * threads)):
@@ -129,13 +131,12 @@ def learn(
 
 def _kernel_and_inputs(
     model: TrainableModel, rows: Rows, sampled: bool
-) -> tuple[Callable[..., None], tuple[NDArray[Any], ...]]:
+) -> tuple[Callable[..., None], sparse_rows.Rows | NDArray[np.float32]]:
     module = sampling_kernels if sampled else kernels
     if isinstance(model, FeatureMajor):
-        sparse = sparsified(rows)
-        return module.learn_sparse, (sparse.indptr, sparse.indices, sparse.values)
+        return module.learn_sparse, sparsified(rows).arrays
     dense = densified(rows, model.n_features) if isinstance(rows, SparseRows) else rows
-    return module.learn_dense, (model.scaled(dense),)
+    return module.learn_dense, model.scaled(dense)
 
 
 def _rates(settings: AdaGradSettings, done: int, n_rows: int, planned_rows: int) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import treemax.light
 from treemax.kernels.jit import kernel
 from treemax.kernels.text import is_word_character
 from treemax.light.text import HASHED_WORD, hashing, tfidf
+from treemax.modelfile import ModelFileError, object_parts, write_model
 
 WORDS = [f"w{i}" for i in range(60)] + ["Straße", "naïve", "日本語", "x_1"]
 
@@ -137,6 +139,55 @@ def test_what_needs_the_whole_library_is_refused(tmp_path):
             light.predict(bad)
     with pytest.raises(ValueError, match="k must be"):
         light.predict_topk(X, 0)
+
+
+def forged(name, change):
+    """A model whose array `name` was changed by `change`, and which array that was."""
+    texts, _, lists = example_texts(60, 20)
+    estimators = {"online": treemax.OnlineLabelTree(), "int8": treemax.LabelTree(verbose=0, precision="int8")}
+    estimators |= {"tree": treemax.LabelTree(verbose=0), "linear": treemax.OneVsAll(verbose=0)}
+    kind, _, array = name.partition(":")
+    header, arrays = object_parts(treemax.TextModel(estimator=estimators[kind]).fit(texts, lists))
+    arrays[array] = change(np.array(arrays[array]))
+    return texts, header, arrays
+
+
+def with_second(value):
+    return lambda array: np.concatenate([array[:1], [np.array(value).astype(array.dtype)], array[2:]])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("online:estimator/model/tree/child", with_second(0)),  # a cycle
+        ("online:estimator/model/tree/child", with_second(2**63 - 1)),
+        ("online:estimator/model/tree/label", with_second(99)),
+        ("int8:estimator/model/0/n_children", lambda array: array.astype(np.int64) + 2**60),
+        ("int8:estimator/model/0/children", lambda array: array.astype(np.int64) + 2**60),
+        ("int8:estimator/model/0/n_features", with_second(2**31)),
+        ("tree:estimator/model/0/slots", lambda array: array * np.uint64(3)),
+        ("tree:estimator/model/0/entries", lambda array: array[:1]),
+        ("tree:estimator/model/0/entries", lambda array: array | np.uint32(0x7FFF0000)),
+        ("linear:estimator/label_counts", lambda array: -array),
+        ("linear:estimator/labels/offsets", lambda array: array[::-1].copy()),
+        ("linear:vectorizer/idf", lambda array: array[:1]),
+    ],
+)
+def test_forged_files_are_refused(name, change, tmp_path):
+    texts, header, arrays = forged(name, change)
+    write_model(tmp_path / "model.treemax", header, arrays)
+    with pytest.raises(ModelFileError, match="is damaged"):
+        treemax.light.load(tmp_path / "model.treemax").predict_proba(texts[:5])
+
+
+def test_forged_parameters_are_refused_or_harmless(tmp_path):
+    texts, header, arrays = forged("linear:vectorizer/idf", lambda array: array)
+    parameters = header["state"]["vectorizer"]["state"]["parameters"]
+    for changed, is_refused in (({"ngram_range": [1, 2**40]}, False), ({"token_pattern": "("}, True)):
+        header["state"]["vectorizer"]["state"]["parameters"] = {**parameters, **changed}
+        write_model(tmp_path / "model.treemax", header, arrays)
+        with pytest.raises(ModelFileError) if is_refused else nullcontext():
+            treemax.light.load(tmp_path / "model.treemax").predict(texts[:2])
 
 
 def test_word_characters_are_those_of_the_kernel():

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treemax.light.calibration import LEADING, Calibration
 from treemax.light.rows import Row, renumbered, rows_of, take
-from treemax.light.text import hashing, strings, tfidf
+from treemax.light.text import NeedsLibrary, hashing, strings, tfidf
 from treemax.light.trees import (
     LabelTree,
     LearnedTree,
     OnlineTree,
     SearchTree,
     best_labels,
+    check_tree,
     labels_above,
     logistic,
     softmax,
 )
 from treemax.modelfile import AnyPath, Arrays, ModelFileError, part, read_checked
 
+Result = TypeVar("Result")
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
+DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError)  # with arrays that do not match
 PRIOR_ROWS = 10.0  # the weight of the frequencies of all training rows, in rows
 
 
@@ -59,8 +63,14 @@ def load(path: AnyPath, verify: bool | None = None) -> LightModel:
             return LightModel(header, arrays)
         vectorizer = _vectorizer(header["state"]["vectorizer"], part("vectorizer", arrays))
         return LightModel(header["state"]["estimator"], part("estimator", arrays), vectorizer)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ModelFileError(f"{path}: is damaged ({type(error).__name__}: {error}).") from error
+    except NeedsLibrary:
+        raise
+    except (*DAMAGES, AttributeError, re.error) as error:
+        raise _damaged(error, f"{path}") from error
+
+
+def _damaged(error: Exception, what: str) -> ModelFileError:
+    return ModelFileError(f"{what}: is damaged ({type(error).__name__}: {error}).")
 
 
 def _vectorizer(header: dict[str, Any], arrays: Arrays) -> Callable[[str], Row]:
@@ -69,7 +79,7 @@ def _vectorizer(header: dict[str, Any], arrays: Arrays) -> Callable[[str], Row]:
         return tfidf(state["parameters"], strings(part("terms", arrays)), arrays["idf"])
     if header["class"] == "HashingText":
         return hashing(state["parameters"])
-    raise ValueError(f"treemax.light has no {header['class']}: use treemax.load.")
+    raise NeedsLibrary(f"treemax.light has no {header['class']}: use treemax.load.")
 
 
 class LightModel:
@@ -84,12 +94,12 @@ class LightModel:
         self.multi_label_ = state["label_form"] != "vector"
         self.classes_: NDArray[Any] = _labels(part("labels", arrays), state["label_dtype"])
         if state.get("label_changes", {}).get("merged"):
-            raise ValueError("treemax.light cannot answer for merged labels: use treemax.load.")
+            raise NeedsLibrary("treemax.light cannot answer for merged labels: use treemax.load.")
         self._vectorize = vectorizer
         self._scorer = _scorer(header["class"], state, part("model", arrays), len(self.classes_))
         self._calibration = Calibration(*state["calibration"])
         self._thresholds = arrays.get("label_thresholds")
-        self._frequencies = _frequencies(state, arrays, self.multi_label_)
+        self._frequencies = _frequencies(state, arrays, self.multi_label_, len(self.classes_))
         self._if_unknown = _frequencies_if_unknown(self._frequencies, arrays)
         self._n_features, self._sparse = int(state["n_features"]), bool(state["sparse_input"])
         self._direct, self._feature_ids = state.get("direct_features"), arrays.get("feature_ids")
@@ -103,7 +113,7 @@ class LightModel:
         rows = self._rows(X)
         ids, scores = np.full((len(rows), k), -1), np.zeros((len(rows), k), dtype=np.float32)
         for i, row in enumerate(rows):
-            found, probabilities = self._top(row, k)
+            found, probabilities = self._of_file(self._top, row, k)
             ids[i, : len(found)], scores[i, : len(found)] = found, probabilities
         labels = self.classes_[ids]
         if (ids < 0).any():
@@ -114,19 +124,28 @@ class LightModel:
         """Predict the label of each row; of a multi-label model a list of labels."""
         rows = self._rows(X)
         if not self.multi_label_:
-            return self.classes_[np.array([self._top(row, 1)[0][0] for row in rows], dtype=np.int64)]
-        return [self.classes_[self._above_threshold(row)].tolist() for row in rows]
+            return self.classes_[np.array([self._of_file(self._top, row, 1)[0][0] for row in rows], dtype=np.int64)]
+        return [self.classes_[self._of_file(self._above_threshold, row)].tolist() for row in rows]
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Predict the probability of every label, in the order of `classes_`."""
         rows = self._rows(X)
-        return np.array([self._all(row) for row in rows], dtype=np.float32).reshape(len(rows), len(self.classes_))
+        return np.array([self._of_file(self._all, row) for row in rows], dtype=np.float32).reshape(
+            len(rows), len(self.classes_)
+        )
+
+    def _of_file(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what `work` returns for an input that is valid; it fails if the arrays do not match."""
+        try:
+            return work(*arguments)
+        except DAMAGES as error:
+            raise _damaged(error, "The model file") from error
 
     def _rows(self, X: Any) -> list[Row]:
         if self._vectorize is not None:
             if isinstance(X, str | bytes) or not all(isinstance(text, str) for text in X):
                 raise ValueError("Expected a list of texts.")
-            return [self._vectorize(text) for text in X]
+            return [self._of_file(self._vectorize, text) for text in X]
         rows = rows_of(X)
         if self._sparse or hasattr(X, "tocsr"):
             return [self._numbered(row) for row in rows]
@@ -209,13 +228,15 @@ def _labels(arrays: Arrays, dtype: str | None) -> NDArray[Any]:
     return labels if dtype is None else labels.astype(dtype)
 
 
-def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool) -> Floats:
+def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool, n_labels: int) -> Floats:
     """Return the share of the training rows that have each label, in single precision as the model has it."""
-    counts, total = arrays["label_counts"], state["n_examples"]
+    counts, total = arrays["label_counts"].astype(np.float64), state["n_examples"]
     if "label_weights" in arrays:
         counts, total = arrays["label_weights"][:-1], arrays["label_weights"][-1]
     if not multi_label:
         total = counts.sum()
+    if counts.shape != (n_labels,) or not counts.min(initial=0.0) >= 0:
+        raise ValueError("the numbers of rows are not those of the labels")
     return (counts / (total if total > 0 else 1)).astype(np.float32).astype(np.float64)
 
 
@@ -241,7 +262,9 @@ def _scorer(name: str, state: dict[str, Any], arrays: Arrays, n_labels: int) -> 
     elif name == "OnlineLabelTree":
         trees = [OnlineTree(part("tree", arrays), one_label)]
     else:
-        raise ValueError(f"treemax.light has no {name}: use treemax.load.")
+        raise NeedsLibrary(f"treemax.light has no {name}: use treemax.load.")
+    for tree in trees:
+        check_tree(tree, n_labels)
     width = None if parameters["search"] == "exact" else int(parameters["beam"])
     return Trees(trees, width, n_labels, labels_a_row)
 

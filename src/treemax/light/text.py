@@ -28,17 +28,25 @@ MIX, JOIN = 0xFF51AFD7ED558CCD, 0x9E3779B97F4A7C15
 CHARACTERS = 0xD6E8FEB86659FD93
 
 
+class NeedsLibrary(ValueError):
+    """A model that `treemax.light` cannot answer for."""
+
+
 def strings(arrays: Arrays) -> list[str]:
     """Return strings that are stored as bytes and offsets."""
-    text, offsets = arrays["bytes"].tobytes(), arrays["offsets"].tolist()
-    return [text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(offsets)]
+    text, offsets = arrays["bytes"].tobytes(), arrays["offsets"]
+    if offsets.ndim != 1 or (np.diff(offsets.astype(np.float64), prepend=0.0, append=float(len(text))) < 0).any():
+        raise ValueError("the offsets of strings are not in order")
+    return [text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(offsets.tolist())]
 
 
 def tfidf(parameters: dict[str, Any], terms: list[str], idf: NDArray[Any]) -> Vectorizer:
-    """Return the vectoriser of a `TfidfText`; raise ValueError for analyses that only scikit-learn has."""
+    """Return the vectoriser of a `TfidfText`; raise NeedsLibrary for analyses that only scikit-learn has."""
     for name, usual in {"analyzer": "word", "tokenizer": None, "stop_words": None, "strip_accents": None}.items():
         if parameters[name] != usual:
-            raise ValueError(f"TfidfText({name}={parameters[name]!r:.60}) needs scikit-learn: use treemax.load.")
+            raise NeedsLibrary(f"TfidfText({name}={parameters[name]!r:.60}) needs scikit-learn: use treemax.load.")
+    if idf.shape != (len(terms),):
+        raise ValueError(f"there are {len(terms)} terms, but the weights have the shape {idf.shape}")
     column_of = {term: column for column, term in enumerate(terms)}
     pattern, (shortest, longest) = re.compile(parameters["token_pattern"]), parameters["ngram_range"]
 
@@ -59,7 +67,7 @@ def tfidf(parameters: dict[str, Any], terms: list[str], idf: NDArray[Any]) -> Ve
 
 
 def _word_grams(words: list[str], shortest: int, longest: int) -> list[str]:
-    lengths = range(shortest, longest + 1)
+    lengths = range(shortest, min(longest, len(words)) + 1)
     return [" ".join(words[i : i + n]) for n in lengths for i in range(len(words) - n + 1)]
 
 

@@ -84,6 +84,19 @@ def labels_above(tree: SearchTree, row: Row, least: float) -> dict[int, float]:
     return found
 
 
+def check_tree(tree: SearchTree, n_labels: int) -> None:
+    """Raise for labels that there are not."""
+    if tree.label.ndim != 1 or not -1 <= tree.label.min() <= tree.label.max() < n_labels:
+        raise ValueError(f"the labels of the tree are not those of {n_labels} labels")
+
+
+def _first_children(n_children: Ids, label: Ids) -> Ids:
+    """Return the first child of every node of a tree whose nodes are numbered level by level."""
+    if n_children.shape != label.shape or n_children.min() < 0 or sum(n_children.tolist()) != len(label) - 1:
+        raise ValueError("the numbers of children are not those of a tree")
+    return 1 + np.cumsum(n_children) - n_children
+
+
 # --- LabelTree -----------------------------------------------------------------------------------------
 
 
@@ -100,7 +113,7 @@ class LabelTree:
 
     def __init__(self, arrays: Arrays, link: str) -> None:
         self.n_children, self.label = (arrays[name].astype(np.int64) for name in ("n_children", "label"))
-        self._first_child = 1 + np.cumsum(self.n_children) - self.n_children
+        self._first_child = _first_children(self.n_children, self.label)
         self._level = np.zeros(len(self.label), dtype=np.int64)
         parent = np.repeat(np.arange(len(self.label)), self.n_children)
         for node, above in enumerate(parent.tolist(), start=1):
@@ -115,8 +128,12 @@ class LabelTree:
     def expand(self, node: int, row: Row) -> tuple[Ids, Floats]:
         n, first, level = int(self.n_children[node]), int(self._first_child[node]), int(self._level[node])
         children, weights, values = self._weights.of(node, n, row)
+        if (children >= n).any():
+            raise IndexError(f"node {node} has weights for more than its {n} children")
         sums: Floats = np.bincount(children, values.astype(np.float64) * weights, minlength=n).astype(np.float64)
         scores = (sums + self._bias[first : first + n]) * float(self._slopes[level])
+        if not np.isfinite(scores).all():
+            raise ValueError(f"node {node} has weights that are not numbers")
         if self._link == "softmax":
             return np.arange(first, first + n), softmax(scores)
         return np.arange(first, first + n), logistic(scores + float(self._shifts[level]))
@@ -132,6 +149,8 @@ class _PackedWeights:
         slots, values = self._find(int(self._tables[node]), int(self._tables[node + 1]), row)
         first, last = ((self._slots[slots + i] & LOWER_HALF).astype(np.int64) for i in (0, 1))
         lengths, half = last - first, (n_children + 1) // 2
+        if (lengths < 0).any() or (lengths > half).any():
+            raise IndexError(f"node {node} has weights for more than its {n_children} children")
         place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         words = self._entries[np.repeat(first, lengths) + place]
         full, of_word = np.repeat(lengths == half, lengths), np.repeat(values, lengths)
@@ -170,11 +189,13 @@ class _CompactWeights:
 
     def __init__(self, arrays: Arrays, n_children: Ids) -> None:
         n_features, counts = (arrays[name].astype(np.int64) for name in ("n_features", "counts"))
-        inner = np.flatnonzero(n_children)
+        inner, steps = np.flatnonzero(n_children), _decode_varints(arrays["steps"])
+        if min(n_features.min(initial=0), counts.min(initial=0)) < 0 or sum(n_features.tolist()) != len(steps):
+            raise ValueError("the numbers of weights are not those of the features")
         self._slots = np.zeros(len(n_children) + 1, dtype=np.int64)
         self._slots[inner + 1] = n_features
         np.cumsum(self._slots, out=self._slots)
-        before = np.concatenate([[0], np.cumsum(_decode_varints(arrays["steps"]))])
+        before = np.concatenate([[0], np.cumsum(steps)])
         starts = np.cumsum(n_features) - n_features
         self._features = before[1:] - np.repeat(before[starts], n_features)
         self._starts = np.concatenate([[0], np.cumsum(counts)])
@@ -187,6 +208,8 @@ class _CompactWeights:
         slots, values = renumbered(row, self._features[first:last])
         slots = slots + first
         lengths = self._starts[slots + 1] - self._starts[slots]
+        if (lengths > n_children).any():
+            raise IndexError(f"node {node} has weights for more than its {n_children} children")
         place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         entries = np.repeat(self._starts[slots], lengths) + place
         weights = _to_bfloat16(self._codes[entries] * self._scales[node])
@@ -218,7 +241,7 @@ class LearnedTree:
 
     def __init__(self, header: dict[str, Any], arrays: Arrays) -> None:
         self.n_children, self.label = (arrays[f"tree/{name}"].astype(np.int64) for name in ("n_children", "label"))
-        self._first_child = 1 + np.cumsum(self.n_children) - self.n_children
+        self._first_child = _first_children(self.n_children, self.label)
         n_vectors = np.where(self.n_children > 2, self.n_children, np.maximum(self.n_children - 1, 0))
         self._first_vector = np.cumsum(n_vectors) - n_vectors
         self._features = arrays.get("features")
@@ -260,6 +283,8 @@ class OnlineTree:
         self._first_record = np.concatenate([[0], np.cumsum(filled)])
         self._first_weight = np.cumsum(filled * self._width) - filled * self._width
         self._child, self._bias = arrays["child"], arrays["bias"]
+        if owner[0] >= 0 or self._child[0] != 0 or len(np.unique(self._child)) < len(self._child):
+            raise ValueError("a node has two parents")
         self._features, self._weights = arrays["features"], arrays["weights"]
 
     def start(self, row: Row) -> tuple[Row, float]:

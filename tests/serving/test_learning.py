@@ -43,6 +43,17 @@ def teach(client: Any, texts: list[str], labels: list[str]) -> dict[str, Any]:
     return reply.json()
 
 
+def test_a_model_file_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, loaded, load = tmp_path / "model.treemax", [], treemax.load
+    online_model(path)
+    with client_of(models={"model": str(path)}):
+        pass  # the copy of the file is made, and verified
+    monkeypatch.setattr(treemax, "load", lambda path, **options: loaded.append(path) or load(path, **options))
+    with client_of(models={"model": str(path)}) as client:
+        assert teach(client, ["zebra"], ["a new label"])["learned"]
+    assert len(loaded) == 1
+
+
 def test_learned_examples_change_the_answers_and_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "model.treemax"
     online_model(path)

@@ -26,7 +26,7 @@ import treemax
 from treemax.replacing import claim
 from treemax.serving.example_log import Change, Example, ExampleLog, Outcome
 from treemax.serving.log_writer import LogWriter
-from treemax.serving.model_files import copy_of, file_state, load_copy, remove_copies
+from treemax.serving.model_files import LoadedFile, WatchedModel, copy_of, load_copy, remove_copies
 from treemax.serving.questions import Inputs, joined, read_vectors
 from treemax.serving.served_model import ServedModel
 
@@ -75,31 +75,26 @@ def valid_snapshots(folder: Path, changes: list[Change]) -> list[Snapshot]:
     return sorted(filter(is_valid, snapshots(folder)), reverse=True)
 
 
-class LearningModel:
+class LearningModel(WatchedModel):
     """A model that learns from requests.
 
     The process that holds the lock of the folder learns; others answer from its snapshots, and take over when it ends.
     """
 
-    def __init__(self, name: str, path: Path, folder: Path, shared: bool = False) -> None:
-        self.name, self.path, self.folder = name, path, folder
-        self.error: str | None = None  # why the file that is there now is not served
+    def __init__(self, name: str, path: Path, folder: Path, loaded: LoadedFile, shared: bool = False) -> None:
+        super().__init__(name, path, folder, loaded)
         self._learning_error: str | None = None
         self.learned_until = 0
         self.examples = ExampleLog(folder / "log.sqlite")
         self._snapshot_seconds = SHARED_SNAPSHOT_SECONDS if shared else SNAPSHOT_SECONDS
-        self._state = file_state(path)
-        loaded = load_copy(name, path, folder, learns=True)
-        if not loaded.learns:
-            raise ValueError(f"{path}: {type(loaded.estimator).__name__} does not learn online.")
-        self.examples.start_file(loaded.fingerprint)
+        self.examples.start_file(self.served.fingerprint)
         self.writer = LogWriter(self.examples)
         self._stop, self._wake = threading.Event(), threading.Event()
         self._waiting: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[bool]]] = []
         self._waiting_lock = threading.Lock()
         self._release: Callable[[], None] | None = None
         self._generation = 0
-        self.served = loaded
+        self._unchanged: ServedModel | None = self.served  # as loaded: it has learned nothing
         self._take_lead()
         while self.leads and self._generation == 0:
             with contextlib.suppress(_NotLearned):
@@ -178,7 +173,8 @@ class LearningModel:
         log.info("%s: restored from example %d, learned until %d", self.name, start, served.sequence)
 
     def _last_valid(self, changes: list[Change]) -> tuple[ServedModel, int]:
-        base = changes[0]
+        base, unchanged = changes[0], self._unchanged
+        self._unchanged = None  # it may learn from now on
         assert base.file is not None
         for snapshot in valid_snapshots(self.folder, changes):
             try:
@@ -186,7 +182,10 @@ class LearningModel:
                 return served, snapshot.sequence
             except (ValueError, OSError) as error:
                 log.error("%s: %s cannot be used, an older one is: %s", self.name, snapshot.path, error)
-        model = treemax.load(copy_of(self.folder, base.file))
+        if unchanged is not None and unchanged.fingerprint == base.file:
+            model = unchanged.model
+        else:
+            model = treemax.load(copy_of(self.folder, base.file))
         return ServedModel(self.name, model, base.file, True, base.first - 1), base.first - 1
 
     def _learn(self, served: ServedModel, examples: list[Example], scored: int = 0) -> None:
@@ -295,20 +294,14 @@ class LearningModel:
             time.sleep(0.01)
         return self._generation >= wanted
 
-    def refresh(self) -> None:
-        """Serve a new model file, if it can be read and learns; it learns what comes from now on."""
-        state = file_state(self.path)
-        if state == self._state or state is None:
-            return
-        self._state = state
-        try:
-            new = load_copy(self.name, self.path, self.folder, learns=True)
-            if not new.learns:
-                raise ValueError(f"{type(new.estimator).__name__} does not learn online; restart to serve it.")
-        except (ValueError, OSError, MemoryError) as error:
-            self.error = str(error)
-            return
-        self.error = None
+    def _load(self) -> ServedModel:
+        new = load_copy(self.name, self.path, self.folder, learns=True)
+        if not new.learns:
+            raise ValueError(f"{type(new.estimator).__name__} does not learn online; restart to serve it.")
+        return new
+
+    def _serve(self, new: ServedModel) -> None:
+        """Let the learner restore the model from its new file; it learns what comes from now on."""
         self.examples.start_file(new.fingerprint)
         self._wake.set()
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import treemax
 from treemax import modelfile
@@ -88,36 +88,67 @@ def file_state(path: Path) -> FileState | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-class StaticModel:
-    """A model that does not learn: the newest version of its file."""
+class LoadedFile(NamedTuple):
+    """A model and the state of its file before it was loaded."""
 
-    def __init__(self, name: str, path: Path, folder: Path) -> None:
+    state: FileState | None
+    served: ServedModel
+
+
+def load_file(name: str, path: Path, folder: Path, learns: bool) -> LoadedFile:
+    """Load a model from a copy of its file, and remember the state of the file."""
+    state = file_state(path)
+    return LoadedFile(state, load_copy(name, path, folder, learns))
+
+
+class WatchedModel:
+    """The newest version of a model file; one that cannot be loaded is not served, and the old one goes on."""
+
+    def __init__(self, name: str, path: Path, folder: Path, loaded: LoadedFile) -> None:
         self.name, self.path, self.folder = name, path, folder
         self.error: str | None = None  # why the file that is there now is not served
-        self._state = file_state(path)
-        self.served = load_copy(name, path, folder, learns=False)
-        remove_copies(folder, {self.served.fingerprint})
+        self._state, self.served = loaded
 
     def refresh(self) -> None:
-        """Load the file again if it changed; a file that cannot be loaded is not served, and the old one goes on."""
+        """Load the file again if it changed."""
         state = file_state(self.path)
         if state == self._state or state is None:
             return
         self._state = state
         try:
-            new = load_copy(self.name, self.path, self.folder, learns=False)
+            new = self._load()
         except (ValueError, OSError, MemoryError) as error:
             self.error = str(error)
             return
         self.error = None
-        if new.fingerprint != self.served.fingerprint:
-            self.served = new
-            remove_copies(self.folder, {new.fingerprint})
+        self._serve(new)
 
     @property
     def problem(self) -> str | None:
         """What /health says is wrong."""
         return self.error
+
+    def _load(self) -> ServedModel:
+        raise NotImplementedError
+
+    def _serve(self, new: ServedModel) -> None:
+        raise NotImplementedError
+
+
+class StaticModel(WatchedModel):
+    """A model that does not learn."""
+
+    def __init__(self, name: str, path: Path, folder: Path, loaded: LoadedFile) -> None:
+        super().__init__(name, path, folder, loaded)
+        remove_copies(folder, {self.served.fingerprint})
+
+    def _load(self) -> ServedModel:
+        return load_copy(self.name, self.path, self.folder, learns=False)
+
+    def _serve(self, new: ServedModel) -> None:
+        if new.fingerprint != self.served.fingerprint:
+            self.served = new
+            remove_copies(self.folder, {new.fingerprint})
 
     def close(self) -> None:
         """Nothing to close."""

@@ -74,12 +74,13 @@ def make_application(settings: Settings, worker: int = 0) -> Any:
 def open_model(settings: Settings, name: str) -> Any:
     """Return a model that learns if it can, and may; else one that only answers."""
     from treemax.serving.learning import LearningModel
-    from treemax.serving.model_files import StaticModel, load_copy
+    from treemax.serving.model_files import StaticModel, load_file
 
     path, folder = Path(settings.models[name]), settings.folder(name)
-    if settings.learn and load_copy(name, path, folder, learns=True).learns:
-        return LearningModel(name, path, folder, shared=settings.workers > 1)
-    return StaticModel(name, path, folder)
+    loaded = load_file(name, path, folder, settings.learn)
+    if loaded.served.learns:
+        return LearningModel(name, path, folder, loaded, shared=settings.workers > 1)
+    return StaticModel(name, path, folder, loaded)
 
 
 def run(settings: Settings, report: Callable[[str], object]) -> None:

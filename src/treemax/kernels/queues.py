@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.jit import bare_inline_kernel, bare_kernel
+
+FOR_FIRST, FOR_ALLOWED = np.int64(1), np.int64(2)  # a node may lead to the best of all labels, or of the allowed ones
+HUGE = np.float32(3e38)
 
 
-@kernel
+@bare_kernel
 def _place(node, score, nodes, scores, at):
     """Shift smaller entries down from `at`, and insert the node."""
     while at > 0 and scores[at - 1] < score:
@@ -18,7 +21,7 @@ def _place(node, score, nodes, scores, at):
     nodes[at] = node
 
 
-@inline_kernel
+@bare_inline_kernel
 def offer(node, score, nodes, scores, filled):
     """Insert into a short list sorted by score, ties in order of insertion; return its length."""
     room = np.int64(nodes.size)
@@ -30,13 +33,13 @@ def offer(node, score, nodes, scores, filled):
     return filled
 
 
-@inline_kernel
+@bare_inline_kernel
 def _before(score, node, other_score, other_node):
     """Return whether an entry comes first: by larger score, ties by lower node."""
     return score > other_score or (score == other_score and node < other_node)
 
 
-@kernel
+@bare_kernel
 def push(heap_nodes, heap_scores, size, node, score):
     """Push onto a max-heap; return its new size."""
     at = size
@@ -50,7 +53,7 @@ def push(heap_nodes, heap_scores, size, node, score):
     return size + 1
 
 
-@kernel
+@bare_kernel
 def pop(heap_nodes, heap_scores, size):
     """Pop the largest entry, moved to position size - 1; return the new size."""
     top_node, top_score = heap_nodes[0], heap_scores[0]

@@ -16,7 +16,7 @@ import numpy as np
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, inline_kernel, kernel
-from treemax.kernels.queues import offer, pop, push
+from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, pop, push
 from treemax.kernels.sparse_rows import Rows
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from scores of siblings to conditional probabilities given the parent
@@ -27,7 +27,6 @@ _MULTIPLIER = np.uint32(0x9E3779B1)  # Knuth's multiplicative hashing, which spr
 _HIGH_HALF = np.uint32(0xFFFF0000)
 _LOW_HALF = np.uint32(0xFFFF)
 _ONE = np.float32(1.0)
-_HUGE = np.float32(3e38)
 _WIDTH = np.uint64(vector.WIDTH)
 
 
@@ -201,7 +200,7 @@ def _to_probabilities(scores, count, link, slope, shift, above):
     """Convert scores of siblings to probabilities, times that of their parent, in place; padding is -1."""
     blocks = (count + np.uint64(15)) // _WIDTH
     for c in range(count, blocks * _WIDTH):
-        scores[c] = -_HUGE
+        scores[c] = -HUGE
     one, slopes = vector.splat(_ONE), vector.splat(slope)
     if link == SOFTMAX_LINK:
         most = vector.load(scores, np.uint64(0))
@@ -427,6 +426,74 @@ def best_weighted_labels(
 
 
 @kernel
+def best_allowed_labels(
+    indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
+    most_children, n_inner, width, node_weights, first, of_first, ids, probabilities,
+):  # fmt: skip
+    """Find the best of all labels (`first`, may have no columns) and the best allowed ones, those below nodes with a
+    weight, in one search: the answers are those of two searches like `best_labels`, but no node is opened twice.
+    """
+    rows = Rows(indptr, indices, values)
+    weights = Weights(first_child, n_children, tables, slots, entries, bias)
+    tree = SearchTree(weights, label, level, slopes, shifts, link)
+    scratch = _new_scratch(indptr, most_children)
+    scores = scratch.scores
+    heap, heap_scores = np.empty(n_inner, np.int64), np.empty(n_inner, np.float32)  # 4 * node + what it is opened for
+    opened, opened_allowed = np.empty(slopes.size, np.int64), np.empty(slopes.size, np.int64)
+    n_first, k = first.shape[1], ids.shape[1]
+    for row in range(indptr.size - 1):
+        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
+        best, best_scores, n_best, worst = ids[row], probabilities[row], np.int64(0), -_ONE
+        leading, leading_scores, n_leading = first[row], of_first[row], np.int64(0)
+        worst_leading = -_ONE if n_first else HUGE
+        opened[:] = 0
+        opened_allowed[:] = 0
+        heap[0], heap_scores[0], size = FOR_FIRST | FOR_ALLOWED, _ONE, np.int64(1)
+        while size:
+            size = pop(heap, heap_scores, size)
+            node, purpose, above = heap[size] >> 2, heap[size] & 3, heap_scores[size]
+            if above <= min(worst, worst_leading):
+                break
+            depth = level[node]
+            if above <= worst_leading or opened[depth] == width:
+                purpose &= FOR_ALLOWED
+            if above <= worst or opened_allowed[depth] == width:
+                purpose &= FOR_FIRST
+            if purpose == 0:
+                continue
+            for_first, for_allowed = purpose & FOR_FIRST != 0, purpose & FOR_ALLOWED != 0
+            opened[depth] += for_first
+            opened_allowed[depth] += for_allowed
+            _expand(node, above, rows, begin, end, tree, scratch)
+            for b in range((np.uint64(n_children[node]) + np.uint64(15)) // _WIDTH):
+                least = min(worst_leading if for_first else HUGE, worst if for_allowed else HUGE)
+                better = vector.bits_above(vector.load(scores, b * _WIDTH), vector.splat(least))
+                while better:
+                    c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
+                    better &= better - np.uint32(1)
+                    child, score = first_child[node] + np.int64(c), scores[c]
+                    leads = for_first and score > worst_leading
+                    allowed = for_allowed and score > worst and node_weights[child] > 0
+                    if label[child] < 0:
+                        if leads or allowed:
+                            purpose = (FOR_FIRST if leads else 0) | (FOR_ALLOWED if allowed else 0)
+                            size = push(heap, heap_scores, size, 4 * child + purpose, score)
+                        continue
+                    if leads:
+                        n_leading = offer(label[child], score, leading, leading_scores, n_leading)
+                        worst_leading = leading_scores[n_first - 1] if n_leading == n_first else -_ONE
+                    if allowed:
+                        n_best = offer(label[child], score, best, best_scores, n_best)
+                        worst = best_scores[k - 1] if n_best == k else -_ONE
+        for j in range(n_leading, n_first):
+            leading[j] = -1
+            leading_scores[j] = np.float32(0.0)
+        for j in range(n_best, k):
+            best[j] = -1
+            best_scores[j] = np.float32(0.0)
+
+
+@kernel
 def mask_duplicates(ids):
     """Sort the ids of each row, and replace duplicates by -1."""
     for row in range(ids.shape[0]):
@@ -449,6 +516,23 @@ def rank(candidates, scores, ids, probabilities):
                 n_best = offer(candidates[row, j], scores[row, j], ids[row], probabilities[row], n_best)
         ids[row, n_best:] = -1
         probabilities[row, n_best:] = np.float32(0.0)
+
+
+@kernel
+def first_allowed(candidates, scores, weights, ids, probabilities):
+    """Write the first labels with a weight of each row, whose candidates are sorted, padded with -1 and 0."""
+    k = ids.shape[1]
+    for row in range(candidates.shape[0]):
+        n = 0
+        for j in range(candidates.shape[1]):
+            label = candidates[row, j]
+            if n == k or label < 0:
+                break
+            if weights[label] > 0:
+                ids[row, n], probabilities[row, n] = label, scores[row, j]
+                n += 1
+        for j in range(n, k):
+            ids[row, j], probabilities[row, j] = -1, np.float32(0.0)
 
 
 @kernel

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.inputs.labels import LabelIndex, check_same_length, read_labels, target_ids
-from treemax.inputs.rows import Rows, take_rows
+from treemax.inputs.rows import Rows
 from treemax.metrics.utility import check_utility, choose
 from treemax.models import decisions
 from treemax.models.calibration import LEADING, Calibration
 from treemax.models.label_changes import LabelChanges
 from treemax.models.label_weights import LabelWeights, label_weights
 from treemax.models.prior import most_frequent
-from treemax.models.searching import best_weighted
+from treemax.models.searching import TopKAllowed, best_weighted
 from treemax.models.sharing import SharedEstimator, read_access
 from treemax.parameters import check_number
 
@@ -134,6 +134,9 @@ class DecidingEstimator(SharedEstimator):
     def _top_weighted(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self.model_.top_k_weighted(rows, k, weights.values, self._search(), self._threads())
 
+    def _top_allowed(self, rows: Rows, k: int, n_first: int, weights: LabelWeights) -> TopKAllowed:
+        return self.model_.top_k_allowed(rows, k, n_first, weights.values, self._search(), self._threads())
+
     def _weighted_by_score(
         self, rows: Rows, k: int, weights: LabelWeights
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -142,9 +145,11 @@ class DecidingEstimator(SharedEstimator):
         The search multiplies weights with scores. If calibration changes these and weights differ, more than k labels
         are found, and ranked again.
         """
-        if weights.only_select or not self.calibration_.changes_scores:
-            ids, scores = self._top_weighted(rows, k, weights)
-            return ids, self.calibration_.probabilities(scores)
+        if weights.only_select:
+            found = self._top_allowed(rows, k, 0, weights)
+            return found.ids, self.calibration_.probabilities(found.probabilities)
+        if not self.calibration_.changes_scores:
+            return self._top_weighted(rows, k, weights)
         ids, scores = self._top_weighted(rows, 2 * k + 10, weights)
         return best_weighted(ids, self.calibration_.probabilities(scores), weights.values, k)
 
@@ -153,19 +158,13 @@ class DecidingEstimator(SharedEstimator):
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The weighted top k of a calibrated multi-class model, whose probabilities depend on the leading scores.
 
-        Calibration scales all labels but the leading ones by the same factor, so that the search may rank by score. Rows
-        with enough allowed labels among the leading ones need no search if weights do not differ.
+        Calibration scales all labels but the leading ones by the same factor, so that the search may rank by score.
         """
-        first, leading = self._leading(rows, k)
         if weights.only_select:
-            short = np.flatnonzero(np.count_nonzero(weights.values[first] * (first >= 0), axis=1) < k)
-            if len(short) == len(rows):
-                ids, scores = self._top_weighted(rows, k, weights)
-            else:
-                ids, scores = best_weighted(first, leading, weights.values, k)
-                if len(short):
-                    ids[short], scores[short] = self._top_weighted(take_rows(rows, short), k, weights)
+            n_leading = min(LEADING, len(self.label_index_))
+            first, leading, ids, scores = self._top_allowed(rows, k, n_leading, weights)
         else:
+            first, leading = self._leading(rows, k)
             found, of_found = self._top_weighted(rows, k + LEADING, weights)
             new = np.where((found[:, :, None] == first[:, None]).any(axis=2), -1, found)
             ids, scores = np.hstack([first, new]), np.hstack([leading, of_found])

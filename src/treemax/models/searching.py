@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.inputs.rows import Rows, SparseRows, read_only, take_rows
 from treemax.kernels import search as kernels
 from treemax.models.rows import blocks, sparsified
 from treemax.parallel.threads import run_all
@@ -25,6 +25,47 @@ class SparseProbabilities(NamedTuple):
     rows: NDArray[np.int64]
     ids: NDArray[np.int64]
     probabilities: NDArray[np.float32]
+
+
+class TopKAllowed(NamedTuple):
+    """Ids and probabilities of the best of all labels of each row, and of the best allowed ones; -1 and 0 where fewer
+    were found."""
+
+    first: NDArray[np.int64]
+    of_first: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, n_rows: int, n_first: int, k: int) -> TopKAllowed:
+        """Return uninitialised arrays."""
+        return cls(*empty_top_k(n_rows, n_first), *empty_top_k(n_rows, k))
+
+
+def two_searches(
+    model: Any, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: Any, threads: int
+) -> TopKAllowed:
+    """Return what `top_k` and `top_k_weighted` find; the latter searches rows with too few allowed labels among the first."""
+    if n_first == 0:
+        return TopKAllowed(*empty_top_k(len(rows), 0), *model.top_k_weighted(rows, k, weights, search, threads))
+    first, of_first = model.top_k(rows, max(k, n_first), search, threads)
+    ids, probabilities = first_allowed(first, of_first, weights, k)
+    short = np.flatnonzero(ids[:, -1] < 0)
+    if len(short) == len(rows):
+        ids, probabilities = model.top_k_weighted(rows, k, weights, search, threads)
+    elif len(short):
+        again = model.top_k_weighted(take_rows(rows, short), k, weights, search, threads)
+        ids[short], probabilities[short] = again
+    return TopKAllowed(first[:, :n_first], of_first[:, :n_first], ids, probabilities)
+
+
+def first_allowed(
+    candidates: NDArray[np.int64], scores: NDArray[np.float32], weights: NDArray[np.float32], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the first k labels with a weight of each row and their scores; -1 and 0 where there are fewer."""
+    ids, probabilities = empty_top_k(len(candidates), k)
+    kernels.first_allowed(candidates, scores, read_only(weights), ids, probabilities)
+    return ids, probabilities
 
 
 def empty_top_k(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
 from treemax.modelfile import Arrays
-from treemax.models.searching import SparseProbabilities, empty_top_k
+from treemax.models.searching import SparseProbabilities, TopKAllowed, empty_top_k, two_searches
 
 Ids: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -34,6 +34,11 @@ class TrainedModel(Protocol):
 
         `weights` has the weight of every label; labels of weight 0 are left out.
         """
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: Floats, search: Any, threads: int = 1
+    ) -> TopKAllowed:
+        """The `n_first` best of all labels (may be 0), as of `top_k`, and the k best of those with a weight."""
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
         """The probability of every label for each row."""
@@ -67,6 +72,12 @@ class FromAllProbabilities:
             of_all = self.probabilities(rows[block], search, threads)
             kernels.rank_weighted(of_all, weights, ids[block], probabilities[block])
         return ids, probabilities
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: Floats, search: Any, threads: int = 1
+    ) -> TopKAllowed:
+        """The `n_first` best of all labels and the k best of those with a weight."""
+        return two_searches(self, rows, k, n_first, weights, search, threads)
 
     def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability, by row and id."""

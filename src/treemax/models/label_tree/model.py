@@ -20,7 +20,7 @@ from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.label_tree.tracing import trace_labels
 from treemax.models.parts import real_number
 from treemax.models.rows import blocks
-from treemax.models.searching import SparseProbabilities, best_weighted, empty_top_k
+from treemax.models.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k, two_searches
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,20 @@ class LabelTreeModel:
             return found[0]
         candidates = _without_duplicates(found)
         return best_weighted(candidates, self.of_labels(rows, candidates, threads=threads), weights, k)
+
+    def top_k_allowed(
+        self,
+        rows: Rows,
+        k: int,
+        n_first: int,
+        weights: NDArray[np.float32],
+        search: int | None = None,
+        threads: int = 1,
+    ) -> TopKAllowed:
+        """The `n_first` best of all labels and the k best of those with a weight."""
+        if len(self.trees) == 1:
+            return self.trees[0].top_k_allowed(rows, k, n_first, weights, search, threads)
+        return two_searches(self, rows, k, n_first, weights, search, threads)
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability; if the mean reaches it, that of some tree does."""

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
-from treemax.models.searching import SparseProbabilities, empty_top_k, largest_weights, search_above, search_rows
+from treemax.models.searching import (
+    SparseProbabilities,
+    TopKAllowed,
+    empty_top_k,
+    largest_weights,
+    search_above,
+    search_rows,
+)
 from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
@@ -136,6 +143,23 @@ class PackedTree:
         options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
         search_rows(kernels.best_weighted_labels, self._arguments, rows, threads, options, ids, probabilities)
         return ids, probabilities
+
+    def top_k_allowed(
+        self,
+        rows: Rows,
+        k: int,
+        n_first: int,
+        weights: NDArray[np.float32],
+        search: int | None = None,
+        threads: int = 1,
+    ) -> TopKAllowed:
+        """The best of all labels and the k best of those with a weight, in one search."""
+        width = len(self.tree) if search is None else min(search, len(self.tree))
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        tree = self.tree
+        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        search_rows(kernels.best_allowed_labels, self._arguments, rows, threads, options, *found)
+        return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""

@@ -19,7 +19,15 @@ from treemax.models.learned_tree import search_kernels
 from treemax.models.learned_tree.tracing import trace_labels
 from treemax.models.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
 from treemax.models.rows import known_features, sparsified
-from treemax.models.searching import SparseProbabilities, empty_top_k, largest_weights, search_above, search_rows
+from treemax.models.searching import (
+    SparseProbabilities,
+    TopKAllowed,
+    empty_top_k,
+    largest_weights,
+    search_above,
+    search_rows,
+    two_searches,
+)
 from treemax.trees import Tree
 
 Floats = NDArray[np.float32]
@@ -209,6 +217,18 @@ class LearnedTreeModel:
         options = read_only(tree.level), tree.depth, beam, of_nodes
         search_rows(search_kernels.best_weighted, self._arguments, rows, threads, options, ids, probabilities)
         return ids, self._per_row(probabilities)
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: Floats, search: int | None = None, threads: int = 1
+    ) -> TopKAllowed:
+        """The `n_first` best of all labels and the k best of those with a weight; exact search finds them together."""
+        if search is not None:
+            return two_searches(self, rows, k, n_first, weights, search, threads)
+        tree = self.tree
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        options = max(1, tree.depth), largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        search_rows(search_kernels.best_allowed, self._arguments, rows, threads, options, *found)
+        return found._replace(of_first=self._per_row(found.of_first), probabilities=self._per_row(found.probabilities))
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """All labels with at least this probability."""

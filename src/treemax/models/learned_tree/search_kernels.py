@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels.jit import bare_fast_inline_kernel, fast_kernel, inline_kernel, kernel
-from treemax.kernels.queues import offer, pop, push
+from treemax.kernels.queues import HUGE, offer, pop, push
 from treemax.kernels.sparse_rows import Rows
 from treemax.models.learned_tree.kernels import ONE, ZERO, n_vectors, represent_row, score_all, softmax_of_children
 
@@ -181,6 +181,46 @@ def best_weighted(rows, tree, level, depth, beam, node_weights, ids, probabiliti
         for j in range(filled):
             probabilities[r, j] = of_node[best[j]]
             best[j] = labels[best[j]]
+        ids[r, filled:] = -1
+        probabilities[r, filled:] = ZERO
+
+
+@fast_kernel
+def best_allowed(rows, tree, depth, node_weights, first, of_first, ids, probabilities):
+    """The most probable of all labels (`first`, may have no columns) and of the allowed ones, those below nodes with a
+    weight, in one search like `best_exact`."""
+    rows, tree, hidden, shares = _set_up(rows, tree)
+    first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
+    nodes, chances = (np.empty(depth * tree.widest + 2, np.int64), np.empty(depth * tree.widest + 2, np.float32))
+    n_first, k = first.shape[1], ids.shape[1]
+    for r in range(ids.shape[0]):
+        represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
+        n_leading, filled = np.int64(0), np.int64(0)
+        worst_leading, worst = ZERO if n_first else HUGE, ZERO
+        nodes[0], chances[0] = 0, ONE
+        n = 1
+        while n > 0:
+            n -= 1
+            node, chance = nodes[n], chances[n]
+            if chance < worst_leading and (chance < worst or node_weights[node] == ZERO):
+                continue
+            _shares_at(node, tree, hidden, shares)
+            begin = n
+            for c in range(n_children[node]):
+                child, probability = first_child[node] + c, chance * shares[c]
+                allowed = probability >= worst and node_weights[child] > ZERO
+                if probability < worst_leading and not allowed:
+                    continue
+                if n_children[child] > 0:
+                    _insert(nodes, chances, begin, n, child, probability)
+                    n += 1
+                    continue
+                if probability >= worst_leading:
+                    n_leading = _offer(labels[child], probability, first[r], of_first[r], n_leading)
+                    worst_leading = of_first[r, n_first - 1] if n_leading == n_first else ZERO
+                if allowed:
+                    filled = _offer(labels[child], probability, ids[r], probabilities[r], filled)
+                    worst = probabilities[r, k - 1] if filled == k else ZERO
         ids[r, filled:] = -1
         probabilities[r, filled:] = ZERO
 

@@ -21,7 +21,7 @@ from treemax.models.learned_tree.model import Floats, LearnedTreeModel, Learning
 from treemax.models.learned_tree.steps import INITIAL_SQUARES, ROWS_AT_ONCE, LearnedTreeSettings, Learner
 from treemax.models.learned_tree.structure import RunningSums, Structure
 from treemax.models.rows import known_features, sparsified
-from treemax.models.searching import SparseProbabilities
+from treemax.models.searching import SparseProbabilities, TopKAllowed
 from treemax.parallel.threads import run_all
 from treemax.trees import Tree
 
@@ -340,6 +340,10 @@ class GrowingTree(Learner):
     def top_k_weighted(self, *arguments: Any, **options: Any) -> tuple[NDArray[np.int64], Floats]:
         """The k labels with the largest products of probability and weight."""
         return self.view().top_k_weighted(*arguments, **options)
+
+    def top_k_allowed(self, *arguments: Any, **options: Any) -> TopKAllowed:
+        """The best of all labels and the k best of those with a weight."""
+        return self.view().top_k_allowed(*arguments, **options)
 
     def above(self, *arguments: Any, **options: Any) -> SparseProbabilities:
         """All labels with at least a probability."""

@@ -106,6 +106,7 @@ class LOMTreeModel(CandidateModel):
         return ids, probabilities
 
     top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
+    top_k_allowed = FromAllProbabilities.top_k_allowed
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""

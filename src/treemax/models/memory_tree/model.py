@@ -205,6 +205,7 @@ class MemoryTreeModel(CandidateModel):
         return ids, probabilities
 
     top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
+    top_k_allowed = FromAllProbabilities.top_k_allowed
 
     def probabilities(self, rows: Rows, search: Way, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""

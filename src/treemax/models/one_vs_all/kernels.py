@@ -368,6 +368,16 @@ def best_of_rows(scores, ids, best):
         _best(scores[i], ids[i], best[i])
 
 
+@kernel
+def best_of_allowed(scores, weights, ids, best):
+    """The best labels with a weight of every row and their scores; there are at least as many."""
+    own = np.empty(weights.size, np.float32)
+    for i in range(scores.shape[0]):
+        for c in range(weights.size):
+            own[c] = scores[i, c] if weights[c] > 0 else -np.float32(np.inf)
+        _best(own, ids[i], best[i])
+
+
 @fast_kernel
 def probabilities_of_best(scores, best, link, normalise):
     """Convert the best scores of each row to probabilities, given all scores of the row, which are overwritten."""

@@ -19,7 +19,7 @@ from treemax.models.one_vs_all import kernels
 from treemax.models.parts import expect_squares
 from treemax.models.rows import Floats, blocks, densified, sparsified
 from treemax.models.scaling import Scaling
-from treemax.models.searching import empty_top_k
+from treemax.models.searching import TopKAllowed, empty_top_k
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import one_blas_thread, run_all
 
@@ -67,6 +67,29 @@ class LinearModel(FromAllProbabilities):
 
         run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return ids, best
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: Floats, search: Link, threads: int = 1
+    ) -> TopKAllowed:
+        """The `n_first` best of all labels and the k best of those with a weight, from the same scores."""
+        link = LINKS[search.loss]
+        sums_to_one = search.one_label or link == kernels.SOFTMAX_LINK
+        n_best = max(n_first, int(sums_to_one))  # the best score is that to which a softmax is relative
+        found = TopKAllowed.empty(len(rows), n_best, k)
+        weights = read_only(weights)
+
+        def predict_block(block: slice) -> None:
+            scores = self.scores(rows[block])
+            first, of_first, ids, best = (array[block] for array in found)
+            if n_best:
+                kernels.best_of_rows(scores, first, of_first)
+            kernels.best_of_allowed(scores, weights, ids, best)
+            both = np.hstack([of_first, best])
+            kernels.probabilities_of_best(scores, both, link, search.one_label)
+            of_first[:], best[:] = both[:, :n_best], both[:, n_best:]
+
+        run_all(blocks(len(rows), self.n_labels), predict_block, threads)
+        return found._replace(first=found.first[:, :n_first], of_first=found.of_first[:, :n_first])
 
     def probabilities(self, rows: Rows, search: Link, threads: int = 1) -> Floats:
         """The probability of every label for each row."""

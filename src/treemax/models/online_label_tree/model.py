@@ -21,6 +21,7 @@ from treemax.models.parts import expect_squares, whole_number
 from treemax.models.searching import (
     Arguments,
     SparseProbabilities,
+    TopKAllowed,
     empty_top_k,
     largest_weights,
     search_above,
@@ -305,6 +306,22 @@ class OnlineTree:
         options = (width, of_nodes)
         search_rows(search_kernels.weighted_search, self._arguments(), rows, threads, options, ids, probabilities)
         return ids, probabilities
+
+    def top_k_allowed(
+        self,
+        rows: Rows,
+        k: int,
+        n_first: int,
+        weights: NDArray[np.float32],
+        search: int | None = None,
+        threads: int = 1,
+    ) -> TopKAllowed:
+        """The `n_first` best of all labels and the k best of those with a weight, in one search."""
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        width = self.n_nodes if search is None else min(search, self.n_nodes)
+        options = (width, largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes))
+        search_rows(search_kernels.allowed_search, self._arguments(), rows, threads, options, *found)
+        return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.jit import inline_kernel, kernel
-from treemax.kernels.queues import offer, pop, push
+from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, pop, push
 from treemax.models.online_label_tree.kernels import FIRST, LANES, ONE, ZERO, block_scores, find_all
 
 
@@ -185,6 +185,80 @@ def weighted_search(
         for j in range(n_best, k):
             best[j] = -1
             probabilities[row, j] = ZERO
+
+
+@kernel
+def allowed_search(
+    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, node_weights, first, of_first,
+    ids, probabilities,
+):  # fmt: skip
+    """Find the best of all labels (`first`, may have no columns) and the best allowed ones, those below nodes with a
+    weight, in one search with at most `width` opened nodes a level for each."""
+    found, scores = _rooms(indptr, widest)
+    heap, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)  # 4 * node + what it is opened for
+    level = np.empty(n_nodes, np.int64)  # of the nodes that were reached
+    opened, opened_allowed, deepest = np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64), np.int64(0)
+    n_first, k = first.shape[1], ids.shape[1]
+    for row in range(indptr.size - 1):
+        x = slice(indptr[row], indptr[row + 1])
+        best, best_scores, n_best, worst = ids[row], probabilities[row], np.int64(0), -ONE
+        leading, leading_scores, n_leading = first[row], of_first[row], np.int64(0)
+        worst_leading = -ONE if n_first else HUGE
+        opened[: deepest + 1] = 0
+        opened_allowed[: deepest + 1] = 0
+        root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
+        level[0], deepest, size = 0, np.int64(0), np.int64(0)
+        if nodes.label[0] < 0:
+            size = push(heap, heap_scores, size, FOR_FIRST | FOR_ALLOWED, root)
+        else:
+            if n_first:
+                n_leading = offer(nodes.label[0], root, leading, leading_scores, n_leading)
+            if node_weights[0] > ZERO:
+                n_best = offer(nodes.label[0], root, best, best_scores, n_best)
+        while size:
+            size = pop(heap, heap_scores, size)
+            node, purpose, above = heap[size] >> 2, heap[size] & 3, heap_scores[size]
+            if above <= min(worst, worst_leading):
+                break
+            depth = level[node]
+            if above <= worst_leading or opened[depth] == width:
+                purpose &= FOR_ALLOWED
+            if above <= worst or opened_allowed[depth] == width:
+                purpose &= FOR_FIRST
+            if purpose == 0:
+                continue
+            for_first, for_allowed = purpose & FOR_FIRST != 0, purpose & FOR_ALLOWED != 0
+            opened[depth] += for_first
+            opened_allowed[depth] += for_allowed
+            deepest = max(deepest, depth)
+            _expand(node, above, indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            block, c = nodes.first_block[node], 0
+            while block >= 0:
+                for lane in range(blocks.used[block]):
+                    child, score = blocks.child[block * LANES + lane], scores[c]
+                    c += 1
+                    leads = for_first and score > worst_leading
+                    allowed = for_allowed and score > worst and node_weights[child] > ZERO
+                    if not (leads or allowed):
+                        continue
+                    if nodes.label[child] < 0:
+                        level[child] = depth + 1
+                        purpose = (FOR_FIRST if leads else 0) | (FOR_ALLOWED if allowed else 0)
+                        size = push(heap, heap_scores, size, 4 * child + purpose, score)
+                        continue
+                    if leads:
+                        n_leading = offer(nodes.label[child], score, leading, leading_scores, n_leading)
+                        worst_leading = leading_scores[n_first - 1] if n_leading == n_first else -ONE
+                    if allowed:
+                        n_best = offer(nodes.label[child], score, best, best_scores, n_best)
+                        worst = best_scores[k - 1] if n_best == k else -ONE
+                block = blocks.following[block]
+        for j in range(n_leading, n_first):
+            leading[j] = -1
+            leading_scores[j] = ZERO
+        for j in range(n_best, k):
+            best[j] = -1
+            best_scores[j] = ZERO
 
 
 @kernel

@@ -14,7 +14,7 @@ from treemax.metrics.utility import check_utility, choose
 from treemax.models import decisions
 from treemax.models.calibration import LEADING, Calibration
 from treemax.models.label_changes import LabelChanges
-from treemax.models.label_weights import LabelWeights, label_weights
+from treemax.models.label_weights import LabelWeights, LastWeights, label_weights
 from treemax.models.prior import most_frequent
 from treemax.models.searching import TopKAllowed, best_weighted
 from treemax.models.sharing import SharedEstimator, read_access
@@ -112,11 +112,14 @@ class DecidingEstimator(SharedEstimator):
                 if len(weights.values) != len(self.label_index_):
                     raise ValueError("label_weights are those of another model, or labels have been added since.")
                 return weights
+        last = self._changes.last_weights
+        if last is not None and last.answer(self.label_index_, labels, exclude, weights):
+            return last.weights
         found = self._new_label_weights(labels, exclude, weights)
-        last: LabelWeights | None = self.__dict__.get("_last_label_weights")
-        if last is None or not np.array_equal(last.values, found.values):
-            self.__dict__["_last_label_weights"] = last = found
-        return last
+        if last is not None and np.array_equal(last.weights.values, found.values):
+            found = last.weights  # models keep what they derived from it
+        self._changes.keep_weights(LastWeights.of(self.label_index_, labels, exclude, weights, found))
+        return found
 
     def _weighted_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids and probabilities of the k labels with the largest products of probability and weight."""

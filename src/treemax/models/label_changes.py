@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import LabelIndex, read_labels
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.decisions import Decision
-from treemax.models.label_weights import LabelWeights
+from treemax.models.label_weights import LabelWeights, LastWeights
 from treemax.models.parts import whole_number
 from treemax.models.prior import EmptyRows, most_frequent
 from treemax.models.searching import best_weighted
@@ -37,10 +37,22 @@ class LabelChanges:
     merged: Mapping[int, int] = field(default_factory=dict)  # part -> the label that it belongs to
     log: tuple[tuple[str, int], ...] = ()  # kind of a change, and the number of labels
     n_columns: int | None = None  # of the indicator matrix of training, if some of its labels were removed
-    _weights: dict[str, tuple[int, Floats]] = field(default_factory=dict, repr=False)
+    _weights: dict[str, Any] = field(default_factory=dict, repr=False)  # derived, and of the last call
 
     def __bool__(self) -> bool:
         return bool(self.forgotten or self.merged)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields without what was derived: other threads may add to it while this is copied."""
+        return {**self.__dict__, "_weights": {}}
+
+    @property
+    def last_weights(self) -> LastWeights | None:
+        """The weights of the last call with given labels; kept here, since all calls share this object."""
+        return self._weights.get("last")
+
+    def keep_weights(self, last: LastWeights) -> None:
+        self._weights["last"] = last
 
     def changed(self, kind: str, n_labels: int, **attributes: Any) -> LabelChanges:
         """Return these changes and one more."""
@@ -269,8 +281,7 @@ class ChangeableLabels(SharedEstimator):
         kept = np.ones(len(index), dtype=bool)
         kept[forgotten] = False
         twin: Self = SharedEstimator._snapshot(self)
-        for name in ("_classes", "_last_label_weights"):
-            twin.__dict__.pop(name, None)
+        twin.__dict__.pop("_classes", None)
         twin.model_ = self.model_.without_labels(kept)
         twin.label_index_ = index.without(forgotten)
         twin.label_counts_ = self.label_counts_[kept]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from treemax.inputs.labels import LabelIndex
 from treemax.metrics import propensities
 
 PROPENSITY = "propensity"
+_NOT_KEPT = object()  # in place of labels that can be read only once
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,46 @@ class LabelWeights:
     def only_select(self) -> bool:
         """Whether all weights are 0 or 1."""
         return bool(((self.values == 0) | (self.values == 1)).all())
+
+
+class LastWeights(NamedTuple):
+    """The weights of the last call, and what they were made from: comparing labels is faster than looking them up."""
+
+    label_index: LabelIndex
+    labels: Any
+    exclude: Any
+    given: Any
+    weights: LabelWeights
+
+    @classmethod
+    def of(cls, index: LabelIndex, labels: Any, exclude: Any, given: Any, weights: LabelWeights) -> LastWeights:
+        """Copy what may change later."""
+        kept = given if given is None or isinstance(given, LabelWeights) else _NOT_KEPT
+        return cls(index, _copied(labels), _copied(exclude), kept, weights)
+
+    def answer(self, index: LabelIndex, labels: Any, exclude: Any, given: Any) -> bool:
+        """Return whether these arguments have the same weights."""
+        same = index is self.label_index and len(index) == len(self.weights.values) and given is self.given
+        return same and _equal(self.labels, labels) and _equal(self.exclude, exclude)
+
+
+def _copied(labels: Any) -> Any:
+    if labels is None or type(labels) in (tuple, frozenset):
+        return labels
+    return labels.copy() if type(labels) in (list, set, np.ndarray) else _NOT_KEPT
+
+
+def _equal(kept: Any, given: Any) -> bool:
+    if kept is given:
+        return True
+    if kept is None or type(kept) is not type(given):
+        return False
+    if isinstance(kept, np.ndarray):
+        return kept.dtype == given.dtype and np.array_equal(kept, given)
+    try:
+        return bool(kept == given)
+    except ValueError:  # arrays in a list
+        return False
 
 
 def label_weights(

@@ -137,8 +137,9 @@ def test_what_needs_the_whole_library_is_refused(tmp_path):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             light.predict(bad)
-    with pytest.raises(ValueError, match="k must be"):
-        light.predict_topk(X, 0)
+    for k in (0, True, 2.5):
+        with pytest.raises(ValueError, match="k must be"):
+            light.predict_topk(X, k)
 
 
 def forged(name, change):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +24,14 @@ from treemax.light.trees import (
     softmax,
 )
 from treemax.modelfile import AnyPath, Arrays, ModelFileError, part, read_checked
+from treemax.topk import TopK as TopK
+from treemax.topk import check_k
 
 Result = TypeVar("Result")
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError)  # with arrays that do not match
 PRIOR_ROWS = 10.0  # the weight of the frequencies of all training rows, in rows
-
-
-class TopK(NamedTuple):
-    """Best labels of each row, best first, and their probabilities; both of shape (n_rows, k)."""
-
-    labels: NDArray[Any]
-    scores: NDArray[np.float32]
 
 
 class Scorer(Protocol):
@@ -107,8 +102,7 @@ class LightModel:
 
     def predict_topk(self, X: Any, k: int = 5) -> TopK:
         """Predict the k most probable labels of each row, best first, with their probabilities."""
-        if k < 1:
-            raise ValueError(f"k must be a positive integer, got {k!r}.")
+        check_k(k)
         k = min(int(k), len(self.classes_))
         rows = self._rows(X)
         ids, scores = np.full((len(rows), k), -1), np.zeros((len(rows), k), dtype=np.float32)

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.kernels import utilities as kernels
+from treemax.topk import check_k
 
 UTILITIES = {
     "macro-precision": kernels.PRECISION,
@@ -76,8 +77,7 @@ def choose(
 ) -> NDArray[np.bool_]:
     """Return which candidates to predict: `ids` (-1: none) and their probabilities, the most probable first."""
     check_utility(utility)
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ValueError(f"k must be a positive integer, got {k!r}.")
+    check_k(k)
     kind, order = UTILITIES[utility], np.arange(len(ids))
     chosen = (np.arange(ids.shape[1]) < k) & (ids >= 0)
     if kind == kernels.INSTANCE:

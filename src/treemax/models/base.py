@@ -42,7 +42,6 @@ from treemax.metrics import precision_at_k
 from treemax.models import decisions
 from treemax.models.calibration import LEADING, Calibration, largest
 from treemax.models.deciding import DecidingEstimator
-from treemax.models.deciding import TopK as TopK
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
 from treemax.models.label_changes import LabelChanges
@@ -65,6 +64,8 @@ from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enable
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
+from treemax.topk import TopK as TopK
+from treemax.topk import check_k
 
 Self = TypeVar("Self", bound="LabelClassifier")
 
@@ -404,7 +405,7 @@ class LabelClassifier(
         these; with `label_weights`, labels are ranked by probability times weight, see `make_label_weights`. Trees are
         searched only where such labels are. Probabilities do not change.
         """
-        _check_k(k)
+        check_k(k)
         rows = self._rows_to_predict(X)
         weights = self._weights_of_labels(labels, exclude, label_weights)
         n_labels = len(self.label_index_) if weights is None else weights.n_allowed
@@ -497,7 +498,7 @@ class LabelClassifier(
 
         Returns one explanation for one row, a list for several. `k` is the number of candidates to list.
         """
-        _check_k(k)
+        check_k(k)
         rows = self._rows_to_predict(as_table(X))
         wanted = None if label is None else int(requested_ids([label], self.label_index_, 1)[0, 0])
         found = [explain_row(self, rows[i : i + 1], wanted, int(k)) for i in range(len(rows))]
@@ -834,11 +835,6 @@ def _are_columns(labels: NDArray[Any], n_columns: int | None) -> bool:
     if n_columns is None:
         return np.array_equal(labels, np.arange(len(labels)))
     return labels[0] >= 0 and labels[-1] < n_columns and bool((np.diff(labels) > 0).all())
-
-
-def _check_k(k: Any) -> None:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ValueError(f"k must be a positive integer, got {k!r}.")
 
 
 def _models(condition: Callable[[Any], bool]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,11 @@ from treemax.models.prior import most_frequent
 from treemax.models.searching import TopKAllowed, best_weighted
 from treemax.models.sharing import SharedEstimator, read_access
 from treemax.parameters import check_number
+from treemax.topk import TopK
 
 Self = TypeVar("Self", bound="DecidingEstimator")
 
 RANKED_LABELS = 100  # of each row, to choose thresholds or labels for a utility
-
-
-class TopK(NamedTuple):
-    """Best labels of each row, best first, and their scores; both of shape (n_rows, k)."""
-
-    labels: NDArray[Any]
-    scores: NDArray[np.float32]
 
 
 class DecidingEstimator(SharedEstimator):

@@ -12,10 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 from treemax.inputs.labels import LabelIndex, dtype_for
 from treemax.inputs.rows import Rows, read_only
 from treemax.kernels import taxonomies as kernels
-from treemax.models.deciding import TopK
 from treemax.models.label_changes import LabelChanges
 from treemax.models.sharing import SharedEstimator, read_access
 from treemax.parameters import check_number
+from treemax.topk import TopK, check_k
 from treemax.trees import Taxonomy, Tree, hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, with_names
 from treemax.trees.hierarchy import named_nodes, parent_array, parents_by_name
 
@@ -162,8 +162,7 @@ class TaxonomyEstimator(SharedEstimator):
             Labels of smaller probability are left out, which is faster with very many labels; probabilities of inner
             nodes are then lower bounds. By default all labels count.
         """
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise ValueError(f"k must be a positive integer, got {k!r}.")
+        check_k(k)
         check_number("least", least, least=0, most=1)
         return self._levels(X, self._required_taxonomy(), int(k), float(least))
 

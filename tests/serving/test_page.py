@@ -246,7 +246,32 @@ def test_a_wrong_answer_is_corrected_with_one_click(page, tmp_path):
         page.find("#correct-input").send_keys(Keys.ENTER)
         page.until("return document.getElementById('learned').textContent.includes('novelty')")
         page.until("return document.getElementById('facts').textContent.includes('13 labels')")
-        page.until("return !document.getElementById('progress-card').hidden")
+        page.until("return document.getElementById('progress-text').textContent.startsWith('Of 1 example')")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_several_labels_of_a_text_are_taught_together(page, tmp_path):
+    texts, labels = texts_and_labels()
+    model = treemax.TextModel(treemax.HashingText(), treemax.OnlineLabelTree(random_state=0))
+    model.fit(texts, [[label, "thing"] for label in labels]).save(tmp_path / "online.treemax", resume=True)
+    process, url = served(tmp_path / "online.treemax", tmp_path / "data")
+    try:
+        page.open(url)
+        page.find("#text").send_keys(texts[0])
+        page.until("return document.querySelectorAll('button.right').length > 1")
+        assert not page.find("#teach-marked").is_displayed()
+        names = page.run("return [...document.querySelectorAll('.answer .name')].map((each) => each.textContent)")
+        for place in (0, 1, 2, 2):  # the third is marked, then no longer
+            page.driver.find_elements("css selector", "button.right")[place].click()
+        assert page.find("#teach-marked").text == f"Teach {names[0]}, {names[1]}"
+        page.find("#teach-marked").click()
+        page.until("return document.getElementById('learned').textContent.startsWith('Learned')")
+        page.until("return document.getElementById('teach-marked').hidden")
+        [example] = page.run("return fetch('log').then((r) => r.json())")["examples"]
+        assert example["labels"] == names[:2]
+        page.until("return document.getElementById('progress-text').textContent.startsWith('Of 1 example')")
     finally:
         process.terminate()
         process.wait()

@@ -35,6 +35,8 @@ const state = {
   answers: [],
   explanation: null,
   wanted: null, // the label that is explained; null for the best one
+  marked: [], // labels to teach together, if rows may have several
+  progress: 0, // examples in the shown progress
   token: sessionStorageGet("treemax-token"),
 };
 
@@ -169,6 +171,7 @@ function currentRow() {
 function askSoon() {
   clearTimeout(timer);
   state.wanted = null;
+  state.marked = [];
   paintText(); // colours that still fit
   timer = setTimeout(() => ask(), WAIT);
 }
@@ -236,11 +239,12 @@ function showAnswers(before, failed = false) {
     const answer = make("button", { type: "button", class: "answer", "aria-pressed": String(label === chosen), onclick: () => choose(label) },
       make("span", { class: "name" }, String(label)), value, bar);
     const right = canLearn()
-      ? make("button", { type: "button", class: "right", "aria-label": `Teach that ${label} is right`, onclick: () => learn(label) }, "✓ Right")
+      ? make("button", { type: "button", class: "right", "aria-label": `Teach that ${label} is right`, onclick: () => teach(label, true) }, "✓ Right")
       : null;
     return make("li", { class: label === chosen ? "chosen" : null }, answer, right);
   }));
   element("teach").hidden = !canLearn() || !state.answers.length;
+  showMarked();
   if (best) element("status").textContent = `Best: ${best.label}, ${percent(best.probability)}`;
 }
 
@@ -358,7 +362,7 @@ function showPath() {
     const added = (step.added ?? []).map((value, at) => [told.features[at]?.feature, value]).filter(([, value]) => value)
       .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 4);
     const title = last ? String(told.label) : step.labels.length ? step.labels.slice(0, 3).join(", ") : step.branch;
-    const count = step.n_labels > 1 ? ` · ${plural(step.n_labels, "label")}` : "";
+    const count = step.n_labels > 1 ? ` ${plural(step.n_labels, "label")}` : "";
     const target = id ?? (step.node >= 0 ? parent : null);
     const name = target ? make("button", { type: "button", onclick: () => open(target, true) }, title) : make("b", {}, title);
     return make("li", { "data-place": i },
@@ -393,40 +397,59 @@ function showBackoff() {
 
 // --- learning ----------------------------------------------------------------------------------------------
 
-async function learn(label) {
+/** Learn a label at once, or mark it where a row may have several: the labels that are not taught are wrong. */
+function teach(label, toggle) {
+  if (!state.model.multi_label) return learn([label]);
+  const others = state.marked.filter((each) => each !== label);
+  state.marked = toggle && others.length < state.marked.length ? others : [...others, label];
+  showMarked();
+}
+
+function showMarked() {
+  const several = state.model.multi_label;
+  element("correct-title").textContent = several ? "Mark all right labels, or search for others" : "None of these? Teach the right label";
+  element("teach-marked").hidden = !state.marked.length;
+  element("teach-marked").textContent = `Teach ${state.marked.join(", ")}`;
+  if (several) element("answers").querySelectorAll(".right").forEach((button, i) => button.setAttribute("aria-pressed", String(state.marked.includes(state.answers[i].label))));
+}
+
+async function learn(labels) {
   const row = currentRow();
   if (!row) return;
+  const label = labels[0];
   const before = new Map(state.answers.map((each) => [each.label, each.probability]));
   const note = element("learned");
   note.textContent = "Learning …";
   try {
-    await source.post("learn", { ...row, labels: [[label]] });
+    await source.post("learn", { ...row, labels: [labels] });
     element("token-form").hidden = true;
+    state.marked = [];
     const after = await changedAnswers(before, label);
     const now = after?.find((each) => each.label === label);
     const was = before.get(label);
     const change = now ? `${was == null ? "not among the best" : percent(was)} → ${percent(now.probability)}` : "not among the best yet";
-    note.replaceChildren(`Learned: ${label}. ${change}. `, make("button", { type: "button", onclick: () => undo(label) }, "Undo"));
+    const told = labels.length > 1 ? labels.join(", ") : `${label} (${change})`;
+    note.replaceChildren(`Learned: ${told}. `, make("button", { type: "button", onclick: () => undo(labels) }, "Undo"));
     afterChange();
   } catch (error) {
     note.textContent = error.message;
-    if (error.status === 401) { element("token-form").hidden = false; element("token").focus(); element("token-form").onsubmit = (event) => useToken(event, label); }
+    if (error.status === 401) { element("token-form").hidden = false; element("token").focus(); element("token-form").onsubmit = (event) => useToken(event, labels); }
   }
 }
 
-function useToken(event, label) {
+function useToken(event, labels) {
   event.preventDefault();
   state.token = element("token").value;
   try { sessionStorage.setItem("treemax-token", state.token); } catch { /* only for this visit */ }
-  learn(label);
+  learn(labels);
 }
 
-async function undo(label) {
+async function undo(labels) {
   try {
     const before = new Map(state.answers.map((each) => [each.label, each.probability]));
     await source.post("undo", { n: 1 });
-    await changedAnswers(before, label);
-    element("learned").textContent = `Undone: ${label}.`;
+    await changedAnswers(before, labels[0]);
+    element("learned").textContent = `Undone: ${labels.join(", ")}.`;
     afterChange();
   } catch (error) { element("learned").textContent = error.message; }
 }
@@ -444,17 +467,22 @@ async function changedAnswers(before, label) {
 }
 
 async function afterChange() {
-  showProgress();
+  showProgress([0, 300, 1200]); // the server stores how an example was answered within a second
   await loadModels();
   map.reload();
 }
 
-async function showProgress() {
+async function showProgress(pauses = [0]) {
   const card = element("progress-card");
   if (!canLearn()) { card.hidden = true; return; }
   let found;
-  try { found = await source.get("progress", {}); } catch { card.hidden = true; return; }
-  const points = found.points ?? found.curve ?? [];
+  for (const pause of pauses) {
+    await new Promise((done) => setTimeout(done, pause));
+    try { found = await source.get("progress", {}); } catch { card.hidden = true; return; }
+    if (found.n !== state.progress) break;
+  }
+  state.progress = found.n;
+  const points = found.points;
   card.hidden = false;
   const last = points.at(-1);
   element("progress-text").textContent = last
@@ -1003,6 +1031,7 @@ async function loadModels() {
 
 async function useModel() {
   asked++;
+  state.marked = [];
   showNothing();
   document.title = `${state.model.name} · Treemax`;
   element("facts").textContent = `${state.model.model} · ${plural(state.model.n_labels, "label")}`;
@@ -1077,7 +1106,8 @@ async function start() {
   element("zoom-out").addEventListener("click", () => map.zoom(2));
   element("to-answer").addEventListener("click", () => { const last = [...map.lit.keys()].at(-1); if (last) open(last, true); });
   combobox("search", goTo, false);
-  combobox("correct", learn, true);
+  combobox("correct", teach, true);
+  element("teach-marked").addEventListener("click", () => learn(state.marked));
   await useModel();
   if (source.offline) startOffline();
   document.documentElement.dataset.ready = "yes";

@@ -257,5 +257,6 @@ def test_models_that_do_not_learn_say_so(tmp_path: Path) -> None:
     with client_of(models={"model": str(path)}, learn=False) as client:
         for method, target in (("post", "/learn"), ("post", "/undo")):
             assert getattr(client, method)(target, json={}).status_code == 409
-        assert client.get("/log").status_code == 409
+        refused = client.get("/log")
+        assert refused.status_code == 409 and "--no-learn was given" in refused.json()["error"]
         assert not client.get("/models").json()["models"][0]["learns"]

@@ -361,7 +361,11 @@ class Application:
     def _learning(self, name: Any) -> LearningModel:
         slot = self.slot(name)
         if not isinstance(slot, LearningModel):
-            raise RequestError(f"The model {slot.name!r} does not learn from requests.", 409)
+            raise RequestError(
+                f"The model {slot.name!r} does not learn from requests: it is not an online model that was saved with "
+                "resume=True, or --no-learn was given.",
+                409,
+            )
         return slot
 
     async def _learn(self, request: Request) -> Reply:

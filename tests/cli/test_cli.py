@@ -852,6 +852,13 @@ def test_a_stream_that_meets_a_malformed_line_keeps_what_it_learned(tmp_path):
     assert treemax.load(model).n_examples_ >= 5000 and "P@1" in result.stdout
 
 
+def test_a_stream_whose_first_example_is_refused_says_why(tmp_path):
+    data, model = tmp_path / "data.svm", tmp_path / "m.treemax"
+    data.write_text("1 1:1e30\n2 2:1\n")
+    result = treemax_command("stream", data, "--model", "online-label-tree", "-o", model)
+    assert result.exit_code == 1 and "at most 1e+15 is supported" in result.stderr and not model.exists()
+
+
 # --- processes: exit codes, pipes, signals --------------------------------------------------------------
 
 

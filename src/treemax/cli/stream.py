@@ -169,9 +169,9 @@ class _Learner:
         if self.run is None and not len(examples.labels.values) and not self._may_start(examples):
             self._rows.n_dropped += len(examples)  # learning begins with the first label
         elif not learned and len(examples):
-            if self.run is None:
-                self.run = self._start(examples)
-            self.run.step(examples.features, self._rows.labels(examples), examples.weights)
+            run = self._start(examples) if self.run is None else self.run
+            run.step(examples.features, self._rows.labels(examples), examples.weights)
+            self.run = run  # there is nothing to save or to report if the first chunk fails
         self._remember(chunk)
         self._between_chunks = True
         if self.run is not None and self._kept is not None and self._kept.due:

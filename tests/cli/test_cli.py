@@ -1106,3 +1106,9 @@ def test_standard_streams_that_are_closed_or_full(folder, arguments, code, messa
     lines = result.stderr.splitlines(keepends=True)
     said = "".join(line for line in lines if not line.startswith("treemax: compiling"))
     assert (result.returncode, said) == (code, message)
+
+
+def test_help_does_not_wait_for_large_libraries():
+    code = "import sys, treemax.cli; print([name for name in ('numba', 'pandas', 'scipy', 'sklearn') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

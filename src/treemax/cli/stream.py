@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treemax.cli.checkpoint import OtherData, StreamCheckpoint
 from treemax.cli.interruption import interruption
 from treemax.cli.options import (
     Reading,
@@ -24,6 +23,9 @@ from treemax.cli.reporting import Predictions, metric_options, print_metrics
 from treemax.cli.saving import finish, save_model
 
 KEPT_EXAMPLES = 10_000  # of a stream that began with one label per row, to start again as multi-label
+
+if TYPE_CHECKING:
+    from treemax.cli.checkpoint import StreamCheckpoint
 
 
 @click.command(short_help="Predict each example, then learn it: progressive validation.")
@@ -72,6 +74,7 @@ def stream(
     Reports at 1, 2, 4, 8, ... examples: progressive P@1, P@1 since the last report, labels known and microseconds
     per example. Every example is a test example once, so no held-out data is needed.
     """
+    from treemax.cli.checkpoint import OtherData, StreamCheckpoint
     from treemax.cli.data import (
         chunks,
         has_several_labels,

@@ -4,12 +4,15 @@ import json
 from collections import Counter
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
+from sklearn.metrics import classification_report, f1_score
+from sklearn.preprocessing import MultiLabelBinarizer
 
 import treemax
 from treemax import LabelTree
 from treemax.cli.main import commands
-from treemax.metrics import Confusions, IdEncoder, label_report
+from treemax.metrics import Confusions, IdEncoder, Scores, label_report
 
 
 def test_report_equals_counting_by_hand():
@@ -48,6 +51,21 @@ def test_chunks_add_up_and_missing_answers_are_no_confusion():
     assert confusions.by_label(encoder.index) == {"a": [("b", 1)], "c": [("b", 1)]}
 
 
+def test_answers_may_have_no_label_and_labels_that_no_ranking_has():
+    encoder, scores = IdEncoder(), Scores(ks=(1,))
+    targets = encoder.targets([["a"], ["b", "c"]])
+    scores.update(targets, encoder.ranking([["a"], ["b"]]))
+    scores.update_answers(targets, encoder.ranking([[], []]))
+    assert scores.result()["micro_F1"] == 0
+    scores.update(targets, encoder.ranking([["a"], ["b"]]))
+    scores.update_answers(targets, encoder.ranking([["d", "a"], ["c", "b", "e"]]))
+    figures = {
+        row["label"]: (row["predicted"], row["precision"], row["recall"]) for row in scores.per_label(encoder.index)
+    }
+    assert figures == {"a": (1, 1, 0.5), "b": (1, 1, 0.5), "c": (1, 1, 0.5), "d": (1, 0, 0), "e": (1, 0, 0)}
+    assert scores.result()["micro_F1"] == pytest.approx(2 * 3 / (5 + 6))
+
+
 def test_command_line(tmp_path):
     path, data = str(tmp_path / "model.treemax"), tmp_path / "data.txt"
     texts, labels = ["red apple", "green pear", "fast car"] * 10, ["apple", "pear", "car"] * 10
@@ -65,6 +83,26 @@ def test_command_line(tmp_path):
         ("5-19", 3),
     ]
     assert {row["label"]: row["confused_with"] for row in found["per_label"]}["pear"] == [["apple", 2]]
+
+
+def test_several_labels_are_judged_by_what_predict_answers(tmp_path):
+    """A second label is never the first answer; `predict` has both."""
+    path, data = tmp_path / "model.treemax", tmp_path / "data.jsonl"
+    texts, labels = ["red apple", "green pear", "fast car"] * 10, [["fruit", "apple"], ["fruit", "pear"], ["car"]] * 10
+    model = treemax.TextModel(estimator=LabelTree(verbose=0)).fit(texts, labels)
+    model.save(path)
+    data.write_text("".join(json.dumps({"text": text, "labels": own}) + "\n" for text, own in zip(texts, labels)))
+    found = json.loads(CliRunner().invoke(commands, ["eval", str(path), str(data), "--per-label", "--json"]).stdout)
+    binarizer = MultiLabelBinarizer()
+    true, answered = binarizer.fit_transform(labels), binarizer.transform(model.predict(texts))
+    assert answered.sum(axis=1).tolist() == [2, 2, 1] * 10
+    expected = classification_report(true, answered, target_names=binarizer.classes_, output_dict=True)
+    for row in found["per_label"]:
+        assert [row["precision"], row["recall"], row["F1"]] == [
+            pytest.approx(expected[row["label"]][name], abs=1e-3) for name in ("precision", "recall", "f1-score")
+        ]
+    assert found["micro_F1"] == pytest.approx(f1_score(true, answered, average="micro"))
+    assert found["macro_F1"] == pytest.approx(f1_score(true, answered, average="macro"))
 
 
 def test_utility_on_the_command_line(tmp_path):

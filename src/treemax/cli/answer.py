@@ -196,6 +196,8 @@ def evaluate(
             n += len(examples)
             targets, ranking = encoder.targets(examples.labels), encoder.ranking(top.labels)
             scores.update(targets, ranking)
+            if loaded.multi_label_:
+                scores.update_answers(targets, encoder.ranking(_answers(loaded, examples.features, top, None)))
             if per_label:
                 confusions.update(targets, ranking)
             if perplexity:

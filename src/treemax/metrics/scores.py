@@ -32,6 +32,7 @@ from treemax.metrics.ranking import (
 )
 
 DEFAULT_KS = (1, 3, 5)
+_ALL = 2**31  # labels of a row at most
 
 
 def check_ks(ks: Sequence[int]) -> tuple[int, ...]:
@@ -75,6 +76,7 @@ class Scores:
             None if label_counts is None or n_train is None else PropensityWeights(label_counts, n_train, a, b)
         )
         self._tallies = LabelTallies(self.ks)
+        self._answers: LabelTallies | None = None  # of `predict`, which has any number of labels
         self._sums: dict[str, float] = {}
         self.n = 0
         self.n_unlabelled = 0
@@ -97,6 +99,16 @@ class Scores:
             self._add(f"error@{k}", row_error(found, k))
         if self._weights is not None:
             self._update_weighted(self._weights, targets, ranking, found)
+
+    def update_answers(self, targets: Targets, answers: Any) -> None:
+        """Add the labels that `predict` answers for the rows of `update`, in the same form.
+
+        Then `result` has their F1, and precision, recall and F1 of single labels are those of these answers.
+        """
+        ranking = check_ranking(answers)
+        if self._answers is None:
+            self._answers = LabelTallies([_ALL])
+        self._answers.update(targets, ranking, hits(targets, ranking))
 
     def _update_weighted(
         self, weights: PropensityWeights, targets: Targets, ranking: NDArray[np.int64], found: NDArray[np.bool_]
@@ -140,6 +152,8 @@ class Scores:
         out |= {f"micro_F1@{k}": self._tallies.micro_f1(k) for k in self.ks}
         out |= {f"macro_F1@{k}": self._tallies.macro_f1(k) for k in self.ks}
         out |= {f"label_coverage@{k}": self._tallies.coverage(k) for k in self.ks}
+        if self._answers is not None:
+            out |= {"micro_F1": self._answers.micro_f1(_ALL), "macro_F1": self._answers.macro_f1(_ALL)}
         out["constant_P@1"] = self.constant_hits / self.n
         out["entropy_reduction"] = entropy_reduction(self.first_hits / self.n, out["constant_P@1"])
         return out
@@ -150,8 +164,9 @@ class Scores:
         return self._tallies.most_frequent()
 
     def per_label(self, index: LabelIndex) -> list[dict[str, Any]]:
-        """Return precision, recall and F1 of each label as the first prediction, and its recall at the last k.
+        """Return precision, recall and F1 of each label and its recall at the last k.
 
+        They are of the answers of `update_answers`, or of the first predictions if there are none.
         `index` has the labels of the ids. Labels are sorted by their number of examples.
 
         >>> from treemax.metrics import IdEncoder
@@ -160,7 +175,7 @@ class Scores:
         >>> scores.per_label(encoder.index)[0]
         {'label': 'cat', 'examples': 2, 'predicted': 1, 'precision': 1.0, 'recall': 0.5, 'F1': 0.667, 'recall@2': 0.5}
         """
-        counts = self._tallies.by_label()
+        counts = self._counts_by_label()
         present = np.flatnonzero((counts["examples"] + counts["predicted"])[: len(index)])
         order = present[np.argsort(-counts["examples"][present], kind="stable")]
         labels = index.labels(order).tolist()
@@ -178,13 +193,22 @@ class Scores:
             for label, examples, predicted, correct, found in zip(labels, *columns)
         ]
 
+    def _counts_by_label(self) -> dict[str, NDArray[np.int64]]:
+        counts = self._tallies.by_label()
+        if self._answers is not None:
+            of_answers = self._answers.by_label()
+            counts |= {name: of_answers[name] for name in ("predicted", "correct")}
+            size = max(map(len, counts.values()))
+            counts = {name: np.pad(each, (0, size - len(each))) for name, each in counts.items()}
+        return counts
+
     def by_frequency(self, label_counts: NDArray[Any], least: Sequence[int]) -> list[dict[str, Any]]:
         """Return the metrics of labels by their number of training examples: means over the labels of each range.
 
         `label_counts` are training examples by label id (0 for ids beyond), `least` the least number of each range. Labels
         that are neither true nor predicted do not count.
         """
-        counts, last = self._tallies.by_label(), f"recall@{self.ks[-1]}"
+        counts, last = self._counts_by_label(), f"recall@{self.ks[-1]}"
         seen = np.zeros(len(counts["examples"]), dtype=np.int64)
         known = np.asarray(label_counts)[: len(seen)]
         seen[: len(known)] = known

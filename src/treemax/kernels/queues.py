@@ -34,6 +34,25 @@ def offer(node, score, nodes, scores, filled):
 
 
 @bare_inline_kernel
+def pad(nodes, scores, filled):
+    """Fill the rest of a short list with -1 and 0."""
+    for j in range(filled, nodes.size):
+        nodes[j] = -1
+        scores[j] = np.float32(0.0)
+
+
+@bare_inline_kernel
+def opened_for(purpose, score, worst_first, worst_allowed, n_first, n_allowed, width):
+    """Return the part of a node's purpose for which it is opened: its score is above the worst answer, and fewer than
+    `width` nodes of its level were opened for that."""
+    if score <= worst_first or n_first == width:
+        purpose &= FOR_ALLOWED
+    if score <= worst_allowed or n_allowed == width:
+        purpose &= FOR_FIRST
+    return purpose
+
+
+@bare_inline_kernel
 def _before(score, node, other_score, other_node):
     """Return whether an entry comes first: by larger score, ties by lower node."""
     return score > other_score or (score == other_score and node < other_node)

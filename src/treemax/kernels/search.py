@@ -16,7 +16,7 @@ import numpy as np
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, inline_kernel, kernel
-from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, pop, push
+from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, opened_for, pad, pop, push
 from treemax.kernels.sparse_rows import Rows
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from scores of siblings to conditional probabilities given the parent
@@ -352,9 +352,7 @@ def best_labels(
                         n_best = offer(label[child], scores[c], best, best_scores, n_best)
                     elif n_best < k or scores[c] > best_scores[k - 1]:
                         size = push(heap_nodes, heap_scores, size, child, scores[c])
-        for j in range(n_best, k):
-            best[j] = -1
-            best_scores[j] = np.float32(0.0)
+        pad(best, best_scores, n_best)
 
 
 @kernel
@@ -455,10 +453,7 @@ def best_allowed_labels(
             if above <= min(worst, worst_leading):
                 break
             depth = level[node]
-            if above <= worst_leading or opened[depth] == width:
-                purpose &= FOR_ALLOWED
-            if above <= worst or opened_allowed[depth] == width:
-                purpose &= FOR_FIRST
+            purpose = opened_for(purpose, above, worst_leading, worst, opened[depth], opened_allowed[depth], width)
             if purpose == 0:
                 continue
             for_first, for_allowed = purpose & FOR_FIRST != 0, purpose & FOR_ALLOWED != 0
@@ -485,12 +480,8 @@ def best_allowed_labels(
                     if allowed:
                         n_best = offer(label[child], score, best, best_scores, n_best)
                         worst = best_scores[k - 1] if n_best == k else -_ONE
-        for j in range(n_leading, n_first):
-            leading[j] = -1
-            leading_scores[j] = np.float32(0.0)
-        for j in range(n_best, k):
-            best[j] = -1
-            best_scores[j] = np.float32(0.0)
+        pad(leading, leading_scores, n_leading)
+        pad(best, best_scores, n_best)
 
 
 @kernel

@@ -63,13 +63,7 @@ class LabelTreeModel:
         return best_weighted(candidates, self.of_labels(rows, candidates, threads=threads), weights, k)
 
     def top_k_allowed(
-        self,
-        rows: Rows,
-        k: int,
-        n_first: int,
-        weights: NDArray[np.float32],
-        search: int | None = None,
-        threads: int = 1,
+        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
         """The `n_first` best of all labels and the k best of those with a weight."""
         if len(self.trees) == 1:

@@ -145,13 +145,7 @@ class PackedTree:
         return ids, probabilities
 
     def top_k_allowed(
-        self,
-        rows: Rows,
-        k: int,
-        n_first: int,
-        weights: NDArray[np.float32],
-        search: int | None = None,
-        threads: int = 1,
+        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
         """The best of all labels and the k best of those with a weight, in one search."""
         width = len(self.tree) if search is None else min(search, len(self.tree))

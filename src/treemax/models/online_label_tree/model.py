@@ -308,13 +308,7 @@ class OnlineTree:
         return ids, probabilities
 
     def top_k_allowed(
-        self,
-        rows: Rows,
-        k: int,
-        n_first: int,
-        weights: NDArray[np.float32],
-        search: int | None = None,
-        threads: int = 1,
+        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
         """The `n_first` best of all labels and the k best of those with a weight, in one search."""
         found = TopKAllowed.empty(len(rows), n_first, k)

@@ -6,7 +6,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.jit import inline_kernel, kernel
-from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, pop, push
+from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, opened_for, pad, pop, push
 from treemax.models.online_label_tree.kernels import FIRST, LANES, ONE, ZERO, block_scores, find_all
 
 
@@ -90,9 +90,7 @@ def beam_search(indptr, indices, values, one_label, n_nodes, widest, nodes, bloc
             beam, following = following, beam
             beam_scores, following_scores = following_scores, beam_scores
             size = n_following
-        for j in range(n_best, k):
-            best[j] = -1
-            best_scores[j] = ZERO
+        pad(best, best_scores, n_best)
 
 
 @kernel
@@ -221,10 +219,7 @@ def allowed_search(
             if above <= min(worst, worst_leading):
                 break
             depth = level[node]
-            if above <= worst_leading or opened[depth] == width:
-                purpose &= FOR_ALLOWED
-            if above <= worst or opened_allowed[depth] == width:
-                purpose &= FOR_FIRST
+            purpose = opened_for(purpose, above, worst_leading, worst, opened[depth], opened_allowed[depth], width)
             if purpose == 0:
                 continue
             for_first, for_allowed = purpose & FOR_FIRST != 0, purpose & FOR_ALLOWED != 0
@@ -253,12 +248,8 @@ def allowed_search(
                         n_best = offer(nodes.label[child], score, best, best_scores, n_best)
                         worst = best_scores[k - 1] if n_best == k else -ONE
                 block = blocks.following[block]
-        for j in range(n_leading, n_first):
-            leading[j] = -1
-            leading_scores[j] = ZERO
-        for j in range(n_best, k):
-            best[j] = -1
-            best_scores[j] = ZERO
+        pad(leading, leading_scores, n_leading)
+        pad(best, best_scores, n_best)
 
 
 @kernel

@@ -181,49 +181,56 @@ def one_pass(number, start, step, rows, block, loss, constant, small):
     of rows that changed by more than `small`, which is relative to the cost if the block has costs."""
     positive, valid, inverse, costs, weights, alphas, resting = block
     indptr, indices, values = rows
-    n, step = np.uint64(inverse.size), np.uint64(step)
+    step = np.uint64(step)
     bias = np.uint64(weights.size) - _WIDTH
     one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
-    moving = 0
-    i = np.uint64(start)
-    near, far = (i + step) % n, (i + _AHEAD * step) % n
-    for _ in range(n):
+    moving, rests = 0, _RESTS if small > 0 else 0
+    active = _active_rows(number, start, step, resting)
+    n_active = np.uint64(active.size)
+    for a in range(n_active):
         if weights.size > _FITS:
-            _prefetch(near, far, rows, weights, alphas)
-        if resting[i] <= number:
-            first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
-            score = _scores(rows, first, last, weights, bias)
-            sign = vector.choose(positive[i], one, minus)
-            alpha, bound = vector.load(alphas, i * _WIDTH), vector.splat(small)
-            if costs.size:
-                cost = vector.load(costs, i * _WIDTH)
-                moved = _weighted_step(alpha, sign, score, vector.splat(inverse[i]), cost, loss)
-                bound = vector.multiply(bound, cost)
-            elif loss == LOGISTIC:
-                moved = _logistic_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
-            else:
-                moved = _hinge_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
-            moved = vector.choose(valid, moved, alpha)
-            change = vector.subtract(moved, alpha)
-            if vector.bits_above(vector.maximum(change, vector.subtract(zero, change)), bound):
-                moving += 1
-            elif small > 0:
-                resting[i] = number + _RESTS
-            if vector.any_differs(moved, alpha):
-                vector.store(alphas, i * _WIDTH, moved)
-                change = vector.multiply(change, sign)
-                vector.store(weights, bias, vector.add(vector.load(weights, bias), change))
-                for p in range(first, last):
-                    at = np.uint64(indices[p]) * _WIDTH
-                    w = vector.multiply_add(vector.splat(values[p]), change, vector.load(weights, at))
-                    vector.store(weights, at, w)
-        i, near, far = _following(i, step, n), _following(near, step, n), _following(far, step, n)
+            near, far = min(a + np.uint64(1), n_active - np.uint64(1)), min(a + _AHEAD, n_active - np.uint64(1))
+            _prefetch(np.uint64(active[near]), np.uint64(active[far]), rows, weights, alphas)
+        i = np.uint64(active[a])
+        first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
+        score = _scores(rows, first, last, weights, bias)
+        sign = vector.choose(positive[i], one, minus)
+        alpha, bound = vector.load(alphas, i * _WIDTH), vector.splat(small)
+        if costs.size:
+            cost = vector.load(costs, i * _WIDTH)
+            moved = _weighted_step(alpha, sign, score, vector.splat(inverse[i]), cost, loss)
+            bound = vector.multiply(bound, cost)
+        elif loss == LOGISTIC:
+            moved = _logistic_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
+        else:
+            moved = _hinge_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
+        moved = vector.choose(valid, moved, alpha)
+        change = vector.subtract(moved, alpha)
+        still = vector.bits_above(vector.maximum(change, vector.subtract(zero, change)), bound) == 0
+        moving += not still
+        resting[i] = number + rests * still
+        if vector.any_differs(moved, alpha):
+            vector.store(alphas, i * _WIDTH, moved)
+            change = vector.multiply(change, sign)
+            vector.store(weights, bias, vector.add(vector.load(weights, bias), change))
+            for p in range(first, last):
+                at = np.uint64(indices[p]) * _WIDTH
+                w = vector.multiply_add(vector.splat(values[p]), change, vector.load(weights, at))
+                vector.store(weights, at, w)
     return moving
 
 
-@fast_inline_kernel
-def _following(i, step, n):
-    return i + step if i + step < n else i + step - n
+@kernel
+def _active_rows(number, start, step, resting):
+    """Return the rows that pass `number` visits, in its order."""
+    n = np.uint64(resting.size)
+    active, n_active = np.empty(n, np.uint32), np.uint64(0)
+    i = np.uint64(start)
+    for _ in range(n):
+        active[n_active] = i
+        n_active += np.uint64(resting[i] <= number)
+        i = i + step if i + step < n else i + step - n
+    return active[:n_active]
 
 
 @fast_kernel

@@ -130,6 +130,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "label tree, three trees": trained(lambda: treemax.LabelTree(max_leaf=5, n_trees=3, **ONE), sparse=True),
     "label tree, L1": trained(lambda: treemax.LabelTree(max_leaf=5, penalty="l1", **ONE), sparse=True),
     "label tree, eight bits": trained(lambda: treemax.LabelTree(max_leaf=5, precision="int8", **ONE), sparse=True),
+    "label tree, as published": trained(lambda: treemax.LabelTree.as_published(**ONE), sparse=True),
     "label tree, logistic": trained(lambda: treemax.LabelTree(max_leaf=5, loss="logistic", **ONE), sparse=True),
     "online label tree": trained(lambda: treemax.OnlineLabelTree(**ONE), sparse=True),
     "online label tree, stream": trained(lambda: treemax.OnlineLabelTree(**ONE), in_pieces, sparse=True, multi_label=True),

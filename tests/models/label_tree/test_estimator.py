@@ -12,10 +12,9 @@ from treemax.datasets import load_wordnet
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
-from treemax.models.label_tree.nodes import Common, LabelTreeSettings, TreeTraining
+from treemax.models.label_tree.nodes import Common, LabelTreeSettings, RowsInMemory, TreeTraining
 from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.rates import mean_squared_length
-from treemax.parallel.pools import Table, Threads
 from treemax.trees import TREES, complete_tree
 
 N_LABELS = 40
@@ -144,7 +143,9 @@ def scores_on_text(train, test):
     (texts, labels), (test_texts, test_labels) = zip(*train), zip(*test)
     X, X_test = vectorizer.transform(texts), vectorizer.transform(test_texts)
     return {
-        tree: treemax.LabelTree(tree=tree, verbose=0).fit(X, list(labels)).score(X_test, list(test_labels))
+        tree: treemax.LabelTree(tree=tree, hard_negatives=0, verbose=0)
+        .fit(X, list(labels))
+        .score(X_test, list(test_labels))
         for tree in ("kmeans", "random")
     }
 
@@ -269,7 +270,7 @@ def test_weights_below_the_threshold_are_dropped():
         length = math.sqrt(mean_squared_length(rows)[0])
         settings = LabelTreeSettings("squared_hinge", 1.0, 1.0, 10, threshold, 20)
         common = Common(settings, 0, length, np.zeros(rows.n_features, dtype=bool))
-        rebuilt = TreeTraining(packed.tree, Threads().share(Table(rows)), targets_of(fitted, y), common)
+        rebuilt = TreeTraining(packed.tree, RowsInMemory(rows, targets_of(fitted, y), 1), common, False)
         for _ in rebuilt.run():
             pass
         ones = np.ones(packed.tree.depth)

@@ -89,6 +89,9 @@ class LabelTree(WithHierarchy):
         the labels. The probabilities are calibrated after that.
     search : "beam" or "exact"
         "exact" finds the true best labels, by uniform-cost search; slower.
+    hard_negatives : float
+        Rows that are added to the nodes above labels as negative examples, as a share of the rows of these nodes: those
+        that the nodes above find most probable, although they have no label there. 0 for none.
 
     Other Parameters
     ----------------
@@ -136,6 +139,7 @@ class LabelTree(WithHierarchy):
         "temperature": 1.0,
         "beam": 10,
         "search": "beam",
+        "hard_negatives": 0.0,
     }
 
     def __init__(
@@ -154,6 +158,7 @@ class LabelTree(WithHierarchy):
         temperature: float = 1.75,
         beam: int = 10,
         search: str = "beam",
+        hard_negatives: float = 0.5,
         n_jobs: int | None = None,
         random_state: Any = 0,
         verbose: int = 1,
@@ -172,6 +177,7 @@ class LabelTree(WithHierarchy):
         self.temperature = temperature
         self.beam = beam
         self.search = search
+        self.hard_negatives = hard_negatives
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -192,6 +198,7 @@ class LabelTree(WithHierarchy):
         check_number("cost", self.cost, above=0, auto=True)
         check_number("temperature", self.temperature, least=0.01, most=100)
         check_number("threshold", self.threshold, least=0)
+        check_number("hard_negatives", self.hard_negatives, least=0)
         for name in ("n_trees", "passes"):
             check_number(name, getattr(self, name), whole=True, least=1)
         check_number("beam", self.beam, whole=True, least=1)
@@ -306,7 +313,7 @@ class LabelTree(WithHierarchy):
             max_leaf=self.max_leaf,
             seeds=seeds,
             settings=LabelTreeSettings(
-                self.loss, cost, cost, self.passes, self.threshold, 0, self.penalty, self.precision
+                self.loss, cost, cost, self.passes, self.threshold, 0, self.penalty, self.precision, self.hard_negatives
             ),
             chooses_cost=is_auto(self.cost) and self.penalty == "l2",
             temperature=self.temperature,

@@ -343,16 +343,16 @@ def _step_length(squares, loss, cost):
 
 
 @kernel
-def look_over(rows, places, length, solver, inverse, first_at):
-    """For a part of the rows, with their places in the local order: write the step length of each row as `write_local_values`
-    does, and the first place of every feature."""
+def look_over(rows, places, length, solver, weighted, inverse, first_at):
+    """For a part of the rows, with their places in the local order: write the step length (or squared length) of each row
+    as `write_local_values` does, and the first place of every feature."""
     for i in range(places.size):
         squares = np.float32(1.0)
         for p in range(rows.indptr[i], rows.indptr[i + 1]):
             value = rows.values[p] / length
             squares += value * value
             first_at[rows.indices[p]] = min(first_at[rows.indices[p]], places[i])
-        inverse[places[i]] = _step_length(squares, solver.loss, solver.cost)
+        inverse[places[i]] = squares if weighted else _step_length(squares, solver.loss, solver.cost)
 
 
 @kernel
@@ -398,9 +398,11 @@ def step_constant(loss, cost):
 
 
 @kernel
-def least_move(small, cost):
-    """Return the change of a dual variable that counts as one: smaller if the cost is far from one."""
-    return small * min(cost, _ONE / cost)
+def least_move(solver, weighted):
+    """Return the change of a dual variable that counts as one: smaller if the cost is far from one. If rows are weighted,
+    it is relative to their costs."""
+    least = solver.small * min(solver.cost, _ONE / solver.cost)
+    return least / solver.cost if weighted else least
 
 
 @kernel
@@ -413,9 +415,7 @@ def is_settled(moving, n, small):
 def run_passes(first, last, visits, rows, block, solver):
     """Run passes `first` to `last`, exclusive; fewer on convergence."""
     n = block.inverse.size
-    constant, least = step_constant(solver.loss, solver.cost), least_move(solver.small, solver.cost)
-    if block.costs.size:
-        least /= solver.cost
+    constant, least = step_constant(solver.loss, solver.cost), least_move(solver, block.costs.size > 0)
     for number in range(first, last):
         start, step = visits.starts[number], visits.steps[number]
         moving = one_pass(number, start, step, rows, block, solver.loss, constant, least)

@@ -48,6 +48,7 @@ class LargeNode:
         self.place_of[self.order] = np.arange(self.n, dtype=np.uint32)
         self.held = kernels.held_places(problem.rows, self.order, settings.held_share)
         self.join_at = kernels.join_pass(settings.passes, settings.held_share)
+        self.weighted = len(problem.row_weights) > 0
         self.inverse = np.empty(self.n, dtype=np.float32)
         self.features = self._scan_features()
         self.local_of = np.zeros(stored.n_features, dtype=np.uint32)
@@ -64,7 +65,7 @@ class LargeNode:
             window = take_sparse_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
             kernels.look_over(
                 window.arrays, self.place_of[low:high].astype(np.int64), np.float32(self.common.length), self.solver,
-                self.inverse, first_at,
+                self.weighted, self.inverse, first_at,
             )  # fmt: skip
         found = np.flatnonzero(first_at < self.n)
         return found[np.argsort(first_at[found], kind="stable")].astype(np.uint32)
@@ -104,9 +105,9 @@ class LargeNode:
         resting = np.zeros(self.n, dtype=np.int32)
         resting[self.held] = self.join_at
         constant = np.float32(kernels.step_constant(self.solver.loss, self.solver.cost))
-        least = np.float32(kernels.least_move(SMALL, self.solver.cost))
+        least = np.float32(kernels.least_move(self.solver, self.weighted))
         starts, steps = kernels.visits(self.n, self.common.settings.passes, self.seed)
-        done, no_costs = False, kernels.aligned(0)
+        done = False
         for number in range(self.common.settings.passes):
             if number == self.join_at:
                 if self.join_at > 0:
@@ -121,11 +122,19 @@ class LargeNode:
                 part = kernels.aligned(len(places) * WIDTH)
                 part.reshape(-1, WIDTH)[:] = alphas.reshape(-1, WIDTH)[places]
                 rests = resting[places]
-                block = kernels.Block(positive[places], valid, self.inverse[places], no_costs, weights, part, rests)
+                costs = self._costs(places)
+                block = kernels.Block(positive[places], valid, self.inverse[places], costs, weights, part, rests)
                 moving += kernels.one_pass(number, 0, 1, rows.arrays, block, self.solver.loss, constant, least)
                 alphas.reshape(-1, WIDTH)[places] = part.reshape(-1, WIDTH)
                 resting[places] = rests
             done = kernels.is_settled(moving, self.n, SMALL)
+
+    def _costs(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the costs of rows for sixteen siblings as `kernels.write_costs` does, or none without weights."""
+        costs = kernels.aligned(len(places) * WIDTH if self.weighted else 0)
+        if self.weighted:
+            costs.reshape(-1, WIDTH)[:] = (self.solver.cost * self.problem.row_weights[self.order[places]])[:, None]
+        return costs
 
     def _score_held(self, weights: NDArray[np.float32], held_scores: NDArray[np.float32]) -> None:
         """Compute the scores of sixteen siblings for the held-out rows."""

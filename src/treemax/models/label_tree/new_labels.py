@@ -31,6 +31,7 @@ from treemax.models.label_tree.nodes import (
     train_node,
 )
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN, NodeWeights, PackedNode, PackedTree
+from treemax.models.label_tree.routing import Link, Router, above_labels
 from treemax.models.rows import blocks
 from treemax.parallel.threads import interruptible
 from treemax.trees import Tree
@@ -125,10 +126,11 @@ def lowest_common(tree: Tree, labels: list[int]) -> int:
 
 def _scores_of_nodes(packed: PackedTree, addition: Addition) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the nodes above labels, and the mean logarithm of their probabilities for the rows of each new label."""
-    ends = _above_labels(packed.tree)
-    if ends[0]:
+    upper = np.flatnonzero((packed.tree.n_children > 0) & ~above_labels(packed.tree)).tolist()
+    if not upper:
         return np.zeros(1, np.int64), np.zeros((addition.n_new, 1))
-    top, nodes = _routing_tree(packed, ends)
+    link = Link(packed.link, packed.slopes, packed.shifts)
+    top, nodes = Router.of(packed.tree, {node: node_of(packed, node) for node in upper}, link)
     scores = np.zeros((addition.n_new, len(nodes)))
     rows, targets, n_old = addition.rows, addition.targets, packed.tree.n_labels
     for block in blocks(len(rows), top.tree.n_labels):
@@ -141,34 +143,6 @@ def _scores_of_nodes(packed: PackedTree, addition: Addition) -> tuple[NDArray[np
         pairs = sp.csr_matrix((np.ones(int(new.sum())), (ids[new], row[new])), shape=(addition.n_new, len(own)))
         scores += pairs @ logs
     return nodes, scores
-
-
-def _above_labels(tree: Tree) -> NDArray[np.bool_]:
-    """Return which nodes are above labels: most of their children are."""
-    children = np.arange(1, len(tree))
-    labels = np.bincount(tree.parent[children], weights=tree.n_children[children] == 0, minlength=len(tree))
-    return 2 * labels > tree.n_children
-
-
-def _routing_tree(packed: PackedTree, ends: NDArray[np.bool_]) -> tuple[PackedTree, NDArray[np.int64]]:
-    """Return the tree down to the nodes `ends`, which are its first labels, and those of them that it has."""
-    tree = packed.tree
-    kept = np.zeros(len(tree), dtype=bool)
-    kept[0] = True
-    for start, stop in tree.level_bounds[1:]:
-        above = tree.parent[start:stop]
-        kept[start:stop] = kept[above] & ~ends[above]
-    nodes = np.flatnonzero(kept)
-    inner = (tree.n_children[nodes] > 0) & ~ends[nodes]
-    order = np.concatenate([np.flatnonzero(ends[nodes]), np.flatnonzero(tree.n_children[nodes] == 0)])
-    label = np.full(len(nodes), -1)
-    label[order] = np.arange(len(order))
-    number = np.append(np.cumsum(kept) - 1, -1)
-    top = Tree.from_parents(number[tree.parent[nodes]], label)
-    parts = {new: node_of(packed, int(old)) for new, old in enumerate(nodes) if inner[new]}
-    depth = top.depth
-    routing = PackedTree.join(top, parts, packed.link, packed.slopes[:depth], packed.shifts[:depth])
-    return routing, nodes[ends[nodes]]
 
 
 # --- their classifiers --------------------------------------------------------------------------------------

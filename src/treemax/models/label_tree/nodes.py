@@ -19,13 +19,16 @@ from treemax.models.label_tree import kernels
 from treemax.models.label_tree.compact import rounded
 from treemax.models.label_tree.lasso import train_l1
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedNode
+from treemax.models.label_tree.routing import HardNegatives, Link, above_labels
 from treemax.models.rates import mean_squared_length
-from treemax.parallel.pools import Arrays, Executor, Table, all_results, pool_for
+from treemax.parallel.pools import Arrays, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
 SMALL = np.float32(0.03)  # rows whose dual variables change by less are skipped for some passes
 PENALTIES = ("l2", "l1")
+NEGATIVE_WEIGHT = np.float32(0.25)  # of hard negatives: with more, less frequent labels are found less often
+ROWS_AT_ONCE = 20_000  # whose hard negatives are found together
 SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # grid for the calibration of a softmax over siblings
 USUAL_SLOPE, PRIOR = 4.0, 0.5  # the prior of its logarithm, and its strength in nats: for few held-out rows
 
@@ -42,6 +45,7 @@ class LabelTreeSettings:
     held_share: int  # one row in so many is held out for calibration in the first half of the passes; 0: none
     penalty: str = "l2"
     precision: str = "bfloat16"
+    hard_negatives: float = 0.0  # rows added to the nodes above labels, as a share of their own
 
 
 class NodeProblem(NamedTuple):
@@ -68,6 +72,13 @@ class LevelStatistics:
         self.likelihood[level] += likelihood
         self.histogram[level] += histogram
 
+    def link(self, multi_label: bool) -> Link:
+        """Return the link that fits the held-out rows, for each level."""
+        if multi_label:
+            return Link("logistic", *self.logistic_slopes())
+        slopes = self.softmax_slopes()
+        return Link("softmax", slopes, np.zeros_like(slopes))
+
     def softmax_slopes(self) -> NDArray[np.float32]:
         """Return the most probable slope of each level, given the held-out rows."""
         prior = PRIOR * np.log(SLOPES / USUAL_SLOPE) ** 2
@@ -82,9 +93,7 @@ class LevelStatistics:
 
 def node_costs(tree: Tree, settings: LabelTreeSettings) -> NDArray[np.float64]:
     """Return the cost of every node: `leaf_cost` where most of the children are labels, else `cost`."""
-    children = np.arange(1, len(tree))  # of all nodes but the root
-    leaves = np.bincount(tree.parent[children], weights=tree.n_children[children] == 0, minlength=len(tree))
-    return np.where(2 * leaves > tree.n_children, settings.leaf_cost, settings.cost)
+    return np.where(above_labels(tree), settings.leaf_cost, settings.cost)
 
 
 def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> list[NodeProblem]:
@@ -112,6 +121,20 @@ def node_problems(tree: Tree, targets: Targets, costs: NDArray[np.float64]) -> l
         for node in np.flatnonzero(n_rows).tolist()
     ]
     return _weighted(problems, tree, targets)
+
+
+def with_negatives(problem: NodeProblem, rows: NDArray[np.uint32], targets: Targets) -> NodeProblem:
+    """Return the problem with further rows, of less weight, which are negative for all children."""
+    if len(rows) == 0:
+        return problem
+    all_rows = np.concatenate([problem.rows, rows])
+    order = np.argsort(all_rows, kind="stable")
+    counts = np.concatenate([np.diff(problem.child_indptr), np.zeros(len(rows), dtype=np.int64)])
+    weights = np.ones(len(all_rows), np.float32) if targets.weights is None else targets.weights[all_rows]
+    weights[len(problem.rows) :] *= NEGATIVE_WEIGHT
+    return problem._replace(
+        rows=all_rows[order], child_indptr=np.concatenate([[0], np.cumsum(counts[order])]), row_weights=weights[order]
+    )
 
 
 def _weighted(problems: list[NodeProblem], tree: Tree, targets: Targets) -> list[NodeProblem]:
@@ -165,55 +188,76 @@ class Common(NamedTuple):
 class TreeTraining:
     """Training of all nodes of a tree; `run` sets `nodes`, `holdout_nodes`, `scales` and `statistics`."""
 
-    def __init__(self, tree: Tree, executor: Executor, targets: Targets, common: Common) -> None:
-        self.tree, self.executor, self.common = tree, executor, common
-        problems = node_problems(tree, targets, node_costs(tree, common.settings))
+    def __init__(self, tree: Tree, source: RowsInMemory, common: Common, multi_label: bool) -> None:
+        self.tree, self.source, self.common, self.multi_label = tree, source, common, multi_label
+        problems = node_problems(tree, source.targets, node_costs(tree, common.settings))
         self.problems = sorted(problems, key=lambda problem: -len(problem.rows))
         self.nodes: dict[int, PackedNode] = {}
         self.holdout_nodes: dict[int, PackedNode] = {}
         self.scales = np.zeros(len(tree), dtype=np.float32)
-        self.statistics = LevelStatistics(tree.depth)
+        self._statistics: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
 
     @property
     def work(self) -> int:
         """The total work: the sum over nodes of their rows."""
         return sum(len(problem.rows) for problem in self.problems)
 
+    @property
+    def statistics(self) -> LevelStatistics:
+        """Statistics of the nodes trained so far."""
+        total = LevelStatistics(self.tree.depth)
+        for node in sorted(self._statistics):  # in a fixed order, so that the sums are reproducible
+            total.add(int(self.tree.level[node]), *self._statistics[node])
+        return total
+
     def run(self) -> Iterator[int]:
-        """Train the nodes, the largest first; yield the work of each."""
-        statistics: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        for number, arrays in self.executor.run(train_node, self.common, self.problems, keep=True):
-            problem, result = self.problems[number], NodeResult.of(arrays)
-            self.nodes[problem.node], self.holdout_nodes[problem.node] = result.final, result.holdout
-            self.scales[problem.node] = result.scale[0]
-            statistics[problem.node] = (result.likelihood, result.histogram)
-            yield len(problem.rows)
-        for node in sorted(statistics):  # in a fixed order, so that the sums are reproducible
-            self.statistics.add(int(self.tree.level[node]), *statistics[node])
+        """Train the upper nodes, then those above labels, the largest first; yield the work of each."""
+        ends = above_labels(self.tree)
+        yield from self._train([problem for problem in self.problems if not ends[problem.node]])
+        share, link = self.common.settings.hard_negatives, self.statistics.link(self.multi_label)
+        negatives = HardNegatives.find(self.tree, self.nodes, link, self.source, share)
+        yield from self._train([problem for problem in self.problems if ends[problem.node]], negatives)
+
+    def _train(self, problems: list[NodeProblem], negatives: HardNegatives | None = None) -> Iterator[int]:
+        n_rows = [len(problem.rows) for problem in problems]
+        if negatives is not None:
+            targets = self.source.targets
+            problems = [with_negatives(problem, negatives.of(problem.node), targets) for problem in problems]
+        for number, arrays in self.source.executor.run(train_node, self.common, problems, keep=True):
+            node, result = problems[number].node, NodeResult.of(arrays)
+            self.nodes[node], self.holdout_nodes[node] = result.final, result.holdout
+            self.scales[node] = result.scale[0]
+            self._statistics[node] = (result.likelihood, result.histogram)
+            yield n_rows[number]
 
 
 class RowsInMemory:
     """The training rows of a label tree in memory, and the executor that trains on them."""
 
     def __init__(self, rows: SparseRows, targets: Targets, threads: int) -> None:
-        self.rows, self.targets = rows, targets
+        self.rows, self.targets, self.threads = rows, targets, threads
         self.length = math.sqrt(mean_squared_length(rows, targets.weights)[0])
-        self._executor = pool_for(threads).share(Table(rows))
+        self.executor = pool_for(threads).share(Table(rows))
 
     def label_vectors(self, n_labels: int) -> SparseRows:
         """Return the feature vectors of the labels for clustering."""
-        return label_vectors(self.rows, self.targets, n_labels, executor=self._executor)
+        return label_vectors(self.rows, self.targets, n_labels, executor=self.executor)
 
     def load(self, rows: NDArray[np.uint32]) -> SparseRows:
         """Return some rows, by number in ascending order."""
         return take_sparse_rows(self.rows, rows)
 
+    def blocks(self) -> Iterator[tuple[int, SparseRows]]:
+        """Yield all rows, by blocks, with the number of the first."""
+        for first in range(0, len(self.rows), ROWS_AT_ONCE):
+            yield first, self.rows[first : first + ROWS_AT_ONCE]
+
     def run(self, work: Any, common: Common, problems: Sequence[Any]) -> list[Arrays]:
         """Return the results of all problems, in their order."""
-        return all_results(self._executor, work, common, problems)
+        return all_results(self.executor, work, common, problems)
 
-    def training(self, tree: Tree, common: Common) -> TreeTraining:
-        return TreeTraining(tree, self._executor, self.targets, common)
+    def training(self, tree: Tree, common: Common, multi_label: bool) -> TreeTraining:
+        return TreeTraining(tree, self, common, multi_label)
 
 
 class NodeResult(NamedTuple):

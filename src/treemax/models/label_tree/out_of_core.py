@@ -1,8 +1,8 @@
 """Training of a label tree on rows on disk; the model equals that of training in memory.
 
-Nodes whose rows fit in memory are trained as usual, in groups of subtrees: the rows are grouped on disk in one pass, and
-the groups are loaded one after the other. Larger nodes, such as the root, are trained by `LargeNode`. The results of
-nodes are stored on disk until the tree is packed.
+Nodes whose rows fit in memory are trained as usual, in groups: the rows are grouped on disk in one pass, and the groups
+are loaded one after the other. Larger nodes, such as the root, are trained by `LargeNode`. The results of nodes are
+stored on disk until the tree is packed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.memory import format_bytes, release_free_memory, used_bytes
 from treemax.models.label_tree.large_nodes import ROW_BYTES, LargeNode
-from treemax.models.label_tree.nodes import Common, LevelStatistics, NodeProblem, NodeResult, node_costs, train_node
+from treemax.models.label_tree.nodes import (
+    Common,
+    LevelStatistics,
+    NodeProblem,
+    NodeResult,
+    node_costs,
+    train_node,
+    with_negatives,
+)
 from treemax.models.label_tree.packed_tree import PackedNode
+from treemax.models.label_tree.routing import HardNegatives, above_labels
 from treemax.models.stored_rows import Partitions, Spool, StoredRows, even_partitions
 from treemax.parallel.pools import Arrays, Table
 from treemax.parallel.threads import for_each, one_blas_thread
@@ -45,7 +54,7 @@ class MemoryBudget(NamedTuple):
 
 def memory_budget(memory: int, stored: StoredRows, n_labels: int, threads: int) -> MemoryBudget:
     """Return the part of `memory` that is left for rows, after everything that is always in memory."""
-    per_row = ROW_BYTES * len(stored) + 16 * len(stored.targets.ids)
+    per_row = ROW_BYTES * len(stored) + 32 * len(stored.targets.ids)
     per_feature = (100 + 80 * threads) * stored.n_features
     release_free_memory()
     left = memory - used_bytes() - OVERHEAD - per_row - per_feature - 64 * n_labels
@@ -106,7 +115,10 @@ class NodeRows:
         self.counts[0], self.entries[0] = self.n_rows, stored.nnz
 
     def rows(self, node: int) -> NDArray[np.uint32]:
-        """Return the rows with a label below a node, in order of the leaves."""
+        """Return the rows that reach a node: all of the root, else those with a label below, in order of the leaves."""
+        return np.arange(self.n_rows, dtype=np.uint32) if node == 0 else self._labelled(node)
+
+    def _labelled(self, node: int) -> NDArray[np.uint32]:
         first = self._starts[self._first_leaf[node]]
         return self._rows[first : first + (len(self._rows) if node == 0 else self.counts[node])]
 
@@ -114,7 +126,7 @@ class NodeRows:
         """Return the problem of a node as in `nodes.node_problems`."""
         n_children, first = int(self.tree.n_children[node]), int(self.tree.first_child[node])
         cost = float(self.costs[node])
-        rows = self.rows(node).astype(np.int64)
+        rows = self._labelled(node).astype(np.int64)
         children = np.repeat(np.arange(n_children), self.counts[first : first + n_children])
         pairs = rows * n_children + children
         pairs.sort()
@@ -165,94 +177,92 @@ class NodesOnDisk(Mapping[int, PackedNode]):
 class StoredTraining:
     """Training of all nodes of a tree on rows on disk; `run` sets `nodes`, `holdout_nodes`, `scales` and `statistics`."""
 
-    def __init__(self, tree: Tree, stored: StoredRows, common: Common, budget: MemoryBudget) -> None:
-        self.tree, self.stored, self.common, self.budget = tree, stored, common, budget
-        self.node_rows = NodeRows(tree, stored, node_costs(tree, common.settings))
-        self.nodes = NodesOnDisk(stored.folder)
-        self.holdout_nodes = NodesOnDisk(stored.folder)
+    def __init__(self, tree: Tree, source: RowsOnDisk, common: Common, multi_label: bool) -> None:
+        self.tree, self.source, self.common, self.multi_label = tree, source, common, multi_label
+        self.stored, self.budget = source.stored, source.budget
+        self.node_rows = NodeRows(tree, self.stored, node_costs(tree, common.settings))
+        self.negatives = HardNegatives.none(tree)
+        self.nodes = NodesOnDisk(self.stored.folder)
+        self.holdout_nodes = NodesOnDisk(self.stored.folder)
         self.scales = np.zeros(len(tree), dtype=np.float32)
-        self.statistics = LevelStatistics(tree.depth)
-        self.large, self.groups = self._partition()
+        self._histograms = LevelStatistics(tree.depth)
         self._likelihood: dict[int, NDArray[np.float64]] = {}
         self._lock = threading.Lock()
-        if self.large and common.settings.penalty == "l1":
-            largest = max(self._bytes(node) for node in self.large)
-            raise MemoryError(
-                f"penalty='l1' needs the rows of a node in memory, here {format_bytes(largest * budget.threads)} in addition to "
-                "the rest; increase memory, or use penalty='l2'."
-            )
 
     @property
     def work(self) -> int:
         """The total work: the sum over nodes of their rows."""
         return int(self.node_rows.counts[self.tree.n_children > 0].sum())
 
-    def _bytes(self, node: int) -> int:
-        return int(ENTRY_BYTES * self.node_rows.entries[node] + ROW_BYTES * self.node_rows.counts[node])
-
-    def _partition(self) -> tuple[list[int], list[list[int]]]:
-        """Return the nodes that are too large for memory, and the roots of the other subtrees in groups that fit."""
-        large, fitting, stack = [], [], [0]
-        most = self.budget.bytes // self.budget.threads
-        while stack:
-            node = stack.pop()
-            if self._bytes(node) <= most:
-                fitting.append(node)
-                continue
-            large.append(node)
-            stack += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
-        group_of = even_partitions(np.array([self._bytes(node) for node in fitting], dtype=np.int64), most)
-        groups: list[list[int]] = [[] for _ in set(group_of.tolist())]
-        for node, group in zip(fitting, group_of.tolist()):
-            groups[group].append(node)
-        return large, groups
+    @property
+    def statistics(self) -> LevelStatistics:
+        """Statistics of the nodes trained so far."""
+        total = LevelStatistics(self.tree.depth)
+        total.histogram += self._histograms.histogram
+        for node in sorted(self._likelihood):  # in the same order as in memory
+            total.likelihood[int(self.tree.level[node])] += self._likelihood[node]
+        return total
 
     def run(self) -> Iterator[int]:
-        """Train the nodes; yield the work of each."""
-        for node in self.large:
-            problem = self.node_rows.problem(node)
-            if len(problem.rows):
-                self._store(node, LargeNode(self.stored, self.common, problem, self.budget.entries).train())
+        """Train the upper nodes, then those above labels; yield the work of each."""
+        ends, used = above_labels(self.tree), (self.tree.n_children > 0) & (self.node_rows.counts > 0)
+        yield from self._train(np.flatnonzero(used & ~ends))
+        share, link = self.common.settings.hard_negatives, self.statistics.link(self.multi_label)
+        self.negatives = HardNegatives.find(self.tree, self.nodes, link, self.source, share)
+        yield from self._train(np.flatnonzero(used & ends))
+
+    def _problem(self, node: int) -> NodeProblem:
+        return with_negatives(self.node_rows.problem(node), self.negatives.of(node), self.stored.targets)
+
+    def _train(self, nodes: NDArray[np.int64]) -> Iterator[int]:
+        """Train the nodes that are too large for memory, then the others, in groups whose rows fit."""
+        lengths, most = self.stored.lengths(), self.budget.bytes // self.budget.threads
+        negatives = [self.negatives.of(node) for node in nodes.tolist()]
+        n_rows = self.node_rows.counts[nodes] + [len(own) for own in negatives]
+        entries = self.node_rows.entries[nodes] + [int(lengths[own].sum()) for own in negatives]
+        sizes = ENTRY_BYTES * entries + ROW_BYTES * n_rows
+        fits = sizes <= most
+        if not fits.all() and self.common.settings.penalty == "l1":
+            raise MemoryError(
+                f"penalty='l1' needs the rows of a node in memory, here {format_bytes(int(sizes.max()) * self.budget.threads)} in "
+                "addition to the rest; increase memory, or use penalty='l2'."
+            )
+        for node in nodes[~fits].tolist():
+            problem = self._problem(node)
+            self._store(node, LargeNode(self.stored, self.common, problem, self.budget.entries).train())
             yield int(self.node_rows.counts[node])
-        if self.groups:
-            yield from self._run_groups()
-        for node in sorted(self._likelihood):  # in the same order as in memory
-            self.statistics.likelihood[int(self.tree.level[node])] += self._likelihood[node]
+        if fits.any():
+            yield from self._train_groups(nodes[fits], even_partitions(sizes[fits], most))
 
-    def _run_groups(self) -> Iterator[int]:
+    def _train_groups(self, nodes: NDArray[np.int64], group_of: NDArray[np.uint32]) -> Iterator[int]:
+        """Train nodes by groups whose rows are in memory together."""
+        n_groups = int(group_of.max()) + 1
         pairs = []
-        for number, group in enumerate(self.groups):
-            whole = np.arange(len(self.stored), dtype=np.uint32)
-            rows = whole if group == [0] else np.concatenate([self.node_rows.rows(node) for node in group])
-            pairs.append(np.unique(rows).astype(np.int64) * len(self.groups) + number)
+        for group in range(n_groups):
+            own = nodes[group_of == group].tolist()
+            rows = np.concatenate(
+                [part for node in own for part in (self.node_rows.rows(node), self.negatives.of(node))]
+            )
+            pairs.append(np.unique(rows).astype(np.int64) * n_groups + group)
         ordered = np.sort(np.concatenate(pairs))
-        rows, group_of = ordered // len(self.groups), ordered % len(self.groups)
-        partitions = Partitions(self.stored, rows.astype(np.uint32), group_of.astype(np.uint32), len(self.groups))
-        del pairs, ordered, rows, group_of
-        for number, group in enumerate(self.groups):
-            members, loaded = partitions.load(number)
-            yield from self._train_group(group, partitions.rows[members], loaded)
+        rows, groups = (ordered // n_groups).astype(np.uint32), (ordered % n_groups).astype(np.uint32)
+        partitions = Partitions(self.stored, rows, groups, n_groups)
+        del pairs, ordered, rows, groups
+        for group in range(n_groups):
+            members, loaded = partitions.load(group)
+            yield from self._train_group(nodes[group_of == group].tolist(), partitions.rows[members], loaded)
 
-    def _train_group(self, group: list[int], rows: NDArray[np.uint32], loaded: SparseRows) -> Iterator[int]:
+    def _train_group(self, nodes: list[int], rows: NDArray[np.uint32], loaded: SparseRows) -> Iterator[int]:
         table = Table(loaded)
 
         def work(node: int) -> None:
-            problem = self.node_rows.problem(node)
+            problem = self._problem(node)
             places = np.searchsorted(rows, problem.rows).astype(np.uint32)
             self._store(node, train_node(table, places, self.common, problem))
 
         with one_blas_thread():
-            for node in for_each(self._nodes_below(group), work, self.budget.threads):
+            for node in for_each(nodes, work, self.budget.threads):
                 yield int(self.node_rows.counts[node])
-
-    def _nodes_below(self, roots: list[int]) -> Iterator[int]:
-        """Yield the inner nodes of subtrees that have rows."""
-        stack = list(reversed(roots))
-        while stack:
-            node = stack.pop()
-            if self.node_rows.counts[node]:
-                yield node
-                stack += [child for child in self.tree.children(node)[::-1] if self.tree.n_children[child]]
 
     def _store(self, node: int, arrays: Arrays) -> None:
         result = NodeResult.of(arrays)
@@ -261,7 +271,7 @@ class StoredTraining:
             self.holdout_nodes.store(node, result.holdout)
             self.scales[node] = result.scale[0]
             self._likelihood[node] = result.likelihood
-            self.statistics.histogram[int(self.tree.level[node])] += result.histogram
+            self._histograms.histogram[int(self.tree.level[node])] += result.histogram
 
 
 class RowsOnDisk:
@@ -269,7 +279,7 @@ class RowsOnDisk:
 
     def __init__(self, stored: StoredRows, budget: MemoryBudget) -> None:
         self.stored, self.budget, self.targets = stored, budget, stored.targets
-        self.rows = empty_rows_like(stored)
+        self.rows, self.threads = empty_rows_like(stored), budget.threads
         self.length = math.sqrt(stored.mean_squared_length())
 
     def label_vectors(self, n_labels: int) -> SparseRows:
@@ -286,8 +296,13 @@ class RowsOnDisk:
             for problem in problems
         ]
 
-    def training(self, tree: Tree, common: Common) -> StoredTraining:
-        return StoredTraining(tree, self.stored, common, self.budget)
+    def blocks(self) -> Iterator[tuple[int, SparseRows]]:
+        """Yield all rows, by blocks, with the number of the first."""
+        for start, stop in self.stored.windows():
+            yield start, self.stored.part(start, stop)
+
+    def training(self, tree: Tree, common: Common, multi_label: bool) -> StoredTraining:
+        return StoredTraining(tree, self, common, multi_label)
 
 
 def empty_rows_like(stored: StoredRows) -> SparseRows:

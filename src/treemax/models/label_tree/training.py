@@ -90,16 +90,12 @@ def train_nodes(
     source: RowsInMemory | RowsOnDisk, tree: Tree, common: Common, multi_label: bool, plan: Plan
 ) -> tuple[PackedTree, PackedTree]:
     """Train the nodes of a tree; return the tree, and the tree trained without the held-out rows."""
-    training, settings = source.training(tree, common), common.settings
+    training, settings = source.training(tree, common, multi_label), common.settings
     title = f"label-tree, {settings.loss}, cost {settings.leaf_cost:.3g}"
     with interruptible(), progress_bar(training.work, title, "rows", plan.verbose) as bar:
         for done in training.run():
             bar.update(done)
-    if multi_label:
-        link, (slopes, shifts) = "logistic", training.statistics.logistic_slopes()
-    else:
-        link, slopes = "softmax", training.statistics.softmax_slopes()
-        shifts = np.zeros_like(slopes)
+    link, slopes, shifts = training.statistics.link(multi_label)
     slopes, shifts = slopes / plan.temperature, shifts / plan.temperature
     scales = training.scales if settings.precision == "int8" else None
     final = PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)

@@ -247,8 +247,7 @@ class DecidingEstimator(SharedEstimator):
             raise ValueError(f"metric must be one of {', '.join(decisions.METRICS)}, got {metric!r}.")
         if (metric == "precision") != (precision is not None):
             raise ValueError(f"precision goes with metric='precision', got metric={metric!r}, precision={precision!r}.")
-        if precision is not None:
-            check_number("precision", precision, above=0, most=1)
+        check_number("precision", precision, above=0, most=1, optional=True)
         ranked = self._rank_validation_rows(X, y)
         threshold, one_at_least, thresholds = decisions.choose(ranked, metric, precision)
         found = decisions.Decision(metric, len(ranked.n_labels), thresholds)

@@ -71,8 +71,7 @@ class OnlineLabelClassifier(LabelClassifier):
     _n_repeated = 0  # rows of `partial_fit` so far, before they were repeated
 
     def _check_parameters(self) -> None:
-        if self.max_labels is not None:
-            check_number("max_labels", self.max_labels, whole=True, least=1)
+        check_number("max_labels", self.max_labels, whole=True, least=1, optional=True)
 
     def _check_labels(self, n_labels: int) -> None:
         if self.max_labels is not None and n_labels > self.max_labels:

@@ -232,8 +232,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
         check_number("min_count", self.min_count, whole=True, least=1)
-        if self.max_words is not None:
-            check_number("max_words", self.max_words, whole=True, least=3)
+        check_number("max_words", self.max_words, whole=True, least=3, optional=True)
 
     # --- learning ---------------------------------------------------------------------------------------
 

@@ -256,10 +256,8 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
         check_number("prior_count", self.prior_count, least=0, most=1e6)
-        if self.n_assignments is not None:
-            check_number("n_assignments", self.n_assignments, whole=True, least=1)
-        if self.max_depth is not None:
-            check_number("max_depth", self.max_depth, whole=True, least=1, auto=True)
+        check_number("n_assignments", self.n_assignments, whole=True, least=1, optional=True)
+        check_number("max_depth", self.max_depth, whole=True, least=1, auto=True, optional=True)
         check_number("calibration", self.calibration, least=0, most=0.5)
         check_number("stream_assign_every", self.stream_assign_every, whole=True, least=1, auto=True)
         check_number("beam", self.beam, whole=True, least=1)

@@ -178,8 +178,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
                     f"negatives is {self.negatives}, but the softmax needs all labels. "
                     "Use loss='logistic' or 'squared_hinge', or negatives=None."
                 )
-        if self.max_memory is not None:
-            check_number("max_memory", self.max_memory, above=0)
+        check_number("max_memory", self.max_memory, above=0, optional=True)
 
     # --- learning ---------------------------------------------------------------------------------------
 

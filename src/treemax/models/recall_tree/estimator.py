@@ -250,8 +250,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         super()._check_parameters()
         for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
             check_choice(name, getattr(self, name), choices)
-        if self.bound is not None:
-            check_number("bound", self.bound, least=0)
+        check_number("bound", self.bound, least=0, optional=True)
         check_number("arity", self.arity, whole=True, least=2, most=256)
         check_number("beam", self.beam, whole=True, least=1)
         check_number("depth", self.depth, whole=True, least=1, most=MAX_DEPTH, auto=True)

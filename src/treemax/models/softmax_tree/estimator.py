@@ -232,8 +232,7 @@ class SoftmaxTree(LabelClassifier):
         for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", steps.STARTS)):
             check_choice(name, getattr(self, name), choices)
         check_number("depth", self.depth, whole=True, least=0, most=24, auto=True)
-        if self.leaf_classes is not None:
-            check_number("leaf_classes", self.leaf_classes, whole=True, least=1, auto=True)
+        check_number("leaf_classes", self.leaf_classes, whole=True, least=1, auto=True, optional=True)
         for name in ("warm_start", "accept_worse"):
             check_flag(name, getattr(self, name))
         for name in ("iterations", "n_init"):

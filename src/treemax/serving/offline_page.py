@@ -232,9 +232,9 @@ class _Report:
 
     def _explained(self, row: _Row) -> dict[str, Any]:
         wanted = [None, *(label for label in row.truth[:3] if row.right is False)]
-        told = [found for label in wanted if (found := _told(self.model, row.features, label)) is not None]
+        explained = [found for label in wanted if (found := _explanation(self.model, row.features, label)) is not None]
         return {
-            "text": row.text, "truth": row.truth, "right": row.right, "predictions": row.predictions, "explanations": told,
+            "text": row.text, "truth": row.truth, "right": row.right, "predictions": row.predictions, "explanations": explained,
         }  # fmt: skip
 
     def errors(self) -> dict[str, list[int]]:
@@ -258,7 +258,7 @@ class _Report:
         }  # fmt: skip
 
 
-def _told(model: Any, features: Any, label: Any) -> dict[str, Any] | None:
+def _explanation(model: Any, features: Any, label: Any) -> dict[str, Any] | None:
     """Return an explanation as a dictionary; None where the model cannot explain, or does not know the label."""
     if not hasattr(model, "explain"):
         return None

@@ -17,7 +17,6 @@ from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.memory import check_fits
-from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import held_out_rows
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.learned_tree.assignment import RULES
@@ -32,7 +31,6 @@ from treemax.models.parts import real_number
 from treemax.models.rates import FAR_LONGER, mean_squared_length
 from treemax.models.rows import sparsified
 from treemax.models.sharing import snapshot_access
-from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
 from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_vectors, random_tree, tree_of
@@ -284,17 +282,12 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
             sparse, targets, settings, structure, random, self.arity, multi_label,
             held=held if settings.epochs > 1 else held[:0],
         )  # fmt: skip
-        planned, done = settings.epochs * len(sparse), 0
+        planned = settings.epochs * len(sparse)
         every, until = self._assignments(len(sparse), planned)
         self.losses_ = training.history
-        with progress_bar(planned, f"learned-tree, {self._tree_name}", "rows", self.verbose) as bar:
-            try:
-                for n in training.run(thread_count(self.n_jobs), every, until):
-                    done += n
-                    bar.update(n)
-            except KeyboardInterrupt:
-                raise TrainingInterrupted(training.trained(self._learns_tree), done / planned) from None
-        return training.trained(self._learns_tree)
+        blocks = training.run(thread_count(self.n_jobs), every, until)
+        title = f"learned-tree, {self._tree_name}"
+        return self._train_blocks(blocks, planned, title, lambda: training.trained(self._learns_tree))
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> GrowingTree:
         sparse, random, settings = (

@@ -319,9 +319,7 @@ def check_chosen_thresholds(estimator: Any) -> None:
         limits = model.decision_.of(np.arange(len(model.classes_)), model.threshold_)
         expected = [set(model.classes_[row >= limits].tolist()) for row in probabilities]
         found = [set(row) for row in model.predict(X)]
-        single = (
-            np.array([len(row) == 1 for row in found]) if model.calibration_.one_at_least else np.zeros(len(X), bool)
-        )
+        single = [model.calibration_.one_at_least and len(row) == 1 for row in found]
         agree = [one or a == b for one, a, b in zip(single, found, expected, strict=True)]
         assert np.mean(agree) > 0.99, f"predict does not follow the thresholds of {metric}"
         loaded = saved_and_loaded(model)
@@ -1000,12 +998,9 @@ def check_weights_decide(estimator: Any) -> None:
     X, y, is_first = ambiguous_data()
     for heavy in (is_first, ~is_first):
         model = clone(estimator).fit(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
-        least = (
-            0.75 if model._repeats_rows() else 0.9
-        )  # a LOM tree has 0.79 to 0.83 with fractions, 1 with whole weights
-        assert model.score(X[heavy], y[heavy]) > least, (
-            f"the heavier labels win in only {model.score(X[heavy], y[heavy])}"
-        )
+        # A LOM tree has 0.79 to 0.83 with fractions, 1 with whole weights.
+        won, least = model.score(X[heavy], y[heavy]), 0.75 if model._repeats_rows() else 0.9
+        assert won > least, f"the heavier labels win in only {won}"
         by_weight = model.score(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
         accuracy = np.average(model.predict(X) == y, weights=np.where(heavy, 2.0, 0.25))
         assert abs(by_weight - accuracy) < 1e-6, "score does not weight the rows"

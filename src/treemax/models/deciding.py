@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,30 +40,15 @@ class DecidingEstimator(SharedEstimator):
     _changes: LabelChanges
     _threshold_was_set: bool
 
-    # --- to be implemented by the classifier --------------------------------------------------------------
-
-    def _rows_to_predict(self, X: Any) -> Rows:
-        raise NotImplementedError
-
-    def _search(self) -> Any:
-        raise NotImplementedError
-
-    def _threads(self) -> int:
-        raise NotImplementedError
-
-    def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
-        raise NotImplementedError
-
-    def _frequencies_if_unknown(self, n_labels: int) -> NDArray[np.float32]:
-        raise NotImplementedError
-
-    def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        raise NotImplementedError
-
-    def _calibrated_top(
-        self, rows: Rows, k: int, weights: LabelWeights | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        raise NotImplementedError
+    # Methods of the classifier.
+    _rows_to_predict: Callable[[Any], Rows]
+    _search: Callable[[], Any]
+    _threads: Callable[[], int]
+    _unknown: Callable[[Rows], NDArray[np.int64] | None]
+    _frequencies_if_unknown: Callable[[int], NDArray[np.float32]]
+    _leading: Callable[..., tuple[NDArray[np.int64], NDArray[np.float32]]]
+    _calibrated_top: Callable[..., tuple[NDArray[np.int64], NDArray[np.float32]]]
+    _labels_of: Callable[[NDArray[np.int64]], NDArray[Any]]
 
     # --- weights of labels --------------------------------------------------------------------------------
 
@@ -220,9 +206,6 @@ class DecidingEstimator(SharedEstimator):
         best = np.where(kept, np.take_along_axis(ids, order, axis=1), -1)
         scores = np.where(kept, np.take_along_axis(probabilities, order, axis=1), np.float32(0.0))
         return TopK(self._labels_of(best), scores)
-
-    def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        raise NotImplementedError
 
     # --- thresholds ---------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, TypeVar
@@ -167,6 +167,13 @@ class ChangeableLabels(SharedEstimator):
     _label_form: str
     _changes: LabelChanges = LabelChanges()
 
+    # Methods of the classifier.
+    _check_trained: Callable[[], None]
+    _taxonomy_with_names: Callable[[dict[Any, Any]], dict[str, Any]]
+    _weighted_top: Callable[[Rows, int, LabelWeights], tuple[Ids, Floats]]
+    _scored_labels: Callable[[Rows, Ids], tuple[Floats, Floats]]
+    _frequencies: Callable[[int], Floats]
+
     # --- changes ------------------------------------------------------------------------------------------
 
     def forget(self: Self, labels: Any) -> Self:
@@ -304,9 +311,6 @@ class ChangeableLabels(SharedEstimator):
         named.pop(None, None)
         return {**changed, "class_weight": named}
 
-    def _taxonomy_with_names(self, names: dict[Any, Any]) -> dict[str, Any]:
-        raise NotImplementedError
-
     def _bring_back(self, ids: Ids) -> None:
         """Answer labels again that were learned after they had been forgotten."""
         again = self._changes.forgotten & set(ids.tolist())
@@ -333,19 +337,7 @@ class ChangeableLabels(SharedEstimator):
             )
         return ids
 
-    def _check_trained(self) -> None:
-        raise NotImplementedError
-
     # --- answers ------------------------------------------------------------------------------------------
-
-    def _weighted_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[Ids, Floats]:
-        raise NotImplementedError
-
-    def _scored_labels(self, rows: Rows, ids: Ids) -> tuple[Floats, Floats]:
-        raise NotImplementedError
-
-    def _frequencies(self, n_labels: int) -> Floats:
-        raise NotImplementedError
 
     def _merged_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[Ids, Floats]:
         """Ids and probabilities of the k best labels by probability x weight, of a model with merged labels."""

@@ -290,11 +290,8 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         return self._train_blocks(blocks, planned, title, lambda: training.trained(self._learns_tree))
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> GrowingTree:
-        sparse, random, settings = (
-            sparsified(rows),
-            check_random_state(self.random_state),
-            self._stream_steps(len(index)),
-        )
+        settings = self._stream_steps(len(index))
+        sparse, random = sparsified(rows), check_random_state(self.random_state)
         tree = self._first_tree(sparse, targets, index, random)
         scale = power_of_two(1.0 / math.sqrt(mean_squared_length(sparse)[0]))
         model = GrowingTree(tree, settings, self.arity, sparse.n_features, scale, not is_hierarchy(self.tree))

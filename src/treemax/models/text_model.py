@@ -33,7 +33,7 @@ from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.sharing import SharedEstimator
 from treemax.models.stored import Source, stored_rows
 from treemax.parallel.locks import fork_safe
-from treemax.text.vectorizers import HashingText, TfidfText, holds_texts, read_texts
+from treemax.text.vectorizers import HashingText, TextInput, TfidfText, holds_texts, read_texts
 
 Result = TypeVar("Result")
 
@@ -51,7 +51,7 @@ def _estimator_has(name: str) -> Callable[[TextModel], bool]:
 
 
 @saveable
-class TextModel(ClassifierMixin, BaseEstimator):
+class TextModel(TextInput, ClassifierMixin, BaseEstimator):
     """A vectoriser and an estimator as one classifier of raw texts, saved as one model.
 
     Both may be positional arguments, and are fitted in place, as in a scikit-learn pipeline. The learned attributes of
@@ -382,12 +382,6 @@ class TextModel(ClassifierMixin, BaseEstimator):
         except NotFittedError:
             return False
         return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.two_d_array = False
-        return tags
 
     def _rows(self, texts: Any) -> Any:
         check_is_fitted(self)

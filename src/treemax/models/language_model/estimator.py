@@ -35,6 +35,7 @@ from treemax.models.sharing import SharedEstimator, read_access, snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
+from treemax.text.vectorizers import TextInput
 from treemax.trees import Tree, frequent_at_root_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")
@@ -44,7 +45,7 @@ WORDS_AT_ONCE = 2**18  # bounds the memory of the contexts
 
 
 @modelfile.saveable
-class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
+class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstimator):
     """Log-bilinear language model with a hierarchical softmax, whose tree can be learned.
 
     The context is represented by the sum of a matrix times the embedding of each of the `context` previous words; each
@@ -583,12 +584,6 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))
         estimator._adopt(model, WordVocabulary(index, counts), n_texts, n_examples, history)
         return estimator
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.two_d_array = False
-        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import FOLDER
-from benchmarks.harness.output import STORED, help_if_asked
+from benchmarks.harness.output import STORED, help_if_asked, keep, store
 
 README = FOLDER.parent / "README.md"
 Result = dict[str, Any]  # what `store` writes
@@ -76,6 +76,13 @@ def section(result: Result, usual: str) -> str:
         file, text = f"../images/{result['image']['file']}", result["image"]["text"]
         parts.append(f"[![{text}]({file})]({file})")
     return "\n\n".join([*parts, table(result)])
+
+
+def publish(kept_as: str, page: str, name: str, **result: Any) -> None:
+    """Keep the rows of a result, print them as a table, and `store` it."""
+    keep(kept_as, result["rows"])
+    print(table({"columns": result["columns"], "rows": result["rows"]}))
+    store(page, name, **result)
 
 
 def table(result: Result) -> str:

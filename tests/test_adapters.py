@@ -1,4 +1,4 @@
-"""What happens without river and Annif."""
+"""What happens without PyTorch, river and Annif."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from treemax.annif import register
 
 
-def test_river_adapters_say_what_they_need(monkeypatch):
+@pytest.mark.parametrize(("extra", "library"), [("river", "river"), ("torch", "PyTorch")])
+def test_packages_of_extras_say_what_they_need(extra, library, monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "river" else found(name, *rest)
-    )
-    for name in [name for name in sys.modules if name.startswith("treemax.river")]:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == extra else found(name, *rest))
+    for name in [name for name in sys.modules if name.startswith(f"treemax.{extra}")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match=r"needs river, which is not installed: pip install 'treemax\[river\]'"):
-        importlib.import_module("treemax.river")
+    needs = rf"needs {library}, which is not installed: pip install 'treemax\[{extra}\]'"
+    with pytest.raises(ImportError, match=needs):
+        importlib.import_module(f"treemax.{extra}")
 
 
 def test_the_backend_says_what_it_needs(monkeypatch):

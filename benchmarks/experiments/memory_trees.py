@@ -23,7 +23,7 @@ from benchmarks import pages
 from benchmarks.experiments.few_shot import VW_BITS, run_vw, vw_nodes
 from benchmarks.harness.accuracy import accuracies, inverse_propensities
 from benchmarks.harness.measure import Data
-from benchmarks.harness.output import help_if_asked, keep, store
+from benchmarks.harness.output import help_if_asked
 from benchmarks.harness.problem import features
 from benchmarks.harness.suites import prepared
 from treemax import ContextualMemoryTree, OnlineLabelTree
@@ -143,9 +143,8 @@ def main(arguments: list[str]) -> int:
                 print(f"Vowpal Wabbit failed: {error}", file=sys.stderr)
                 rows.append([name, "VW --memory_tree --oas: failed", passes, *[None] * 7])
             print(rows[-1], file=sys.stderr, flush=True)
-    keep("memory-trees", rows)
-    print(pages.table({"columns": COLUMNS, "rows": rows}))
-    store(
+    pages.publish(
+        "memory-trees",
         "online-label-tree",
         "memory-trees",
         title="Memory trees with several labels a row",

@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix
 from benchmarks import pages
 from benchmarks.harness.accuracy import accuracies, inverse_propensities
 from benchmarks.harness.measure import Data
-from benchmarks.harness.output import help_if_asked, keep, store
+from benchmarks.harness.output import help_if_asked
 from benchmarks.harness.problem import features, seconds
 from benchmarks.harness.suites import prepared
 from treemax import LearnedTree
@@ -172,9 +172,8 @@ def main(arguments: list[str]) -> int:
     rows = []
     for name in arguments or SUITES:
         rows += rows_of(name, Suite(Data(prepared(name))), Suite(Data(prepared(name, validation=True))))
-    keep("learned-tagspace", rows)
-    print(pages.table({"columns": COLUMNS, "rows": rows}))
-    store(
+    pages.publish(
+        "learned-tagspace",
         "learned-tree",
         "flat",
         title="Trees beside a flat softmax and TagSpace",

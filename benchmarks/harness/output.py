@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
@@ -28,6 +29,15 @@ def keep(name: str, found: Any) -> None:
     """Store what was found, for programs."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1))
+
+
+def run_experiment(package: str, experiments: Sequence[str], text: str | None, arguments: list[str]) -> int:
+    """Run the experiment of a package that the first argument names; print the docstring if there is none."""
+    if not arguments or arguments[0] not in experiments:
+        print(text, file=sys.stderr)
+        return 2
+    importlib.import_module(f"{package}.{arguments[0].replace('-', '_')}").main(arguments[1:])
+    return 0
 
 
 def store(

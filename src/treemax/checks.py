@@ -50,10 +50,10 @@ def example_data(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32],
     return np.ascontiguousarray(X, dtype=np.float32), np.array(CLASSES)[y]
 
 
-def example_lists(n_rows: int = 210, seed: int = 0) -> tuple[NDArray[np.float32], list[list[str]]]:
+def example_lists(n_rows: int = 210) -> tuple[NDArray[np.float32], list[list[str]]]:
     """Return multi-label data: the sum of two points has the labels of both; some rows have one label or none."""
-    X, y = example_data(n_rows, seed)
-    order = np.random.RandomState(seed + 1).permutation(n_rows)
+    X, y = example_data(n_rows)
+    order = np.random.RandomState(1).permutation(n_rows)
     lists = [sorted({a, b}) for a, b in zip(y.tolist(), y[order].tolist())]
     X = X + X[order]
     X[::50], lists[::50] = 0.0, [[] for _ in lists[::50]]
@@ -65,6 +65,13 @@ def assert_same_predictions(one: Any, other: Any, X: Any) -> None:
     a, b = one.predict_topk(X, 3), other.predict_topk(X, 3)
     np.testing.assert_array_equal(a.labels, b.labels)
     np.testing.assert_array_equal(a.scores, b.scores)
+
+
+def saved_and_loaded(model: Any, resume: bool = False) -> Any:
+    """Return the model from a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model.treemax", resume=resume)
+        return treemax.load(Path(folder) / "model.treemax")
 
 
 def facts(model: Any) -> tuple[Any, ...]:
@@ -292,9 +299,9 @@ def check_thresholds_and_given_labels(estimator: Any) -> None:
         top = model.predict_topk(features, 3)
         own = model.predict_proba_of(features, top.labels)
         np.testing.assert_allclose(own, top.scores, rtol=1e-4, atol=1e-6)
-        assert_raises(lambda model=model, X=features: model.predict_proba_of(X, ["yak"]), "yak")  # type: ignore[misc]
+        assert_raises(partial(model.predict_proba_of, features, ["yak"]), "yak")
         for wrong in (-0.1, 1.5, "half", None, True):
-            assert_raises(lambda t=wrong, model=model, X=features: model.predict_above(X, t), "threshold")  # type: ignore[misc]
+            assert_raises(partial(model.predict_above, features, wrong), "threshold")
 
 
 def check_chosen_thresholds(estimator: Any) -> None:
@@ -312,14 +319,10 @@ def check_chosen_thresholds(estimator: Any) -> None:
         limits = model.decision_.of(np.arange(len(model.classes_)), model.threshold_)
         expected = [set(model.classes_[row >= limits].tolist()) for row in probabilities]
         found = [set(row) for row in model.predict(X)]
-        single = (
-            np.array([len(row) == 1 for row in found]) if model.calibration_.one_at_least else np.zeros(len(X), bool)
-        )
+        single = [model.calibration_.one_at_least and len(row) == 1 for row in found]
         agree = [one or a == b for one, a, b in zip(single, found, expected, strict=True)]
         assert np.mean(agree) > 0.99, f"predict does not follow the thresholds of {metric}"
-        with tempfile.TemporaryDirectory() as folder:
-            model.save(Path(folder) / "model.treemax")
-            loaded = treemax.load(Path(folder) / "model.treemax")
+        loaded = saved_and_loaded(model)
         assert loaded.predict(X) == model.predict(X) and facts(loaded) == facts(model)
     model.threshold_ = 0.5
     assert "decision" not in model.describe()
@@ -367,29 +370,27 @@ def check_explanations(estimator: Any) -> None:
     for features, labels in problems[:2] if estimator.ONE_LABEL_ONLY else problems:
         model = clone(estimator).fit(features, labels)
         if not hasattr(model.model_, "trace"):
-            assert_raises(lambda model=model, X=features: model.explain(X[:1]), "cannot explain")  # type: ignore[misc]
+            assert_raises(partial(model.explain, features[:1]), "cannot explain")
             return
-        with tempfile.TemporaryDirectory() as folder:
-            model.save(Path(folder) / "model.treemax")
-            loaded = treemax.load(Path(folder) / "model.treemax")
+        loaded = saved_and_loaded(model)
         some = features[1:9]
         rows = [some[i : i + 1] for i in range(8)]
         explained = zip(rows, model.explain(some, k=3), loaded.explain(some, k=3), zip(*model.predict_topk(some, 3)))
         for row, told, again, top in explained:
-            check_explanation(told, *top)
+            assert_adds_up(told, *top)
             assert decisions(told) == decisions(again), "the explanation changes when the model is saved and loaded"
             for label in top[0][1:2]:
                 if label is not None:
                     other = model.explain(row, label=label)
                     assert other.alternative is not None and other.alternative.label == other.candidates[0].label
-                    check_explanation(other)
-        assert_raises(lambda model=model, X=features: model.explain(X[:1], label="yak"), "yak")  # type: ignore[misc]
-        assert_raises(lambda model=model, X=features: model.explain(X[:1], k=0), "k must")  # type: ignore[misc]
+                    assert_adds_up(other)
+        assert_raises(partial(model.explain, features[:1], label="yak"), "yak")
+        assert_raises(partial(model.explain, features[:1], k=0), "k must")
     if hasattr(estimator, "partial_fit"):
         stream = clone(estimator).partial_fit(sp.csr_matrix(X), y)
         stream.partial_fit(sp.csr_matrix(np.roll(X, 5, axis=1)), np.where(y == "ant", "auk", y))
         for i in range(5):
-            check_explanation(stream.explain(X[i]), *(part[0] for part in stream.predict_topk(X[i : i + 1], 5)))
+            assert_adds_up(stream.explain(X[i]), *(part[0] for part in stream.predict_topk(X[i : i + 1], 5)))
     assert_raises(lambda: clone(estimator).fit(X, y).explain(X[:1, :-1]), "features")
     model = clone(estimator).fit(sp.csr_matrix(X[:-20]), y[:-20])
     told = model.explain(sp.csr_matrix((1, X.shape[1])))
@@ -403,7 +404,7 @@ def decisions(told: Any) -> list[Any]:
     return [str(told), *((step.probability, step.logit, step.added.tolist()) for step in steps)]
 
 
-def check_explanation(told: Any, labels: Any = None, scores: Any = None) -> None:
+def assert_adds_up(told: Any, labels: Any = None, scores: Any = None) -> None:
     """Assert that the parts of an explanation add up, and that it is one of these answers of `predict_topk`."""
     if labels is not None:
         assert told.label == labels[0] and [each.label for each in told.candidates] == [
@@ -444,18 +445,15 @@ def check_save_and_load(estimator: Any) -> None:
     """A loaded model has the same class, parameters and predictions, bit for bit."""
     X, y = example_data()
     multi_X, lists = example_lists()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.treemax"
-        problems = [(X, y), (sp.csr_matrix(X), y), (X, np.searchsorted(CLASSES, y)), (multi_X, lists)]
-        for features, labels in problems[:3] if estimator.ONE_LABEL_ONLY else problems:
-            model = clone(estimator).fit(features, labels)
-            model.save(path)
-            loaded = treemax.load(path)
-            assert type(loaded) is type(model) and loaded.get_params() == model.get_params()
-            assert_same_predictions(model, loaded, features)
-            np.testing.assert_array_equal(model.classes_, loaded.classes_)
-            assert model.classes_.dtype == loaded.classes_.dtype
-            assert facts(model) == facts(loaded)
+    problems = [(X, y), (sp.csr_matrix(X), y), (X, np.searchsorted(CLASSES, y)), (multi_X, lists)]
+    for features, labels in problems[:3] if estimator.ONE_LABEL_ONLY else problems:
+        model = clone(estimator).fit(features, labels)
+        loaded = saved_and_loaded(model)
+        assert type(loaded) is type(model) and loaded.get_params() == model.get_params()
+        assert_same_predictions(model, loaded, features)
+        np.testing.assert_array_equal(model.classes_, loaded.classes_)
+        assert model.classes_.dtype == loaded.classes_.dtype
+        assert facts(model) == facts(loaded)
 
 
 def check_forgotten_labels(estimator: Any) -> None:
@@ -629,7 +627,7 @@ def check_taxonomy(estimator: Any) -> None:
     back off until they are probable enough, also after loading and with other names."""
     for X, y in _problems_of_labels(estimator):
         model = clone(estimator).fit(X, y)
-        assert_raises(lambda model=model, X=X: model.predict_levels(X), "set_taxonomy")  # type: ignore[misc]
+        assert_raises(partial(model.predict_levels, X), "set_taxonomy")
         model.set_taxonomy(TAXONOMY)
         loaded = type(model).from_parts(*model.to_parts())
         of_labels = dict(zip(CLASSES, model.predict_proba_of(X, CLASSES).astype(np.float64).T))
@@ -733,8 +731,8 @@ def check_bad_input_is_refused(estimator: Any) -> None:
     ]
     for features, words in bad_X:
         for answer in (model.predict_topk, model.predict, model.predict_proba):
-            assert_raises(lambda features=features, answer=answer: answer(features), *words)  # type: ignore[misc]
-        assert_raises(lambda features=features: model.fit(features, y[:7]), *words)  # type: ignore[misc]
+            assert_raises(partial(answer, features), *words)
+        assert_raises(partial(model.fit, features, y[:7]), *words)
         assert facts(model) == known, "a fit that raised has changed the model"
     assert_raises(lambda: model.predict(X[:, :-1]), "features")
     mixed: list[Any] = ["a", 1, *y[2:].tolist()]
@@ -743,10 +741,10 @@ def check_bad_input_is_refused(estimator: Any) -> None:
         ([None] * len(X), ("None", "row 0")), ([[]] * len(X), ("label",)), ([["a"], "b"] * 105, ("row 1",)),
     ]  # fmt: skip
     for labels, words in bad_y:
-        assert_raises(lambda labels=labels: model.fit(X, labels), *words)  # type: ignore[misc]
+        assert_raises(partial(model.fit, X, labels), *words)
         assert facts(model) == known, "a fit that raised has changed the model"
     for k in (0, -1, 1.5, "3", True):
-        assert_raises(lambda k=k: model.predict_topk(X, k), "k must be")  # type: ignore[misc]
+        assert_raises(partial(model.predict_topk, X, k), "k must be")
     after = model.predict_topk(X, 3)
     np.testing.assert_array_equal(before.labels, after.labels)
     np.testing.assert_array_equal(before.scores, after.scores)
@@ -797,12 +795,12 @@ def _too_large_values_raise(estimator: Any, form: Callable[[Any], Any]) -> None:
         wrong[3, 4] = value
         rows = form(wrong)
         for learn in (model.fit, getattr(model, "partial_fit", model.fit)):
-            assert_raises(lambda learn=learn, X=rows: learn(X, y), "row 3", "column 4", "e+")  # type: ignore[misc]
-        assert_raises(lambda X=rows: model.predict(X), "row 3", "column 4", "e+")  # type: ignore[misc]
+            assert_raises(partial(learn, rows, y), "row 3", "column 4", "e+")
+        assert_raises(partial(model.predict, rows), "row 3", "column 4", "e+")
     for scale in (1e-12, 1e-38, 1e-42):
         small = form(X * np.float32(scale))
         for learn in (clone(estimator).fit, getattr(clone(estimator), "partial_fit", model.fit)):
-            assert_raises(lambda learn=learn, X=small: learn(X, y), "largest value", "too small")  # type: ignore[misc]
+            assert_raises(partial(learn, small, y), "largest value", "too small")
     assert facts(model) == known, "rows that raised have changed the model"
     np.testing.assert_array_equal(before.scores, model.predict_topk(form(X), 3).scores)
 
@@ -825,9 +823,7 @@ def check_large_feature_ids(estimator: Any) -> None:
     for model in models:
         assert model.n_features_in_ == 21
         assert model.score(wide, y) > 0.9 and model.score(narrow, y) > 0.9
-        with tempfile.TemporaryDirectory() as folder:
-            model.save(Path(folder) / "model.treemax", resume=True)
-            loaded = treemax.load(Path(folder) / "model.treemax")
+        loaded = saved_and_loaded(model, resume=True)
         assert_same_predictions(model, loaded, wide)
         assert_same_predictions(pickle.loads(pickle.dumps(model)), loaded, wide)
         if hasattr(estimator, "partial_fit"):
@@ -926,20 +922,15 @@ def check_partial_fit_after_fit_and_load(estimator: Any) -> None:
     more_X, more_y = example_data(seed=5)
     for form in (np.asarray, sp.csr_matrix):
         model = clone(estimator).fit(form(X), y)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.treemax"
-            model.save(path, resume=True)
-            loaded = treemax.load(path)
-            model.save(path)
-            lean = treemax.load(path)
-            for twin in (model, loaded):
-                twin.partial_fit(form(more_X), np.where(more_y == "ant", "auk", more_y))
-            assert_same_predictions(model, loaded, form(X))
-            assert model.classes_[-1] == loaded.classes_[-1] == "auk"
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it may warn that the learning state was not saved
-                lean.partial_fit(form(more_X), more_y)
-            assert len(lean.predict(form(X))) == len(X)
+        loaded, lean = saved_and_loaded(model, resume=True), saved_and_loaded(model)
+        for twin in (model, loaded):
+            twin.partial_fit(form(more_X), np.where(more_y == "ant", "auk", more_y))
+        assert_same_predictions(model, loaded, form(X))
+        assert model.classes_[-1] == loaded.classes_[-1] == "auk"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it may warn that the learning state was not saved
+            lean.partial_fit(form(more_X), more_y)
+        assert len(lean.predict(form(X))) == len(X)
 
 
 def check_bad_chunk_changes_nothing(estimator: Any) -> None:
@@ -966,12 +957,12 @@ def check_bad_chunk_changes_nothing(estimator: Any) -> None:
 # --- weights -------------------------------------------------------------------------------------------
 
 
-def ambiguous_data(n_rows: int = 210) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any]]:
+def ambiguous_data() -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any]]:
     """Return rows twice, first with their label, then with the label of the next class, and whether they are the first."""
-    X, y = example_data(n_rows)
+    X, y = example_data()
     following = np.array(CLASSES)[(np.searchsorted(CLASSES, y) + 1) % len(CLASSES)]
-    order = np.random.RandomState(2).permutation(2 * n_rows)
-    is_first = np.arange(2 * n_rows) < n_rows
+    order = np.random.RandomState(2).permutation(2 * len(y))
+    is_first = np.arange(2 * len(y)) < len(y)
     return np.concatenate([X, X])[order], np.concatenate([y, following])[order], is_first[order]
 
 
@@ -1007,21 +998,16 @@ def check_weights_decide(estimator: Any) -> None:
     X, y, is_first = ambiguous_data()
     for heavy in (is_first, ~is_first):
         model = clone(estimator).fit(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
-        least = (
-            0.75 if model._repeats_rows() else 0.9
-        )  # a LOM tree has 0.79 to 0.83 with fractions, 1 with whole weights
-        assert model.score(X[heavy], y[heavy]) > least, (
-            f"the heavier labels win in only {model.score(X[heavy], y[heavy])}"
-        )
+        # A LOM tree has 0.79 to 0.83 with fractions, 1 with whole weights.
+        won, least = model.score(X[heavy], y[heavy]), 0.75 if model._repeats_rows() else 0.9
+        assert won > least, f"the heavier labels win in only {won}"
         by_weight = model.score(X, y, sample_weight=np.where(heavy, 2.0, 0.25))
         accuracy = np.average(model.predict(X) == y, weights=np.where(heavy, 2.0, 0.25))
         assert abs(by_weight - accuracy) < 1e-6, "score does not weight the rows"
         repeats = model._repeats_rows()
         total = model.label_counts_.sum() if repeats else model.label_weights_.sum()
         np.testing.assert_allclose(total, 1.125 * len(y), rtol=0.02 if repeats else 1e-6)
-        with tempfile.TemporaryDirectory() as folder:
-            model.save(Path(folder) / "model.treemax")
-            loaded = treemax.load(Path(folder) / "model.treemax")
+        loaded = saved_and_loaded(model)
         assert_same_predictions(model, loaded, X)
         np.testing.assert_array_equal(model.label_weights_, loaded.label_weights_)
         if hasattr(estimator, "partial_fit"):
@@ -1063,15 +1049,13 @@ def check_class_weights(estimator: Any) -> None:
     if hasattr(estimator, "partial_fit"):
         of_labels = clone(estimator).set_params(class_weight=favoured).partial_fit(X, y)
         assert_same_predictions(of_labels, clone(estimator).partial_fit(X, y, sample_weight=weights), X)
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder) / "model.treemax")
-        assert treemax.load(Path(folder) / "model.treemax").class_weight == favoured
+    assert saved_and_loaded(model).class_weight == favoured
     few = (y != CLASSES[0]) | (np.arange(len(y)) % 7 == 0)
     balanced = clone(estimator).set_params(class_weight="balanced").fit(X[few], y[few])
     totals = balanced.label_counts_ if balanced._repeats_rows() else balanced.label_weights_
     np.testing.assert_allclose(totals, few.sum() / len(CLASSES), rtol=0.2 if balanced._repeats_rows() else 1e-5)
     for wrong in ("even", {CLASSES[0]: -1.0}, {CLASSES[0]: "x"}, [1.0], {"yak": 2.0}):
-        assert_raises(lambda w=wrong: clone(estimator).set_params(class_weight=w).fit(X, y), "class_weight")  # type: ignore[misc]
+        assert_raises(partial(clone(estimator).set_params(class_weight=wrong).fit, X, y), "class_weight")
 
 
 def check_relevance(estimator: Any) -> None:
@@ -1099,7 +1083,7 @@ def check_relevance(estimator: Any) -> None:
     )
     assert low < 0.5 * one and one + 0.1 < high, f"the probabilities are {low}, {one} and {high}"
     for wrong in (-1.0, np.nan, np.inf):
-        assert_raises(lambda w=wrong: clone(estimator).fit(X[order], with_relevance(w)), "y")  # type: ignore[misc]
+        assert_raises(partial(clone(estimator).fit, X[order], with_relevance(wrong)), "y")
 
 
 def check_wrong_weights(estimator: Any) -> None:
@@ -1121,44 +1105,7 @@ def check_wrong_weights(estimator: Any) -> None:
         for method in ("fit", "partial_fit"):
             if hasattr(estimator, method):
                 learn = getattr(clone(estimator), method)
-                assert_raises(lambda learn=learn, w=wrong: learn(X, y, sample_weight=w), "sample_weight")  # type: ignore[misc]
+                assert_raises(partial(learn, X, y, sample_weight=wrong), "sample_weight")
 
 
-CHECKS: list[Callable[[Any], None]] = [
-    check_learns_and_scores,
-    check_top_is_sorted_and_consistent,
-    check_label_weights,
-    check_labels_come_back_in_the_callers_type,
-    check_sparse_and_dense_agree,
-    check_one_row_at_a_time,
-    check_multi_label,
-    check_thresholds_and_given_labels,
-    check_chosen_thresholds,
-    check_odd_shapes,
-    check_rows_without_known_features,
-    check_explanations,
-    check_reproducible,
-    check_save_and_load,
-    check_forgotten_labels,
-    check_removed_labels,
-    check_added_labels,
-    check_renamed_labels,
-    check_merged_labels,
-    check_taxonomy,
-    check_copies,
-    check_threads_agree,
-    check_bad_input_is_refused,
-    check_extreme_values,
-    check_large_feature_ids,
-    check_parameters_when_used,
-    check_unfitted,
-    check_partial_fit_continues,
-    check_partial_fit_after_fit_and_load,
-    check_bad_chunk_changes_nothing,
-    check_weights_of_zero,
-    check_weights_decide,
-    check_whole_weights,
-    check_class_weights,
-    check_relevance,
-    check_wrong_weights,
-]
+CHECKS: list[Callable[[Any], None]] = [check for name, check in list(globals().items()) if name.startswith("check_")]

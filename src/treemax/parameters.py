@@ -82,10 +82,10 @@ def is_auto(value: Any) -> bool:
 
 def check_number(
     name: str, value: Any, *, whole: bool = False, least: float | None = None, above: float | None = None,
-    most: float | None = None, auto: bool = False,
+    most: float | None = None, auto: bool = False, optional: bool = False,
 ) -> None:  # fmt: skip
-    """Raise unless a parameter is a number within its bounds; `auto` allows "auto"."""
-    if auto and is_auto(value):
+    """Raise unless a parameter is a number within its bounds; `auto` allows "auto", and `optional` None."""
+    if (auto and is_auto(value)) or (optional and value is None):
         return
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
     good = isinstance(value, kinds) and not isinstance(value, bool)

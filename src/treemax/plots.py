@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Explanation
-from treemax.explanations.explanation import others
+from treemax.explanations.explanation import others, plain
 from treemax.modelfile import without_changes
 from treemax.parameters import check_number
 from treemax.trees import NodeLabels, Tree
@@ -239,7 +239,7 @@ def _outline_of(model: Any, depth: int, labels: int, children: int) -> dict[str,
     def outline(node: int, shown: _Shown, level: int) -> dict[str, Any]:
         found: dict[str, Any] = {
             "node": int(node), "n_labels": len(shown.labels), "examples": shown.examples,
-            "labels": [_plain(name) for name in names[shown.labels[:labels]]],
+            "labels": [plain(name) for name in names[shown.labels[:labels]]],
         }  # fmt: skip
         if quality is not None and (of_node := quality.at(node)):
             found["quality"] = of_node
@@ -252,10 +252,6 @@ def _outline_of(model: Any, depth: int, labels: int, children: int) -> dict[str,
         return found
 
     return outline(0, tree.shown(0), 0)
-
-
-def _plain(name: Any) -> Any:
-    return name.item() if isinstance(name, np.generic) else name
 
 
 def _title(outline: dict[str, Any]) -> str:

@@ -16,13 +16,6 @@ from treemax.parallel import ray_cluster  # noqa: E402
 from treemax.parallel.pools import Table, all_results, pool_for, using  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def one_machine():
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.parametrize("part_bytes", [2**28, 5000])
 @pytest.mark.parametrize("number", range(len(MODELS)))
 def test_the_model_is_that_of_threads(number, part_bytes, one_machine, tmp_path):

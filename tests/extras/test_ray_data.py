@@ -10,13 +10,6 @@ from pyarrow import parquet  # noqa: E402
 import treemax  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def one_machine():
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 def test_from_parquet_to_parquet(one_machine, tmp_path):
     texts = [f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in ("apple", "car", "owl")] * 40
     labels = [text.split()[1] for text in texts]

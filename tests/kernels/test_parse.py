@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from treemax.formats.blocks import BlockParser, Limits
 from treemax.formats.errors import BadLines
-from treemax.kernels.parse import murmur
+from treemax.kernels.jit import kernel
+from treemax.kernels.parse import _murmur
 
 PARSER = BlockParser(Limits(-(2**62), 2**62, 0, 2**32 - 1), keep_blank=False)
 
@@ -139,6 +140,11 @@ def test_rows_are_sorted_and_added_up(pairs):
 )
 def test_murmur(data, seed, digest):
     assert murmur(np.frombuffer(data, dtype=np.uint8), np.uint32(seed)) == digest
+
+
+@kernel
+def murmur(data, seed):
+    return _murmur(data, np.uint64(0), np.uint64(len(data)), seed)
 
 
 CHECKED = """

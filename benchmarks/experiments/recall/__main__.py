@@ -20,10 +20,9 @@ take these suites.
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-from benchmarks.harness.output import help_if_asked
+from benchmarks.harness.output import help_if_asked, run_experiment
 
 EXPERIMENTS = (
     "ablation",
@@ -40,12 +39,7 @@ EXPERIMENTS = (
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] not in EXPERIMENTS:
-        print(__doc__, file=sys.stderr)
-        return 2
-    experiment = importlib.import_module(f"benchmarks.experiments.recall.{arguments[0].replace('-', '_')}")
-    experiment.main(arguments[1:])
-    return 0
+    return run_experiment("benchmarks.experiments.recall", EXPERIMENTS, __doc__, arguments)
 
 
 if __name__ == "__main__":

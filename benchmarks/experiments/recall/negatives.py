@@ -9,7 +9,6 @@ from sklearn.base import clone
 
 from benchmarks import pages
 from benchmarks.experiments.recall.models import recall_tree
-from benchmarks.harness.output import keep, store
 from benchmarks.harness.problem import Problem, hits, seconds, warm_up
 from treemax import OneVsAll
 
@@ -51,9 +50,8 @@ def main(arguments: list[str]) -> None:
         for name, negatives, model in models():
             rows.append([suite, name, negatives, *measured(model, problem)])
             print(rows[-1], file=sys.stderr, flush=True)
-    keep("recall-negatives", rows)
-    print(pages.table({"columns": COLUMNS, "rows": rows}))
-    store(
+    pages.publish(
+        "recall-negatives",
         "recall-tree",
         "negatives",
         title="One-against-all with a sample of the negatives",

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from benchmarks import pages
 from benchmarks.experiments.recall.models import recall_tree
-from benchmarks.harness.output import keep, store
 from benchmarks.harness.problem import Problem, hits, warm_up
 
 SUITES = ("glyphs1k", "icd")
@@ -113,9 +112,8 @@ def main(arguments: list[str]) -> None:
         for algorithm in ALGORITHMS:
             rows.append([suite, algorithm, *run(problem, suite, algorithm)])
             print(rows[-1], file=sys.stderr, flush=True)
-    keep("recall-threads", rows)
-    print(pages.table({"columns": COLUMNS, "rows": rows}))
-    store(
+    pages.publish(
+        "recall-threads",
         "recall-tree",
         "threads",
         title="Two threads",

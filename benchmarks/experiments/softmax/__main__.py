@@ -18,21 +18,15 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
-import importlib
 import sys
 
-from benchmarks.harness.output import help_if_asked
+from benchmarks.harness.output import help_if_asked, run_experiment
 
 EXPERIMENTS = ("answers", "double-sampling", "missing", "shape", "starts", "trade-off", "training")
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] not in EXPERIMENTS:
-        print(__doc__, file=sys.stderr)
-        return 2
-    experiment = importlib.import_module(f"benchmarks.experiments.softmax.{arguments[0].replace('-', '_')}")
-    experiment.main(arguments[1:])
-    return 0
+    return run_experiment("benchmarks.experiments.softmax", EXPERIMENTS, __doc__, arguments)
 
 
 if __name__ == "__main__":

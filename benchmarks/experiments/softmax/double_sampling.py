@@ -10,7 +10,6 @@ from typing import Any
 from sklearn.base import clone
 
 from benchmarks import pages
-from benchmarks.harness.output import keep, store
 from benchmarks.harness.problem import Problem, hits, seconds, warm_up
 from treemax import DoubleSampling, LabelTree
 
@@ -50,9 +49,8 @@ def main(arguments: list[str]) -> None:
         for name, model in MODELS.items():
             rows.append([suite, name, *measured(clone(model), problem)])
             print(rows[-1], file=sys.stderr)
-    keep("softmax-double-sampling", rows)
-    print(pages.table({"columns": COLUMNS, "rows": rows}))
-    store(
+    pages.publish(
+        "softmax-double-sampling",
         "softmax-tree",
         "double-sampling",
         title="Double sampling beside a tree and the nearest centroid",

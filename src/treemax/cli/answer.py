@@ -158,9 +158,6 @@ def evaluate(
     """
     from treemax.cli.data import check_kind, chunks, load_model, open_data
     from treemax.cli.language import evaluate_language_model, is_language_model
-    from treemax.formats.training_rows import drop_unlabelled
-    from treemax.metrics import Confusions, DensityScores, HierarchicalScores, IdEncoder, Scores
-    from treemax.metrics.reports import report_of
 
     loaded = load_model(model, jobs)
     if is_language_model(loaded):
@@ -174,57 +171,93 @@ def evaluate(
         raise ValueError(f"--perplexity needs a model with one label per example, but {model} is multi-label")
     if hierarchy is not None or backoff is not None:
         set_taxonomy(loaded, model, hierarchy)
-    in_taxonomy = None if loaded.taxonomy_ is None else HierarchicalScores(loaded.taxonomy_)
-    encoder = IdEncoder(loaded.label_index_)
-    scores = Scores(ks=metric_ks(k), label_counts=loaded.label_counts_, n_train=loaded.n_examples_)
-    density, confusions = DensityScores(), Confusions()
-    seconds, n, n_dropped = 0.0, 0, 0
-    kept = None if predictions is None else Predictions(predictions)
+    evaluation = _Evaluation(loaded, k, per_label, perplexity, backoff, predictions)
     with open_data(data, reading, model=loaded) as reader:
         for examples in chunks(reader, "eval", progress=not as_json):
             check_kind(loaded, examples, reader.name)
-            labelled = drop_unlabelled(examples, loaded.multi_label_)  # as in training
-            n_dropped += len(examples) - len(labelled)
-            examples = labelled
-            if len(examples) == 0:
-                continue
-            if n == 0:
-                loaded.predict_topk(examples[:1].features, k)  # compile before timing
-            start = time.perf_counter()
-            top = loaded.predict_topk(examples.features, k)
-            seconds += time.perf_counter() - start
-            n += len(examples)
-            targets, ranking = encoder.targets(examples.labels), encoder.ranking(top.labels)
-            scores.update(targets, ranking)
-            if loaded.multi_label_:
-                scores.update_answers(targets, encoder.ranking(_answers(loaded, examples.features, top, None)))
-            if per_label:
-                confusions.update(targets, ranking)
-            if perplexity:
-                density.update(_probabilities_of_labels(loaded, examples, reader.name))
-            if in_taxonomy is not None:
-                in_taxonomy.update(list(examples.labels), _answers(loaded, examples.features, top, backoff))
-            if kept is not None:
-                kept.add(examples.labels, top.labels.tolist(), top.scores.tolist())
-    if n + n_dropped == 0:
-        raise ValueError(f"{reader.name}: has no examples")
-    result = scores.result() if n else {"n_unlabelled": 0}
-    if result["n_unlabelled"] == n:
-        raise ValueError(f"{reader.name}: no example has a label, so there is nothing to evaluate")
-    if n_dropped:
-        click.echo(f"Left out {n_dropped:,} {'row' if n_dropped == 1 else 'rows'} without a label.", err=True)
-    if in_taxonomy is not None:
-        result |= {name: value for name, value in in_taxonomy.result().items() if name != "n"}
-    if perplexity:
-        found = density.result()
-        result |= {"perplexity": found.perplexity, "coverage": found.coverage}
-    result |= {
-        "labels_known": len(loaded.label_index_),
-        "ms_per_example": 1e3 * seconds / n,
-        "model_mb": Path(model).stat().st_size / 1e6,
-    }
-    report = report_of(scores, confusions, encoder.index, loaded.label_counts_) if per_label else None
-    print_metrics(result, k, as_json, *(report or ()))
+            evaluation.update(examples, reader.name)
+    metrics = {**evaluation.result(reader.name), "model_mb": Path(model).stat().st_size / 1e6}
+    print_metrics(metrics, k, as_json, *evaluation.by_label())
+
+
+class _Evaluation:
+    """The metrics of a model, updated by chunks of examples."""
+
+    def __init__(
+        self, model: Any, k: int, per_label: bool, perplexity: bool, backoff: float | None, predictions: str | None
+    ) -> None:
+        from treemax.metrics import Confusions, DensityScores, HierarchicalScores, IdEncoder, Scores
+
+        self._model, self._k, self._backoff = model, k, backoff
+        self._encoder = IdEncoder(model.label_index_)
+        self._scores = Scores(ks=metric_ks(k), label_counts=model.label_counts_, n_train=model.n_examples_)
+        self._confusions = Confusions() if per_label else None
+        self._density = DensityScores() if perplexity else None
+        self._in_taxonomy = None if model.taxonomy_ is None else HierarchicalScores(model.taxonomy_)
+        self._predictions = None if predictions is None else Predictions(predictions)
+        self._n = self._n_unlabelled = 0
+        self._seconds = 0.0
+
+    def update(self, examples: Any, name: str) -> None:
+        """Predict examples of the file `name` and add them to all metrics; rows without a label are left out."""
+        from treemax.formats.training_rows import drop_unlabelled
+
+        n_read = len(examples)
+        examples = drop_unlabelled(examples, self._model.multi_label_)  # as in training
+        self._n_unlabelled += n_read - len(examples)
+        if not len(examples):
+            return
+        top = self._timed_topk(examples)
+        targets, ranking = self._encoder.targets(examples.labels), self._encoder.ranking(top.labels)
+        self._scores.update(targets, ranking)
+        if self._model.multi_label_:
+            answers = _answers(self._model, examples.features, top, None)
+            self._scores.update_answers(targets, self._encoder.ranking(answers))
+        if self._confusions is not None:
+            self._confusions.update(targets, ranking)
+        if self._density is not None:
+            self._density.update(_probabilities_of_labels(self._model, examples, name))
+        if self._in_taxonomy is not None:
+            answers = _answers(self._model, examples.features, top, self._backoff)
+            self._in_taxonomy.update(list(examples.labels), answers)
+        if self._predictions is not None:
+            self._predictions.add(examples.labels, top.labels.tolist(), top.scores.tolist())
+
+    def _timed_topk(self, examples: Any) -> Any:
+        """Return the top k labels of the examples, and add the time this takes."""
+        if self._n == 0:
+            self._model.predict_topk(examples[:1].features, self._k)  # compile before timing
+        start = time.perf_counter()
+        top = self._model.predict_topk(examples.features, self._k)
+        self._seconds += time.perf_counter() - start
+        self._n += len(examples)
+        return top
+
+    def result(self, name: str) -> dict[str, float]:
+        """Return the metrics by name; raises if no example of the file `name` has a label."""
+        if self._n + self._n_unlabelled == 0:
+            raise ValueError(f"{name}: has no examples")
+        metrics = self._scores.result() if self._n else {"n_unlabelled": 0}
+        if metrics["n_unlabelled"] == self._n:
+            raise ValueError(f"{name}: no example has a label, so there is nothing to evaluate")
+        if self._n_unlabelled:
+            rows = "row" if self._n_unlabelled == 1 else "rows"
+            click.echo(f"Left out {self._n_unlabelled:,} {rows} without a label.", err=True)
+        if self._in_taxonomy is not None:
+            metrics |= {key: value for key, value in self._in_taxonomy.result().items() if key != "n"}
+        if self._density is not None:
+            density = self._density.result()
+            metrics |= {"perplexity": density.perplexity, "coverage": density.coverage}
+        known, milliseconds = len(self._model.label_index_), 1e3 * self._seconds / self._n
+        return metrics | {"labels_known": known, "ms_per_example": milliseconds}
+
+    def by_label(self) -> tuple[Any, ...]:
+        """Return the metrics of each label, and those by number of training examples, if they were asked for."""
+        from treemax.metrics.reports import report_of
+
+        if self._confusions is None:
+            return ()
+        return report_of(self._scores, self._confusions, self._encoder.index, self._model.label_counts_)
 
 
 def _answers(model: Any, X: Any, top: Any, backoff: float | None) -> Any:

@@ -128,7 +128,7 @@ def read_taxonomy(path: str, model: Any) -> Any:
 
 
 def load_model(path: str, jobs: int | None) -> Any:
-    """Load a model, to be used with so many threads; by default as many as its own setting says."""
+    """Load a model; with `jobs`, set its number of threads."""
     import treemax
 
     model = treemax.load(path)
@@ -156,7 +156,7 @@ def read_training_rows(reader: Reader) -> Examples:
 
 
 def advice_on_labels(labels: RaggedLabels) -> str | None:
-    """Return what to check if the labels of a table look like several each, or like numbers of the rows.
+    """Return a hint if the labels of a table look like several labels in one, or like row numbers.
 
     >>> from treemax.inputs.labels import read_labels
     >>> advice_on_labels(read_labels(["a; b", "b;c", "a;c", "a;b;c", "a", "c;b", "c; a"]))

@@ -62,7 +62,7 @@ def fit_language_model(
 
 
 def evaluate_language_model(model: TreeLanguageModel, path: str, data: str, reading: Reading) -> dict[str, float]:
-    """Return the perplexity of the texts of DATA, and how long a word takes."""
+    """Return the perplexity of the texts of DATA, and the time per word."""
     texts = read_texts(data, reading, model)
     model.log_prob(texts[:1])  # compile before timing
     start = time.perf_counter()

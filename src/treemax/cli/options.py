@@ -129,7 +129,7 @@ def known_models() -> dict[str, Any]:
 
 
 def name_of_model(name: str) -> str:
-    """Return the name of a model on the command line; the name of its class will do.
+    """Return the name of a model on the command line, from this name or that of its class.
 
     >>> name_of_model("LabelTree"), name_of_model("label-tree"), name_of_model("forest")
     ('label-tree', 'label-tree', 'forest')

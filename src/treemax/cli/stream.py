@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -75,16 +76,8 @@ def stream(
     per example. Every example is a test example once, so no held-out data is needed.
     """
     from treemax.cli.checkpoint import OtherData, StreamCheckpoint
-    from treemax.cli.data import (
-        chunks,
-        has_several_labels,
-        load_model,
-        open_data,
-        report_dropped,
-        store_reading_options,
-    )
+    from treemax.cli.data import chunks, has_several_labels, load_model, open_data, report_dropped
     from treemax.formats.training_rows import TrainingRows
-    from treemax.parallel.threads import delayed_interrupt
 
     if start is not None and (_given("model_name") or settings or text_settings or as_published):
         raise click.UsageError("--model, --set, --text-set and --as-published are for a new model, not for --start.")
@@ -102,46 +95,43 @@ def stream(
         if model is not None:
             _check_online(model)
         multi_label = multi_label or has_several_labels(data, reading, progress=not as_json)
+        advice = "pass --multi-label if rows may have several."
     else:
         model = load_model(start, jobs if _given("jobs") else None)
-    report = _json_line if as_json else _Table().line
+        multi_label = multi_label or getattr(model, "multi_label_", False)
+        advice = f"{start} was started so. Start a new model, without --start."
     with open_data(data, reading, chunk, None if start is None else model) as reader:
-        several = multi_label or getattr(model, "multi_label_", False)
-        rows = TrainingRows(
-            reader.name,
-            several,
-            "pass --multi-label if rows may have several."
-            if start is None
-            else f"{start} was started so. Start a new model, without --start.",
-        )
+        rows = TrainingRows(reader.name, multi_label, advice)
         progress = {
             "k": k,
-            "report": report,
+            "report": _json_line if as_json else _Table().line,
             "on_predictions": None if predictions is None else Predictions(predictions).add,
         }
         learner = _Learner(model, jobs, make_vectorizer(text, text_settings), rows, kept, progress)
-        ended = False
         try:
-            for examples in chunks(reader, "stream", progress=not as_json):
-                with delayed_interrupt():  # the model is never saved in the middle of a chunk
-                    learner.process(examples)
-            learner.check_end()
-            ended = True
-            interruption.hold()
+            learner.process_all(chunks(reader, "stream", progress=not as_json))
         except OtherData:
             learner.run = None  # write nothing
             raise
         finally:  # after Ctrl-C or a malformed line too: save what was learned
             interruption.hold()
             if learner.run is not None:
-                if start is None:
-                    store_reading_options(learner.model, reading)
-                place = None if output is None else save_model(learner.model, output, resume=True)
-                learner.keep(ended and place == output)
+                place = _save(learner, output, reading if start is None else None)
                 _print_result(learner.run, k, as_json, per_label)
                 if output is not None and place is not None:
                     finish(output, place)
     report_dropped(rows)
+
+
+def _save(learner: _Learner, output: str | None, reading: Reading | None) -> str | None:
+    """Write the model, with the reading options of a new one, and the checkpoint; return the path of the model."""
+    from treemax.cli.data import store_reading_options
+
+    if reading is not None:
+        store_reading_options(learner.model, reading)
+    place = None if output is None else save_model(learner.model, output, resume=True)
+    learner.write_checkpoint(ended=learner.ended and place == output)
+    return place
 
 
 class _Learner:
@@ -152,6 +142,7 @@ class _Learner:
     ) -> None:  # fmt: skip
         self.model = model  # chosen by the first chunk if it is None
         self.run: Any = None
+        self.ended = False  # all of DATA was learned
         self._is_chosen, self._jobs = model is None, jobs
         self._earlier: list[Any] | None = None if hasattr(model, "model_") else []  # chunks, to start again
         self._vectorizer, self._rows, self._kept, self._options = vectorizer, rows, kept, options
@@ -160,6 +151,17 @@ class _Learner:
             self.model, *parts = kept.restored()
             self._resume(*parts)
             rows.multi_label = self.model.multi_label_  # although DATA may have grown
+
+    def process_all(self, chunks: Iterable[Any]) -> None:
+        """Predict and learn all chunks of DATA."""
+        from treemax.parallel.threads import delayed_interrupt
+
+        for chunk in chunks:
+            with delayed_interrupt():  # the model is never saved in the middle of a chunk
+                self.process(chunk)
+        if self._kept is not None:
+            self._kept.check_end(self._rows.name)
+        self.ended = True
 
     def process(self, chunk: Any) -> None:
         """Predict and learn the examples of a chunk, unless they were learned before the checkpoint."""
@@ -178,7 +180,7 @@ class _Learner:
         self._remember(chunk)
         self._between_chunks = True
         if self.run is not None and self._kept is not None and self._kept.due:
-            self.keep(ended=False)
+            self.write_checkpoint(ended=False)
 
     def _may_start(self, examples: Any) -> bool:
         """Whether the model can learn from these examples, which have no labels."""
@@ -235,12 +237,7 @@ class _Learner:
         _check_online(self.model)
         return ProgressiveRun(self.model, **self._options)
 
-    def check_end(self) -> None:
-        """Raise if DATA ended before the checkpoint."""
-        if self._kept is not None:
-            self._kept.check_end(self._rows.name)
-
-    def keep(self, ended: bool) -> None:
+    def write_checkpoint(self, ended: bool) -> None:
         """Write a checkpoint, or remove it at the end."""
         if self._kept is None or not self._between_chunks:
             return

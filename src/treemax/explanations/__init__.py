@@ -1,4 +1,4 @@
-"""Why a model answered as it did: the path through the tree, and what each feature added."""
+"""Explanations of predictions: the path through the tree, and the contribution of each feature."""
 
 from treemax.explanations.explanation import (
     Alternative,

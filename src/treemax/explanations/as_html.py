@@ -36,7 +36,7 @@ def explanation_html(explanation: Explanation, features: int) -> str:
 
 
 def html_page(fragments: Sequence[str]) -> str:
-    """Return fragments as one page, light or dark as the reader's browser is."""
+    """Return fragments as one page, light or dark as the browser prefers."""
     head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>Explanation</title>'
     return (
         f"<!DOCTYPE html>\n<html>\n<head>{head}</head>\n<body>\n" + "\n<hr>\n".join(fragments) + "\n</body>\n</html>\n"
@@ -100,7 +100,7 @@ def _alternative(explanation: Explanation, features: int) -> Iterator[str]:
 
 
 def _words(terms: Mapping[str, float], ranked: Sequence[tuple[Any, float]], features: int) -> str:
-    """Return terms and features, each in the colour of what it added."""
+    """Return terms and features, each coloured by its contribution."""
     most = max((abs(value) for _, value in ranked), default=0.0)
     parts = [f'<span class="tm-w tm-q">{_escaped(name)} {value:+.2f}</span>' for name, value in terms.items()]
     for name, value in ranked[:features]:
@@ -112,7 +112,7 @@ def _words(terms: Mapping[str, float], ranked: Sequence[tuple[Any, float]], feat
 
 
 def _coloured_text(explanation: Explanation) -> str:
-    """Return the text, each character in the colour of what its features added in all."""
+    """Return the text, each character coloured by the contribution of its features."""
     assert explanation.text is not None
     shown = character_weights(explanation)
     most = float(np.abs(shown).max(initial=0.0))
@@ -126,7 +126,7 @@ def _coloured_text(explanation: Explanation) -> str:
 
 
 def character_weights(explanation: Explanation) -> NDArray[np.float64]:
-    """Return what the features at each character of the text added in all."""
+    """Return the contribution of the features at each character of the text."""
     shown = np.zeros(len(explanation.text or ""))
     added = explanation.added
     for span in explanation.spans:

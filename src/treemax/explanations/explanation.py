@@ -1,4 +1,4 @@
-"""The parts of an explanation. Models give a `Trace`, with ids of labels; estimators make an `Explanation` of it."""
+"""The parts of an explanation. Models return a `Trace`, with label ids; estimators convert it to an `Explanation`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One decision on a path: the branch taken, its probability, and what made its score.
+    """One decision on a path: the branch taken, its probability, and the parts of its score.
 
     Where a linear classifier decides, `logit` is the sum of `terms` (such as the bias) and of `added`, one number for
     each feature of the explanation, all in double precision. At other steps `logit` is None and `added` is empty.
@@ -118,7 +118,7 @@ class Alternative:
 
 
 class Span(NamedTuple):
-    """Characters of the text that belong to a feature; `share` of what the feature added is shown here."""
+    """Characters of the text that belong to a feature; `share` of its contribution is shown here."""
 
     start: int
     end: int
@@ -182,11 +182,11 @@ class Explanation:
 
     @property
     def added(self) -> Floats:
-        """What each feature added in all: the sum over the steps, the mean over several paths by their part of the score."""
+        """The contribution of each feature: the sum over the steps, averaged over paths by their part of the score."""
         return total_added(self.paths, len(self.columns)) + total_added(self.routes, len(self.columns))
 
     def ranked(self, added: Floats | None = None) -> list[tuple[Any, float]]:
-        """Return pairs of feature and what it added (in all by default), the largest first, without zeros."""
+        """Return pairs of feature and contribution (of all steps by default), largest first, without zeros."""
         added = self.added if added is None else added
         order = np.argsort(-np.abs(added), kind="stable")
         return [(self.features[i], float(added[i])) for i in order.tolist() if added[i]]
@@ -220,7 +220,7 @@ class Explanation:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_text(self, features: int = 8) -> str:
-        """Return the explanation as lines of text, with the `features` that added most at each step."""
+        """Return the explanation as lines of text, with the `features` of largest contribution at each step."""
         from treemax.explanations.as_text import explanation_text
 
         return explanation_text(self, features)
@@ -243,7 +243,7 @@ class Explanation:
 
 
 def total_added(paths: Sequence[Path], n_features: int) -> Floats:
-    """Return what each feature added on paths: the derivative of the logarithm of their sum by that of each path."""
+    """Return the contribution of each feature to several paths, weighted by the share of each path in the score."""
     total, parts = np.zeros(n_features), [path.weight * path.probability for path in paths]
     sum_of_parts = math.fsum(parts)
     for path, part in zip(paths, parts):

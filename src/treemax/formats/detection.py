@@ -12,7 +12,7 @@ from treemax.formats.streams import LineReader, shards_of
 
 
 class UnknownFormat(FormatError):
-    """The format of a file cannot be told."""
+    """The format of a file cannot be detected."""
 
 
 _SUFFIXES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MAX_MESSAGES = 10  # kept of skipped lines; all are counted
 MAX_MESSAGE_LENGTH = 400  # characters after the name of the file: messages quote names of any length
+QUOTED = 40  # characters of a piece of a file in a message
 
 
 class FormatError(ValueError):
@@ -52,8 +53,8 @@ def reason(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def quoted(text: str | bytes, limit: int = 40) -> str:
-    """Quote a piece of a file for an error message, truncated to `limit` characters."""
+def quoted(text: str | bytes) -> str:
+    """Quote a piece of a file for an error message, truncated to `QUOTED` characters."""
     if isinstance(text, bytes):
-        text = text[: 4 * limit + 4].decode("utf-8", "backslashreplace")
-    return repr(text) if len(text) <= limit else repr(text[:limit]) + "..."
+        text = text[: 4 * QUOTED + 4].decode("utf-8", "backslashreplace")
+    return repr(text) if len(text) <= QUOTED else repr(text[:QUOTED]) + "..."

@@ -51,9 +51,8 @@ def _is_canonical(parts: CsrParts) -> bool:
 
 
 def _summed(parts: CsrParts, shape: tuple[int, int]) -> CsrParts:
-    indptr, indices, values = (
-        part.copy() for part in parts
-    )  # copies: SciPy sorts in place, and the arrays may be the caller's
+    # Copies: SciPy sorts in place, and the arrays may be the caller's.
+    indptr, indices, values = (part.copy() for part in parts)
     csr = sp.csr_matrix((values, indices, indptr), shape=shape)
     csr.sum_duplicates()
     return CsrParts(csr.indptr, csr.indices, csr.data)

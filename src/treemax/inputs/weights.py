@@ -18,7 +18,7 @@ MOST_REPETITIONS = 1000  # of a row, on average
 GOLDEN = (5**0.5 - 1) / 2
 
 
-def read_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> NDArray[np.float32] | None:
+def read_weights(weights: Any, n_rows: int) -> NDArray[np.float32] | None:
     """Validate and convert one weight per row; None if all are one.
 
     >>> read_weights([1, 0, 2.5], 3)
@@ -31,14 +31,16 @@ def read_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> NDAr
     try:
         numbers = np.asarray(weights.to_numpy() if hasattr(weights, "to_numpy") else weights, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be one number for each row, got {weights!r:.80}.") from None
+        raise ValueError(f"sample_weight must be one number for each row, got {weights!r:.80}.") from None
     if numbers.shape != (n_rows,):
-        raise ValueError(f"{name} has the shape {numbers.shape}, expected one number for each of the {n_rows} rows.")
+        raise ValueError(
+            f"sample_weight has the shape {numbers.shape}, expected one number for each of the {n_rows} rows."
+        )
     wrong = ~((numbers == 0) | ((numbers >= LEAST) & (numbers <= MOST)))  # also NaN
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(
-            f"{name} has {numbers[row]} at row {row}: weights must be 0 or from {LEAST:g} to {MOST:g}. "
+            f"sample_weight has {numbers[row]} at row {row}: weights must be 0 or from {LEAST:g} to {MOST:g}. "
             "Multiply all by a constant if they are too small or too large."
         )
     return None if (numbers == 1).all() else numbers.astype(np.float32)
@@ -92,9 +94,9 @@ def check_known_labels(class_weight: Any, labels: RaggedLabels) -> None:
 
 
 def repetitions(weights: NDArray[np.float32], n_before: int = 0) -> NDArray[np.int64]:
-    """Return the numbers of the rows, each as often as its weight says.
+    """Return row numbers, each repeated as many times as its weight.
 
-    Fractions are rounded up in as many rows as they say, spread by multiples of the golden ratio; `n_before` rows came
+    A fraction is rounded up in that fraction of the rows, spread by multiples of the golden ratio; `n_before` rows came
     before these.
 
     >>> repetitions(np.array([1.0, 3.0, 0.5, 0.5], dtype=np.float32)).tolist()

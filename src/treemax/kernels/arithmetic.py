@@ -49,13 +49,6 @@ def softmax(scores):
         scores[c] *= scale
 
 
-@fast_kernel
-def exp_all(x, out):
-    """Apply `exp32` to every element, for tests of its error."""
-    for i in range(x.size):
-        out[i] = exp32(x[i])
-
-
 @fast_inline_kernel
 def log32(x):
     """Return the natural logarithm of a positive normal float32, which vectorises, unlike `math.log`."""
@@ -76,13 +69,6 @@ def log32(x):
     p = p * m + np.float32(3.3333331174e-1)
     square = m * m
     return m - np.float32(0.5) * square + p * m * square + exponent * _LN2_LOW + exponent * _LN2_HIGH
-
-
-@fast_kernel
-def log_all(x, out):
-    """Apply `log32` to every element, for tests of its error."""
-    for i in range(x.size):
-        out[i] = log32(x[i])
 
 
 @kernel

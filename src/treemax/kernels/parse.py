@@ -475,12 +475,6 @@ def _murmur(block, start, stop, seed):
     return digest ^ (digest >> np.uint32(16))
 
 
-@kernel
-def murmur(data, seed):
-    """Return MurmurHash3 (x86, 32 bits) of an array of bytes."""
-    return _murmur(data, np.uint64(0), np.uint64(len(data)), np.uint32(seed))
-
-
 @inline_kernel
 def _name_hash(block, start, stop, seed):
     """Hash a name as Vowpal Wabbit: a number is added to the seed, any other name is hashed with it."""

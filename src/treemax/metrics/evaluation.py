@@ -166,26 +166,30 @@ def _check_columns(ranking: NDArray[np.int64], k: int) -> None:
         )
 
 
-def _found(y_true: Any, top_labels: Any, k: int) -> tuple[Targets, NDArray[np.bool_]]:
+def _encode_at(
+    y_true: Any, top_labels: Any, k: int, label_counts: Any = None
+) -> tuple[Targets, NDArray[np.int64], Any]:
+    """Encode as `_encode` for a metric of the top k labels, which `top_labels` must have."""
     check_ks([k])
-    targets, ranking, _ = _encode(y_true, top_labels)
+    targets, ranking, counts = _encode(y_true, top_labels, label_counts)
     _check_columns(ranking, k)
+    return targets, ranking, counts
+
+
+def _found(y_true: Any, top_labels: Any, k: int) -> tuple[Targets, NDArray[np.bool_]]:
+    targets, ranking, _ = _encode_at(y_true, top_labels, k)
     return targets, hits(targets, ranking)
 
 
 def _tallies(y_true: Any, top_labels: Any, k: int) -> LabelTallies:
-    check_ks([k])
-    targets, ranking, _ = _encode(y_true, top_labels)
-    _check_columns(ranking, k)
+    targets, ranking, _ = _encode_at(y_true, top_labels, k)
     tallies = LabelTallies((k,))
     tallies.update(targets, ranking, hits(targets, ranking))
     return tallies
 
 
 def _weighted(y_true: Any, top_labels: Any, k: int, label_counts: Any, n_train: int, a: float, b: float) -> Scores:
-    check_ks([k])
-    targets, ranking, counts = _encode(y_true, top_labels, label_counts)
-    _check_columns(ranking, k)
+    targets, ranking, counts = _encode_at(y_true, top_labels, k, label_counts)
     scores = Scores((k,), counts, n_train, a, b)
     scores.update(targets, ranking)
     return scores

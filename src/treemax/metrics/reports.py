@@ -1,4 +1,4 @@
-"""A report by label: precision, recall and F1, what is answered instead, and rare labels apart."""
+"""A report by label: precision, recall, F1 and the most frequent confusions; the same by label frequency."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def label_report(
 ) -> LabelReport:  # fmt: skip
     """Report precision, recall and F1 of each label as the first answer, and which labels are answered instead.
 
-    With `label_counts`, the training examples of each label, `by_frequency` has the same of rare and frequent labels apart.
+    With `label_counts`, the training examples of each label, `by_frequency` has the same for ranges of label frequency.
     The arguments are those of `evaluate`; `confusions` is the number of wrong answers to list.
 
     >>> report = label_report(["cat", "cat", "dog"], [["cat"], ["dog"], ["dog"]], label_counts={"cat": 3, "dog": 40})

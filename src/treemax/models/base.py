@@ -8,7 +8,7 @@ conversion of its model to and from arrays (`_model_parts`, `_model_from_parts`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +62,7 @@ from treemax.models.sharing import read_access, read_access_by_rows, snapshot_ac
 from treemax.models.taxonomies import TaxonomyEstimator
 from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
+from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
 from treemax.topk import TopK as TopK
@@ -111,6 +112,7 @@ class LabelClassifier(
     calibration_: Calibration
     sparse_input_: bool  # whether the training rows were sparse, so that a row without entries has no features
     model_: Any
+    verbose: int
     _feature_numbers: FeatureNumbers | None = None  # renumbering of sparse feature ids, where ids are large and few
     reading_: dict[str, Any]  # reader options of the command line for the training data, reused for other data
 
@@ -185,8 +187,7 @@ class LabelClassifier(
     @snapshot_access
     def describe(self) -> dict[str, Any]:
         """Return the main properties of the model: labels, features, examples, and those of the subclass."""
-        check_is_fitted(self, "model_")
-        self._check_when_used()
+        self._check_trained()
         facts = {
             "model": type(self).__name__,
             "labels": len(self.label_index_) - len(self._changes.forgotten) - len(self._changes.merged),
@@ -256,6 +257,21 @@ class LabelClassifier(
             self._update_from(trainee, before)
             raise
         self._update_from(trainee, before)
+
+    def _train_blocks(self, blocks: Iterable[int], planned: int, title: str, trained: Callable[[], Any]) -> Any:
+        """Train with a progress bar, and return `trained()`; after Ctrl-C raise `TrainingInterrupted` with it.
+
+        `blocks` trains and yields the number of rows of each block, `planned` in total.
+        """
+        done = 0
+        with progress_bar(planned, title, "rows", self.verbose) as bar:
+            try:
+                for n in blocks:
+                    done += n
+                    bar.update(n)
+            except KeyboardInterrupt:
+                raise TrainingInterrupted(trained(), done / planned) from None
+        return trained()
 
     def _check_trained(self) -> None:
         check_is_fitted(self, "model_")
@@ -586,16 +602,12 @@ class LabelClassifier(
             ids[unknown], scores[unknown], probabilities[unknown] = first, frequencies[first], frequencies[first]
         return ids, scores, probabilities
 
-    def _calibrated_above(
-        self, rows: Rows, threshold: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    def _calibrated_above(self, rows: Rows, threshold: float) -> SparseProbabilities:
         """Row, id and probability of all labels with at least this probability, sorted by row and id."""
         found = self._unchanged_above(rows, threshold)
         return self._changed_above(rows, threshold, found) if self._changes else found
 
-    def _unchanged_above(
-        self, rows: Rows, threshold: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    def _unchanged_above(self, rows: Rows, threshold: float) -> SparseProbabilities:
         """The same without the changes of labels."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             row_of, ids, scores = self._above(rows, self.calibration_.lowest_score(threshold))
@@ -603,7 +615,7 @@ class LabelClassifier(
         else:
             row_of, ids, probabilities = self._multiclass_above(rows, threshold)
         kept = probabilities >= np.float32(threshold)
-        found = row_of[kept], ids[kept], probabilities[kept]
+        found = SparseProbabilities(row_of[kept], ids[kept], probabilities[kept])
         unknown = self._unknown(rows)
         if unknown is None:
             return found
@@ -611,9 +623,7 @@ class LabelClassifier(
         frequent = np.flatnonzero(frequencies >= np.float32(threshold))
         return replace_rows(found, unknown, frequent, frequencies[frequent])
 
-    def _multiclass_above(
-        self, rows: Rows, threshold: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    def _multiclass_above(self, rows: Rows, threshold: float) -> SparseProbabilities:
         """Row, id and probability of a superset of the labels with at least this probability, for a multi-class model."""
         first, leading = self._leading(rows)
         n_leading = first.shape[1]
@@ -629,7 +639,7 @@ class LabelClassifier(
         row_of, ids, scores = row_of[order], ids[order], scores[order]
         is_first = ids == first[row_of, 0]
         found = self.calibration_.multiclass_probabilities(scores[:, None], leading[row_of], is_first[:, None])
-        return row_of, ids, found[:, 0]
+        return SparseProbabilities(row_of, ids, found[:, 0])
 
     def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids and scores of the best labels: k, and at least as many as the multi-class calibration needs."""
@@ -727,8 +737,7 @@ class LabelClassifier(
     @snapshot_access
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """Return the estimator as a JSON-able header and named arrays, without forgotten labels."""
-        check_is_fitted(self, "model_")
-        self._check_when_used()  # a file with invalid parameters could not be loaded
+        self._check_trained()  # a file with invalid parameters could not be loaded
         if self._changes.forgotten:
             self = self._compacted()
         header, arrays = self._model_parts(resume)

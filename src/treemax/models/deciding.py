@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,30 +40,15 @@ class DecidingEstimator(SharedEstimator):
     _changes: LabelChanges
     _threshold_was_set: bool
 
-    # --- to be implemented by the classifier --------------------------------------------------------------
-
-    def _rows_to_predict(self, X: Any) -> Rows:
-        raise NotImplementedError
-
-    def _search(self) -> Any:
-        raise NotImplementedError
-
-    def _threads(self) -> int:
-        raise NotImplementedError
-
-    def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
-        raise NotImplementedError
-
-    def _frequencies_if_unknown(self, n_labels: int) -> NDArray[np.float32]:
-        raise NotImplementedError
-
-    def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        raise NotImplementedError
-
-    def _calibrated_top(
-        self, rows: Rows, k: int, weights: LabelWeights | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        raise NotImplementedError
+    # Methods of the classifier.
+    _rows_to_predict: Callable[[Any], Rows]
+    _search: Callable[[], Any]
+    _threads: Callable[[], int]
+    _unknown: Callable[[Rows], NDArray[np.int64] | None]
+    _frequencies_if_unknown: Callable[[int], NDArray[np.float32]]
+    _leading: Callable[..., tuple[NDArray[np.int64], NDArray[np.float32]]]
+    _calibrated_top: Callable[..., tuple[NDArray[np.int64], NDArray[np.float32]]]
+    _labels_of: Callable[[NDArray[np.int64]], NDArray[Any]]
 
     # --- weights of labels --------------------------------------------------------------------------------
 
@@ -221,9 +207,6 @@ class DecidingEstimator(SharedEstimator):
         scores = np.where(kept, np.take_along_axis(probabilities, order, axis=1), np.float32(0.0))
         return TopK(self._labels_of(best), scores)
 
-    def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        raise NotImplementedError
-
     # --- thresholds ---------------------------------------------------------------------------------------
 
     def choose_thresholds(self: Self, X: Any, y: Any, metric: str = "macro-f1", precision: float | None = None) -> Self:
@@ -247,8 +230,7 @@ class DecidingEstimator(SharedEstimator):
             raise ValueError(f"metric must be one of {', '.join(decisions.METRICS)}, got {metric!r}.")
         if (metric == "precision") != (precision is not None):
             raise ValueError(f"precision goes with metric='precision', got metric={metric!r}, precision={precision!r}.")
-        if precision is not None:
-            check_number("precision", precision, above=0, most=1)
+        check_number("precision", precision, above=0, most=1, optional=True)
         ranked = self._rank_validation_rows(X, y)
         threshold, one_at_least, thresholds = decisions.choose(ranked, metric, precision)
         found = decisions.Decision(metric, len(ranked.n_labels), thresholds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,18 @@ class Schedule(NamedTuple):
     held: NDArray[np.uint32]
     parts: list[Part]
     planned: int  # rows of all passes
+
+    def run(
+        self, learn: Callable[[Iterator[NDArray[np.uint32]], int], Iterator[int]], calibrate: Callable[[], None]
+    ) -> Iterator[int]:
+        """Train with `learn(orders, rows done before)`, which yields the number of rows of each block, and calibrate."""
+        done = 0
+        for part in self.parts:
+            if part.calibrates:
+                calibrate()
+            for n in learn(part.orders, done):
+                done += n
+                yield n
 
     @classmethod
     def of(cls, n_rows: int, passes: int, share: float, random_state: Any) -> Schedule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, TypeVar
@@ -16,13 +16,12 @@ from treemax.models.decisions import Decision
 from treemax.models.label_weights import LabelWeights, LastWeights
 from treemax.models.parts import whole_number
 from treemax.models.prior import EmptyRows, most_frequent
-from treemax.models.searching import best_weighted
+from treemax.models.searching import SparseProbabilities, best_weighted
 from treemax.models.sharing import SharedEstimator
 from treemax.parallel.locks import fork_safe
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
-Found = tuple[Ids, Ids, Floats]  # row, id and probability
 Self = TypeVar("Self", bound="ChangeableLabels")
 
 FORGOT, RENAMED, MERGED, LEARNED_AGAIN, ADDED = KINDS = ("forgot", "renamed", "merged", "learned_again", "added")
@@ -168,6 +167,13 @@ class ChangeableLabels(SharedEstimator):
     _label_form: str
     _changes: LabelChanges = LabelChanges()
 
+    # Methods of the classifier.
+    _check_trained: Callable[[], None]
+    _taxonomy_with_names: Callable[[dict[Any, Any]], dict[str, Any]]
+    _weighted_top: Callable[[Rows, int, LabelWeights], tuple[Ids, Floats]]
+    _scored_labels: Callable[[Rows, Ids], tuple[Floats, Floats]]
+    _frequencies: Callable[[int], Floats]
+
     # --- changes ------------------------------------------------------------------------------------------
 
     def forget(self: Self, labels: Any) -> Self:
@@ -305,9 +311,6 @@ class ChangeableLabels(SharedEstimator):
         named.pop(None, None)
         return {**changed, "class_weight": named}
 
-    def _taxonomy_with_names(self, names: dict[Any, Any]) -> dict[str, Any]:
-        raise NotImplementedError
-
     def _bring_back(self, ids: Ids) -> None:
         """Answer labels again that were learned after they had been forgotten."""
         again = self._changes.forgotten & set(ids.tolist())
@@ -334,19 +337,7 @@ class ChangeableLabels(SharedEstimator):
             )
         return ids
 
-    def _check_trained(self) -> None:
-        raise NotImplementedError
-
     # --- answers ------------------------------------------------------------------------------------------
-
-    def _weighted_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[Ids, Floats]:
-        raise NotImplementedError
-
-    def _scored_labels(self, rows: Rows, ids: Ids) -> tuple[Floats, Floats]:
-        raise NotImplementedError
-
-    def _frequencies(self, n_labels: int) -> Floats:
-        raise NotImplementedError
 
     def _merged_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[Ids, Floats]:
         """Ids and probabilities of the k best labels by probability x weight, of a model with merged labels."""
@@ -369,19 +360,19 @@ class ChangeableLabels(SharedEstimator):
         ids = np.ascontiguousarray(np.broadcast_to(members, (len(rows), len(members))))
         return self._changes.united(self._scored_labels(rows, ids)[1], self.multi_label_)
 
-    def _changed_above(self, rows: Rows, threshold: float, found: Found) -> Found:
-        """Apply the changes to row, id and probability of the labels above a threshold."""
+    def _changed_above(self, rows: Rows, threshold: float, found: SparseProbabilities) -> SparseProbabilities:
+        """Apply the changes to the labels above a threshold."""
         changes = self._changes
-        row_of, ids, probabilities = found
-        kept = changes.unmerged(len(self.label_index_))[ids] > 0
-        row_of, ids, probabilities = row_of[kept], ids[kept], probabilities[kept]
+        kept = changes.unmerged(len(self.label_index_))[found.ids] > 0
+        row_of, ids, probabilities = found.rows[kept], found.ids[kept], found.probabilities[kept]
         if not changes.merged:
-            return row_of, ids, probabilities
+            return SparseProbabilities(row_of, ids, probabilities)
         merged = self._of_merged(rows)
         row, place = np.nonzero(merged >= np.float32(threshold))
         row_of, ids = np.concatenate([row_of, row]), np.concatenate([ids, changes.heads[place]])
         order = np.lexsort((ids, row_of))
-        return row_of[order], ids[order], np.concatenate([probabilities, merged[row, place]])[order]
+        probabilities = np.concatenate([probabilities, merged[row, place]])
+        return SparseProbabilities(row_of[order], ids[order], probabilities[order])
 
     def _changed_of_labels(self, rows: Rows, ids: Ids, probabilities: Floats) -> Floats:
         """Apply the changes to the probabilities of given labels."""

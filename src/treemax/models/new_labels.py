@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +35,14 @@ class GrowingLabels(ChangeableLabels):
     n_features_in_: int
     _total_weight: float
     _feature_numbers: FeatureNumbers | None
+
+    # Methods of the classifier.
+    _training: Callable[[], Any]
+    _read: Callable[..., tuple[Rows, RaggedLabels, NDArray[np.float32] | None]]
+    _check_width: Callable[[Any, Rows], None]
+    _check_form: Callable[[RaggedLabels], None]
+    _check_labels: Callable[[int], None]
+    _prepared: Callable[[Rows], Rows]
 
     def add_labels(self: Self, X: Any, y: Any, parent: Any = None, sample_weight: Any = None) -> Self:
         """Add labels to a trained model from a few examples of each, without training the others again.
@@ -128,26 +136,6 @@ class GrowingLabels(ChangeableLabels):
         self._feature_numbers = getattr(new.rows, "numbers", None) or self._feature_numbers
         self.label_index_ = new.labels
         self._changes = self._changes.changed(ADDED, n_new)
-
-    # --- of the classifier --------------------------------------------------------------------------------
-
-    def _training(self: Self) -> Any:
-        raise NotImplementedError
-
-    def _read(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Rows, RaggedLabels, NDArray[np.float32] | None]:
-        raise NotImplementedError
-
-    def _check_width(self, X: Any, rows: Rows) -> None:
-        raise NotImplementedError
-
-    def _check_form(self, labels: RaggedLabels) -> None:
-        raise NotImplementedError
-
-    def _check_labels(self, n_labels: int) -> None:
-        raise NotImplementedError
-
-    def _prepared(self, rows: Rows) -> Rows:
-        raise NotImplementedError
 
 
 def places_of(

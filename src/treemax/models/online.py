@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +33,16 @@ Self = TypeVar("Self", bound="OnlineLabelClassifier")
 FIRST_ROWS = 16  # of a stream, after which its settings are fixed
 FEW_ROWS = 256  # predicted in one block in any case
 MAX_WRITE_SECONDS = 0.02  # after which `partial_fit` releases the lock, at the end of a block
+
+
+class Batch(NamedTuple):
+    """The validated rows of a call of `partial_fit`."""
+
+    X: Any
+    rows: Rows
+    labels: RaggedLabels
+    announced: RaggedLabels | None  # labels of `classes`
+    weights: NDArray[np.float32] | None
 
 
 class WithRate:
@@ -71,8 +81,7 @@ class OnlineLabelClassifier(LabelClassifier):
     _n_repeated = 0  # rows of `partial_fit` so far, before they were repeated
 
     def _check_parameters(self) -> None:
-        if self.max_labels is not None:
-            check_number("max_labels", self.max_labels, whole=True, least=1)
+        check_number("max_labels", self.max_labels, whole=True, least=1, optional=True)
 
     def _check_labels(self, n_labels: int) -> None:
         if self.max_labels is not None and n_labels > self.max_labels:
@@ -135,7 +144,7 @@ class OnlineLabelClassifier(LabelClassifier):
         with self._lock.training:
             learner = self._snapshot()  # keeps its parameters if another thread sets others
             learner._check_when_used()
-            blocks = learner._learn_blocks(X, rows, labels, announced, weights)
+            blocks = learner._learn_blocks(Batch(X, rows, labels, announced, weights))
             while self._lock.write(self._advance, learner, blocks):
                 pass
         return self
@@ -182,22 +191,17 @@ class OnlineLabelClassifier(LabelClassifier):
             self.partial_fit(X, y, sample_weight=weights)
         return self
 
-    def _initialize(
-        self,
-        X: Any,
-        rows: Rows,
-        labels: RaggedLabels,
-        announced: RaggedLabels | None,
-        weights: NDArray[np.float32] | None,
-    ) -> Targets:
+    def _initialize(self, batch: Batch) -> Targets:
         """Create an untrained model; return the targets of the rows."""
+        X, rows, labels, announced, weights = batch
         if announced is not None:
             missing = set(labels.values.tolist()) - set(announced.values.tolist())
             if missing:
                 raise ValueError(f"y has labels that are not in classes: {sorted(missing)[:5]}.")
         index = LabelIndex()
-        n_labels = self._count_labels(index, labels, announced, rows.shape[1])
-        if n_labels == 0 and not (self.STARTS_WITHOUT_LABELS and labels.form == "lists"):
+        if self._count_labels(index, batch, rows.shape[1]) == 0 and not (
+            self.STARTS_WITHOUT_LABELS and labels.form == "lists"
+        ):
             raise ValueError("y has no labels at all: the first call of partial_fit needs at least one label.")
         targets = self._weighted(_indexed(index, labels, announced), weights, index, labels.multi_label)
         model = self._start(rows, targets, index, labels.multi_label)
@@ -205,20 +209,14 @@ class OnlineLabelClassifier(LabelClassifier):
         self.label_counts_[:], self.n_examples_, self.label_weights_, self._empty_rows = 0, 0, None, None
         return targets
 
-    def _extend(
-        self,
-        X: Any,
-        rows: Rows,
-        labels: RaggedLabels,
-        announced: RaggedLabels | None,
-        weights: NDArray[np.float32] | None,
-    ) -> Targets:
+    def _extend(self, batch: Batch) -> Targets:
         """Add the new labels and features of these rows to the model; return the targets of the rows."""
+        X, rows, labels, announced, weights = batch
         self._check_width(X, rows)
         self._check_form(labels)
         self._check_fixed_parameters()
         n_features = max(rows.shape[1], self.n_features_in_)
-        n_labels = self._count_labels(self.label_index_, labels, announced, n_features)
+        n_labels = self._count_labels(self.label_index_, batch, n_features)
         model = self._resized(self.model_, n_features, n_labels)
         targets = _indexed(self.label_index_, labels, announced)
         if self._changes.forgotten:
@@ -232,23 +230,16 @@ class OnlineLabelClassifier(LabelClassifier):
             self.label_counts_ = np.concatenate([self.label_counts_, np.zeros(n_new, dtype=np.int64)])
         return targets
 
-    def _learn_blocks(
-        self,
-        X: Any,
-        rows: Rows,
-        labels: RaggedLabels,
-        announced: RaggedLabels | None,
-        weights: NDArray[np.float32] | None = None,
-    ) -> Iterator[int]:
+    def _learn_blocks(self, batch: Batch) -> Iterator[int]:
         """Train on the rows and count them; yield after each block."""
         is_fitted = self.__sklearn_is_fitted__()
         if self.max_labels is not None:
-            rows, labels, weights = self._drop_excess_labels(rows, labels, announced, weights)
-            if not len(rows):
+            batch = self._drop_excess_labels(batch)
+            if not len(batch.rows):
                 return
+        rows = numbered(batch.rows, *((self._feature_numbers, self.n_features_in_) if is_fitted else ()))
         start = self._extend if is_fitted else self._initialize
-        rows = numbered(rows, *((self._feature_numbers, self.n_features_in_) if is_fitted else ()))
-        targets, done = start(X, rows, labels, announced, weights), 0
+        targets, done = start(batch._replace(rows=rows)), 0
         for n in self._continue(self.model_, rows, targets):
             self._count(targets[done : done + n])
             self._count_empty(rows, targets, done, done + n)
@@ -278,21 +269,20 @@ class OnlineLabelClassifier(LabelClassifier):
         np.add.at(self.label_counts_, ids, 1)
         self.n_examples_ += len(targets)
 
-    def _drop_excess_labels(
-        self, rows: Rows, labels: RaggedLabels, announced: RaggedLabels | None, weights: NDArray[np.float32] | None
-    ) -> tuple[Rows, RaggedLabels, NDArray[np.float32] | None]:
+    def _drop_excess_labels(self, batch: Batch) -> Batch:
         """Drop new labels beyond `max_labels`, and rows that have no others."""
+        _, rows, labels, announced, weights = batch
         index = self.label_index_ if self.__sklearn_is_fitted__() else LabelIndex()
         if announced is not None or labels.is_indicator:  # the caller relies on all of them
-            self._check_labels(self._count_labels(index, labels, announced, rows.shape[1]))
-            return rows, labels, weights
+            self._check_labels(self._count_labels(index, batch, rows.shape[1]))
+            return batch
         values = labels.values[labels.indptr[0] : labels.indptr[-1]]
         if len(values):
             index.check_kind(labels.dtype)
         new = dict.fromkeys(values[index.ids(values) < 0].tolist())
         remaining = max(0, int(self.max_labels or 0) - len(index))
         if len(new) <= remaining:
-            return rows, labels, weights
+            return batch
         if not self._warned_of_labels:
             warnings.warn(
                 f"{type(self).__name__} has reached max_labels={self.max_labels}: new labels are ignored from now on.",
@@ -304,8 +294,11 @@ class OnlineLabelClassifier(LabelClassifier):
         counts = np.bincount(np.repeat(np.arange(len(labels)), labels.counts)[kept], minlength=len(labels))
         learned = np.flatnonzero((counts > 0) | (labels.counts == 0))
         indptr = np.concatenate([[0], np.cumsum(counts[learned])])
-        weights = None if weights is None else weights[learned]
-        return take_rows(rows, learned), replace(labels, indptr=indptr, values=values[kept]), weights
+        return batch._replace(
+            rows=take_rows(rows, learned),
+            labels=replace(labels, indptr=indptr, values=values[kept]),
+            weights=None if weights is None else weights[learned],
+        )
 
     def _check_biases(self, targets: Targets) -> None:
         """Raise if training diverged: weights that are NaN or infinite soon spread to the biases of the labels."""
@@ -364,15 +357,13 @@ class OnlineLabelClassifier(LabelClassifier):
         if settings is not None and 0 < FAR_LONGER**2 * settings.initial < self.settings_.initial:
             self.settings_ = settings
 
-    def _count_labels(
-        self, index: LabelIndex, labels: RaggedLabels, announced: RaggedLabels | None, n_features: int
-    ) -> int:
+    def _count_labels(self, index: LabelIndex, batch: Batch, n_features: int) -> int:
         """Return the number of known and new labels; raise if their types are mixed or they do not fit in memory."""
-        columns = labels.n_columns if labels.is_indicator else 0
+        columns = batch.labels.n_columns if batch.labels.is_indicator else 0
         growing = self.__sklearn_is_fitted__()
         self._check_size(n_features, max(len(index), columns), growing)
         new = {j for j in range(columns) if j not in index}
-        for part in (labels, announced):
+        for part in (batch.labels, batch.announced):
             if part is not None and len(part.values):
                 index.check_kind(part.dtype)
                 new.update(np.asarray(part.values)[index.ids(part.values) < 0].tolist())

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows
+from treemax.models.searching import SparseProbabilities
 
 PRIOR_ROWS = 10.0  # the weight of the frequencies of all training rows, in rows
 
@@ -91,16 +92,13 @@ def most_frequent(frequencies: NDArray[np.float32], k: int) -> NDArray[np.int64]
 
 
 def replace_rows(
-    found: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]],
-    rows: NDArray[np.int64],
-    ids: NDArray[np.int64],
-    probabilities: NDArray[np.float32],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Replace the labels of some rows by the same labels `ids`, in arrays of row, id and probability."""
+    found: SparseProbabilities, rows: NDArray[np.int64], ids: NDArray[np.int64], probabilities: NDArray[np.float32]
+) -> SparseProbabilities:
+    """Replace the labels of some rows by the same labels `ids`."""
     row_of, found_ids, found_probabilities = found
     kept = ~np.isin(row_of, rows)
     row_of = np.concatenate([row_of[kept], np.repeat(rows, len(ids))])
     all_ids = np.concatenate([found_ids[kept], np.tile(ids, len(rows))])
     chosen = np.concatenate([found_probabilities[kept], np.tile(probabilities, len(rows))])
     order = np.lexsort((all_ids, row_of))
-    return row_of[order], all_ids[order], chosen[order]
+    return SparseProbabilities(row_of[order], all_ids[order], chosen[order])

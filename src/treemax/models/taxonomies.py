@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from treemax.inputs.labels import LabelIndex, dtype_for
 from treemax.inputs.rows import Rows, read_only
 from treemax.kernels import taxonomies as kernels
 from treemax.models.label_changes import LabelChanges
+from treemax.models.searching import SparseProbabilities
 from treemax.models.sharing import SharedEstimator, read_access
 from treemax.parameters import check_number
 from treemax.topk import TopK, check_k
@@ -62,22 +64,12 @@ class TaxonomyEstimator(SharedEstimator):
     _changes: LabelChanges
     _taxonomy: Taxonomy | None = None  # that of `set_taxonomy`
 
-    # --- to be implemented by the classifier --------------------------------------------------------------
-
-    def _rows_to_predict(self, X: Any) -> Rows:
-        raise NotImplementedError
-
-    def _labels_of(self, ids: Ids) -> NDArray[Any]:
-        raise NotImplementedError
-
-    def _best(self, rows: Rows) -> Ids:
-        raise NotImplementedError
-
-    def _all_probabilities(self, rows: Rows) -> Floats:
-        raise NotImplementedError
-
-    def _calibrated_above(self, rows: Rows, threshold: float) -> tuple[Ids, Ids, Floats]:
-        raise NotImplementedError
+    # Methods of the classifier.
+    _rows_to_predict: Callable[[Any], Rows]
+    _labels_of: Callable[[Ids], NDArray[Any]]
+    _best: Callable[[Rows], Ids]
+    _all_probabilities: Callable[[Rows], Floats]
+    _calibrated_above: Callable[[Rows, float], SparseProbabilities]
 
     # --- the taxonomy -------------------------------------------------------------------------------------
 

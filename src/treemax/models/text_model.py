@@ -33,7 +33,7 @@ from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.sharing import SharedEstimator
 from treemax.models.stored import Source, stored_rows
 from treemax.parallel.locks import fork_safe
-from treemax.text.vectorizers import HashingText, TfidfText, holds_texts, read_texts
+from treemax.text.vectorizers import HashingText, TextInput, TfidfText, holds_texts, read_texts
 
 Result = TypeVar("Result")
 
@@ -45,32 +45,13 @@ def _register_transformers() -> None:
     import treemax.models.transformers  # noqa: F401
 
 
-def _learns_online(model: TextModel) -> bool:
-    return hasattr(model.estimator, "partial_fit")
-
-
-def _fits_files(model: TextModel) -> bool:
-    return hasattr(model.estimator, "fit_file")
-
-
-def _explains(model: TextModel) -> bool:
-    return hasattr(model.estimator, "explain")
-
-
-def _changes_labels(model: TextModel) -> bool:
-    return hasattr(model.estimator, "forget")
-
-
-def _has_taxonomy(model: TextModel) -> bool:
-    return hasattr(model.estimator, "set_taxonomy")
-
-
-def _gives_probabilities(model: TextModel) -> bool:
-    return hasattr(model.estimator, "predict_proba")
+def _estimator_has(name: str) -> Callable[[TextModel], bool]:
+    """Return the condition that the estimator has a method, for `available_if`."""
+    return lambda model: hasattr(model.estimator, name)
 
 
 @saveable
-class TextModel(ClassifierMixin, BaseEstimator):
+class TextModel(TextInput, ClassifierMixin, BaseEstimator):
     """A vectoriser and an estimator as one classifier of raw texts, saved as one model.
 
     Both may be positional arguments, and are fitted in place, as in a scikit-learn pipeline. The learned attributes of
@@ -170,7 +151,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         state: dict[str, Any] = super().__getstate__()
         return {**state, **vars(self._consistently(self._snapshot)), "_version": 0}
 
-    @available_if(_fits_files)
+    @available_if(_estimator_has("fit_file"))
     def fit_file(
         self, source: Any, *, memory: int | str = "2GB", folder: Any = None, label_features: Any = None, **reading: Any
     ) -> TextModel:
@@ -192,7 +173,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self._train(vectorizer, lambda estimator: estimator._fit_stored(stored, data, limit, label_features))
         return self
 
-    @available_if(_learns_online)
+    @available_if(_estimator_has("partial_fit"))
     def partial_fit(self, texts: Any, y: Any, **options: Any) -> TextModel:
         """Update the estimator with more texts; the vectoriser must be stateless or fitted, and does not change.
 
@@ -208,7 +189,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self.estimator.partial_fit(self.vectorizer.transform(texts), y, **options)
         return self
 
-    @available_if(_learns_online)
+    @available_if(_estimator_has("partial_fit"))
     def fit_stream(
         self, source: Any, *, chunk_rows: int = 1000, multi_label: bool = False, **reading: Any
     ) -> TextModel:
@@ -229,7 +210,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         """
         return self._consistently(lambda: self.estimator.predict_topk(self._rows(texts), k, **options))
 
-    @available_if(_gives_probabilities)
+    @available_if(_estimator_has("predict_proba"))
     def predict_for_utility(self, texts: Any, k: int = 5, utility: str = "macro-f1", **options: Any) -> Any:
         """Predict the k labels of each text that maximise an expected utility; see the same method of the estimator."""
         return self._consistently(
@@ -240,23 +221,23 @@ class TextModel(ClassifierMixin, BaseEstimator):
         """Return weights of all labels for `predict_topk`; see `make_label_weights` of the estimator."""
         return self.estimator.make_label_weights(**options)
 
-    @available_if(_has_taxonomy)
+    @available_if(_estimator_has("set_taxonomy"))
     def set_taxonomy(self, taxonomy: Any) -> TextModel:
         """Set the taxonomy of the labels; see `set_taxonomy` of the estimator."""
         self.estimator.set_taxonomy(taxonomy)
         return self
 
-    @available_if(_has_taxonomy)
+    @available_if(_estimator_has("set_taxonomy"))
     def predict_levels(self, texts: Any, k: int = 5, **options: Any) -> Any:
         """Predict the k most probable nodes of each level of the taxonomy; see `predict_levels` of the estimator."""
         return self._consistently(lambda: self.estimator.predict_levels(self._rows(texts), k, **options))
 
-    @available_if(_has_taxonomy)
+    @available_if(_estimator_has("set_taxonomy"))
     def predict_backoff(self, texts: Any, confidence: float = 0.8, **options: Any) -> Any:
         """Predict the most specific node with at least this probability; see `predict_backoff` of the estimator."""
         return self._consistently(lambda: self.estimator.predict_backoff(self._rows(texts), confidence, **options))
 
-    @available_if(_changes_labels)
+    @available_if(_estimator_has("forget"))
     def add_labels(self, texts: Any, y: Any, **options: Any) -> TextModel:
         """Add labels to the trained model from a few texts of each; see `add_labels` of the estimator.
 
@@ -264,7 +245,7 @@ class TextModel(ClassifierMixin, BaseEstimator):
         words; known words keep theirs. Other vectorisers do not change, nor do those of models that learn online.
         """
         check_is_fitted(self)
-        if _learns_online(self):
+        if hasattr(self.estimator, "partial_fit"):
             self.estimator.add_labels(self.vectorizer.transform(texts), y, **options)
             return self
         vectorizer = self.vectorizer
@@ -274,25 +255,25 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self._train(vectorizer, lambda estimator: estimator.add_labels(X, y, **options))
         return self
 
-    @available_if(_changes_labels)
+    @available_if(_estimator_has("forget"))
     def forget(self, labels: Any) -> TextModel:
         """Never answer these labels again; see `forget` of the estimator."""
         self.estimator.forget(labels)
         return self
 
-    @available_if(_changes_labels)
+    @available_if(_estimator_has("forget"))
     def rename(self, names: Any) -> TextModel:
         """Give labels new names, from a dictionary of old to new names; see `rename` of the estimator."""
         self.estimator.rename(names)
         return self
 
-    @available_if(_changes_labels)
+    @available_if(_estimator_has("forget"))
     def merge(self, labels: Any) -> TextModel:
         """Make labels parts of others, from a dictionary; see `merge` of the estimator."""
         self.estimator.merge(labels)
         return self
 
-    @available_if(_changes_labels)
+    @available_if(_estimator_has("forget"))
     def compact(self) -> TextModel:
         """Remove forgotten labels from the estimator."""
         self.estimator.compact()
@@ -305,22 +286,22 @@ class TextModel(ClassifierMixin, BaseEstimator):
         self._consistently(lambda: self.estimator.choose_thresholds(self._rows(texts), y, metric, precision))
         return self
 
-    @available_if(_gives_probabilities)
+    @available_if(_estimator_has("predict_proba"))
     def predict_above(self, texts: Any, threshold: float = 0.5, scores: bool = False) -> Any:
         """Predict all labels of each text whose probability is at least `threshold`."""
         return self._consistently(lambda: self.estimator.predict_above(self._rows(texts), threshold, scores))
 
-    @available_if(_gives_probabilities)
+    @available_if(_estimator_has("predict_proba"))
     def predict_proba_of(self, texts: Any, labels: Any) -> Any:
         """Predict the probabilities of given labels for each text."""
         return self._consistently(lambda: self.estimator.predict_proba_of(self._rows(texts), labels))
 
-    @available_if(_gives_probabilities)
+    @available_if(_estimator_has("predict_proba"))
     def predict_proba(self, texts: Any) -> Any:
         """Predict the probability of every label for each text."""
         return self._consistently(lambda: self.estimator.predict_proba(self._rows(texts)))
 
-    @available_if(_explains)
+    @available_if(_estimator_has("explain"))
     def explain(self, texts: Any, label: Any = None, k: int = 5) -> Any:
         """Explain why `label`, or by default the answer, has its probability; see `Explanation`.
 
@@ -401,12 +382,6 @@ class TextModel(ClassifierMixin, BaseEstimator):
         except NotFittedError:
             return False
         return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.two_d_array = False
-        return tags
 
     def _rows(self, texts: Any) -> Any:
         check_is_fitted(self)

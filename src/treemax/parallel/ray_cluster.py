@@ -59,8 +59,7 @@ def cluster(address: str = "auto", workers: int | None = None) -> Iterator[None]
     ...     model = treemax.LabelTree().fit(X, y)
     """
     ray = _ray()
-    if workers is not None:
-        check_number("workers", workers, whole=True, least=1)
+    check_number("workers", workers, whole=True, least=1, optional=True)
     if not isinstance(address, str) or not address:
         raise ValueError(f"address must be 'auto', 'local' or an address such as 'ray://host:10001', got {address!r}.")
     ours = not ray.is_initialized()

@@ -53,8 +53,7 @@ def predict_dataset(
     ray_data = import_extra("ray.data", "predict_dataset", "ray")
     check_number("k", k, whole=True, least=1)
     check_number("batch_rows", batch_rows, whole=True, least=1)
-    if workers is not None:
-        check_number("workers", workers, whole=True, least=1)
+    check_number("workers", workers, whole=True, least=1, optional=True)
     path = Path(model)
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file {path}.")

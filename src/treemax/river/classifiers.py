@@ -97,9 +97,8 @@ class TreemaxClassifier(_Adapter, base.MiniBatchClassifier):
         """Update the model with the rows of a data frame, in order, as if they came one by one."""
         rows, labels = self._frame_rows(X, learning=True), dataframe.into_series(y).to_list()
         check_same_length(len(rows), len(labels))
-        size = (
-            len(rows) if isinstance(self._learner, OnlineLabelTree) else 1
-        )  # others may depend on how rows are grouped
+        # Other models may depend on how rows are grouped.
+        size = len(rows) if isinstance(self._learner, OnlineLabelTree) else 1
         for start in range(0, len(rows), max(1, size)):
             self._learn_rows(rows[start : start + size], labels[start : start + size], w)
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from treemax.serving.answers import as_json
 from treemax.serving.errors import RequestError
 from treemax.serving.exchange import Reply, Request, Route
-from treemax.serving.questions import MAX_K, Options
+from treemax.serving.request_bodies import MAX_K, Options
 from treemax.serving.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def _suggest(application: Application, name: str, request: Request) -> Rep
     limit, threshold = _number(form, "limit", 10.0, MAX_K), _number(form, "threshold", 0.0, 1)
     served: ServedModel = application.models[name].served
     options = Options(max(1, int(limit)), threshold or None)
-    asked = application.batcher.ask(served, [form["text"]], 1, options, _encode, application.limits.seconds)
+    asked = application.batcher.submit(served, [form["text"]], 1, options, _encode, application.limits.seconds)
     return Reply(await asked)
 
 

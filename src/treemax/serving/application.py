@@ -1,4 +1,4 @@
-"""The ASGI application: reads requests within limits, checks who asks, and answers.
+"""The ASGI application: reads requests within limits, authenticates and responds.
 
 A plain ASGI application answers an ordinary request in a fraction of the time of a web framework; Starlette serves the
 files of the page.
@@ -27,7 +27,7 @@ from treemax.serving.learning import LearningModel
 from treemax.serving.metrics import Metrics
 from treemax.serving.openapi import document
 from treemax.serving.outline import node_outline, path_of
-from treemax.serving.questions import (
+from treemax.serving.request_bodies import (
     MOST_EXPLAINED,
     MOST_EXPLAINED_BYTES,
     Limits,
@@ -120,7 +120,7 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Finish pending work."""
         self.batcher.close()
         for model in self.models.values():
             model.close()
@@ -136,7 +136,9 @@ class Application:
                 except Exception:
                     log.exception("%s: cannot be refreshed", name)
                 if model.error is not None and model.error != before:
-                    log.error("%s: the new file is not served, the old one goes on: %s", name, model.error)
+                    log.error(
+                        "%s: the new file cannot be loaded, the previous one is still served: %s", name, model.error
+                    )
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
         start, path = time.perf_counter(), scope["path"]
@@ -160,7 +162,9 @@ class Application:
         except Exception:
             log.exception("%s %s failed", scope["method"], path)
             status = 500
-            await self._send(_refusal(RequestError("The server failed; its log says why.", 500)), send)
+            await self._send(
+                _refusal(RequestError("Internal error; the log of the server has the details.", 500)), send
+            )
         finally:
             self.metrics.in_flight -= 1
             self.metrics.count_request(path if route else "page", status, time.perf_counter() - start)
@@ -226,7 +230,7 @@ class Application:
         path = scope["path"]
         own = {**scope, "path": path.removeprefix("/static") if path.startswith("/static/") else path}
         if path != "/" and not path.startswith("/static/"):
-            raise RequestError(f"There is nothing at {path!r:.100}; /openapi.json says what there is.", 404)
+            raise RequestError(f"Unknown path {path!r:.100}; see /openapi.json for all paths.", 404)
         own["root_path"] = ""
         status = 500
 
@@ -265,7 +269,9 @@ class Application:
         check_keys(content, PREDICT_KEYS)
         inputs, n_rows = read_inputs(content, served, self.limits)
         options = read_options(content, served)
-        return Reply(await self.batcher.ask(served, inputs, n_rows, options, encode_predictions, self.limits.seconds))
+        return Reply(
+            await self.batcher.submit(served, inputs, n_rows, options, encode_predictions, self.limits.seconds)
+        )
 
     async def _explain(self, request: Request) -> Reply:
         if len(request.body) > MOST_EXPLAINED_BYTES:

@@ -1,4 +1,4 @@
-"""Requests and replies."""
+"""HTTP requests and responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
 from treemax.serving.errors import RequestError
-from treemax.serving.questions import read_json
+from treemax.serving.request_bodies import read_json
 
 
 class Request(NamedTuple):
@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer: a body, or a stream of pieces."""
+    """A response: a body, or a stream of chunks."""
 
     body: bytes | AsyncIterator[bytes]
     status: int = 200
@@ -41,7 +41,7 @@ class Reply(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What answers a path."""
+    """The handler of a path."""
 
     method: str
     answer: Callable[[Request], Awaitable[Reply]]

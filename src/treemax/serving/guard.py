@@ -1,4 +1,4 @@
-"""Who may ask: the Host and Origin of a request, and the token for learning and administration."""
+"""Access control: the Host and Origin of a request, and the token for learning and administration."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Guard:
         self._good_hosts: set[bytes] = set()  # those that passed before
 
     def check_source(self, headers: dict[bytes, bytes]) -> None:
-        """Raise if the request comes from a page of another site, or by a name that is not ours."""
+        """Raise for a request from a page of another site, or to another host name (DNS rebinding)."""
         host = headers.get(b"host", b"")
         if host not in self._good_hosts:
             if not self._is_ours(host):

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 MANY = 2000  # occurrences from which they are found with NumPy instead of one after the other
+RENEW_AFTER = 1000  # new labels after which the search is built again
 
 
 class LabelSearch:
     """The labels of a model in lower case, in one string of bytes.
 
     >>> search = LabelSearch(["Pear", "apple", "pineapple"])
-    >>> search.find("apple", 0, 10).tolist()
+    >>> search.all_matches("apple").tolist()
     [1, 2]
     """
 
@@ -26,11 +27,6 @@ class LabelSearch:
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    def find(self, wanted: str, offset: int, limit: int) -> NDArray[np.int64]:
-        """Return the positions of the labels that contain a text: those that begin with it first."""
-        found = self.all_matches(wanted)
-        return found[offset : offset + limit]
 
     def all_matches(self, wanted: str) -> NDArray[np.int64]:
         """Return the positions of all labels that contain a text, those that begin with it first."""
@@ -62,8 +58,7 @@ class LabelSearch:
 class GrowingSearch:
     """The search among the labels of a model that may learn more: new ones are searched one by one until it is renewed."""
 
-    def __init__(self, renew_after: int = 1000) -> None:
-        self.renew_after = renew_after
+    def __init__(self) -> None:
         self._of: Any = None
         self._search: LabelSearch | None = None
 
@@ -71,7 +66,7 @@ class GrowingSearch:
         """Return the number of labels that contain a text, and some of them."""
         index = model.label_index_
         search = self._search
-        if search is None or self._of is not index or len(index) - len(search) > self.renew_after:
+        if search is None or self._of is not index or len(index) - len(search) > RENEW_AFTER:
             search = LabelSearch(model.classes_.tolist())
             self._of, self._search = index, search
         found = search.all_matches(wanted)

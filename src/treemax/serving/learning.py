@@ -27,7 +27,7 @@ from treemax.replacing import claim
 from treemax.serving.example_log import Change, Example, ExampleLog, Outcome
 from treemax.serving.log_writer import LogWriter
 from treemax.serving.model_files import LoadedFile, WatchedModel, copy_of, load_copy, remove_copies
-from treemax.serving.questions import Inputs, joined, read_vectors
+from treemax.serving.request_bodies import Inputs, joined, read_vectors
 from treemax.serving.served_model import ServedModel
 
 log = logging.getLogger("treemax.serve")
@@ -43,7 +43,7 @@ _SNAPSHOT = re.compile(r"snapshot-(\d{8})-(\d{12})\.treemax")
 
 
 class _NotLearned(Exception):
-    """An example could not be learned. The log says so, and the model is to be restored, in case it was changed."""
+    """An example could not be learned: the log records it, and the model must be restored, in case it was changed."""
 
 
 class Snapshot(NamedTuple):
@@ -111,7 +111,7 @@ class LearningModel(WatchedModel):
 
     @property
     def problem(self) -> str | None:
-        """What /health says is wrong."""
+        """The error that /health reports."""
         return self.error or self._learning_error or self.writer.error
 
     def _take_lead(self) -> None:
@@ -212,7 +212,7 @@ class LearningModel(WatchedModel):
         return self.learned_until > self._last_snapshot and elapsed > wanted
 
     def _write_snapshot(self) -> None:
-        """Write the model as it is now; its name says what it has learned."""
+        """Write a snapshot of the model; its name has the number of the last example learned."""
         start = time.monotonic()
         self.writer.add_outcomes([], flush=True)
         sequence = self.served.sequence
@@ -238,7 +238,7 @@ class LearningModel(WatchedModel):
     # --- other workers --------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Answer from the newest snapshot of the process that learns."""
+        """Serve the newest snapshot of the learning process."""
         changes = self.examples.changes()
         newest = next(iter(valid_snapshots(self.folder, changes)), None)
         sequence = changes[0].first - 1 if newest is None else newest.sequence

@@ -11,7 +11,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 class Metrics:
-    """What one worker has done since it started."""
+    """Counters of one worker since its start."""
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
@@ -22,7 +22,7 @@ class Metrics:
         self._total: dict[str, float] = {}
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count a completed request."""
         key = path, status
         self._requests[key] = self._requests.get(key, 0) + 1
         if path not in self._seconds:
@@ -31,7 +31,7 @@ class Metrics:
         self._total[path] += seconds
 
     def count_batch(self, requests: int, rows: int) -> None:
-        """Count requests that were answered together."""
+        """Count a batch of requests."""
         self.batches += 1
         self.batched_requests += requests
         self.batched_rows += rows

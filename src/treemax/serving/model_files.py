@@ -102,7 +102,7 @@ def load_file(name: str, path: Path, folder: Path, learns: bool) -> LoadedFile:
 
 
 class WatchedModel:
-    """The newest version of a model file; one that cannot be loaded is not served, and the old one goes on."""
+    """The newest version of a model file; while it cannot be loaded, the previous version is served."""
 
     def __init__(self, name: str, path: Path, folder: Path, loaded: LoadedFile) -> None:
         self.name, self.path, self.folder = name, path, folder
@@ -125,7 +125,7 @@ class WatchedModel:
 
     @property
     def problem(self) -> str | None:
-        """What /health says is wrong."""
+        """The error that /health reports."""
         return self.error
 
     def _load(self) -> ServedModel:

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from treemax.explanations.explanation import plain
 from treemax.formats import Examples
 from treemax.models.rows import sparsified
 from treemax.serving.outline import MOST_CHILDREN, has_tree, node_outline, path_of
@@ -179,8 +178,8 @@ class _Report:
         k = min(ANSWERS, len(getattr(self.model, "estimator", self.model).label_index_))
         labels, scores = self.model.predict_topk(examples.features, k)
         for i, truth in enumerate(examples.labels):
-            own = [_plain(label) for label in truth]
-            best = _plain(labels[i, 0])
+            own = [plain(label) for label in truth]
+            best = plain(labels[i, 0])
             right = None if not own else best in own
             if right is not None:
                 self._count(own, best, right)
@@ -189,7 +188,7 @@ class _Report:
 
     def _row(self, examples: Examples, i: int, truth: list[Any], labels: Any, scores: Any, right: bool | None) -> _Row:
         predictions = [
-            {"label": _plain(label), "probability": round(float(score), 6)}
+            {"label": plain(label), "probability": round(float(score), 6)}
             for label, score in zip(labels, scores)
             if score > 0
         ]
@@ -232,9 +231,9 @@ class _Report:
 
     def _explained(self, row: _Row) -> dict[str, Any]:
         wanted = [None, *(label for label in row.truth[:3] if row.right is False)]
-        told = [found for label in wanted if (found := _told(self.model, row.features, label)) is not None]
+        explained = [found for label in wanted if (found := _explanation(self.model, row.features, label)) is not None]
         return {
-            "text": row.text, "truth": row.truth, "right": row.right, "predictions": row.predictions, "explanations": told,
+            "text": row.text, "truth": row.truth, "right": row.right, "predictions": row.predictions, "explanations": explained,
         }  # fmt: skip
 
     def errors(self) -> dict[str, list[int]]:
@@ -258,7 +257,7 @@ class _Report:
         }  # fmt: skip
 
 
-def _told(model: Any, features: Any, label: Any) -> dict[str, Any] | None:
+def _explanation(model: Any, features: Any, label: Any) -> dict[str, Any] | None:
     """Return an explanation as a dictionary; None where the model cannot explain, or does not know the label."""
     if not hasattr(model, "explain"):
         return None
@@ -291,7 +290,3 @@ def _common(first: list[str], second: list[str]) -> list[str]:
     """Return the nodes that both paths begin with."""
     n = next((i for i, (a, b) in enumerate(zip(first, second)) if a != b), min(len(first), len(second)))
     return first[:n]
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from treemax import __version__
-from treemax.serving.questions import LARGEST_VALUE, LONGEST_LABEL, MAX_K, MOST_EXPLAINED, MOST_LABELS, Limits
+from treemax.serving.request_bodies import LARGEST_VALUE, LONGEST_LABEL, MAX_K, MOST_EXPLAINED, MOST_LABELS, Limits
 from treemax.serving.served_model import ServedModel
 
 JsonObject = dict[str, Any]
@@ -17,7 +17,7 @@ VALUE: JsonObject = {"type": "number", "minimum": -LARGEST_VALUE, "maximum": LAR
 INDEX = "^(0|[1-9][0-9]{0,7})$"
 ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 WHAT_FAILS = {
-    400: "What was asked is not valid.",
+    400: "The request is not valid.",
     403: "The request comes from a page of another site.",
     404: "There is no such model, node or label.",
     405: "Another method is needed.",

@@ -11,12 +11,12 @@ from typing import Any
 
 from treemax.extras import import_extra
 from treemax.serving.guard import Guard, is_loopback
-from treemax.serving.questions import Limits
+from treemax.serving.request_bodies import Limits
 
 
 @dataclass
 class Settings:
-    """What `treemax serve` was told."""
+    """The settings of `treemax serve`."""
 
     models: dict[str, str]  # paths by name
     host: str = "127.0.0.1"
@@ -72,7 +72,7 @@ def make_application(settings: Settings, worker: int = 0) -> Any:
 
 
 def open_model(settings: Settings, name: str) -> Any:
-    """Return a model that learns if it can, and may; else one that only answers."""
+    """Return a learning model if the model learns online and this is allowed, else one that only predicts."""
     from treemax.serving.learning import LearningModel
     from treemax.serving.model_files import StaticModel, load_file
 
@@ -108,6 +108,6 @@ def run(settings: Settings, report: Callable[[str], object]) -> None:
 
 
 def address(listening: socket.socket) -> str:
-    """Return the address of a socket, for people."""
+    """Return the URL of a socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

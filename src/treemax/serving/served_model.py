@@ -15,7 +15,7 @@ from treemax.serving.outline import has_tree
 
 @dataclass(eq=False)
 class ServedModel:
-    """A loaded model, its name, and what requests need to know of it."""
+    """A loaded model, its name, and its properties that requests need."""
 
     name: str
     model: Any
@@ -45,7 +45,7 @@ class ServedModel:
         return f"{self.fingerprint[:12]}+{self.sequence}" if self.learns else self.fingerprint[:12]
 
     def describe(self) -> dict[str, Any]:
-        """Return what /models says of the model."""
+        """Return the description of the model for /models."""
         return {
             "name": self.name,
             "model": type(self.estimator).__name__,

@@ -28,7 +28,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def serve(application: Any, listening: socket.socket, connections: int, seconds: float) -> None:
-    """Answer requests until a signal ends the process; requests that were begun are finished."""
+    """Answer requests until a signal ends the process; requests in progress are finished."""
     uvicorn = import_extra("uvicorn", "treemax serve", "serve")
     config = uvicorn.Config(
         application,

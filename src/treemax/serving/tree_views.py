@@ -222,7 +222,7 @@ class _LearnedTreeView(_Tree):
 
 
 class _OnlineTreeView:
-    """Nodes are numbered as they appeared, and `label_tree` would number them anew."""
+    """Nodes are numbered as they appeared, and `label_tree` would renumber them."""
 
     root = 0
 

@@ -1,4 +1,4 @@
-"""A worker process of `treemax serve`; the settings come from standard input, which stays open while its parent lives."""
+"""A worker process of `treemax serve`; the settings come from standard input, which its parent keeps open."""
 
 from __future__ import annotations
 

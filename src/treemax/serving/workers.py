@@ -1,4 +1,4 @@
-"""Several worker processes that share a socket; one that ends is started again."""
+"""Several worker processes that share a socket; one that ends is restarted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESTART_SECONDS = 1.0  # between two starts of a worker
 
 
 class Workers:
-    """The processes that answer."""
+    """The worker processes."""
 
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
@@ -49,7 +49,7 @@ class Workers:
         return process
 
     def watch(self) -> None:
-        """Start workers that ended again, until a signal ends this process."""
+        """Restart workers that ended, until a signal ends this process."""
 
         def stop(*_: Any) -> None:
             self._stopped = True
@@ -67,7 +67,7 @@ class Workers:
             self.stop()
 
     def stop(self) -> None:
-        """End the workers; requests that were begun are finished."""
+        """End the workers; requests in progress are finished."""
         for process in self._processes:
             with contextlib.suppress(OSError):
                 process.terminate()

@@ -217,7 +217,7 @@ def _character_grams(text: str, low: int, high: int, within_words: bool) -> Iter
 
 
 def _mapped(text: str, change: Callable[[str], str]) -> tuple[str, Sequence[int]]:
-    """Return the changed text, and the place that each of its characters comes from."""
+    """Return the changed text, and the original position of each of its characters."""
     changed = change(text)
     if text.isascii():  # the changes keep its length
         return changed, range(len(text))

@@ -68,18 +68,18 @@ def read_texts(texts: Any) -> list[str]:
     return rows
 
 
-class _TextTransformer(TransformerMixin, BaseEstimator):
-    """Base class with scikit-learn's tags of a transformer of strings."""
+class TextInput:
+    """Mixin with scikit-learn's tags of an estimator of strings."""
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.input_tags.string = True
         tags.input_tags.two_d_array = False
         return tags
 
 
 @saveable
-class TfidfText(CheckedParameters, _TextTransformer):
+class TfidfText(CheckedParameters, TextInput, TransformerMixin, BaseEstimator):
     """Convert texts to tf-idf features over a vocabulary learned from the training texts.
 
     Equal bit for bit to scikit-learn's `TfidfVectorizer`, with defaults that suit long-tailed text: logarithmic
@@ -249,7 +249,7 @@ class TfidfText(CheckedParameters, _TextTransformer):
 
 
 @saveable
-class HashingText(_TextTransformer):
+class HashingText(TextInput, TransformerMixin, BaseEstimator):
     """Hash words, word n-grams and character n-grams into 2^`bits` columns; stateless.
 
     The column of an n-gram is a hash of its bytes, the same on every machine. The hash is unsigned: the values of

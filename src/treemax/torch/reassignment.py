@@ -32,13 +32,13 @@ class Statistics:
 
     def all_reduce(self) -> None:
         """Sum the statistics of all processes of a distributed training."""
-        if _is_distributed():
+        if is_distributed():
             for tensor in (self.counts, *self.sums):
                 torch.distributed.all_reduce(tensor)
 
     def decay(self, shape: TreeShape, old: Tensor, new: Tensor) -> None:
         """Decay the statistics, and reset those of a class at nodes that are no longer on its path."""
-        if _is_distributed():  # each process keeps its share
+        if is_distributed():  # each process keeps its share
             for tensor in (self.counts, *self.sums):
                 tensor.div_(torch.distributed.get_world_size())
         for tensor in (self.counts, *self.sums):
@@ -48,7 +48,8 @@ class Statistics:
             sums[old // below != new // below] = 0
 
 
-def _is_distributed() -> bool:
+def is_distributed() -> bool:
+    """Return whether this is one of several processes that train together."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 

@@ -66,10 +66,8 @@ def choose_shape(
         n_direct = min(n_classes, DIRECT_FACTOR * math.isqrt(n_classes)) if has_counts else 0
     check_number("n_direct", n_direct, whole=True, least=0, most=n_classes)
     tail = n_classes - n_direct
-    if depth is not None:
-        check_number("depth", depth, whole=True, least=1)
-    if arity is not None:
-        check_number("arity", arity, whole=True, least=2)
+    check_number("depth", depth, whole=True, least=1, optional=True)
+    check_number("arity", arity, whole=True, least=2, optional=True)
     if tail == 0 or depth == 1:
         return TreeShape(n_classes, n_classes, 0, ())
     if arity is not None:

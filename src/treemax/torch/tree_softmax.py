@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from treemax.parameters import check_number
 from treemax.torch.layer import Layer
 from treemax.torch.path_loss import path_loss
-from treemax.torch.reassignment import Statistics, reassigned
+from treemax.torch.reassignment import Statistics, is_distributed, reassigned
 from treemax.torch.search import all_log_probabilities, best_classes
 from treemax.torch.structure import (
     TreeShape,
@@ -228,7 +228,7 @@ class TreeSoftmax(nn.Module):
         """The loss in training: reassigns classes if due, and adds the outputs to the statistics."""
         if self._examples_since >= self.reassign_every:
             self.reassign()
-        processes = torch.distributed.get_world_size() if _is_distributed() else 1
+        processes = torch.distributed.get_world_size() if is_distributed() else 1
         self._examples_since += rows.shape[0] * processes
         if self._statistics is None or self._statistics.counts.device != target.device:
             self._statistics = Statistics(self.shape, target.device)
@@ -294,10 +294,6 @@ class TreeSoftmax(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._statistics = None
         self._update_tables()
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _checked_counts(counts: Any, n_classes: int) -> Tensor | None:

@@ -128,11 +128,9 @@ def tune(
     chosen = None if metric is None else parse_metric(metric)
     check_number("minutes", minutes, above=0)
     check_number("random_state", random_state, whole=True, least=0)
-    for name, limit in (("max_mb", max_mb), ("max_us", max_us)):
-        if limit is not None:
-            check_number(name, limit, above=0)
-    if max_trials is not None:
-        check_number("max_trials", max_trials, whole=True, least=1)
+    check_number("max_mb", max_mb, above=0, optional=True)
+    check_number("max_us", max_us, above=0, optional=True)
+    check_number("max_trials", max_trials, whole=True, least=1, optional=True)
     with Watch(60 * minutes) as watch:
         data = TuningData(X, y, random_state)
         names = applicable(models, data.rows, data.multi_label)

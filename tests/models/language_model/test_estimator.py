@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import treemax
+from tests.models.learned_tree.reference import numeric_gradient
 from treemax import TreeLanguageModel
 from treemax.models import TrainingInterrupted
 from treemax.models.language_model import kernels
@@ -94,16 +95,6 @@ def log_probability(training, embeddings, transitions, weights, biases, example)
             scores = weights[first : first + children] @ hidden + biases[first : first + children]
         answer += scores[slot] - np.log(np.exp(scores).sum())
     return answer
-
-
-def numeric_gradient(function, at, small=1e-5):
-    gradient = np.zeros_like(at)
-    for place in np.ndindex(at.shape):
-        up, down = at.copy(), at.copy()
-        up[place] += small
-        down[place] -= small
-        gradient[place] = (function(up) - function(down)) / (2 * small)
-    return gradient
 
 
 @pytest.mark.parametrize("full", [True, False])

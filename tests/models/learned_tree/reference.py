@@ -55,3 +55,14 @@ def node_gradient(sums: Floats, counts: NDArray[Any], of_logarithm: bool = True)
     shares = counts / max(counts.sum(), 1.0)
     means = sums / np.maximum(counts, 1.0)[:, None]
     return objective_gradient(shares, means, of_logarithm)
+
+
+def numeric_gradient(function, at, small=1e-5):
+    """The gradient of a function by central differences."""
+    gradient = np.zeros_like(at)
+    for place in np.ndindex(at.shape):
+        up, down = at.copy(), at.copy()
+        up[place] += small
+        down[place] -= small
+        gradient[place] = (function(up) - function(down)) / (2 * small)
+    return gradient

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from tests.models.learned_tree.reference import objective_gradient
+from tests.models.learned_tree.reference import numeric_gradient, objective_gradient
 from treemax import HashingText, LearnedTree, TextModel
 from treemax.checks import example_data, example_lists
 from treemax.inputs.labels import Targets
@@ -84,16 +84,6 @@ def log_probability(*arguments):
 def sum_of_probabilities(*arguments):
     """What Algorithm 1 goes along: p of the right child, summed over the nodes of the path."""
     return sum(shares[slot] for shares, slot in path_shares(*arguments))
-
-
-def numeric_gradient(function, at, small=1e-5):
-    gradient = np.zeros_like(at)
-    for place in np.ndindex(at.shape):
-        up, down = at.copy(), at.copy()
-        up[place] += small
-        down[place] -= small
-        gradient[place] = (function(up) - function(down)) / (2 * small)
-    return gradient
 
 
 @pytest.mark.parametrize(("arity", "n_labels"), [(2, 2), (2, 7), (3, 7), (5, 6), (20, 9)])

@@ -8,6 +8,12 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models import adagrad
+from tests.models.online_trees import (
+    assert_same_in_pieces,
+    assert_warns_without_learning_state,
+    problem,
+    wrong_before_learning,
+)
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.lom_tree import kernels
@@ -15,14 +21,6 @@ from treemax.models.lom_tree.kernels import DEEPEST, Way
 from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, learn, nodes_for
 
 SETTINGS = LOMTreeSettings(0.3, 0.5)
-
-
-def problem(n_rows=400, n_labels=40, n_features=12, seed=0):
-    random = np.random.RandomState(seed)
-    y = random.randint(n_labels, size=n_rows)
-    centres = random.normal(size=(n_labels, n_features))
-    X = centres[y] + 0.3 * random.normal(size=(n_rows, n_features))
-    return X.astype(np.float32), y
 
 
 def learned(X, y, way, sparse=False, passes=1):
@@ -316,23 +314,14 @@ def test_fewer_labels_in_a_leaf_than_asked_for_are_filled_up():
 def test_a_stream_in_pieces_is_the_same_as_in_one(sparse):
     X, y = problem(600, 10)
     X = sp.csr_matrix(X) if sparse else X
-    whole, pieces = tree(learning_rate=0.3), tree(learning_rate=0.3)
-    whole.partial_fit(X[:10], y[:10], classes=np.arange(10)).partial_fit(X[10:], y[10:])
-    pieces.partial_fit(X[:10], y[:10], classes=np.arange(10))
-    for start in range(10, 600, 59):
-        pieces.partial_fit(X[start : start + 59], y[start : start + 59])
-    np.testing.assert_array_equal(whole.predict_proba(X), pieces.predict_proba(X))
-    assert whole.progressive_loss_ == pieces.progressive_loss_
+    assert_same_in_pieces(lambda: tree(learning_rate=0.3), X, y)
 
 
 def test_progressive_loss_is_that_of_answers_before_learning():
     X, y = problem(300, 10)
-    model, wrong = tree(max_nodes=12), 1
-    for i in range(len(X)):
-        if i:
-            wrong += model.predict(X[i : i + 1])[0] != y[i]
-        model.partial_fit(X[i : i + 1], y[i : i + 1])
-    assert model.progressive_loss_ * len(X) == pytest.approx(wrong)
+    model = tree(max_nodes=12)
+    wrong = 1 + wrong_before_learning(model, X, y)
+    assert model.progressive_loss_ * len(y) == pytest.approx(wrong)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -351,12 +340,7 @@ def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse)
 
 def test_without_its_learning_state_it_warns_and_goes_on(tmp_path):
     X, y = problem(800)
-    tree().fit(X, y).save(tmp_path / "model")
-    model = treemax.load(tmp_path / "model")
-    with pytest.warns(UserWarning, match="resume=True"):
-        model.partial_fit(X, y)
-    model.partial_fit(X, y)
-    assert model.score(X, y) > 0.5
+    assert_warns_without_learning_state(tree().fit(X, y), tmp_path / "model", X, y)
 
 
 def test_numbers_at_the_edge_of_what_is_accepted_do_no_harm():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models.memory_tree.reference import Reference
+from tests.models.online_trees import assert_same_in_pieces, assert_warns_without_learning_state, wrong_before_learning
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.memory_tree import kernels
@@ -253,23 +254,15 @@ def test_fewer_labels_in_a_leaf_than_asked_for_are_filled_up():
 def test_a_stream_in_pieces_is_the_same_as_in_one(sparse, multi_label):
     X, y = problem(600, 10)
     labels, X = several(y, 10) if multi_label else y, sp.csr_matrix(X) if sparse else X
-    whole, pieces = (tree().partial_fit(X[:10], labels[:10], classes=np.arange(10)) for _ in range(2))
-    whole.partial_fit(X[10:], labels[10:])
-    for start in range(10, 600, 59):
-        pieces.partial_fit(X[start : start + 59], labels[start : start + 59])
-    np.testing.assert_array_equal(whole.predict_proba(X), pieces.predict_proba(X))
-    assert whole.progressive_loss_ == pieces.progressive_loss_
+    assert_same_in_pieces(lambda: tree(), X, labels)
 
 
 def test_progressive_loss_is_that_of_answers_before_learning():
     X, y = problem(300, 10)
     X = sp.csr_matrix(X)  # routers of dense rows answer in half precision
-    model, wrong = tree(), 1
-    for i in range(X.shape[0]):
-        if i:
-            wrong += model.predict(X[i : i + 1])[0] != y[i]
-        model.partial_fit(X[i : i + 1], y[i : i + 1])
-    assert model.progressive_loss_ * X.shape[0] == pytest.approx(wrong)
+    model = tree()
+    wrong = 1 + wrong_before_learning(model, X, y)
+    assert model.progressive_loss_ * len(y) == pytest.approx(wrong)
 
 
 def test_new_labels_and_features_may_appear_in_a_stream():
@@ -325,12 +318,7 @@ def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse,
 
 def test_without_its_learning_state_it_warns_and_goes_on(tmp_path):
     X, y = problem(800)
-    tree().fit(X, y).save(tmp_path / "model")
-    model = treemax.load(tmp_path / "model")
-    with pytest.warns(UserWarning, match="resume=True"):
-        model.partial_fit(X, y)
-    model.partial_fit(X, y)
-    assert model.score(X, y) > 0.5
+    assert_warns_without_learning_state(tree().fit(X, y), tmp_path / "model", X, y)
 
 
 def test_numbers_at_the_edge_of_what_is_accepted_do_no_harm():

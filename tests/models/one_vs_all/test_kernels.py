@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from treemax.inputs.labels import LabelIndex, read_labels, target_ids
 from treemax.inputs.rows import as_rows
-from treemax.kernels import arithmetic
+from treemax.kernels.arithmetic import exp32, log32
+from treemax.kernels.jit import fast_kernel
 from treemax.models.one_vs_all import kernels
 from treemax.models.one_vs_all import model as linear
 from treemax.models.one_vs_all.sampling_kernels import Sampling
@@ -148,15 +149,27 @@ def test_the_priors_are_the_best_constants():
         assert abs(margins[risk.argmin()] - bias) < 2e-3
 
 
+@fast_kernel
+def exp_all(x, out):
+    for i in range(x.size):
+        out[i] = exp32(x[i])
+
+
+@fast_kernel
+def log_all(x, out):
+    for i in range(x.size):
+        out[i] = log32(x[i])
+
+
 def test_exponential_is_accurate_everywhere():
     x = np.concatenate([np.linspace(-86, 87, 400_001), np.linspace(-1e-3, 1e-3, 1001)]).astype(np.float32)
     out = np.empty_like(x)
-    arithmetic.exp_all(x, out)
+    exp_all(x, out)
     relative = np.abs(out / np.exp(x.astype(np.float64)) - 1)
     assert relative.max() < 3e-7
     extreme = np.array([-np.inf, -1e30, -1000, 1000, 3e38], dtype=np.float32)
     out = np.empty_like(extreme)
-    arithmetic.exp_all(extreme, out)
+    exp_all(extreme, out)
     assert np.isfinite(out).all() and (out[:3] < 1e-37).all() and (out[3:] > 1e38).all()
 
 
@@ -284,6 +297,6 @@ def test_log32_is_exact_to_a_few_units_in_the_last_place():
     wide, near_one = np.geomspace(1.2e-38, 3e38, 20_001), np.linspace(0.5, 2.0, 20_001)
     x = np.concatenate([wide, near_one]).astype(np.float32)
     out = np.empty_like(x)
-    arithmetic.log_all(x, out)
+    log_all(x, out)
     exact = np.log(x.astype(np.float64))
     assert (np.abs(out - exact) <= 3e-7 * np.maximum(1.0, np.abs(exact))).all()

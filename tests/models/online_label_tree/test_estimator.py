@@ -24,6 +24,7 @@ from treemax import OnlineLabelTree
 from treemax.inputs.labels import RaggedLabels, Targets, read_labels
 from treemax.inputs.rows import as_rows
 from treemax.models.base import TrainingInterrupted
+from treemax.models.online import Batch
 from treemax.models.online_label_tree.training import POLICIES, learn
 from treemax.models.rates import row_orders
 from treemax.models.rows import normalized
@@ -651,7 +652,7 @@ def test_labels_that_are_being_learned_are_children_of_the_root(n_known):
     """Between two blocks of rows `classes_` has labels whose rows were not learned yet."""
     X, y = sp.eye(5, format="csr"), np.array(list("abcde"))
     model = treemax.OnlineLabelTree(verbose=0).partial_fit(X[:n_known], y[:n_known])
-    model._extend(X, as_rows(X), read_labels(y), None, None)  # what partial_fit does before the first block
+    model._extend(Batch(X, as_rows(X), read_labels(y), None, None))  # what partial_fit does before the first block
     tree = model.label_tree()
     assert len(model.classes_) == 5 and np.bincount(tree.label[tree.label >= 0]).tolist() == [1] * 5
     assert treemax.show_tree(model)

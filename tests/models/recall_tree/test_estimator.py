@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from tests.models import adagrad
+from tests.models import adagrad, online_trees
 from treemax.inputs.labels import Targets
 from treemax.kernels.scorers import EMPTY, LEAST_NEW
 from treemax.models.calibration import Calibration
@@ -25,11 +25,7 @@ from treemax.models.recall_tree.training import (
 
 
 def problem(n_rows=300, n_labels=30, n_features=12, seed=0):
-    random = np.random.RandomState(seed)
-    y = random.randint(n_labels, size=n_rows)
-    centres = random.normal(size=(n_labels, n_features))
-    X = centres[y] + 0.3 * random.normal(size=(n_rows, n_features))
-    return X.astype(np.float32), y
+    return online_trees.problem(n_rows, n_labels, n_features, seed)
 
 
 class Reference:
@@ -283,11 +279,7 @@ def test_the_scale_and_the_mean_of_dense_features_do_not_matter(tmp_path):
 def test_progressive_loss_is_that_of_answers_before_learning():
     X, y = problem(200, 10)
     model = treemax.RecallTree(verbose=0)
-    wrong = 0
-    for i in range(len(X)):
-        if i:
-            wrong += model.predict(X[i : i + 1])[0] != y[i]
-        model.partial_fit(X[i : i + 1], y[i : i + 1])
+    wrong = online_trees.wrong_before_learning(model, X, y)
     assert abs(model.progressive_loss_ * len(X) - wrong) <= 1 + (10 - 1)  # a label's first row counts as wrong
 
 

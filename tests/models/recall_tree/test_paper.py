@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models import adagrad
+from tests.models.online_trees import assert_same_in_pieces, problem, wrong_before_learning
 from treemax.inputs.labels import Targets
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import LEAST_NEW
@@ -19,14 +20,6 @@ from treemax.models.recall_tree.paper_training import candidates_for, depth_for,
 from treemax.models.recall_tree.training import RecallTreeSettings
 
 SETTINGS = RecallTreeSettings(0.3, 0.2, 0.5, 1.0, 1e-3, 0.1)
-
-
-def problem(n_rows=400, n_labels=40, n_features=12, seed=0):
-    random = np.random.RandomState(seed)
-    y = random.randint(n_labels, size=n_rows)
-    centres = random.normal(size=(n_labels, n_features))
-    X = centres[y] + 0.3 * random.normal(size=(n_rows, n_features))
-    return X.astype(np.float32), y
 
 
 def learned(X, y, descent, sparse=False, passes=1, node_only=False):
@@ -505,23 +498,14 @@ def test_the_tree_and_its_candidates_grow_with_the_labels_that_arrive():
 def test_a_stream_in_pieces_is_the_same_as_in_one(sparse):
     X, y = problem(600, 10)
     X = sp.csr_matrix(X) if sparse else X
-    whole, pieces = paper(learning_rate=0.3, router_rate=0.1), paper(learning_rate=0.3, router_rate=0.1)
-    whole.partial_fit(X[:10], y[:10], classes=np.arange(10)).partial_fit(X[10:], y[10:])
-    pieces.partial_fit(X[:10], y[:10], classes=np.arange(10))
-    for start in range(10, 600, 59):
-        pieces.partial_fit(X[start : start + 59], y[start : start + 59])
-    np.testing.assert_array_equal(whole.predict_proba(X), pieces.predict_proba(X))
-    assert whole.progressive_loss_ == pieces.progressive_loss_
+    assert_same_in_pieces(lambda: paper(learning_rate=0.3, router_rate=0.1), X, y)
 
 
 def test_progressive_loss_is_that_of_answers_before_learning():
     X, y = problem(300, 10)
-    model, wrong = paper(n_candidates=4), 1
-    for i in range(len(X)):
-        if i:
-            wrong += model.predict(X[i : i + 1])[0] != y[i]
-        model.partial_fit(X[i : i + 1], y[i : i + 1])
-    assert model.progressive_loss_ * len(X) == pytest.approx(wrong)
+    model = paper(n_candidates=4)
+    wrong = 1 + wrong_before_learning(model, X, y)
+    assert model.progressive_loss_ * len(y) == pytest.approx(wrong)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -35,6 +35,7 @@ from treemax.models.sharing import SharedEstimator, read_access, snapshot_access
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
+from treemax.text.vectorizers import TextInput
 from treemax.trees import Tree, frequent_at_root_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")
@@ -44,7 +45,7 @@ WORDS_AT_ONCE = 2**18  # bounds the memory of the contexts
 
 
 @modelfile.saveable
-class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
+class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstimator):
     """Log-bilinear language model with a hierarchical softmax, whose tree can be learned.
 
     The context is represented by the sum of a matrix times the embedding of each of the `context` previous words; each
@@ -232,8 +233,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
         check_number("min_count", self.min_count, whole=True, least=1)
-        if self.max_words is not None:
-            check_number("max_words", self.max_words, whole=True, least=3)
+        check_number("max_words", self.max_words, whole=True, least=3, optional=True)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -584,12 +584,6 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, BaseEstimator):
         n_texts, n_examples = (whole_number(name, header[name]) for name in ("n_texts", "n_examples"))
         estimator._adopt(model, WordVocabulary(index, counts), n_texts, n_examples, history)
         return estimator
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.two_d_array = False
-        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in self.__dict__

@@ -145,6 +145,16 @@ def reassign_by_sums(labels, statistics, shape, vectors, renewed):
     _reassign(labels, none, no_rows, np.empty(0, np.int64), statistics, shape, vectors, renewed)
 
 
+class _Queue(NamedTuple):
+    """Nodes to divide: their numbers (-1: none yet), ranges of labels, depths, and places in the parents' children."""
+
+    nodes: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+    depths: np.ndarray
+    places: np.ndarray
+
+
 @kernel
 def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, renewed):
     """Assign labels to children from the root down.
@@ -152,76 +162,85 @@ def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, re
     A node keeps its number and its vectors while its number of children stays the same. A leaf that becomes an inner
     node gets a free number and zero vectors. `labels` is sorted by leaf.
     """
-    arity, most_depth, vectors_a_node, children, n_children, rule, prior_count = shape
-    n_labels, width = labels.size, np.int64(vectors.width)
-    moved = np.empty(n_labels, np.int64)
-    used = np.zeros(n_children.size, np.bool_)
-    # Queue of nodes: number (-1: not known yet), labels, depth, and where to write the number.
-    nodes, starts, stops, depths, places = [np.zeros(n_children.size + 1, np.int64) for _ in range(5)]
-    late = np.zeros(n_children.size + 1, np.int64)
-    n_late = 0
-    stops[0] = n_labels
-    places[0] = -1
-    n_known = 1  # entries
-    at = 0
-    free = 0
-    late_at = 0
+    n_nodes = shape.n_children.size
+    moved = np.empty(labels.size, np.int64)
+    used = np.zeros(n_nodes, np.bool_)
     used[0] = True
-    while at < n_known or late_at < n_late:
-        if at < n_known:
+    columns = np.zeros((5, n_nodes + 1), np.int64)
+    queue = _Queue(columns[0], columns[1], columns[2], columns[3], columns[4])
+    queue.stops[0] = labels.size
+    without_number = np.zeros(n_nodes + 1, np.int64)  # entries, divided after those that keep their number
+    n_queued, at, n_without, at_without, free = 1, 0, 0, 0, 0
+    while at < n_queued or at_without < n_without:
+        if at < n_queued:
             entry = at
             at += 1
-            if nodes[entry] < 0:
-                late[n_late] = entry
-                n_late += 1
+            if queue.nodes[entry] < 0:
+                without_number[n_without] = entry
+                n_without += 1
                 continue
-            node = nodes[entry]
-            fresh = False
         else:  # numbers not in use by now are free
-            entry = late[late_at]
-            late_at += 1
+            entry = without_number[at_without]
+            at_without += 1
             while used[free]:
                 free += 1
-            node = free
-            used[node] = True
-            children[places[entry]] = node
-            fresh = True
-        here = labels[starts[entry] : stops[entry]]
-        fresh = fresh or n_children[node] != min(arity, here.size)
-        n_here = min(arity, here.size)
-        first = node * vectors_a_node
-        renewed[node] = fresh
-        if fresh:
-            vectors.weights[first * width : (first + vectors_a_node) * width] = 0.0
-            vectors.biases[first : first + vectors_a_node] = 0.0
-            vectors.squares[first : first + vectors_a_node] = np.float32(1e-8)
-        scores = np.zeros((here.size, n_here))
-        if fresh:
+            used[free] = True
+            queue.nodes[entry] = shape.children[queue.places[entry]] = free
+            shape.n_children[free] = 0
+        node, here = queue.nodes[entry], labels[queue.starts[entry] : queue.stops[entry]]
+        n_children = min(shape.arity, here.size)
+        renewed[node] = shape.n_children[node] != n_children
+        scores = np.zeros((here.size, n_children))
+        if renewed[node]:
+            _reset_vectors(vectors, node * shape.vectors_a_node, shape.vectors_a_node)
             _prefer_in_turn(scores)
         else:
-            if row_starts.size > 0:
-                counts_here = counts[here]
-                _mean_shares(here, hidden, row_starts, vectors, first, n_here, scores)
-            else:
-                counts_here = np.zeros(here.size)
-                _summed_shares(here, node, n_labels, statistics, prior_count, scores, counts_here)
-            score_pairs(counts_here, scores, rule)
-        held = _divide(here, arity, most_depth - depths[entry] - 1, scores, moved)
-        begin = starts[entry]
-        for j in range(n_here):
-            place = node * arity + j
-            if held[j] == 1:
-                children[place] = -1 - labels[begin]
-            else:
-                kept = not fresh and children[place] >= 0
-                nodes[n_known] = children[place] if kept else -1
-                if kept:
-                    used[children[place]] = True
-                starts[n_known], stops[n_known] = begin, begin + held[j]
-                depths[n_known], places[n_known] = depths[entry] + 1, place
-                n_known += 1
-            begin += held[j]
-        n_children[node] = n_here
+            _score_labels(here, counts, hidden, row_starts, statistics, node, labels.size, shape, vectors, scores)
+        held = _divide(here, shape.arity, shape.most_depth - queue.depths[entry] - 1, scores, moved)
+        n_queued = _place_children(entry, labels, held, shape, renewed[node], used, queue, n_queued)
+        shape.n_children[node] = n_children
+
+
+@kernel
+def _reset_vectors(vectors, first, count):
+    """Set vectors and biases to zero, and the sums of squared gradients to their start."""
+    width = np.int64(vectors.width)
+    vectors.weights[first * width : (first + count) * width] = 0.0
+    vectors.biases[first : first + count] = 0.0
+    vectors.squares[first : first + count] = np.float32(1e-8)
+
+
+@kernel
+def _score_labels(here, counts, hidden, row_starts, statistics, node, n_labels, shape, vectors, scores):
+    """Scores of the pairs of label and child of a node, from the rows of the labels or from the running sums."""
+    if row_starts.size > 0:
+        counts_here = counts[here]
+        first = node * shape.vectors_a_node
+        _mean_shares(here, hidden, row_starts, vectors, first, scores.shape[1], scores)
+    else:
+        counts_here = np.zeros(here.size)
+        _summed_shares(here, node, n_labels, statistics, shape.prior_count, scores, counts_here)
+    score_pairs(counts_here, scores, shape.rule)
+
+
+@kernel
+def _place_children(entry, labels, held, shape, is_renewed, used, queue, n_queued):
+    """Store a child with one label as a leaf and queue the others; return the length of the queue."""
+    begin = queue.starts[entry]
+    for j in range(held.size):
+        place = queue.nodes[entry] * shape.arity + j
+        if held[j] == 1:
+            shape.children[place] = -1 - labels[begin]
+        else:
+            keeps_number = not is_renewed and shape.children[place] >= 0
+            queue.nodes[n_queued] = shape.children[place] if keeps_number else -1
+            if keeps_number:
+                used[shape.children[place]] = True
+            queue.starts[n_queued], queue.stops[n_queued] = begin, begin + held[j]
+            queue.depths[n_queued], queue.places[n_queued] = queue.depths[entry] + 1, place
+            n_queued += 1
+        begin += held[j]
+    return n_queued
 
 
 @kernel

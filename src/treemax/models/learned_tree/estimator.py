@@ -17,7 +17,6 @@ from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.memory import check_fits
-from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import held_out_rows
 from treemax.models.hierarchies import WithHierarchy
 from treemax.models.learned_tree.assignment import RULES
@@ -32,7 +31,6 @@ from treemax.models.parts import real_number
 from treemax.models.rates import FAR_LONGER, mean_squared_length
 from treemax.models.rows import sparsified
 from treemax.models.sharing import snapshot_access
-from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
 from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_vectors, random_tree, tree_of
@@ -256,10 +254,8 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         check_number("assign_every", self.assign_every, above=0)
         check_number("assign_until", self.assign_until, least=0, most=1)
         check_number("prior_count", self.prior_count, least=0, most=1e6)
-        if self.n_assignments is not None:
-            check_number("n_assignments", self.n_assignments, whole=True, least=1)
-        if self.max_depth is not None:
-            check_number("max_depth", self.max_depth, whole=True, least=1, auto=True)
+        check_number("n_assignments", self.n_assignments, whole=True, least=1, optional=True)
+        check_number("max_depth", self.max_depth, whole=True, least=1, auto=True, optional=True)
         check_number("calibration", self.calibration, least=0, most=0.5)
         check_number("stream_assign_every", self.stream_assign_every, whole=True, least=1, auto=True)
         check_number("beam", self.beam, whole=True, least=1)
@@ -286,24 +282,16 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
             sparse, targets, settings, structure, random, self.arity, multi_label,
             held=held if settings.epochs > 1 else held[:0],
         )  # fmt: skip
-        planned, done = settings.epochs * len(sparse), 0
+        planned = settings.epochs * len(sparse)
         every, until = self._assignments(len(sparse), planned)
         self.losses_ = training.history
-        with progress_bar(planned, f"learned-tree, {self._tree_name}", "rows", self.verbose) as bar:
-            try:
-                for n in training.run(thread_count(self.n_jobs), every, until):
-                    done += n
-                    bar.update(n)
-            except KeyboardInterrupt:
-                raise TrainingInterrupted(training.trained(self._learns_tree), done / planned) from None
-        return training.trained(self._learns_tree)
+        blocks = training.run(thread_count(self.n_jobs), every, until)
+        title = f"learned-tree, {self._tree_name}"
+        return self._train_blocks(blocks, planned, title, lambda: training.trained(self._learns_tree))
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> GrowingTree:
-        sparse, random, settings = (
-            sparsified(rows),
-            check_random_state(self.random_state),
-            self._stream_steps(len(index)),
-        )
+        settings = self._stream_steps(len(index))
+        sparse, random = sparsified(rows), check_random_state(self.random_state)
         tree = self._first_tree(sparse, targets, index, random)
         scale = power_of_two(1.0 / math.sqrt(mean_squared_length(sparse)[0]))
         model = GrowingTree(tree, settings, self.arity, sparse.n_features, scale, not is_hierarchy(self.tree))

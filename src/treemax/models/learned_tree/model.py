@@ -161,10 +161,6 @@ class LearnedTreeModel:
         counts = vectors_of(self.tree.n_children)
         return np.concatenate([[0], np.cumsum(counts)[:-1]])
 
-    @property
-    def nbytes(self) -> int:
-        return self.embeddings.nbytes + self.weights.nbytes + self.biases.nbytes
-
     @cached_property
     def _arrays(self) -> tuple[Any, ...]:
         """The arrays of `search_kernels.SearchTree`."""

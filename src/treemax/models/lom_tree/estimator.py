@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.base import TrainingInterrupted
 from treemax.models.lom_tree.kernels import Way
 from treemax.models.lom_tree.model import LOMTreeModel
 from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, ensure_capacity, learn, nodes_for
@@ -20,7 +19,6 @@ from treemax.models.parts import settings_from
 from treemax.models.rates import MOST_RATE, clip_outliers, mean_squared_length, row_orders
 from treemax.models.recall_tree.estimator import OnlineTreeClassifier
 from treemax.models.sharing import snapshot_access
-from treemax.parallel.progress import progress_bar
 from treemax.parameters import check_number, is_auto
 
 RATE = 5.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k and wordnet
@@ -133,19 +131,11 @@ class LOMTree(OnlineTreeClassifier):
         return True
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LOMTreeModel:
-        n_labels = len(index)
         model = self._start(rows, targets, index, multi_label)
         orders = row_orders(len(rows), self.passes, self.random_state)
-        done, planned = 0, self.passes * len(rows)
-        with progress_bar(planned, "lom-tree", "rows", self.verbose) as bar:
-            try:
-                clipped = clip_outliers(rows, self.settings_.initial)
-                for n in learn(model, clipped, targets, orders, self.settings_, self._way(n_labels)):
-                    done += n
-                    bar.update(n)
-            except KeyboardInterrupt:
-                raise TrainingInterrupted(model, done / planned) from None
-        return model
+        return self._train_blocks(
+            self._learn(model, rows, targets, orders), self.passes * len(rows), "lom-tree", lambda: model
+        )
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> LOMTreeModel:
         self.settings_ = self._stream_settings(rows, multi_label)
@@ -164,9 +154,13 @@ class LOMTree(OnlineTreeClassifier):
         return model
 
     def _continue(self, model: LOMTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
-        order = [np.arange(len(rows), dtype=np.uint32)]
+        return self._learn(model, rows, targets, [np.arange(len(rows), dtype=np.uint32)])
+
+    def _learn(
+        self, model: LOMTreeModel, rows: Rows, targets: Targets, orders: Iterable[NDArray[np.uint32]]
+    ) -> Iterator[int]:
         clipped = clip_outliers(rows, self.settings_.initial)
-        return learn(model, clipped, targets, order, self.settings_, self._way(model.n_labels))
+        yield from learn(model, clipped, targets, orders, self.settings_, self._way(model.n_labels))
 
     def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.regressors.bias[:1]  # of the root, which sees every row
@@ -189,10 +183,6 @@ class LOMTree(OnlineTreeClassifier):
         }
 
     # --- saving -----------------------------------------------------------------------------------------
-
-    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.to_parts(resume)
-        return {**header, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> LOMTreeModel:
         self.settings_ = settings_from(LOMTreeSettings, header["settings"])

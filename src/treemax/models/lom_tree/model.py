@@ -63,10 +63,6 @@ class LOMTreeModel(CandidateModel):
         """Depth of the deepest leaf."""
         return len(self.levels()) - 1
 
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for part in (self.regressors, self.nodes, self.tallies) for array in part)
-
     def levels(self) -> list[NDArray[np.int64]]:
         """The nodes of the tree, level by level."""
         levels, level = [], self.nodes.used[kernels.ROOT : kernels.ROOT + 1].copy()

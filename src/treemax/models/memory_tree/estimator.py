@@ -13,7 +13,6 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.base import TrainingInterrupted
 from treemax.models.memory_tree.kernels import CLIPPED, REGRESSORS, SOFTMAX, Way
 from treemax.models.memory_tree.model import MemoryTreeModel
 from treemax.models.memory_tree.training import MemoryTreeSettings, empty_model, ensure_capacity, remember, revisit
@@ -21,7 +20,6 @@ from treemax.models.parts import settings_from
 from treemax.models.rates import MOST_RATE, mean_squared_length, row_orders
 from treemax.models.recall_tree.estimator import OnlineTreeClassifier
 from treemax.models.sharing import snapshot_access
-from treemax.parallel.progress import progress_bar
 from treemax.parameters import check_flag, check_number, is_auto
 
 ROUTER_RATE = 1.5  # divided by the square root of the features of a row; chosen on validation rows, as the defaults
@@ -152,15 +150,8 @@ class ContextualMemoryTree(OnlineTreeClassifier):
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> MemoryTreeModel:
         model = self._start(rows, targets, index, multi_label)
-        done, planned = 0, self.passes * len(rows)
-        with progress_bar(planned, "memory-tree", "rows", self.verbose) as bar:
-            try:
-                for n in self._learn_passes(model, rows, targets):
-                    done += n
-                    bar.update(n)
-            except KeyboardInterrupt:
-                raise TrainingInterrupted(model, done / planned) from None
-        return model
+        passes = self._learn_passes(model, rows, targets)
+        return self._train_blocks(passes, self.passes * len(rows), "memory-tree", lambda: model)
 
     def _learn_passes(self, model: MemoryTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
         first, *others = row_orders(len(rows), self.passes, self.random_state)
@@ -230,10 +221,6 @@ class ContextualMemoryTree(OnlineTreeClassifier):
         }
 
     # --- saving -----------------------------------------------------------------------------------------
-
-    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.to_parts(resume)
-        return {**header, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> MemoryTreeModel:
         self.settings_ = settings_from(MemoryTreeSettings, header["settings"])

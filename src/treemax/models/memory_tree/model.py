@@ -47,10 +47,6 @@ class MemoryStore:
     def is_sparse(self) -> bool:
         return len(self.rows) == 3
 
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in (*self.rows, self.starts, self.labels))
-
     def view(self) -> Memories:
         """The memories as kernels read them."""
         return Memories(self._rows_of_view(), read_only(self.starts[: self.n + 1]), read_only(self.labels))
@@ -176,11 +172,6 @@ class MemoryTreeModel(CandidateModel):
     def depth(self) -> int:
         """Depth of the deepest leaf."""
         return int(self.nodes.depths[: self.n_nodes].max())
-
-    @property
-    def nbytes(self) -> int:
-        parts = (*self.routers, *self.regressors, *self.scorer, *self.nodes, self.following)
-        return self.store.nbytes + sum(array.nbytes for array in parts)
 
     def rows(self, rows: Rows) -> Any:
         """Convert rows to the format of the training rows, of length one without unknown features."""

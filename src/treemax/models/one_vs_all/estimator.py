@@ -14,7 +14,6 @@ from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.memory import check_fits
-from treemax.models.base import TrainingInterrupted
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
 from treemax.models.held_out import Schedule
 from treemax.models.one_vs_all import model as linear
@@ -36,7 +35,6 @@ from treemax.models.rates import MOST_RATE, suggestion, suggestion_for_stream
 from treemax.models.rows import rows_of_block
 from treemax.models.scaling import Scaling, scaling_of
 from treemax.models.sharing import snapshot_access
-from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 
@@ -178,8 +176,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
                     f"negatives is {self.negatives}, but the softmax needs all labels. "
                     "Use loss='logistic' or 'squared_hinge', or negatives=None."
                 )
-        if self.max_memory is not None:
-            check_number("max_memory", self.max_memory, above=0)
+        check_number("max_memory", self.max_memory, above=0, optional=True)
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -196,26 +193,20 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         model = empty_model(isinstance(rows, SparseRows), rows.shape[1], bias)
         schedule = Schedule.of(len(rows), settings.passes, self.calibration, self.random_state)
         self.settings_, self._calibration = settings, None
-        sampling = self._sampling(0)
-        done = 0
-        with progress_bar(schedule.planned, "one-vs-all", "rows", self.verbose) as bar:
-            try:
-                for part in schedule.parts:
-                    if part.calibrates:
-                        held = take_rows(rows, schedule.held), take_targets(targets, schedule.held)
-                        self._calibration = self._calibrate(model, *held, multi_label)
-                    threads = thread_count(self.n_jobs)
-                    for n in learn(
-                        model, rows, targets, part.orders, settings, schedule.planned, threads, done, sampling
-                    ):
-                        done += n
-                        bar.update(n)
-            except KeyboardInterrupt:
-                raise TrainingInterrupted(self._packed(model, scaling), done / schedule.planned) from None
-        return self._packed(model, scaling)
+        sampling, threads = self._sampling(0), thread_count(self.n_jobs)
 
-    def _calibrate(self, model: TrainableModel, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
-        """Fit a calibration to held-out rows."""
+        def learn_part(orders: Iterator[NDArray[np.uint32]], done: int) -> Iterator[int]:
+            return learn(model, rows, targets, orders, settings, schedule.planned, threads, done, sampling)
+
+        def calibrate() -> None:
+            held = take_rows(rows, schedule.held), take_targets(targets, schedule.held)
+            self._calibration = self._calibrated(model, *held, multi_label)
+
+        blocks = schedule.run(learn_part, calibrate)
+        return self._train_blocks(blocks, schedule.planned, "one-vs-all", lambda: self._packed(model, scaling))
+
+    def _calibrated(self, model: TrainableModel, rows: Rows, targets: Targets, multi_label: bool) -> Calibration:
+        """Return the calibration of held-out rows."""
         k = labels_to_rank(targets, model.n_labels, multi_label)
         link = linear.Link(self.settings_.loss, not multi_label)
         ids, scores = model.top_k(rows, k, link, thread_count(self.n_jobs))
@@ -317,7 +308,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.to_parts(resume)
+        header, arrays = super()._model_parts(resume)
         return {**header, "settings": vars(self.settings_)}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> linear.LinearModel:

@@ -124,6 +124,21 @@ def _worth_updating(gradient, least, labels, values):
 
 
 @fast_kernel
+def _labels_to_update(scores, row, targets, loss, least, held, labels, values):
+    """Replace the scores of a row by gradients; return the number of labels to update, with their gradients in `values`."""
+    target_indptr, target_ids, row_weights, relevance = targets
+    first, last = target_indptr[row], target_indptr[row + 1]
+    truth = target_ids[first:last]
+    _gradient(loss, scores, truth, held)
+    if relevance.size:
+        _apply_relevance(loss, scores, truth, relevance[first:last])
+    count = _worth_updating(scores, least, labels, values)
+    if row_weights.size:
+        _multiply(values, count, row_weights[row])
+    return count
+
+
+@fast_kernel
 def update_bias(bias, bias_squares, labels, values, count, rate, initial, constant):
     """The bias is the weight of a feature that always has the value `constant`, times that value."""
     for j in range(count):
@@ -137,7 +152,6 @@ def update_bias(bias, bias_squares, labels, values, count, rate, initial, consta
 @fast_kernel
 def learn_dense(X, order, targets, state, rates, settings):
     """Learn the dense rows X[order] with label-major weights [labels, features]; rates[i] is batch i's."""
-    target_indptr, target_ids, row_weights, relevance = targets
     weights, squares, bias, bias_squares = state
     initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels, n_features = weights.shape
@@ -155,13 +169,7 @@ def learn_dense(X, order, targets, state, rates, settings):
         rate = rates[number]
         for i in range(size):
             row = order[start + i]
-            truth = target_ids[target_indptr[row] : target_indptr[row + 1]]
-            _gradient(loss, scores[i], truth, held)
-            if relevance.size:
-                _apply_relevance(loss, scores[i], truth, relevance[target_indptr[row] : target_indptr[row + 1]])
-            count = _worth_updating(scores[i], least, labels, values)
-            if row_weights.size:
-                _multiply(values, count, row_weights[row])
+            count = _labels_to_update(scores[i], row, targets, loss, least, held, labels, values)
             x = batch[i]
             for j in range(count):
                 w, s, g = weights[labels[j]], squares[labels[j]], values[j]
@@ -199,7 +207,6 @@ def _score_sparse(scores, indices, values, weights, bias):
 def learn_sparse(rows, order, targets, state, rates, settings):
     """Learn sparse rows with feature-major weights [features, capacity for labels]; bias.size labels are in use."""
     indptr, indices, data = rows
-    target_indptr, target_ids, row_weights, relevance = targets
     weights, squares, bias, bias_squares = state
     initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels = bias.size
@@ -215,13 +222,7 @@ def learn_sparse(rows, order, targets, state, rates, settings):
         rate = rates[number]
         for i in range(size):
             row = order[start + i]
-            truth = target_ids[target_indptr[row] : target_indptr[row + 1]]
-            _gradient(loss, scores[i], truth, held)
-            if relevance.size:
-                _apply_relevance(loss, scores[i], truth, relevance[target_indptr[row] : target_indptr[row + 1]])
-            count = _worth_updating(scores[i], least, labels, values)
-            if row_weights.size:
-                _multiply(values, count, row_weights[row])
+            count = _labels_to_update(scores[i], row, targets, loss, least, held, labels, values)
             for p in range(indptr[row], indptr[row + 1]):
                 w, s, x = weights[indices[p]], squares[indices[p]], data[p]
                 for j in range(count):

@@ -15,7 +15,6 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
-from treemax.models.base import TrainingInterrupted
 from treemax.models.held_out import Schedule
 from treemax.models.online import OnlineLabelClassifier, WithRate
 from treemax.models.parts import settings_from, truth
@@ -35,7 +34,6 @@ from treemax.models.recall_tree.training import (
 )
 from treemax.models.scaling import scaling_of
 from treemax.models.sharing import snapshot_access
-from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.trees import NodeLabels
@@ -51,7 +49,7 @@ Model = RecallTreeModel | PaperTreeModel
 
 
 class OnlineTreeClassifier(OnlineLabelClassifier):
-    """Base class of the online trees `RecallTree` and `LOMTree`."""
+    """Base class of the online trees `RecallTree`, `LOMTree` and `ContextualMemoryTree`."""
 
     model_: Any
 
@@ -69,6 +67,10 @@ class OnlineTreeClassifier(OnlineLabelClassifier):
     def progressive_loss_(self) -> float:
         """Progressive validation error: share of rows predicted wrongly just before they were learned."""
         return float(1.0 - self.model_.found[0] / max(1, self.model_.found[-1]))
+
+    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
+        header, arrays = super()._model_parts(resume)
+        return {**header, "settings": vars(self.settings_)}, arrays
 
     @snapshot_access
     def node_labels(self) -> NodeLabels:
@@ -250,8 +252,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         super()._check_parameters()
         for name, choices in (("algorithm", ("beam", "paper")), ("router_weight", tuple(ROUTER_WEIGHTS))):
             check_choice(name, getattr(self, name), choices)
-        if self.bound is not None:
-            check_number("bound", self.bound, least=0)
+        check_number("bound", self.bound, least=0, optional=True)
         check_number("arity", self.arity, whole=True, least=2, most=256)
         check_number("beam", self.beam, whole=True, least=1)
         check_number("depth", self.depth, whole=True, least=1, most=MAX_DEPTH, auto=True)
@@ -285,24 +286,23 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         suggested = suggestion("softmax", rows, targets, n_labels, passes)
         rate = paper.suggested_rate(rows, targets, n_labels, passes) if is_paper else suggested.rate
         self.settings_ = self._settings(rows, rate, suggested.initial, self.final_rate, passes)
-        model, done = self._empty(rows, n_labels), 0
+        model = self._empty(rows, n_labels)
         held_share = 0.0 if is_paper else self.calibration
         schedule = Schedule.of(len(rows), passes, held_share, self.random_state)
-        with progress_bar(schedule.planned, "recall-tree", "rows", self.verbose) as bar:
-            try:
-                for part in schedule.parts:
-                    if part.calibrates:
-                        held = take_rows(rows, schedule.held), take_targets(targets, schedule.held)
-                        self._calibrate(model, *held)
-                    learning = self._learn(model, rows, targets, part.orders, self.settings_, schedule.planned, done)
-                    for n in learning:
-                        done += n
-                        bar.update(n)
-            except KeyboardInterrupt:
-                model.scaling = scaling
-                raise TrainingInterrupted(model, done / schedule.planned) from None
-        model.scaling = scaling
-        return model
+
+        def learn_part(orders: Iterable[Any], done: int) -> Iterator[int]:
+            return self._learn(model, rows, targets, orders, self.settings_, schedule.planned, done)
+
+        def calibrate_model() -> None:
+            if isinstance(model, RecallTreeModel):
+                held = take_rows(rows, schedule.held), take_targets(targets, schedule.held)
+                calibrate(model, *held, self._beam(model.n_labels), thread_count(self.n_jobs))
+
+        def trained() -> Model:
+            model.scaling = scaling
+            return model
+
+        return self._train_blocks(schedule.run(learn_part, calibrate_model), schedule.planned, "recall-tree", trained)
 
     def _passes(self, rows: Rows) -> int:
         if not is_auto(self.passes):
@@ -310,10 +310,6 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         if self.algorithm == "paper":
             return PASSES["paper"]
         return PASSES["sparse" if isinstance(rows, SparseRows) else "dense"]
-
-    def _calibrate(self, model: Model, rows: Rows, targets: Targets) -> None:
-        if isinstance(model, RecallTreeModel):
-            calibrate(model, rows, targets, self._beam(model.n_labels), thread_count(self.n_jobs))
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> Model:
         self.settings_ = self._stream_settings(rows, multi_label)

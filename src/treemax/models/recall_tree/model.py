@@ -158,11 +158,8 @@ class RecallTreeModel(CandidateModel):
         """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         beam = self.clipped_beam(search)
-        shape, routers, regressors = (
-            self.shape(beam),
-            prediction_scorers(self.routers),
-            prediction_scorers(self.regressors),
-        )
+        routers, regressors = prediction_scorers(self.routers), prediction_scorers(self.regressors)
+        shape = self.shape(beam)
         predict: Callable[..., None] = kernels.predict
 
         def answer(block: slice) -> None:

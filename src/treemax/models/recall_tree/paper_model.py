@@ -69,9 +69,7 @@ class PaperTreeModel(CandidateModel):
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, dtype=np.int64))
     knows_squares: bool = True
     path_scores: NDArray[np.float32] | None = None  # of candidates; computed at the first prediction after learning
-    candidate_counts: NDArray[np.int32] | None = (
-        None  # of all nodes; replaces the tallies in a model saved without them
-    )
+    candidate_counts: NDArray[np.int32] | None = None  # replaces the tallies in a model saved without them
     node_only: bool = False  # of the path, only the last node is a feature
 
     def restart_learning(self) -> None:

@@ -16,11 +16,15 @@ from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
-from treemax.models.recall_tree.training import RecallTreeSettings, empty_scorers, enlarged_array, enlarged_scorers
+from treemax.models.recall_tree.training import (
+    RecallTreeSettings,
+    empty_scorers,
+    enlarged_array,
+    enlarged_scorers,
+    learn_in_threads,
+    pieces_with_decay,
+)
 from treemax.models.sparse_scorers import with_buckets, with_features
-from treemax.parallel.threads import run_all
-
-ROWS_AT_ONCE = 512  # per kernel call: predictions in other threads wait for it
 
 
 def depth_for(n_labels: int) -> int:
@@ -132,46 +136,24 @@ def learn(
     Several threads update the weights without locks (Hogwild), so results vary slightly.
     """
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
-    for order in orders:
-        for start in range(0, len(order), ROWS_AT_ONCE):
-            piece = order[start : start + ROWS_AT_ONCE]
-            decay = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
-            _learn_piece(model, form, labels, piece, (1.0 - decay).astype(np.float32), settings, search, threads)
-            done += len(piece)
-            yield len(piece)
-
-
-def _learn_piece(
-    model: PaperTreeModel,
-    form: Any,
-    labels: NDArray[np.int64],
-    order: NDArray[np.uint32],
-    decay: NDArray[np.float32],
-    settings: RecallTreeSettings,
-    search: Descent,
-    threads: int,
-) -> None:
-    cuts = np.linspace(0, len(order), threads + 1).astype(int)
-    done = cuts[:-1].copy()  # the next row of each thread
-    found = np.zeros((threads, 2), dtype=np.int64)
     rates = Rates(*map(np.float32, (settings.rate, settings.router_rate, settings.initial, settings.least_gradient)))
-    model.path_scores = None
-    for scorers in (model.routers, model.regressors):
-        if isinstance(scorers, SparseScorers):
-            scorers.used[3] = threads == 1
 
-    seed = np.uint64((search.seed + int(MIX) * int(model.found[2])) % 2**64)  # other sides for each row
-    way = search.way._replace(alone=threads == 1, node_only=model.node_only, seed=seed)
+    def make_room(row: int) -> None:
+        _ensure_capacity_for_row(model, form, row, search, threads)
 
-    def work(thread: int) -> None:
-        done[thread] = kernels.learn(
-            form, labels, order[: cuts[thread + 1]], done[thread], decay, threads, model.nodes, model.tallies,
-            model.routers, model.regressors, way, rates, model.workspace(search), found[thread],
-        )  # fmt: skip
+    for piece, decay in pieces_with_decay(orders, settings.final_rate, planned, done):
+        model.path_scores = None
+        for scorers in (model.routers, model.regressors):
+            if isinstance(scorers, SparseScorers):
+                scorers.used[3] = threads == 1
+        seed = np.uint64((search.seed + int(MIX) * int(model.found[2])) % 2**64)  # other sides for each row
+        way = search.way._replace(alone=threads == 1, node_only=model.node_only, seed=seed)
 
-    while waiting := np.flatnonzero(done < cuts[1:]).tolist():
-        run_all(waiting, work, threads)
-        for thread in np.flatnonzero(done < cuts[1:]):
-            _ensure_capacity_for_row(model, form, order[done[thread]], search, threads)
-    model.found[:2] += found.sum(axis=0)
-    model.found[2] += len(order)
+        def learn_rows(order: Any, start: int, found: Any, decay: Any = decay, way: Any = way) -> int:
+            return kernels.learn(
+                form, labels, order, start, decay, threads, model.nodes, model.tallies, model.routers, model.regressors,
+                way, rates, model.workspace(search), found,
+            )  # fmt: skip
+
+        learn_in_threads(model, piece, threads, learn_rows, make_room)
+        yield len(piece)

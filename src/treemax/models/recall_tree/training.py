@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,43 +253,53 @@ def learn(
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
     longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
     beam = model.clipped_beam(beam)
+
+    def make_room(row: int) -> None:
+        n_buckets = kernels.room_for(form, row, threads, model.regressors, model.shape(beam))
+        _ensure_table_capacity(model, n_buckets, beam, longest, threads)
+
+    for piece, decay in pieces_with_decay(orders, settings.final_rate, planned, done):
+
+        def learn_rows(order: Any, start: int, found: Any, decay: Any = decay) -> int:
+            return kernels.learn(
+                form, labels, targets.row_weights, order, start, decay, threads, model.routers, model.regressors,
+                model.histograms, model.shape(beam), settings.rates, model.workspace(beam), found,
+            )  # fmt: skip
+
+        learn_in_threads(model, piece, threads, learn_rows, make_room)
+        yield len(piece)
+
+
+def pieces_with_decay(
+    orders: Iterable[NDArray[np.uint32]], final_rate: float, planned: int, done: int
+) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.float32]]]:
+    """Yield a few rows at a time, and for each the factor of its rates after `done` of the planned rows."""
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE]
-            decay = (1.0 - settings.final_rate) * (done + np.arange(len(piece))) / max(1, planned)
-            _learn_piece(
-                model, form, labels, targets.row_weights, piece, (1.0 - decay).astype(np.float32), settings, beam, longest, threads
-            )  # fmt: skip
+            decay = (1.0 - final_rate) * (done + np.arange(len(piece))) / max(1, planned)
+            yield piece, (1.0 - decay).astype(np.float32)
             done += len(piece)
-            yield len(piece)
 
 
-def _learn_piece(
-    model: RecallTreeModel,
-    form: Any,
-    labels: NDArray[np.int64],
-    row_weights: NDArray[np.float32],
+def learn_in_threads(
+    model: Any,
     order: NDArray[np.uint32],
-    decay: NDArray[np.float32],
-    settings: RecallTreeSettings,
-    beam: Beam,
-    longest: int,
     threads: int,
+    learn_rows: Callable[..., int],
+    make_room: Callable[[int], None],
 ) -> None:
+    """Divide rows among threads. `learn_rows` stops early where the model has no room for a row, and returns its place."""
     cuts = np.linspace(0, len(order), threads + 1).astype(int)
     done = cuts[:-1].copy()  # the next row of each thread
     found = np.zeros((threads, 2), dtype=np.int64)
 
     def work(thread: int) -> None:
-        done[thread] = kernels.learn(
-            form, labels, row_weights, order[: cuts[thread + 1]], done[thread], decay, threads, model.routers, model.regressors,
-            model.histograms, model.shape(beam), settings.rates, model.workspace(beam), found[thread],
-        )  # fmt: skip
+        done[thread] = learn_rows(order[: cuts[thread + 1]], done[thread], found[thread])
 
-    while (done < cuts[1:]).any():
-        run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
+    while waiting := np.flatnonzero(done < cuts[1:]).tolist():
+        run_all(waiting, work, threads)
         for thread in np.flatnonzero(done < cuts[1:]):
-            n_buckets = kernels.room_for(form, order[done[thread]], threads, model.regressors, model.shape(beam))
-            _ensure_table_capacity(model, n_buckets, beam, longest, threads)
+            make_room(order[done[thread]])
     model.found[:2] += found.sum(axis=0)
     model.found[2] += len(order)

@@ -232,8 +232,7 @@ class SoftmaxTree(LabelClassifier):
         for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", steps.STARTS)):
             check_choice(name, getattr(self, name), choices)
         check_number("depth", self.depth, whole=True, least=0, most=24, auto=True)
-        if self.leaf_classes is not None:
-            check_number("leaf_classes", self.leaf_classes, whole=True, least=1, auto=True)
+        check_number("leaf_classes", self.leaf_classes, whole=True, least=1, auto=True, optional=True)
         for name in ("warm_start", "accept_worse"):
             check_flag(name, getattr(self, name))
         for name in ("iterations", "n_init"):
@@ -471,7 +470,7 @@ class SoftmaxTree(LabelClassifier):
             for i, state in enumerate(self.states_):
                 own, parts = state_parts(state)
                 header["states"].append(own)
-                arrays |= {f"state{i}/{name}": array for name, array in parts.items()}
+                arrays |= modelfile.prefixed(f"state{i}", parts)
         return header, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> SoftmaxTreeModel:
@@ -483,8 +482,7 @@ class SoftmaxTree(LabelClassifier):
         if header["states"]:
             self.states_ = []
             for i, own in enumerate(header["states"]):
-                start = f"state{i}/"
-                parts = {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
+                parts = modelfile.part(f"state{i}", arrays)
                 self.states_.append(state_from_parts(own, parts, model.n_features, model.n_labels))
         return model
 
@@ -537,30 +535,9 @@ class SoftmaxForest(SoftmaxTree):
         verbose: int = 1,
         class_weight: Any = None,
     ) -> None:
+        given = locals()
         self.n_trees = n_trees
-        super().__init__(
-            depth=depth,
-            leaf_classes=leaf_classes,
-            alpha=alpha,
-            ridge=ridge,
-            plane_penalty=plane_penalty,
-            iterations=iterations,
-            missing=missing,
-            beta=beta,
-            start=start,
-            n_init=n_init,
-            spill=spill,
-            growth=growth,
-            accept_worse=accept_worse,
-            early_share=early_share,
-            smoothing=smoothing,
-            tolerance=tolerance,
-            warm_start=warm_start,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            verbose=verbose,
-            class_weight=class_weight,
-        )
+        super().__init__(**{name: given[name] for name in SoftmaxTree._get_param_names()})
 
     def _check_parameters(self) -> None:
         check_number("n_trees", self.n_trees, whole=True, least=1)

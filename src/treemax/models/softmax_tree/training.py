@@ -10,7 +10,7 @@ increase either (unless `accept_worse`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.models.softmax_tree.solvers import Matrix, l1_logistic, l1_softmax, penalty
 from treemax.models.softmax_tree.start import balanced_leaves
-from treemax.parallel.pools import Arrays, Executor, Table, all_results
+from treemax.parallel.pools import Arrays, Executor, Table, Work, all_results
 
 ZERO_ONE, BETA, DROP = "zero-one", "beta", "drop"  # losses of a row whose class is not in its leaf
 ROWS_AT_ONCE = 4096  # per matrix product
@@ -491,22 +491,23 @@ class Tao:
 
     def update_leaves(self, places: range) -> float:
         """Update the softmaxes of some leaves; returns the change of the objective."""
-        common, changes = Common(self.settings, self.state), np.zeros(len(places))
         problems = [self._leaf_problem(place) for place in places]
-        for number, (*leaf, outcome) in self.executor.run(train_leaf, common, problems, keep=True):
-            changes[number], accepted = outcome
-            if accepted:
-                self.state.leaves[places[number]] = _leaf_from(*leaf)
-        return float(changes.sum())
+        return self._update(train_leaf, problems, self.state.leaves, places, _leaf_from)
 
     def update_planes(self, nodes: range) -> float:
         """Update the hyperplanes of some decision nodes of one depth; returns the change of the objective."""
-        common, changes = Common(self.settings, self.state), np.zeros(len(nodes))
         problems = [NodeRows(node, self.sets[node]) for node in nodes]
-        for number, (*plane, outcome) in self.executor.run(train_plane, common, problems, keep=True):
+        return self._update(train_plane, problems, self.state.planes, nodes, _plane_from)
+
+    def _update(
+        self, train: Work, problems: Sequence[Any], parameters: list[Any], places: range, restored: Callable[..., Any]
+    ) -> float:
+        """Train nodes, and store the new parameters that decrease the objective; returns its change."""
+        common, changes = Common(self.settings, self.state), np.zeros(len(places))
+        for number, (*arrays, outcome) in self.executor.run(train, common, problems, keep=True):
             changes[number], accepted = outcome
             if accepted:
-                self.state.planes[nodes[number]] = _plane_from(*plane)
+                parameters[places[number]] = restored(*arrays)
         return float(changes.sum())
 
     def _leaf_problem(self, place: int) -> LeafProblem:
@@ -583,10 +584,6 @@ class Tao:
     def objective(self) -> float:
         """The objective (equation 1), without dropped rows."""
         return self.evaluate()[0]
-
-    def training_error(self) -> float:
-        """The error on the training rows."""
-        return self.evaluate()[1]
 
     def evaluate(self) -> tuple[float, float]:
         """The objective (equation 1, without dropped rows) and the error on the training rows."""

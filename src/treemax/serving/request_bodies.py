@@ -22,7 +22,7 @@ MOST_LABELS = 1000  # in a list of allowed, excluded or true labels
 
 
 class Limits(NamedTuple):
-    """What a request may ask for."""
+    """Limits of a request."""
 
     body_bytes: int = 4 * 2**20
     rows: int = 1000
@@ -31,7 +31,7 @@ class Limits(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How rows are to be answered; requests with the same options are answered together."""
+    """Options of a prediction; requests with the same options are predicted in one batch."""
 
     k: int = 5
     threshold: float | None = None
@@ -80,7 +80,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def check_keys(content: dict[str, Any], known: frozenset[str]) -> None:
-    """Raise for a key that nothing reads, such as a misspelt one."""
+    """Raise for an unknown key, such as a misspelt one."""
     for key in content:
         if key not in known:
             raise RequestError(f"Unknown key {key!r:.60}; known are {', '.join(sorted(known))}.")
@@ -178,7 +178,7 @@ def joined(parts: list[Inputs], n_features: int) -> Any:
 
 
 def read_options(content: dict[str, Any], served: ServedModel) -> Options:
-    """Return how rows are to be answered."""
+    """Return the prediction options of a request."""
     threshold = content.get("threshold")
     k = whole(content.get("k", 5 if threshold is None else MAX_K))
     if type(k) is not int or not 1 <= k <= MAX_K:

@@ -242,6 +242,20 @@ SUITES = {
         multi_label=False,
         made=True,
     ),
+    "kanji": text_suite("kanji", "meaning of a Japanese word -> Chinese characters in it, 2 a row, tf-idf", made=True),
+    "operations": text_suite(
+        "operations", "what a web service does -> fields of request and response, 17 labels a row, tf-idf", made=True
+    ),
+    "java-types": text_suite("java-types", "page on a class of Java -> types in its signatures, tf-idf", made=True),
+    "quotations": text_suite(
+        "quotations", "quotation in a dictionary -> writer or book, one class, tf-idf", multi_label=False, made=True
+    ),
+    "places": text_suite(
+        "places", "name of a town -> region, one class, 1 or 2 words a row, tf-idf", multi_label=False, made=True
+    ),
+    "formulas": text_suite(
+        "formulas", "names of a chemical compound -> formula, one class, tf-idf", multi_label=False, made=True
+    ),
     "wordnet-glove": vector_suite(
         "wordnet-glove", "mean of word vectors -> hypernym, one of 4,335, dense, 100 numbers"
     ),

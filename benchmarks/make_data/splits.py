@@ -32,6 +32,12 @@ def write_texts(rows: Iterable[TextRow], folder: Path) -> None:
                     out.write(f"{' '.join(known)} {text}\n".encode())
 
 
+def sampled(rows: Iterable[TextRow], most: int) -> list[TextRow]:
+    """At most so many of the rows, drawn at random, always the same."""
+    found = list(rows)
+    return random.Random(0).sample(found, min(most, len(found)))
+
+
 def split(rows: Sequence[TextRow]) -> tuple[list[TextRow], list[TextRow]]:
     shuffled = list(rows)
     random.Random(0).shuffle(shuffled)

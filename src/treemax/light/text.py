@@ -40,11 +40,15 @@ def strings(arrays: Arrays) -> list[str]:
     return [text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(offsets.tolist())]
 
 
-def tfidf(parameters: dict[str, Any], terms: list[str], idf: NDArray[Any]) -> Vectorizer:
-    """Return the vectoriser of a `TfidfText`; raise NeedsLibrary for analyses that only scikit-learn has."""
+def check_analysis(parameters: dict[str, Any]) -> None:
+    """Raise NeedsLibrary for the analyses of a `TfidfText` that only scikit-learn has."""
     for name, usual in {"analyzer": "word", "tokenizer": None, "stop_words": None, "strip_accents": None}.items():
         if parameters[name] != usual:
             raise NeedsLibrary(f"TfidfText({name}={parameters[name]!r:.60}) needs scikit-learn: use treemax.load.")
+
+
+def tfidf(parameters: dict[str, Any], terms: list[str], idf: NDArray[Any]) -> Vectorizer:
+    """Return the vectoriser of a `TfidfText`."""
     if idf.shape != (len(terms),):
         raise ValueError(f"there are {len(terms)} terms, but the weights have the shape {idf.shape}")
     column_of = {term: column for column, term in enumerate(terms)}

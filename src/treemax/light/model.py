@@ -13,7 +13,7 @@ from treemax.calibration import LEADING
 from treemax.frequencies import empty_row_frequencies, label_frequencies, most_frequent
 from treemax.light.calibration import RowCalibration
 from treemax.light.rows import Row, is_sparse, renumbered, rows_of, take
-from treemax.light.text import NeedsLibrary, check_analysis, hashing, strings, tfidf
+from treemax.light.text import NeedsLibrary, Strings, check_analysis, hashing, tfidf
 from treemax.light.trees import (
     LabelTree,
     LearnedTree,
@@ -100,7 +100,7 @@ def _damaged(error: Exception, what: str) -> ModelFileError:
 def _vectorizer(header: dict[str, Any], arrays: Arrays) -> Callable[[str], Row]:
     state = header["state"]
     if header["class"] == "TfidfText":
-        return tfidf(state["parameters"], strings(part("terms", arrays)), arrays["idf"])
+        return tfidf(state["parameters"], Strings(part("terms", arrays)).all(), arrays["idf"])
     return hashing(state["parameters"])
 
 
@@ -114,16 +114,21 @@ class LightModel:
     def __init__(self, header: dict[str, Any], arrays: Arrays, vectorizer: Callable[[str], Row] | None = None) -> None:
         state = header["state"]
         self.multi_label_ = state["label_form"] != "vector"
-        self.classes_: NDArray[Any] = _labels(part("labels", arrays), state["label_dtype"])
+        self._labels = Labels(part("labels", arrays), state["label_dtype"])
         self._vectorize = vectorizer
-        self._scorer = _scorer(header["class"], state, part("model", arrays), len(self.classes_))
+        self._scorer = _scorer(header["class"], state, part("model", arrays), len(self._labels))
         self._calibration = RowCalibration.checked(state["calibration"])
         self._thresholds = arrays.get("label_thresholds")
-        self._frequencies = _frequencies(state, arrays, self.multi_label_, len(self.classes_))
+        self._frequencies = _frequencies(state, arrays, self.multi_label_, len(self._labels))
         self._if_unknown = _frequencies_if_unknown(self._frequencies, arrays)
         self._n_features, self._sparse = int(state["n_features"]), bool(state["sparse_input"])
         self._direct, self._feature_ids = state.get("direct_features"), arrays.get("feature_ids")
         self._unit_length = header["class"] == "OnlineLabelTree" and bool(state["parameters"]["normalize"])
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """All labels."""
+        return self._of_file(self._labels.of, np.arange(len(self._labels)))
 
     @property
     def takes_text(self) -> bool:
@@ -133,29 +138,32 @@ class LightModel:
     def predict_topk(self, X: Any, k: int = 5) -> TopK:
         """Predict the k most probable labels of each row, best first, with their probabilities."""
         check_k(k)
-        k = min(int(k), len(self.classes_))
+        k = min(int(k), len(self._labels))
         rows = self._rows(X)
         ids, scores = np.full((len(rows), k), -1), np.zeros((len(rows), k), dtype=np.float32)
         for i, row in enumerate(rows):
             found, probabilities = self._of_file(self._top, row, k)
             ids[i, : len(found)], scores[i, : len(found)] = found, probabilities
-        labels = self.classes_[ids]
+        labels = self._of_file(self._labels.of, np.maximum(ids, 0))
         if (ids < 0).any():
-            labels = np.where(ids < 0, None, labels.astype(object))
+            labels = labels.astype(object)
+            labels[ids < 0] = None
         return TopK(labels, scores)
 
     def predict(self, X: Any) -> Any:
         """Predict the label of each row; of a multi-label model a list of labels."""
         rows = self._rows(X)
         if not self.multi_label_:
-            return self.classes_[np.array([self._of_file(self._top, row, 1)[0][0] for row in rows], dtype=np.int64)]
-        return [self.classes_[self._of_file(self._above_threshold, row)].tolist() for row in rows]
+            ids = np.array([self._of_file(self._top, row, 1)[0][0] for row in rows], dtype=np.int64)
+            return self._of_file(self._labels.of, ids)
+        found = [self._of_file(self._above_threshold, row) for row in rows]
+        return [self._of_file(self._labels.of, ids).tolist() for ids in found]
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Predict the probability of every label, in the order of `classes_`."""
         rows = self._rows(X)
         return np.array([self._of_file(self._all, row) for row in rows], dtype=np.float32).reshape(
-            len(rows), len(self.classes_)
+            len(rows), len(self._labels)
         )
 
     def _of_file(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -207,7 +215,7 @@ class LightModel:
         if self.multi_label_ or not self._calibration.changes_scores:
             ids, scores = self._scorer.best(known, k)
             return ids, self._calibration.probabilities(scores)
-        ids, leading = self._scorer.best(known, min(max(k, LEADING), len(self.classes_)))
+        ids, leading = self._scorer.best(known, min(max(k, LEADING), len(self._labels)))
         probabilities = self._calibration.multiclass_probabilities(leading, leading[:LEADING], np.arange(len(ids)) == 0)
         return ids[:k], probabilities[:k]
 
@@ -220,7 +228,7 @@ class LightModel:
         else:
             ids, scores = self._scorer.above(known, self._calibration.lowest_score(lowest))
             probabilities = self._calibration.probabilities(scores)
-        least = np.full(len(self.classes_), common, dtype=np.float32)
+        least = np.full(len(self._labels), common, dtype=np.float32)
         if self._thresholds is not None:
             least[: len(self._thresholds)] = self._thresholds
         ids = np.sort(ids[probabilities >= least[ids]])
@@ -241,9 +249,24 @@ class LightModel:
         return answer / answer.sum() if answer.sum() > 0 else self._frequencies
 
 
-def _labels(arrays: Arrays, dtype: str | None) -> NDArray[Any]:
-    labels: NDArray[Any] = arrays["integers"] if "integers" in arrays else np.array(strings(arrays), dtype=object)
-    return labels if dtype is None else labels.astype(dtype)
+class Labels:
+    """The labels by id; strings are decoded when they are answered."""
+
+    def __init__(self, arrays: Arrays, dtype: str | None) -> None:
+        self._values = arrays["integers"] if "integers" in arrays else Strings(arrays)
+        self._dtype = dtype
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def of(self, ids: Ids) -> NDArray[Any]:
+        """Return the labels of ids, in the type of those of training."""
+        if isinstance(self._values, Strings):
+            labels = np.empty(ids.shape, dtype=object)
+            labels.ravel()[:] = [self._values[number] for number in ids.ravel().tolist()]
+        else:
+            labels = self._values[ids]
+        return labels if self._dtype is None else labels.astype(self._dtype)
 
 
 def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool, n_labels: int) -> Floats:

@@ -123,8 +123,10 @@ class LabelTree:
         self._first_child = _first_children(self.n_children, self.label)
         self._level = np.zeros(len(self.label), dtype=np.int64)
         self._parent = np.concatenate([[-1], np.repeat(np.arange(len(self.label)), self.n_children)])
-        for node, above in enumerate(self._parent[1:].tolist(), start=1):
-            self._level[node] = self._level[above] + 1
+        start, stop = 0, 1
+        while start < stop:  # nodes are numbered level by level
+            self._level[stop:] += 1
+            start, stop = stop, stop + int(self.n_children[start:stop].sum())
         self._bias, self._slopes, self._shifts = (arrays[name] for name in ("bias", "slopes", "shifts"))
         self._link = link
         self._weights = _CompactWeights(arrays, self.n_children) if "codes" in arrays else _PackedWeights(arrays)

@@ -381,7 +381,9 @@ class Linear:
         arrays, values = self._arrays, row.values.astype(np.float64)
         bias = arrays["bias"].astype(np.float64)
         if self._layout == "feature-major":
-            return values @ arrays["weights"][row.indices] + bias
+            for column, value in zip(row.indices.tolist(), values.tolist()):
+                bias += value * arrays["weights"][column]
+            return bias
         if self._layout == "packed-features":
             for column, value in zip(row.indices.tolist(), values.tolist()):
                 own = slice(int(arrays["indptr"][column]), int(arrays["indptr"][column + 1]))
@@ -391,4 +393,4 @@ class Linear:
         dense[row.indices] = values
         if "mean" in arrays:
             dense = (dense - arrays["mean"]) * arrays["factor"]
-        return arrays["weights"] @ dense + bias
+        return arrays["weights"] @ dense.astype(np.float32) + bias  # a copy in double precision may be too large

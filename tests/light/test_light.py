@@ -170,6 +170,9 @@ def test_what_needs_the_whole_library_is_refused(tmp_path):
     treemax.OneVsAll(verbose=0).fit(X, y).merge({"a": "b"}).save(tmp_path / "merged.treemax")
     with pytest.raises(ValueError, match="merged labels"):
         treemax.light.load(tmp_path / "merged.treemax")
+    treemax.OnlineLabelTree().partial_fit(X, [[]] * 4).save(tmp_path / "unlabelled.treemax")
+    with pytest.raises(ValueError, match="without labels"):
+        treemax.light.load(tmp_path / "unlabelled.treemax")
     treemax.TextModel(treemax.TfidfText(strip_accents="ascii"), treemax.OneVsAll(verbose=0)).fit(
         ["one", "two"], ["a", "b"]
     ).save(tmp_path / "text.treemax")

@@ -115,6 +115,8 @@ class LightModel:
         state = header["state"]
         self.multi_label_ = state["label_form"] != "vector"
         self._labels = Labels(part("labels", arrays), state["label_dtype"])
+        if len(self._labels) == 0:
+            raise NeedsLibrary("treemax.light cannot answer for a model without labels: use treemax.load.")
         self._vectorize = vectorizer
         self._scorer = _scorer(header["class"], state, part("model", arrays), len(self._labels))
         self._calibration = RowCalibration.checked(state["calibration"])

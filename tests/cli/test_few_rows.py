@@ -158,6 +158,15 @@ def test_no_row_is_lost_where_the_whole_library_takes_over(n, files, tmp_path):
         assert same_answers(output, expected)
 
 
+def test_rows_are_fewer_with_several_trees(tmp_path, light_only):
+    model = text_model(tmp_path / "model.treemax", treemax.LabelTree(verbose=0, n_trees=2), several=False)
+    few, more = "w1\n" * (FEW_ROWS // 2), "w1\n" * (FEW_ROWS // 2 + 1)
+    assert len(predict(model, "-", stdin=more.encode())[1].splitlines()) == FEW_ROWS // 2 + 1
+    light_only()
+    assert len(predict(model, "-", stdin=few.encode())[1].splitlines()) == FEW_ROWS // 2
+    assert predict(model, "-", stdin=more.encode())[0] == 1
+
+
 def test_one_line_needs_numpy_only(files):
     program = """
 import sys

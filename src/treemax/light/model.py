@@ -40,6 +40,8 @@ VECTORIZERS = ("HashingText", "TfidfText")
 class Scorer(Protocol):
     """A trained model without calibration."""
 
+    n_trees: int  # that are searched for every row
+
     def best(self, row: Row, k: int) -> tuple[Ids, Floats]:
         """Return the k best labels and their scores, best first; fewer if fewer were found."""
 
@@ -131,6 +133,11 @@ class LightModel:
     def classes_(self) -> NDArray[Any]:
         """All labels."""
         return self._of_file(self._labels.of, np.arange(len(self._labels)))
+
+    @property
+    def n_trees(self) -> int:
+        """The number of trees that are searched for every row."""
+        return self._scorer.n_trees
 
     @property
     def takes_text(self) -> bool:
@@ -312,6 +319,7 @@ class Trees:
 
     def __init__(self, trees: list[SearchTree], width: int | None, n_labels: int, labels_a_row: float) -> None:
         self._trees, self._width, self._n_labels, self._labels_a_row = trees, width, n_labels, labels_a_row
+        self.n_trees = len(trees)
 
     def best(self, row: Row, k: int) -> tuple[Ids, Floats]:
         found = [best_labels(tree, row, k, self._width) for tree in self._trees]
@@ -352,6 +360,8 @@ class Trees:
 
 class Linear:
     """One linear classifier for each label."""
+
+    n_trees = 1
 
     def __init__(self, arrays: Arrays, layout: str, loss: str, one_label: bool) -> None:
         self._arrays, self._layout, self._loss, self._one_label = arrays, layout, loss, one_label

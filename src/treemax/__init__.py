@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from treemax.lazy import lazy_attributes
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -125,10 +127,7 @@ def load(path: Any, verify: bool | None = None) -> Any:
     return load_model(path, verify)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'treemax' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_attributes(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

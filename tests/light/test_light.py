@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 import treemax
 import treemax.light
+from treemax.calibration import LEADING
 from treemax.kernels.jit import kernel
 from treemax.kernels.text import is_word_character
+from treemax.light.calibration import RowCalibration
 from treemax.light.text import HASHED_WORD, hashing, tfidf
 from treemax.modelfile import ModelFileError, object_parts, write_model
+from treemax.models.calibration import Calibration
 
 WORDS = [f"w{i}" for i in range(60)] + ["Straße", "naïve", "日本語", "x_1"]
 
@@ -116,6 +119,49 @@ def test_thresholds_renamed_labels_and_large_feature_ids(tmp_path):
     assert_same(treemax.load(tmp_path / "model.treemax"), treemax.light.load(tmp_path / "model.treemax"), X, 3)
 
 
+def test_labels_of_equal_probability_have_the_same_order(tmp_path):
+    random = np.random.default_rng(60)
+    y = random.integers(60, size=300)
+    X = (random.normal(size=(300, 12)) + np.eye(60, 12)[y] * 3).round(1)
+    lists = [[int(label), int(label) + 100][: 1 + row % 2] for row, label in enumerate(y)]
+    treemax.LabelTree.as_published(verbose=0).fit(X, lists).save(tmp_path / "model.treemax")
+    expected, got = (
+        load(tmp_path / "model.treemax").predict_topk(X, 200) for load in (treemax.load, treemax.light.load)
+    )
+    assert (np.diff(expected.scores, axis=1) == 0).any()
+    same = np.diff(expected.scores, axis=1) == np.diff(got.scores, axis=1)
+    assert (expected.labels == got.labels)[:, 1:][same].all()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_rows_of_the_other_form_have_the_same_answers(form, tmp_path):
+    X, y = np.eye(6), list("abcabc")
+    treemax.LabelTree(verbose=0).fit(form(X), y).save(tmp_path / "model.treemax")
+    whole, light = (load(tmp_path / "model.treemax") for load in (treemax.load, treemax.light.load))
+    for rows in (X, sp.csr_matrix(X), np.zeros((1, 6)), sp.csr_matrix(np.eye(9))):
+        assert_same(whole, light, rows, 3)
+    sparse = sp.csr_matrix(([1.0, 2.0], ([0, 1], [3, 8])), shape=(3, 9))
+    expected = whole.predict_topk(sparse, 3)
+    got = light.predict_topk([{3: 1.0}, {8: 2.0}, {}], 3)
+    assert got.labels.tolist() == expected.labels.tolist()
+    for model in (whole, light):
+        with pytest.raises(ValueError, match=r"X has 7 features, but .* expecting 6"):
+            model.predict_topk(np.eye(7), 1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.floats(0, 1, width=32), min_size=1, max_size=9), st.floats(0, 1), st.floats(0.25, 4), st.floats(-3, 3)
+)
+def test_calibrated_rows_are_those_of_the_kernel(scores, next_share, sharpness, shift):
+    ranked = -np.sort(-np.array(scores, dtype=np.float32))
+    ranked /= max(ranked.sum(), np.float32(1.0))
+    is_first, fields = np.arange(len(ranked)) == 0, (1.2, shift, 0.5, True, next_share, sharpness)
+    expected = Calibration(*fields).multiclass_probabilities(ranked[None], ranked[None, :LEADING], is_first[None])[0]
+    got = RowCalibration(*fields).multiclass_probabilities(ranked, ranked[:LEADING], is_first)
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-12)
+
+
 def test_what_needs_the_whole_library_is_refused(tmp_path):
     X, y = np.eye(4), list("abcd")
     treemax.RecallTree(verbose=0).fit(X, y).save(tmp_path / "recall.treemax")
@@ -124,6 +170,9 @@ def test_what_needs_the_whole_library_is_refused(tmp_path):
     treemax.OneVsAll(verbose=0).fit(X, y).merge({"a": "b"}).save(tmp_path / "merged.treemax")
     with pytest.raises(ValueError, match="merged labels"):
         treemax.light.load(tmp_path / "merged.treemax")
+    treemax.OnlineLabelTree().partial_fit(X, [[]] * 4).save(tmp_path / "unlabelled.treemax")
+    with pytest.raises(ValueError, match="without labels"):
+        treemax.light.load(tmp_path / "unlabelled.treemax")
     treemax.TextModel(treemax.TfidfText(strip_accents="ascii"), treemax.OneVsAll(verbose=0)).fit(
         ["one", "two"], ["a", "b"]
     ).save(tmp_path / "text.treemax")

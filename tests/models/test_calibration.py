@@ -7,14 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.models.calibration import (
-    LEADING,
-    Calibration,
-    best_threshold,
-    calibration_from_hits,
-    fit_calibration,
-    fit_next,
-)
+from treemax.calibration import LEADING
+from treemax.models.calibration import Calibration, best_threshold, calibration_from_hits, fit_calibration, fit_next
 
 
 def sigmoid(z):

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from treemax.cli.few_rows import open_lines, predict_few
 from treemax.cli.options import Reading, data_options
 from treemax.cli.reporting import Predictions, answer, as_json, json_line, metric_ks, metric_options, print_metrics
 
@@ -55,9 +56,6 @@ def predict(
 
     Labels in DATA are ignored. A text model also reads plain lines of text. A language model predicts the next word.
     """
-    from treemax.cli.data import check_kind, load_model, open_data, read_whole
-    from treemax.cli.language import is_language_model
-
     weighted = any(option is not None for option in (labels, exclude, label_weights))
     ways = {"--threshold": threshold is not None, "--backoff": backoff is not None, "--levels": levels}
     given = [option for option, is_given in ways.items() if is_given]
@@ -69,6 +67,15 @@ def predict(
         raise click.UsageError(f"{given[0]} cannot be combined with {given[1]}.")
     if hierarchy is not None and not (levels or backoff is not None):
         raise click.UsageError("--hierarchy needs --backoff or --levels.")
+    lines = None
+    if not (weighted or given or utility is not None or jobs is not None):
+        lines = open_lines(model, data, chunk, reading)
+        if lines is not None and (answers := predict_few(model, lines, top, reading.format)) is not None:
+            click.echo(answers)
+            return
+    from treemax.cli.data import check_kind, load_model, open_data, read_whole
+    from treemax.cli.language import is_language_model
+
     loaded = load_model(model, jobs)
     if is_language_model(loaded) and (weighted or given or utility is not None):
         raise click.UsageError(
@@ -78,7 +85,7 @@ def predict(
     if levels or backoff is not None:
         set_taxonomy(loaded, model, hierarchy)
     weights = _label_weights(loaded, labels, exclude, label_weights) if weighted else None
-    with open_data(data, reading, chunk, loaded, labels=False) as reader:
+    with open_data(data, reading, chunk, loaded, labels=False, lines=lines) as reader:
         for examples in reader if utility is None else [read_whole(reader)]:
             check_kind(loaded, examples, reader.name)
             if levels:

@@ -13,6 +13,7 @@ from treemax.cli.options import Reading
 from treemax.formats import Examples, FormatError, Reader, open_examples
 from treemax.formats.detection import UnknownFormat, is_delimited
 from treemax.formats.options import COLUMN_OPTIONS, DELIMITERS
+from treemax.formats.streams import LineReader
 from treemax.formats.training_rows import TrainingRows
 from treemax.inputs.labels import RaggedLabels
 from treemax.parallel.progress import progress_bar
@@ -25,9 +26,10 @@ BITS = 18  # feature names are hashed into 2**18 columns by default
 
 @contextmanager
 def open_data(
-    path: str, reading: Reading, chunk_rows: int = 1000, model: Any = None, labels: bool = True
-) -> Iterator[Reader]:
-    """Open DATA in the same way for all commands, a table without its column of labels unless `labels`.
+    path: str, reading: Reading, chunk_rows: int = 1000, model: Any = None, labels: bool = True,
+    lines: LineReader | None = None,
+) -> Iterator[Reader]:  # fmt: skip
+    """Open DATA, or read `lines` of it, in the same way for all commands; a table without its labels unless `labels`.
 
     The indices of svmlight are not shifted. Names are hashed, and columns of a table chosen, as for the model. A text
     model also reads plain lines."""
@@ -41,7 +43,7 @@ def open_data(
         columns |= {} if labels else {"label_column": ""}
     try:
         opened = open_examples(
-            path,
+            path if lines is None else lines,
             reading.format,
             chunk_rows=chunk_rows,
             skip_bad=reading.skip_bad,
@@ -59,9 +61,9 @@ def open_data(
             yield reader
         finally:
             if reading.skip_bad and reader.bad_lines:
-                lines = "line" if reader.bad_lines == 1 else "lines"
+                noun = "line" if reader.bad_lines == 1 else "lines"
                 click.echo(
-                    f"Skipped {reader.bad_lines} malformed {lines}; the first: {reader.bad_messages[0]}", err=True
+                    f"Skipped {reader.bad_lines} malformed {noun}; the first: {reader.bad_messages[0]}", err=True
                 )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from treemax.cli.interruption import interruption
 
@@ -19,6 +18,8 @@ OWN_FOLDER = "treemax-"  # prefix of the folders created here
 
 def check_disk_space(path: str, examples: Any, model: Any) -> None:
     """Raise before training if the disk has no space for the labels, and the weights if their number is known."""
+    import numpy as np
+
     from treemax.memory import format_bytes
     from treemax.models import OneVsAll
 

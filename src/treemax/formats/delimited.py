@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from treemax.formats.errors import BadLines, FormatError, quoted
-from treemax.formats.examples import Examples, string_labels, weight_of, weights_of
+from treemax.formats.examples import Examples, string_labels, weights_of
+from treemax.formats.kinds import weight_of
 from treemax.formats.options import DELIMITERS, Options
 from treemax.formats.streams import LineReader
 

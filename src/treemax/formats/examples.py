@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import RaggedLabels
 from treemax.inputs.rows import SparseRows
-from treemax.inputs.weights import LEAST, MOST
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +95,15 @@ def integer_labels(indptr: NDArray[np.int64], values: NDArray[np.int64], n_label
     return RaggedLabels(indptr, values, np.dtype(np.int64), "lists", n_labels)
 
 
+def labels_of_kind(lists: Sequence[Sequence[Any]], strings: bool | None) -> RaggedLabels:
+    """Convert lists of integers, or else of strings."""
+    if strings is not False:
+        return string_labels(lists)
+    indptr = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(labels) for labels in lists], out=indptr[1:])
+    return integer_labels(indptr, np.array([i for row in lists for i in row], dtype=np.int64))
+
+
 def no_labels(n_rows: int) -> RaggedLabels:
     """Return `n_rows` rows without labels."""
     return integer_labels(np.zeros(n_rows + 1, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -125,21 +132,6 @@ def _concatenate_weights(parts: Sequence[Examples]) -> NDArray[np.float32] | Non
 def weights_of(numbers: Sequence[float]) -> NDArray[np.float32] | None:
     """Return the weights of a block of examples; None if all are one."""
     return None if all(number == 1 for number in numbers) else np.array(numbers, dtype=np.float32)
-
-
-def weight_of(text: str) -> float:
-    """Parse the weight of an example; raise ValueError unless it is zero or in the range of weights.
-
-    >>> weight_of("2.5")
-    2.5
-    """
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not (weight == 0 or LEAST <= weight <= MOST):
-        raise ValueError(f"the weight is neither 0 nor a number from {LEAST:g} to {MOST:g}, got {text!r:.40}")
-    return weight
 
 
 def _joined_starts(starts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:

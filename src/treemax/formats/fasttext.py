@@ -11,15 +11,12 @@ from typing import IO
 
 from treemax.formats.errors import BadLines, quoted
 from treemax.formats.examples import Examples, string_labels
+from treemax.formats.lines import BLANK, PREFIX, split_line
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader
 
-PREFIX = "__label__"
-_BLANK = " \\t\\v\\f\\r"  # fastText separates words by ASCII white space only
-_LABELS = re.compile(f"(?:[{_BLANK}]*{PREFIX}[^{_BLANK}]*(?=[{_BLANK}]|$))+")
-_WORD = re.compile(f"[^{_BLANK}]+")
 _BREAKS = re.compile(r"\r\n|\r|\n")
-_WHITE_SPACE = re.compile(f"[{_BLANK}\\n]")
+_WHITE_SPACE = re.compile(f"[{BLANK}\\n]")
 
 
 def read_fasttext(source: LineReader, options: Options, bad: BadLines) -> Iterator[Examples]:
@@ -42,21 +39,6 @@ def read_fasttext(source: LineReader, options: Options, bad: BadLines) -> Iterat
         yield Examples(string_labels(labels), texts=texts)
     if empty:
         yield Examples(string_labels([]), texts=[])
-
-
-def split_line(line: str) -> tuple[list[str], str]:
-    """Split a line into its labels and its text.
-
-    >>> split_line("__label__cat __label__pet a small animal")
-    (['cat', 'pet'], 'a small animal')
-    """
-    match = _LABELS.match(line)
-    if match is None:
-        return [], line
-    labels = [word[len(PREFIX) :] for word in _WORD.findall(match[0])]
-    if not all(labels):
-        raise ValueError(f"{PREFIX} without a name, got {quoted(line)}")
-    return labels, line[match.end() + 1 :]
 
 
 def write_fasttext(chunks: Iterable[Examples], target: IO[bytes]) -> None:

@@ -1,16 +1,13 @@
-"""Labels of formats that allow integers and strings: the first label decides for the whole file."""
+"""Labels and weights as text; in formats with integers and strings, the first label decides for the whole file."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from treemax.formats.errors import quoted
-from treemax.formats.examples import integer_labels, string_labels
-from treemax.inputs.labels import RaggedLabels
+from treemax.inputs.limits import LEAST, MOST
 
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -53,14 +50,6 @@ class LabelKind:
                 )
         self.strings = strings
 
-    def labels(self, lists: Sequence[Sequence[Any]]) -> RaggedLabels:
-        """Convert accepted label lists to RaggedLabels."""
-        if self.strings is not False:
-            return string_labels(lists)
-        indptr = np.zeros(len(lists) + 1, dtype=np.int64)
-        np.cumsum([len(labels) for labels in lists], out=indptr[1:])
-        return integer_labels(indptr, np.array([i for row in lists for i in row], dtype=np.int64))
-
 
 def _integer(label: str) -> int:
     """Parse an integer label, which may be written as 1.0 or +1."""
@@ -70,3 +59,18 @@ def _integer(label: str) -> int:
     if value != value // 1 or abs(value) > 10**18:
         raise ValueError(f"the label is not an integer, got {quoted(label)}")
     return int(value)
+
+
+def weight_of(text: str) -> float:
+    """Parse the weight of an example; raise ValueError unless it is zero or in the range of weights.
+
+    >>> weight_of("2.5")
+    2.5
+    """
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not (weight == 0 or LEAST <= weight <= MOST):
+        raise ValueError(f"the weight is neither 0 nor a number from {LEAST:g} to {MOST:g}, got {text!r:.40}")
+    return weight

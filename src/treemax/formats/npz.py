@@ -30,7 +30,8 @@ from treemax.formats.examples import Examples, integer_labels, keep_where, no_la
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader, seekable
 from treemax.inputs.labels import RaggedLabels, read_labels
-from treemax.inputs.rows import MAX_FEATURES, SparseRows, ascends
+from treemax.inputs.limits import MAX_FEATURES
+from treemax.inputs.rows import SparseRows, ascends
 from treemax.modelfile import HEADER_MEMBER
 
 _CHUNK_ROWS = 4096

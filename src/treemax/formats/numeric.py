@@ -20,7 +20,8 @@ from treemax.formats.examples import Examples, integer_labels
 from treemax.formats.numbers import pairs, sparse_rows_to_write
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader, append
-from treemax.inputs.rows import MAX_FEATURES, SparseRows
+from treemax.inputs.limits import MAX_FEATURES
+from treemax.inputs.rows import SparseRows
 from treemax.replacing import temporary_files
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from treemax.inputs.rows import MAX_FEATURES
+from treemax.inputs.limits import MAX_FEATURES
 
 FORMATS = ("fasttext", "xmc", "svmlight", "vw", "jsonl", "npz", "parquet", "arrow", "csv", "tsv")
 DELIMITERS = {"csv": ",", "tsv": "\t"}

@@ -144,7 +144,7 @@ def open_examples(
     Parameters
     ----------
     path
-        The file, or `-` for standard input; gzip is recognised by its content. Or a folder of files of one format,
+        The file, an open `LineReader`, or `-` for standard input; gzip is recognised by its content. Or a folder of files of one format,
         which are read sorted by name. Or a pyarrow table, record batches or data set, a Hugging Face data set,
         or any object with Arrow's PyCapsule protocol.
     format
@@ -183,10 +183,11 @@ def open_examples(
     check_format(format)
     if is_tabular(path):
         return Reader(Tables(path), "arrow", chunk_rows, skip_bad, options)
-    if str(path) != "-" and Path(path).is_dir():
+    opened = isinstance(path, LineReader)
+    if not opened and str(path) != "-" and Path(path).is_dir():
         folder = Folder(path, format, holds_text)
         return Reader(folder, folder.format, chunk_rows, skip_bad, options)
-    source = LineReader(path)
+    source = path if opened else LineReader(path)
     try:
         found = format_of_source(source, holds_text) if format == "auto" else format
         return Reader(source, found, chunk_rows, skip_bad, options)

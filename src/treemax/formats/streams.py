@@ -109,6 +109,15 @@ class LineReader:
         """Return the first block without consuming it; it has the first line, unless that is very long."""
         return bytes(memoryview(self._buffer)[self._start : self._stop])
 
+    def few_lines(self, most: int) -> list[bytes] | None:
+        """Return all lines without consuming them; None if there are more than `most`, or more than a block of a file."""
+        with contextlib.suppress(FormatError):  # it is raised again after the lines before it are read
+            while self.live and not self._ended and self._buffer.count(b"\n", self._start, self._stop) <= most:
+                self._fill()
+        block = self.peek()
+        lines = _split_lines(block.removesuffix(b"\n")) if block else []
+        return lines if self._ended and len(lines) <= most else None
+
     def take_line(self) -> bytes | None:
         """Consume and return the next line without its newline; None at the end of the file."""
         block_stop = self._whole_lines()
@@ -132,8 +141,7 @@ class LineReader:
     def text_blocks(self) -> Iterator[tuple[int, list[bytes]]]:
         """Yield lists of lines without newlines, with the number of their first line."""
         for first, block in self.blocks():
-            lines = block[:-1].tobytes().split(b"\n")
-            yield first, [line.removesuffix(b"\r") for line in lines] if 13 in block else lines
+            yield first, _split_lines(block[:-1].tobytes())
 
     def copy_to(self, target: IO[bytes]) -> None:
         """Copy the bytes not consumed yet to `target`."""
@@ -192,6 +200,11 @@ class LineReader:
             raise FormatError.at(self.name, line, f"the gzip data {what}; the file is incomplete") from None
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.name) from error
+
+
+def _split_lines(block: bytes) -> list[bytes]:
+    lines = block.split(b"\n")
+    return [line.removesuffix(b"\r") for line in lines] if b"\r" in block else lines
 
 
 @contextlib.contextmanager

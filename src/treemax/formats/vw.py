@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from treemax.formats.blocks import Limits, Parsed, Scratch
 from treemax.formats.errors import BadLines, quoted
-from treemax.formats.examples import Examples, integer_labels, keep_rows, weight_of, weights_of
-from treemax.formats.kinds import NUMBER, LabelKind
+from treemax.formats.examples import Examples, integer_labels, keep_rows, labels_of_kind, weights_of
+from treemax.formats.kinds import NUMBER, LabelKind, weight_of
 from treemax.formats.numbers import pairs, shortest, sparse_rows_to_write
 from treemax.formats.options import Options
 from treemax.formats.streams import LineReader
@@ -60,7 +60,7 @@ def read_vw(source: LineReader, options: Options, bad: BadLines) -> Iterator[Exa
     if nothing:
         starts = np.zeros(1, dtype=np.int64)
         rows = SparseRows(starts, np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32), width)
-        yield Examples(kind.labels([]), rows)
+        yield Examples(labels_of_kind([], kind.strings), rows)
 
 
 def _width(options: Options) -> int:
@@ -105,7 +105,7 @@ def _other_labels(
         except ValueError as error:
             keep[row] = False
             bad.report(int(parsed.lines[row]), str(error))
-    return kind.labels(lists), rows if keep.all() else keep_rows(rows, keep), weights_of(weights)
+    return labels_of_kind(lists, kind.strings), rows if keep.all() else keep_rows(rows, keep), weights_of(weights)
 
 
 def _before_bar(text: str) -> tuple[list[str], float]:

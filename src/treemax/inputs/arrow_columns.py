@@ -15,7 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.inputs.labels import RaggedLabels
-from treemax.inputs.rows import MAX_FEATURES, Rows, SparseRows, as_rows
+from treemax.inputs.limits import MAX_FEATURES
+from treemax.inputs.rows import Rows, SparseRows, as_rows
 
 EXPECTED = "expected text, features, indices with values, or columns of numbers"
 _LABEL_COLUMNS = ("labels", "label")

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
+from treemax.inputs.limits import MAX_FEATURES
 from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import sparse_rows, validation
 
-MAX_FEATURES = 2**32 - 1  # column indices are uint32
 LONGEST_QUOTED = 200  # characters of another library's message that ours repeats
 SMALLEST = 1e-10  # lower bound of the largest value of training rows
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
+from treemax.inputs.limits import LEAST, MOST
 
-LEAST, MOST = 1e-9, 1e9  # weights outside lose all precision in single-precision sums of squares
 BALANCED = "balanced"
 MOST_REPETITIONS = 1000  # of a row, on average
 GOLDEN = (5**0.5 - 1) / 2

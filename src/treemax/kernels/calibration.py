@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.calibration import BEHIND_THE_FIRST
 from treemax.kernels.jit import kernel
-
-_BEHIND_THE_FIRST = (
-    0.1  # exponent of the ratio of the second score to the first, an upper bound of the ratio of probabilities
-)
 
 
 @kernel
@@ -52,7 +49,7 @@ def _row(leading, best, n_next, next_share, sharpness):
         if leading[j] > end:
             total += (np.float64(leading[j]) / second) ** sharpness
             behind -= np.float64(leading[j])
-    less = min(second / max(np.float64(leading[0]), 1e-30), 1.0) ** _BEHIND_THE_FIRST
+    less = min(second / max(np.float64(leading[0]), 1e-30), 1.0) ** BEHIND_THE_FIRST
     of_second = min((1.0 - best) * next_share / max(total, 1.0), best * less)
     gain = (1.0 - best) * (1.0 - next_share) / max(behind, 1e-6)
     return end, second, of_second, gain, of_second * (end / second) ** sharpness

@@ -26,7 +26,7 @@ def rows_of(X: Any) -> list[Row]:
         X = X.tocsr()
         bounds = zip(X.indptr[:-1], X.indptr[1:])
         return [_row(X.indices[first:last], X.data[first:last]) for first, last in bounds]
-    if isinstance(X, list | tuple) and X and all(isinstance(row, Mapping) for row in X):
+    if is_sparse(X):
         return [_row(list(row.keys()), list(row.values())) for row in X]
     try:
         dense = np.asarray(X, dtype=np.float32)
@@ -37,6 +37,13 @@ def rows_of(X: Any) -> list[Row]:
     if not np.isfinite(dense).all():
         raise ValueError("X contains NaN or infinity.")
     return [Row(np.flatnonzero(row), row[row != 0]) for row in dense]
+
+
+def is_sparse(X: Any) -> bool:
+    """Return whether rows are those of a SciPy matrix, or dictionaries."""
+    return hasattr(X, "tocsr") or (
+        isinstance(X, list | tuple) and len(X) > 0 and all(isinstance(r, Mapping) for r in X)
+    )
 
 
 def _row(columns: Any, values: Any) -> Row:

@@ -32,19 +32,36 @@ class NeedsLibrary(ValueError):
     """A model that `treemax.light` cannot answer for."""
 
 
-def strings(arrays: Arrays) -> list[str]:
-    """Return strings that are stored as bytes and offsets."""
-    text, offsets = arrays["bytes"].tobytes(), arrays["offsets"]
-    if offsets.ndim != 1 or (np.diff(offsets.astype(np.float64), prepend=0.0, append=float(len(text))) < 0).any():
-        raise ValueError("the offsets of strings are not in order")
-    return [text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(offsets.tolist())]
+class Strings:
+    """Strings that are stored as bytes and offsets, decoded on demand."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._text, self._offsets = arrays["bytes"], arrays["offsets"]
+        bounds = np.diff(self._offsets.astype(np.float64), prepend=0.0, append=float(len(self._text)))
+        if self._offsets.ndim != 1 or (bounds < 0).any():
+            raise ValueError("the offsets of strings are not in order")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, number: int) -> str:
+        first, last = self._offsets[number : number + 2].tolist()
+        return self._text[first:last].tobytes().decode("utf-8", "surrogatepass")
+
+    def all(self) -> list[str]:
+        text = self._text.tobytes()
+        return [text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(self._offsets.tolist())]
 
 
-def tfidf(parameters: dict[str, Any], terms: list[str], idf: NDArray[Any]) -> Vectorizer:
-    """Return the vectoriser of a `TfidfText`; raise NeedsLibrary for analyses that only scikit-learn has."""
+def check_analysis(parameters: dict[str, Any]) -> None:
+    """Raise NeedsLibrary for the analyses of a `TfidfText` that only scikit-learn has."""
     for name, usual in {"analyzer": "word", "tokenizer": None, "stop_words": None, "strip_accents": None}.items():
         if parameters[name] != usual:
             raise NeedsLibrary(f"TfidfText({name}={parameters[name]!r:.60}) needs scikit-learn: use treemax.load.")
+
+
+def tfidf(parameters: dict[str, Any], terms: list[str], idf: NDArray[Any]) -> Vectorizer:
+    """Return the vectoriser of a `TfidfText`."""
     if idf.shape != (len(terms),):
         raise ValueError(f"there are {len(terms)} terms, but the weights have the shape {idf.shape}")
     column_of = {term: column for column, term in enumerate(terms)}

@@ -1,12 +1,14 @@
 """Trees over labels: the children of a node with their probabilities for a row, and searches.
 
-The trees are those of `treemax.models`, which describe the arrays. Sums are in double precision.
+The trees are those of `treemax.models`, which describe the arrays. Scores are sums in double precision, probabilities
+are in single precision as there: how near to one they are matters to the calibration.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from heapq import heappop, heappush, heappushpop
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +18,9 @@ from treemax.light.rows import Row, renumbered, take
 from treemax.modelfile import Arrays
 
 Floats = NDArray[np.float64]
+Probabilities = NDArray[np.float32]
 Ids = NDArray[np.int64]
+ONE, LEAST_EXPONENT, MOST_EXPONENT = np.float32(1.0), np.float32(-87.0), np.float32(88.0)
 LANES = 16  # children whose weights an online label tree stores together
 NO_FEATURE = 0xFFFFFFFF  # in the upper half of a free slot
 HASH = np.uint64(0x9E3779B1)
@@ -31,7 +35,7 @@ class SearchTree(Protocol):
     def start(self, row: Row) -> tuple[Any, float]:
         """Return what `expand` needs of a row, and the probability of the root."""
 
-    def expand(self, node: int, row: Any) -> tuple[Ids, Floats]:
+    def expand(self, node: int, row: Any) -> tuple[Ids, Probabilities]:
         """Return the children of a node, and their probabilities given the node."""
 
 
@@ -39,12 +43,15 @@ class SearchTree(Protocol):
 
 
 def best_labels(tree: SearchTree, row: Row, k: int, width: int | None) -> list[tuple[int, float]]:
-    """Return the k most probable labels, best first, by a search that expands at most `width` nodes a level."""
+    """Return the k most probable labels, best first, by a search that expands at most `width` nodes a level.
+
+    Of equally probable labels, that which is found first is better, as in `treemax.kernels.queues.offer`.
+    """
     features, root = tree.start(row)
     if tree.label[0] >= 0:
         return [(int(tree.label[0]), root)]
-    waiting, expanded = [(-root, 0, 0)], Counter[int]()
-    best: list[tuple[float, int]] = []  # a heap of probability and -label: the worst first
+    waiting, expanded, place = [(-root, 0, 0)], Counter[int](), count(0, -1)
+    best: list[tuple[float, int, int]] = []  # a heap of probability, place and label: the worst first
     while waiting:
         above, node, level = heappop(waiting)
         if len(best) == k and -above <= best[0][0]:
@@ -62,19 +69,19 @@ def best_labels(tree: SearchTree, row: Row, k: int, width: int | None) -> list[t
             if label < 0:
                 heappush(waiting, (-probability, child, level + 1))
             elif len(best) < k:
-                heappush(best, (probability, -label))
+                heappush(best, (probability, next(place), label))
             else:
-                heappushpop(best, (probability, -label))
-    return [(-label, probability) for probability, label in sorted(best, reverse=True)]
+                heappushpop(best, (probability, next(place), label))
+    return [(label, probability) for probability, _, label in sorted(best, reverse=True)]
 
 
-def labels_above(tree: SearchTree, row: Row, least: float) -> dict[int, float]:
-    """Return all labels with at least this probability."""
+def labels_above(tree: SearchTree, row: Row, least: float, within: set[int] | None = None) -> dict[int, float]:
+    """Return all labels with at least this probability, of those at the nodes `within`, which are paths from the root."""
     features, root = tree.start(row)
     found, waiting = {}, [(0, root)]
     while waiting:
         node, above = waiting.pop()
-        if above < least:
+        if above < least or (within is not None and node not in within):
             continue
         if tree.label[node] >= 0:
             found[int(tree.label[node])] = above
@@ -115,9 +122,11 @@ class LabelTree:
         self.n_children, self.label = (arrays[name].astype(np.int64) for name in ("n_children", "label"))
         self._first_child = _first_children(self.n_children, self.label)
         self._level = np.zeros(len(self.label), dtype=np.int64)
-        parent = np.repeat(np.arange(len(self.label)), self.n_children)
-        for node, above in enumerate(parent.tolist(), start=1):
-            self._level[node] = self._level[above] + 1
+        self._parent = np.concatenate([[-1], np.repeat(np.arange(len(self.label)), self.n_children)])
+        start, stop = 0, 1
+        while start < stop:  # nodes are numbered level by level
+            self._level[stop:] += 1
+            start, stop = stop, stop + int(self.n_children[start:stop].sum())
         self._bias, self._slopes, self._shifts = (arrays[name] for name in ("bias", "slopes", "shifts"))
         self._link = link
         self._weights = _CompactWeights(arrays, self.n_children) if "codes" in arrays else _PackedWeights(arrays)
@@ -125,7 +134,15 @@ class LabelTree:
     def start(self, row: Row) -> tuple[Row, float]:
         return row, 1.0
 
-    def expand(self, node: int, row: Row) -> tuple[Ids, Floats]:
+    def paths_to(self, ids: Ids) -> set[int]:
+        """Return the nodes on the paths from the root to labels."""
+        nodes, found = np.flatnonzero(np.isin(self.label, ids)), {0}
+        while len(nodes):
+            found.update(nodes.tolist())
+            nodes = np.unique(self._parent[nodes[nodes > 0]])
+        return found
+
+    def expand(self, node: int, row: Row) -> tuple[Ids, Probabilities]:
         n, first, level = int(self.n_children[node]), int(self._first_child[node]), int(self._level[node])
         children, weights, values = self._weights.of(node, n, row)
         if (children >= n).any():
@@ -254,13 +271,14 @@ class LearnedTree:
             row = renumbered(row, self._features)
         return row.values.astype(np.float64) @ self._embeddings[row.indices], 1.0
 
-    def expand(self, node: int, row: Floats) -> tuple[Ids, Floats]:
+    def expand(self, node: int, row: Floats) -> tuple[Ids, Probabilities]:
         n, first, vector = (int(array[node]) for array in (self.n_children, self._first_child, self._first_vector))
         own = slice(vector, vector + (n if n > 2 else n - 1))
         scores = self._weights[own] @ row + self._biases[own]
         if n == 2:
-            scores = np.concatenate([[0.0], scores])
-        return np.arange(first, first + n), softmax(scores) if n > 1 else np.ones(1)
+            second = logistic(scores)
+            return np.arange(first, first + n), np.concatenate([ONE - second, second])
+        return np.arange(first, first + n), softmax(scores) if n > 1 else np.ones(1, dtype=np.float32)
 
 
 # --- OnlineLabelTree -----------------------------------------------------------------------------------
@@ -290,7 +308,7 @@ class OnlineTree:
     def start(self, row: Row) -> tuple[Row, float]:
         return row, 1.0 if self._one_label else float(logistic(self._scores(0, row))[0])
 
-    def expand(self, node: int, row: Row) -> tuple[Ids, Floats]:
+    def expand(self, node: int, row: Row) -> tuple[Ids, Probabilities]:
         blocks = [block for block in self._blocks_of[node] if self._used[block]]
         probabilities = np.concatenate([logistic(self._scores(block, row)) for block in blocks])
         children = np.concatenate([self._children(block) for block in blocks])
@@ -317,13 +335,17 @@ class OnlineTree:
 # --- links ---------------------------------------------------------------------------------------------
 
 
-def softmax(scores: Floats) -> Floats:
+def softmax(scores: NDArray[Any]) -> Probabilities:
     """Return the softmax of scores."""
-    powers = np.exp(scores - scores.max())
+    powers = _exponential(scores - scores.max())
     return powers / powers.sum()
 
 
-def logistic(scores: Floats) -> Floats:
+def logistic(scores: NDArray[Any]) -> Probabilities:
     """Return 1 / (1 + exp(-score))."""
-    with np.errstate(over="ignore"):
-        return 1.0 / (1.0 + np.exp(-scores))
+    return ONE / (ONE + _exponential(-scores))
+
+
+def _exponential(scores: NDArray[Any]) -> Probabilities:
+    """Return the exponential in single precision and within the bounds of `treemax.kernels.arithmetic.exp32`."""
+    return np.exp(np.clip(scores.astype(np.float32), LEAST_EXPONENT, MOST_EXPONENT))

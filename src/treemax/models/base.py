@@ -22,7 +22,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import treemax
 from treemax import modelfile
+from treemax.calibration import LEADING
 from treemax.explanations import Explanation, Trace
+from treemax.frequencies import label_frequencies, most_frequent
 from treemax.inputs.labels import (
     Form,
     LabelIndex,
@@ -34,13 +36,14 @@ from treemax.inputs.labels import (
     requested_ids,
     target_ids,
 )
+from treemax.inputs.limits import MAX_FEATURES
 from treemax.inputs.numbering import FeatureNumbers, numbered
-from treemax.inputs.rows import MAX_FEATURES, Rows, SparseRows, as_rows, check_scale, is_arrow, take_rows
+from treemax.inputs.rows import Rows, SparseRows, as_rows, check_scale, is_arrow, take_rows
 from treemax.inputs.weights import check_known_labels, read_weights, repetitions, with_class_weight
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
 from treemax.models import decisions
-from treemax.models.calibration import LEADING, Calibration, largest
+from treemax.models.calibration import Calibration, largest
 from treemax.models.deciding import DecidingEstimator
 from treemax.models.explaining import as_table, explain_row
 from treemax.models.finite import LARGEST_WEIGHT, check_learned
@@ -48,14 +51,7 @@ from treemax.models.label_changes import LabelChanges
 from treemax.models.label_weights import LabelWeights
 from treemax.models.new_labels import GrowingLabels
 from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
-from treemax.models.prior import (
-    EmptyRows,
-    empty_rows,
-    label_frequencies,
-    most_frequent,
-    replace_rows,
-    without_known_features,
-)
+from treemax.models.prior import EmptyRows, empty_rows, replace_rows, without_known_features
 from treemax.models.published import PublishedSettings
 from treemax.models.searching import SparseProbabilities
 from treemax.models.sharing import read_access, read_access_by_rows, snapshot_access

@@ -6,52 +6,35 @@ does not change.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.calibration import (
+    FIRST_LABELS,
+    HALF,
+    MAX_SCORE,
+    MAX_SHARPNESS,
+    MIN_SHARPNESS,
+    MIN_SLOPE,
+    StoredCalibration,
+)
 from treemax.inputs.labels import Targets
 from treemax.kernels import calibration as kernels
 
 PRIOR = 0.5  # strength of the prior on the identity map, in nats
 PRIOR_ROWS = 30  # strength of the prior on the threshold, in rows
-MIN_SLOPE, MAX_SLOPE, MAX_SHIFT = 0.05, 1e3, 700.0  # the exponential of a larger shift overflows
 MAX_F1_LOSS = 0.03  # that is accepted so that every row gets a label
-MAX_SCORE = 1.0 - 1e-6  # scores are clipped to this
 MAX_TRUNCATED = 0.1  # share of rows that may have more labels above the threshold than were ranked
-FIRST_LABELS = 5  # labels of a row on which probabilities are fitted
-LEADING = FIRST_LABELS + 1  # labels of a row whose scores `multiclass_probabilities` needs
-SHARPNESS = np.geomspace(0.25, 4.0, 33)  # grid of `sharpness`
+SHARPNESS = np.geomspace(MIN_SHARPNESS, MAX_SHARPNESS, 33)  # grid of `sharpness`
 MIN_RANKED, MAX_RANKED = 20, 200  # labels of a row on which a threshold is chosen
-HALF = 0.5
 
 
-class Calibration(NamedTuple):
-    """Probability = sigmoid(slope * logit(score) + shift), and the threshold of multi-label `predict`.
+class Calibration(StoredCalibration):
+    """The calibration of many rows at once; see `multiclass_probabilities` for all but the best label of a row."""
 
-    In multi-label problems this is the probability of every label; in multi-class problems that of the best label,
-    see `multiclass_probabilities` for the others.
-    """
-
-    slope: float = 1.0
-    shift: float = 0.0
-    threshold: float = HALF
-    one_at_least: bool = True  # a row where no label reaches the threshold gets its best label
-    next_share: float = 0.0  # probability that a label ranked 2 to 5 is right if the first is wrong; 0: not fitted
-    sharpness: float = 1.0  # these labels share it in proportion to their scores to this power
-
-    @property
-    def changes_scores(self) -> bool:
-        return self.slope != 1.0 or self.shift != 0.0 or self.next_share > 0.0
-
-    def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Convert scores between 0 and 1 to probabilities."""
-        if not self.changes_scores:
-            return scores
-        with np.errstate(divide="ignore", over="ignore"):
-            odds_against = 1.0 / np.minimum(scores.astype(np.float64), MAX_SCORE) - 1.0
-            return (1.0 / (1.0 + np.exp(-self.shift) * odds_against**self.slope)).astype(np.float32)
+    __slots__ = ()
 
     def multiclass_probabilities(
         self, scores: NDArray[np.float32], leading: NDArray[np.float32], is_first: NDArray[np.bool_]
@@ -64,11 +47,9 @@ class Calibration(NamedTuple):
         """
         if not self.changes_scores:
             return scores
-        best = self.probabilities(leading[:, 0])
         if self.next_share == 0:
-            given = np.clip(leading[:, 0], 1e-6, 1.0 - 1e-6)
-            factor = np.minimum(np.where(best < given, best / given, (1.0 - best) / (1.0 - given)), 1.0)
-            return np.where(is_first, best[:, None], scores * factor[:, None]).astype(np.float32)
+            return self.in_proportion(scores, leading, is_first)
+        best = self.probabilities(leading[:, 0])
         out = np.empty(scores.shape, dtype=np.float32)
         dense = np.ascontiguousarray
         kernels.multiclass_probabilities(
@@ -85,31 +66,6 @@ class Calibration(NamedTuple):
         gains, highest = kernels.highest_behind(leading, best, FIRST_LABELS, self.next_share, self.sharpness)
         gains = gains[highest >= probability * (1 - 1e-5)]
         return probability / max(1.0, float(gains.max())) * (1 - 1e-5) if len(gains) else 2.0
-
-    def lowest_score(self, probability: float) -> float:
-        """Return a lower bound of the scores of this probability, which is rounded to single precision."""
-        below = float(np.nextafter(np.float32(probability), np.float32(0.0)))
-        return self.score(min(below, MAX_SCORE)) * (1 - 1e-5) if self.changes_scores else probability
-
-    def score(self, probability: float) -> float:
-        """Return the score of a probability, the inverse of `probabilities`."""
-        if not self.changes_scores or not 0.0 < probability < 1.0:
-            return probability
-        logit = (np.log(probability / (1.0 - probability)) - self.shift) / self.slope
-        return float(1.0 / (1.0 + np.exp(-logit)))
-
-    @classmethod
-    def checked(cls, numbers: Any) -> Calibration:
-        """Validate a calibration from a model file."""
-        kinds = [type(number) for number in numbers] if isinstance(numbers, list) else []
-        if kinds[3:4] != [bool] or len(kinds) != 6 or any(kind not in (int, float) for kind in kinds[:3] + kinds[4:]):
-            raise ValueError(f"the calibration {numbers!r} is not five numbers and a truth value")
-        result = cls._make([*map(float, numbers[:3]), numbers[3], *map(float, numbers[4:])])
-        valid = MIN_SLOPE <= result.slope <= MAX_SLOPE and abs(result.shift) <= MAX_SHIFT
-        valid = valid and 0 <= result.threshold <= 1
-        if not (valid and 0 <= result.next_share <= 1 and SHARPNESS[0] <= result.sharpness <= SHARPNESS[-1]):
-            raise ValueError(f"the calibration {numbers} is not valid")
-        return result
 
 
 def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.float32]:

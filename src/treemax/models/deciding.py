@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from treemax.calibration import LEADING
+from treemax.frequencies import most_frequent
 from treemax.inputs.labels import LabelIndex, check_same_length, read_labels, target_ids
 from treemax.inputs.rows import Rows
 from treemax.metrics.utility import check_utility, choose
 from treemax.models import decisions
-from treemax.models.calibration import LEADING, Calibration
+from treemax.models.calibration import Calibration
 from treemax.models.label_changes import LabelChanges
 from treemax.models.label_weights import LabelWeights, LastWeights, label_weights
-from treemax.models.prior import most_frequent
 from treemax.models.searching import TopKAllowed, best_weighted
 from treemax.models.sharing import SharedEstimator, read_access
 from treemax.parameters import check_number

@@ -1,17 +1,16 @@
-"""Label frequencies, the prediction for rows without any known feature, such as texts of new words."""
+"""Rows without any known feature, such as texts of new words."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.frequencies import empty_row_frequencies
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.searching import SparseProbabilities
-
-PRIOR_ROWS = 10.0  # the weight of the frequencies of all training rows, in rows
 
 
 class EmptyRows(NamedTuple):
@@ -32,8 +31,7 @@ class EmptyRows(NamedTuple):
 
     def frequencies(self, of_all: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the frequencies of the labels in empty rows, with those in all rows as prior."""
-        counts = self.array(len(of_all))[:-1]
-        return ((counts + PRIOR_ROWS * of_all) / (self.total + PRIOR_ROWS)).astype(np.float32)
+        return empty_row_frequencies(self.array(len(of_all))[:-1], self.total, of_all)
 
     def array(self, n_labels: int) -> NDArray[np.float64]:
         """Return the counts of the first labels, and at the end the total: the array of the model file."""
@@ -73,22 +71,6 @@ def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | N
     if counts.all():
         return None
     return np.flatnonzero(counts == 0)
-
-
-def label_frequencies(label_counts: NDArray[Any], n_rows: float, multi_label: bool) -> NDArray[np.float32]:
-    """Return the share of the training rows that have each label; counts and rows may be sums of weights."""
-    total = n_rows if multi_label else label_counts.sum()
-    return (label_counts / (total if total > 0 else 1)).astype(np.float32)
-
-
-def most_frequent(frequencies: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Return the ids of the k most frequent labels; ties in order of id."""
-    if k < len(frequencies):
-        least = -np.partition(-frequencies, k - 1)[k - 1]
-        candidates = np.flatnonzero(frequencies >= least)
-    else:
-        candidates = np.arange(len(frequencies))
-    return candidates[np.argsort(-frequencies[candidates], kind="stable")][:k]
 
 
 def replace_rows(

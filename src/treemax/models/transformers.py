@@ -14,7 +14,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, Standa
 from sklearn.utils.validation import check_is_fitted
 
 from treemax.inputs.labels import LabelIndex
-from treemax.inputs.rows import MAX_FEATURES
+from treemax.inputs.limits import MAX_FEATURES
 from treemax.modelfile import Arrays, ModelFileError, object_from_parts, object_parts, part, prefixed, saved_by
 from treemax.models.parts import MOST_COUNTED, whole_number
 

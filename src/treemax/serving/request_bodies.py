@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import scipy.sparse as sp
 
-from treemax.inputs.rows import MAX_FEATURES
+from treemax.inputs.limits import MAX_FEATURES
 from treemax.serving.errors import RequestError
 from treemax.serving.served_model import ServedModel
 

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from treemax.calibration import FIRST_LABELS
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
-from treemax.models.calibration import FIRST_LABELS, calibration_from_top_k
+from treemax.models.calibration import calibration_from_top_k
 from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Rates
 from treemax.models.recall_tree.model import SHARPNESS, SMALLEST_TABLE, Beam, RecallTreeModel

@@ -325,6 +325,17 @@ def read_model(path: AnyPath, verify: bool | None = None) -> tuple[dict[str, Any
     return whole["header"], {spec.name: view for spec, view in zip(specs, views)}
 
 
+def read_header(path: AnyPath) -> dict[str, Any]:
+    """Read the JSON of a model file: `format_version`, `library_version`, `header` and `arrays`."""
+    mapped = _mapped(path)
+    try:
+        whole, _, _ = _read_header(mapped)
+        _read_specs(whole)
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__
+    return whole
+
+
 def _mapped(path: AnyPath) -> mmap.mmap:
     mode = Path(path).stat().st_mode  # before opening: opening a pipe would block
     if stat.S_ISDIR(mode):

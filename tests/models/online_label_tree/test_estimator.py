@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import treemax
-from tests.models.online_label_tree.reference import Reference, as_arrays, random_stream
+from tests.models.online_label_tree.reference import OF_RECORDS, Reference, as_arrays, random_stream
 from treemax import OnlineLabelTree
 from treemax.inputs.labels import RaggedLabels, Targets, read_labels
 from treemax.inputs.rows import as_rows
@@ -376,7 +376,7 @@ def test_rows_without_labels_before_the_first_label(cuts, tmp_path):
         reference.learn(x, whole.label_index_.ids(labels).tolist())
     weights, bias = whole.model_.classifier(0)
     expected, expected_bias = reference.root.eta.parameters()
-    assert weights == pytest.approx(expected, abs=2e-4) and bias == pytest.approx(expected_bias, abs=2e-4)
+    assert weights == pytest.approx(expected, abs=OF_RECORDS) and bias == pytest.approx(expected_bias, abs=OF_RECORDS)
 
 
 def test_answers_before_the_first_label(tmp_path):

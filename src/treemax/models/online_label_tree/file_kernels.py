@@ -12,7 +12,6 @@ from treemax.models.online_label_tree.kernels import (
     EMPTY,
     LANES,
     LOWER_HALF,
-    ZERO,
     insert,
     new_table,
     record_address,
@@ -29,27 +28,33 @@ def stored_lanes(used, lanes):
 
 
 @kernel
+def _sorted_slots(block, blocks, store, room):
+    """Write the slots of a block, sorted by feature, since the order in a table depends on when it grew."""
+    table, n = blocks.table[block], 0
+    for position in range(table >> 6, (table >> 6) + (1 << (table & 63))):
+        if store.slots[position] != EMPTY:
+            room[n] = store.slots[position]
+            n += 1
+    own = room[:n]
+    own.sort()
+    return own
+
+
+@kernel
 def pack_records(n_blocks, blocks, store, features, weights, squares):
-    """Write the feature of every record, block by block, and its weights and squares in the lanes stored."""
+    """Write the feature of every record, block by block, and the bits of its weights and squares in the lanes stored."""
     record, at = 0, 0
-    row = np.empty(LANES, np.float32)
-    row_squares = np.empty(LANES, np.float32)
+    room = np.empty(blocks.filled[:n_blocks].max(), np.uint64)
     for block in range(n_blocks):
         width = stored_lanes(blocks.used[block], blocks.lanes[block])
-        table = blocks.table[block]
-        for position in range(table >> 6, (table >> 6) + (1 << (table & 63))):
-            slot = store.slots[position]
-            if slot == EMPTY:
-                continue
+        for slot in _sorted_slots(block, blocks, store, room):
             features[record] = slot >> np.uint64(32)
             record += 1
             address = record_address(store, slot & LOWER_HALF)
-            vector.store(row, np.uint64(0), vector.load_at(address))
-            vector.store(row_squares, np.uint64(0), vector.load_at(squares_at(address)))
-            for lane in range(width):
-                weights[at] = row[lane]
+            for lane in range(np.uint64(width)):
+                weights[at] = vector.load_short_at(address + np.uint64(2) * lane)
                 if squares.size:
-                    squares[at] = row_squares[lane]
+                    squares[at] = vector.load_short_at(squares_at(address) + np.uint64(2) * lane)
                 at += 1
 
 
@@ -72,18 +77,17 @@ def can_grow(growth, n_nodes, nodes, blocks):
 def unpack_records(n_blocks, filled, features, weights, squares, blocks, store, counts):
     """Rebuild the tables and records of all blocks; False if a feature comes twice in a block."""
     record, at = 0, 0
-    row, row_squares = np.zeros(LANES, np.float32), np.zeros(LANES, np.float32)
     for block in range(n_blocks):
         width = stored_lanes(blocks.used[block], blocks.lanes[block])
         bits = table_bits(filled[block])
         blocks.table[block] = new_table(bits, store, counts) << 6 | bits
         for _ in range(filled[block]):
-            for lane in range(LANES):
-                row[lane] = weights[at + min(lane, width - 1)]
-                row_squares[lane] = squares[at + min(lane, width - 1)] if squares.size else ZERO
             address = insert(block, features[record], blocks, store, counts)
-            vector.store_at(address, vector.load(row, np.uint64(0)))
-            vector.store_at(squares_at(address), vector.load(row_squares, np.uint64(0)))
+            for lane in range(np.uint64(LANES)):
+                stored = at + min(np.int64(lane), width - 1)
+                vector.store_short_at(address + np.uint64(2) * lane, weights[stored])
+                if squares.size:
+                    vector.store_short_at(squares_at(address) + np.uint64(2) * lane, squares[stored])
             record, at = record + 1, at + width
         if blocks.filled[block] != filled[block]:
             return False

@@ -28,10 +28,11 @@ from treemax.models.searching import (
     search_rows,
 )
 
-RECORD_FLOATS = kernels.RECORD_BYTES // 4
+RECORD_WORDS = kernels.RECORD_BYTES // 2
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
 _ALL = (1 << LANES) - 1  # lanes of a block
 INITIAL_CAPACITY = 64  # nodes and blocks
+INFINITE_BFLOAT = 0x7F80  # above it are those that are no numbers, and negative ones
 
 
 class OnlineTree:
@@ -48,7 +49,7 @@ class OnlineTree:
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
         self.store = Store(np.zeros(0, dtype=np.uint64), np.full(64, -1, dtype=np.int64), np.zeros(0, dtype=np.uint64))
-        self.chunks: list[NDArray[np.float32]] = []
+        self.chunks: list[NDArray[np.uint16]] = []
         self.scratch: list[Scratch] = []  # of earlier calls, for reuse
         self.leaf_of = np.zeros(0, dtype=np.int64)
         self._last_weights: Any = None  # of `largest_weights`; set here, since the attributes must not change in a copy
@@ -86,7 +87,7 @@ class OnlineTree:
         while len(self.chunks) * CHUNK_RECORDS < self.n_records + records:
             if len(self.chunks) * CHUNK_RECORDS >= 2**32:
                 raise MemoryError(f"the tree has {self.n_records:,} records of weights, the maximum")
-            self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_FLOATS))
+            self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_WORDS))
         addresses = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uint64)
         self.store = Store(_enlarged(self.store.slots, self.n_slots + slots, growth=1.25), self.store.free, addresses)
 
@@ -215,18 +216,11 @@ class OnlineTree:
     def _packed_records(self, with_squares: bool) -> dict[str, NDArray[Any]]:
         filled = self.blocks.filled[: self.n_blocks]
         n_values = int((filled * self._stored_lanes()).sum())
-        features, weights = np.empty(filled.sum(), np.uint32), np.empty(n_values, np.float32)
-        squares = np.empty(n_values if with_squares else 0, dtype=np.float32)
+        features, weights = np.empty(filled.sum(), np.uint32), np.empty(n_values, np.uint16)
+        squares = np.empty(n_values if with_squares else 0, dtype=np.uint16)
         file_kernels.pack_records(self.n_blocks, self.blocks, self.store, features, weights, squares)
-        if not with_squares:
-            return {"features": features, "weights": weights}
-        # Sorted by feature, since the order in the tables depends on when they grew.
-        block = np.repeat(np.arange(self.n_blocks), filled)
-        order = np.lexsort((features, block))
-        lanes = self._stored_lanes()[block]
-        moved = (np.cumsum(lanes) - lanes)[order] - (np.cumsum(lanes[order]) - lanes[order])
-        values = np.arange(n_values) + np.repeat(moved, lanes[order])
-        return {"features": features[order], "weights": weights[values], "squares": squares[values]}
+        packed = {"features": features, "weights": weights.view(np.float16)}
+        return {**packed, "squares": squares} if with_squares else packed
 
     @classmethod
     def _from_arrays(
@@ -264,7 +258,7 @@ class OnlineTree:
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.has_squares = "squares" in arrays
-        squares = arrays.get("squares", np.empty(0, dtype=np.float32))
+        squares = arrays.get("squares", np.empty(0, dtype=np.uint16))
         if self.has_squares:
             self.blocks.bias_squares[: n_blocks * LANES] = arrays["bias_squares"]
         n_values = int((filled * self._stored_lanes()).sum())
@@ -273,8 +267,9 @@ class OnlineTree:
         slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
         self.reserve(records=int(filled.sum()), slots=int(slots))
         if not file_kernels.unpack_records(
-            n_blocks, filled, arrays["features"], arrays["weights"], squares, self.blocks, self.store, self.counts
-        ):
+            n_blocks, filled, arrays["features"], arrays["weights"].view(np.uint16), squares, self.blocks, self.store,
+            self.counts,
+        ):  # fmt: skip
             raise ValueError("a feature occurs twice in one block of weights")
         return self
 
@@ -388,23 +383,23 @@ def _enlarged(array: NDArray[Any], need: int, growth: float = 2.0) -> NDArray[An
     return larger
 
 
-def _aligned_copy(array: NDArray[np.float32]) -> NDArray[np.float32]:
+def _aligned_copy(array: NDArray[np.uint16]) -> NDArray[np.uint16]:
     copy = _aligned(len(array))
     copy[:] = array
     return copy
 
 
-def _aligned(n: int) -> NDArray[np.float32]:
+def _aligned(n: int) -> NDArray[np.uint16]:
     """Return zeros aligned to a cache line."""
-    buffer = np.zeros(n + 16, dtype=np.float32)
-    skip = -buffer.ctypes.data % 64 // 4
+    buffer = np.zeros(n + 32, dtype=np.uint16)
+    skip = -buffer.ctypes.data % 64 // 2
     return buffer[skip : skip + n]
 
 
 _TYPES = {
     "label": np.int64, "owner": np.int64, "used": np.int64, "lanes": np.uint32, "child": np.int64,
     "filled": np.int64, "bias": np.float32, "bias_squares": np.float32, "features": np.uint32,
-    "weights": np.float32, "squares": np.float32,
+    "weights": np.float16, "squares": np.uint16,
 }  # fmt: skip
 
 
@@ -416,8 +411,10 @@ def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
     for name, array in arrays.items():
         if name not in _TYPES or array.dtype != _TYPES[name] or array.ndim != 1:
             raise ValueError(f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}")
-    for name in optional & set(arrays):
-        expect_squares(arrays, name, arrays[name].shape)
+    if "squares" in arrays:
+        expect_squares(arrays, "bias_squares", arrays["bias_squares"].shape)
+        if (arrays["squares"] > INFINITE_BFLOAT).any():
+            raise ValueError("the model has sums of squares that are negative or no numbers")
     n_blocks = len(arrays["owner"])
     for name, length in (("used", 1), ("lanes", 1), ("filled", 1), ("bias", LANES), ("bias_squares", LANES)):
         if name in arrays and len(arrays[name]) != length * n_blocks:

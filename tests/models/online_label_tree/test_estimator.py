@@ -198,6 +198,27 @@ def test_a_lean_file_answers_the_same_and_warns_when_it_learns(tmp_path):
             treemax.load(tmp_path / "full.treemax").partial_fit(X, y)
 
 
+@pytest.mark.parametrize("one_label", [False, True])
+def test_a_file_of_eight_bits_is_small_and_answers_nearly_the_same(one_label, tmp_path):
+    X, y = data(8, n_rows=600, n_features=200, one_label=one_label)
+    model = OnlineLabelTree(verbose=0).fit(X, y)
+    model.save(tmp_path / "exact.treemax")
+    model.set_params(precision="float8").save(tmp_path / "rounded.treemax")
+    model.save(tmp_path / "full.treemax", resume=True)
+    sizes = [(tmp_path / f"{name}.treemax").stat().st_size for name in ("rounded", "exact", "full")]
+    assert sizes[0] < 0.7 * sizes[1] < sizes[1] < sizes[2]
+    np.testing.assert_array_equal(treemax.load(tmp_path / "full.treemax").predict_proba(X), model.predict_proba(X))
+    loaded = treemax.load(tmp_path / "rounded.treemax")
+    np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X), atol=0.2)
+    assert np.mean(loaded.predict_topk(X, 1).labels == model.predict_topk(X, 1).labels) > 0.95
+    loaded.save(tmp_path / "again.treemax")
+    assert (tmp_path / "again.treemax").read_bytes() == (tmp_path / "rounded.treemax").read_bytes()
+    loaded.forget([3, 7]).compact()
+    with pytest.warns(UserWarning, match="resume=True"):
+        loaded.partial_fit(X, y)
+    assert set(loaded.classes_) == set(model.classes_)
+
+
 def copies(model, folder):
     joblib.dump(model, folder / "model.joblib")
     yield pickle.loads(pickle.dumps(model))

@@ -638,6 +638,50 @@ def test_damaged_arrays_are_refused(damage):
         OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
 
 
+NAMES_OF_ROUNDED = ("filled", "steps", "masks", "codes", "offsets")
+DAMAGE_OF_ROUNDED = {
+    **{f"no {name}": without(name) for name in NAMES_OF_ROUNDED},
+    **{f"empty {name}": changed(**{name: lambda a: a[:0]}) for name in NAMES_OF_ROUNDED},
+    **{f"short {name}": changed(**{name: lambda a: a[:-1]}) for name in NAMES_OF_ROUNDED},
+    **{f"long {name}": changed(**{name: lambda a: np.append(a, a[-1:])}) for name in NAMES_OF_ROUNDED},
+    **{f"other type of {name}": changed(**{name: lambda a: a.astype(np.float64)}) for name in NAMES_OF_ROUNDED},
+    "a step that does not end": changed(steps=lambda a: a | np.uint8(0x80)),
+    "a feature twice": changed(steps=lambda a: a * np.uint8(0)),
+    "a feature too large": changed(steps=lambda a: np.r_[np.array([255, 255, 255, 255, 15], np.uint8), a[1:]]),
+    "a mask of nothing": changed(masks=with_entry(3, 0)),
+    "a mask of nobody": changed(masks=lambda a: np.full_like(a, 0xFFFF)),
+    "a code of zero": changed(codes=with_entry(3, 0x80)),
+    "an infinite weight": changed(offsets=with_entry(1, 369)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE_OF_ROUNDED)
+def test_damaged_rounded_weights_are_refused(damage):
+    tree, how = small_model()
+    arrays = {name.removeprefix("tree/"): array for name, array in tree.to_parts(rounded=True)[1].items()}
+    DAMAGE_OF_ROUNDED[damage](arrays)
+    with pytest.raises(ValueError):
+        OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
+
+
+def test_rounded_weights_are_close_and_small_ones_are_gone():
+    tree, how = small_model()
+    arrays = {name.removeprefix("tree/"): array for name, array in tree.to_parts(rounded=True)[1].items()}
+    loaded = OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
+    dropped = 0
+    for node in range(tree.n_nodes):
+        (weights, bias), (rounded, same_bias) = tree.classifier(node), loaded.classifier(node)
+        assert rounded.keys() <= weights.keys() and bias == same_bias
+        assert all(abs(rounded[f] - weights[f]) <= abs(weights[f]) / 32 for f in rounded)
+        gone = [abs(weights[f]) for f in weights.keys() - rounded.keys()]
+        dropped += len(gone)
+        assert max(gone, default=0) <= max(map(abs, weights.values()), default=0)
+    assert dropped > 0
+    again = loaded.to_parts(rounded=True)[1]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(again[f"tree/{name}"], array)
+
+
 def test_a_tree_that_another_policy_could_not_extend_is_refused():
     tree, how = small_model()
     arrays = tree._arrays(resume=True)

@@ -12,9 +12,10 @@ from treemax import modelfile
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
-from treemax.models.online_label_tree import file_kernels, kernels, search_kernels
+from treemax.models.online_label_tree import file_kernels, kernels, rounding, search_kernels
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
 from treemax.models.online_label_tree.removal import without_labels
+from treemax.models.online_label_tree.rounding import restore_rounded, rounded_records
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.online_label_tree.tracing import trace_labels
 from treemax.models.parts import expect_squares, whole_number
@@ -151,9 +152,15 @@ class OnlineTree:
 
     # --- model file -------------------------------------------------------------------------------------
 
-    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state."""
+    def to_parts(self, resume: bool = False, rounded: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state.
+
+        Without it, weights may be `rounded` to one byte, and those close to zero dropped.
+        """
         header = {"random_state": self.random_state, "stream": self.stream.counts(resume)}
+        if rounded and not resume:
+            arrays = {**self._tree_arrays(), **rounded_records(self, self._stored_lanes())}
+            return header, modelfile.prefixed("tree", arrays)
         summary = modelfile.prefixed("stream", self.stream.arrays()) if resume else {}
         return header, {**modelfile.prefixed("tree", self._arrays(resume)), **summary}
 
@@ -181,6 +188,13 @@ class OnlineTree:
 
         Free lanes of a block are identical, so that only one of them is stored.
         """
+        arrays = {**self._tree_arrays(), "filled": self.blocks.filled[: self.n_blocks]}
+        if resume:
+            arrays["bias_squares"] = self.blocks.bias_squares[: self.n_blocks * LANES]
+        return {**arrays, **self._packed_records(resume)}
+
+    def _tree_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the tree and the biases."""
         n_blocks, n_nodes = self.n_blocks, self.n_nodes
         used = self.blocks.used[:n_blocks]
         in_use = np.arange(LANES) < used[:, None]
@@ -190,18 +204,14 @@ class OnlineTree:
         owner[with_children] = self.nodes.parent[child[with_children, 0]]
         for node in np.flatnonzero(self.nodes.first_block[:n_nodes] >= 0):
             owner[self.nodes.last_block[node]] = node  # it may have no child yet
-        arrays = {
+        return {
             "label": self.nodes.label[:n_nodes],
             "owner": owner,
             "used": used,
             "lanes": self.blocks.lanes[:n_blocks],
             "child": child[in_use],
-            "filled": self.blocks.filled[:n_blocks],
             "bias": self.blocks.bias[: n_blocks * LANES],
         }
-        if resume:
-            arrays["bias_squares"] = self.blocks.bias_squares[: n_blocks * LANES]
-        return {**arrays, **self._packed_records(resume)}
 
     @property
     def calibration(self) -> Calibration | None:
@@ -241,8 +251,8 @@ class OnlineTree:
         self = cls(one_label, seed)
         filled, lanes = arrays["filled"], arrays["lanes"]
         _check_shape(label, owner, used, child, n_labels)
-        n_features = len(arrays["features"])
-        if filled.min() < 0 or filled.max() > n_features or filled.sum() != n_features:
+        n_records = len(arrays["masks"] if "masks" in arrays else arrays["features"])
+        if filled.min() < 0 or filled.max() > n_records or filled.sum() != n_records:
             raise ValueError("the features do not fit the tree")
         if ((lanes != _ALL).any() and (lanes != (1 << used) - 1)[lanes != _ALL].any()) or (lanes == 0).any():
             raise ValueError("the tree is damaged: a block has lanes without a child")
@@ -258,20 +268,26 @@ class OnlineTree:
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.has_squares = "squares" in arrays
-        squares = arrays.get("squares", np.empty(0, dtype=np.uint16))
         if self.has_squares:
             self.blocks.bias_squares[: n_blocks * LANES] = arrays["bias_squares"]
+        slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
+        self.reserve(records=n_records, slots=int(slots))
+        if "codes" in arrays:
+            restore_rounded(self, filled, arrays)
+        else:
+            self._restore_records(filled, arrays)
+        return self
+
+    def _restore_records(self, filled: NDArray[np.int64], arrays: dict[str, NDArray[Any]]) -> None:
         n_values = int((filled * self._stored_lanes()).sum())
+        squares = arrays.get("squares", np.empty(0, dtype=np.uint16))
         if len(arrays["weights"]) != n_values or len(squares) != n_values * self.has_squares:
             raise ValueError("the weights do not fit the tree")
-        slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
-        self.reserve(records=int(filled.sum()), slots=int(slots))
         if not file_kernels.unpack_records(
-            n_blocks, filled, arrays["features"], arrays["weights"].view(np.uint16), squares, self.blocks, self.store,
-            self.counts,
+            self.n_blocks, filled, arrays["features"], arrays["weights"].view(np.uint16), squares, self.blocks,
+            self.store, self.counts,
         ):  # fmt: skip
             raise ValueError("a feature occurs twice in one block of weights")
-        return self
 
     # --- prediction -------------------------------------------------------------------------------------
 
@@ -398,20 +414,22 @@ def _aligned(n: int) -> NDArray[np.uint16]:
 
 _TYPES = {
     "label": np.int64, "owner": np.int64, "used": np.int64, "lanes": np.uint32, "child": np.int64,
-    "filled": np.int64, "bias": np.float32, "bias_squares": np.float32, "features": np.uint32,
-    "weights": np.float16, "squares": np.uint16,
+    "filled": np.int64, "bias": np.float32,
 }  # fmt: skip
+_EXACT = {"features": np.uint32, "weights": np.float16}
+_OPTIMISER = {"bias_squares": np.float32, "squares": np.uint16}
 
 
 def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
-    optional = {"bias_squares", "squares"}
-    missing = set(_TYPES) - set(arrays) - (set() if optional & set(arrays) else optional)
+    resume = bool(set(_OPTIMISER) & set(arrays))
+    types = {**_TYPES, **(rounding.TYPES if "codes" in arrays else _EXACT), **(_OPTIMISER if resume else {})}
+    missing = set(types) - set(arrays)
     if missing:
         raise ValueError(f"the model has no {', '.join(sorted(missing))}")
     for name, array in arrays.items():
-        if name not in _TYPES or array.dtype != _TYPES[name] or array.ndim != 1:
+        if name not in types or array.dtype != types[name] or array.ndim != 1:
             raise ValueError(f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}")
-    if "squares" in arrays:
+    if resume:
         expect_squares(arrays, "bias_squares", arrays["bias_squares"].shape)
         if (arrays["squares"] > INFINITE_BFLOAT).any():
             raise ValueError("the model has sums of squares that are negative or no numbers")

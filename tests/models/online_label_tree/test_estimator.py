@@ -209,7 +209,7 @@ def test_a_file_of_eight_bits_is_small_and_answers_nearly_the_same(one_label, tm
     assert sizes[0] < 0.7 * sizes[1] < sizes[1] < sizes[2]
     np.testing.assert_array_equal(treemax.load(tmp_path / "full.treemax").predict_proba(X), model.predict_proba(X))
     loaded = treemax.load(tmp_path / "rounded.treemax")
-    np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X), atol=0.2)
+    assert np.abs(loaded.predict_proba(X) - model.predict_proba(X)).mean() < 0.01
     assert np.mean(loaded.predict_topk(X, 1).labels == model.predict_topk(X, 1).labels) > 0.95
     loaded.save(tmp_path / "again.treemax")
     assert (tmp_path / "again.treemax").read_bytes() == (tmp_path / "rounded.treemax").read_bytes()

@@ -171,6 +171,18 @@ def new_table(bits, store, counts):
     return start
 
 
+@kernel
+def move_tables(n_blocks, table, slots, new_table, new_slots):
+    """Copy all tables, one after the other, without those that are free; return the number of their slots."""
+    count = 0
+    for block in range(n_blocks):
+        start, bits = table[block] >> 6, table[block] & 63
+        new_slots[count : count + (1 << bits)] = slots[start : start + (1 << bits)]
+        new_table[block] = count << 6 | bits
+        count += 1 << bits
+    return count
+
+
 @inline_kernel
 def _link(start):
     """Return a slot that links to a free table. Its feature is one that no row has, since another thread may still

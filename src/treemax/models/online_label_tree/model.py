@@ -33,6 +33,7 @@ RECORD_WORDS = kernels.RECORD_BYTES // 2
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
 _ALL = (1 << LANES) - 1  # lanes of a block
 INITIAL_CAPACITY = 64  # nodes and blocks
+SPARE_SLOTS = 1.25  # slots of the array of tables, times those of all tables
 INFINITE_BFLOAT = 0x7F80  # above it are those that are no numbers, and negative ones
 
 
@@ -90,7 +91,19 @@ class OnlineTree:
                 raise MemoryError(f"the tree has {self.n_records:,} records of weights, the maximum")
             self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_WORDS))
         addresses = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uint64)
-        self.store = Store(_enlarged(self.store.slots, self.n_slots + slots, growth=1.25), self.store.free, addresses)
+        if self.n_slots + slots > len(self.store.slots):
+            self._move_tables(slots)
+        self.store = Store(_enlarged(self.store.slots, 0), self.store.free, addresses)
+
+    def _move_tables(self, slots: int) -> None:
+        """Move the tables to a larger array, close together; searches may still read the old arrays."""
+        table = self.blocks.table[: self.n_blocks]
+        n_slots = int((1 << (table & 63)).sum())
+        moved = np.zeros(int(SPARE_SLOTS * n_slots) + slots, dtype=np.uint64)
+        places = np.zeros_like(self.blocks.table)
+        self.counts[kernels.SLOTS] = kernels.move_tables(self.n_blocks, table, self.store.slots, places, moved)
+        self.blocks = self.blocks._replace(table=places)
+        self.store = Store(moved, np.full_like(self.store.free, -1), self.store.chunks)
 
     def reserve_labels(self, n_labels: int) -> None:
         """Extend `leaf_of` to this number of labels; labels without a leaf have -1."""
@@ -389,11 +402,11 @@ def _empty_blocks() -> Blocks:
     return Blocks(*[np.zeros(0, dtype=kinds.get(name, np.int64)) for name in Blocks._fields])
 
 
-def _enlarged(array: NDArray[Any], need: int, growth: float = 2.0) -> NDArray[Any]:
+def _enlarged(array: NDArray[Any], need: int) -> NDArray[Any]:
     """Return the array, or a larger copy if it is too small or read-only; searches may still read the old one."""
     if need <= len(array) and array.flags.writeable:
         return array
-    capacity = len(array) if need <= len(array) else max(need, int(growth * len(array)))
+    capacity = len(array) if need <= len(array) else max(need, 2 * len(array))
     larger = np.zeros(capacity, dtype=array.dtype)
     larger[: len(array)] = array
     return larger

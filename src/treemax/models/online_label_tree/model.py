@@ -269,7 +269,8 @@ class OnlineTree:
             raise ValueError("the features do not fit the tree")
         if ((lanes != _ALL).any() and (lanes != (1 << used) - 1)[lanes != _ALL].any()) or (lanes == 0).any():
             raise ValueError("the tree is damaged: a block has lanes without a child")
-        self.reserve(n_nodes, n_blocks)
+        slots = int(np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum())
+        self.reserve(n_nodes, n_blocks, n_records, slots)
         self.counts[kernels.NODES], self.counts[kernels.BLOCKS] = n_nodes, n_blocks
         _fill_nodes(self.nodes, self.blocks, label, owner, used, child)
         self.counts[kernels.WIDEST] = int(self.nodes.n_children[:n_nodes].max())
@@ -283,8 +284,6 @@ class OnlineTree:
         self.has_squares = "squares" in arrays
         if self.has_squares:
             self.blocks.bias_squares[: n_blocks * LANES] = arrays["bias_squares"]
-        slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
-        self.reserve(records=n_records, slots=int(slots))
         if "codes" in arrays:
             restore_rounded(self, filled, arrays)
         else:

@@ -30,6 +30,7 @@ SPACES: dict[str, Space] = {
         "temperature": (1.0, 1.25, 2.5),
         "threshold": (0.03, 0.1, 0.2, 0.3),
         "passes": (5, 10, 20),
+        "hard_negatives": (0.0, 0.5, 1.5),
         "beam": (5, 10, 20, 40),
         "precision": ("bfloat16", "int8"),
     },

@@ -199,10 +199,13 @@ def test_confidence_is_about_accuracy(parameters):
 
 @pytest.mark.parametrize("temperature", [1.0, 1.75, 4.0])
 def test_the_temperature_does_not_make_probabilities_wrong(temperature):
-    X, y = drawn(4000, 0)
-    X_test, y_test = drawn(2000, 1)
-    found = model(max_leaf=3, temperature=temperature).fit(X, y).predict_topk(X_test, 1)
-    assert abs(found.scores.mean() - (found.labels[:, 0] == y_test).mean()) < 0.08
+    differences = []
+    for seed in (0, 10, 20):  # a single sample differs by up to a tenth
+        X, y = drawn(4000, seed)
+        X_test, y_test = drawn(2000, seed + 1)
+        found = model(max_leaf=3, temperature=temperature).fit(X, y).predict_topk(X_test, 1)
+        differences.append(found.scores.mean() - (found.labels[:, 0] == y_test).mean())
+    assert abs(np.mean(differences)) < 0.08
 
 
 def test_multi_label_probabilities_are_about_frequencies():

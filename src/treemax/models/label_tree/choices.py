@@ -96,15 +96,14 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
         order, indptr, indices, features = kernels.local_problem(source.arrays, rows, seed, scratch)
     local = sparse_rows.Rows(indptr, indices, np.empty(len(indices), np.float32))
     inverse, length = np.empty((len(costs), n), np.float32), np.float32(common.length)
-    weighted = len(siblings.row_weights) + len(siblings.pair_weights) > 0
     for solver, own in zip(solvers, inverse):
-        kernels.write_local_values(source.arrays, rows, order, length, solver, weighted, local.values, own)
+        kernels.write_local_values(source.arrays, rows, order, length, siblings, solver, local.values, own)
     positive = kernels.positive_bits(order, siblings).reshape(-1, n)
     held = kernels.held_places(read_only(problem.rows), order, HELD_SHARE)
     last_pass = PASSES * (len(costs) + 1)
     visits = kernels.visits(n, last_pass, seed)
     weights, alphas = kernels.aligned((len(features) + 1) * 16), kernels.aligned(n * 16)
-    row_costs = kernels.aligned(n * 16 if weighted else 0)
+    row_costs = kernels.empty_costs(n, siblings)
     scores = np.empty((len(costs), len(positive), len(held) * 16), np.float32)
     for b, own_positive in enumerate(positive):
         valid = np.uint64((1 << min(16, problem.n_children - 16 * b)) - 1)
@@ -112,8 +111,7 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
         for c, solver in enumerate(solvers):
             resting = np.zeros(n, np.int32)
             resting[held] = last_pass
-            if weighted:
-                kernels.write_costs(order, solver.cost, siblings, b, row_costs)
+            kernels.write_costs(order, solver.cost, siblings, b, row_costs)
             block = kernels.Block(own_positive, valid, inverse[c], row_costs, weights, alphas, resting)
             kernels.run_passes(PASSES * (c + (c > 0)), PASSES * (c + 2), visits, local, block, solver)
             kernels.score_held(held, local, weights, scores[c, b])

@@ -74,8 +74,8 @@ class Visits(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Sixteen siblings in training. `costs` is empty, or has the cost of each row for each sibling: then `inverse` has
-    the squared lengths of the rows instead of the steps that they allow."""
+    """Sixteen siblings in training. `costs` is empty, or has the cost of each row, or that of each row for each sibling:
+    in the last case `inverse` has the squared lengths of the rows instead of the steps that they allow."""
 
     positive: np.ndarray  # bits of the positive siblings of each row
     valid: np.unsignedinteger[Any]  # bits of the siblings that exist
@@ -184,6 +184,7 @@ def one_pass(number, start, step, rows, block, loss, constant, small):
     step = np.uint64(step)
     bias = np.uint64(weights.size) - _WIDTH
     one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
+    by_pair = costs.size > inverse.size
     moving, rests = 0, _RESTS if small > 0 else 0
     active = _active_rows(number, start, step, resting)
     n_active = np.uint64(active.size)
@@ -196,14 +197,18 @@ def one_pass(number, start, step, rows, block, loss, constant, small):
         score = _scores(rows, first, last, weights, bias)
         sign = vector.choose(positive[i], one, minus)
         alpha, bound = vector.load(alphas, i * _WIDTH), vector.splat(small)
-        if costs.size:
+        if by_pair:
             cost = vector.load(costs, i * _WIDTH)
             moved = _weighted_step(alpha, sign, score, vector.splat(inverse[i]), cost, loss)
             bound = vector.multiply(bound, cost)
-        elif loss == LOGISTIC:
-            moved = _logistic_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
         else:
-            moved = _hinge_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
+            if costs.size:
+                constant = step_constant(loss, costs[i])
+                bound = vector.splat(small * costs[i])
+            if loss == LOGISTIC:
+                moved = _logistic_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
+            else:
+                moved = _hinge_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
         moved = vector.choose(valid, moved, alpha)
         change = vector.subtract(moved, alpha)
         still = vector.bits_above(vector.maximum(change, vector.subtract(zero, change)), bound) == 0
@@ -302,9 +307,8 @@ def local_problem(source, rows, seed, local_of):
 
 
 @kernel
-def write_local_values(source, rows, order, length, solver, weighted, local_values, inverse):
-    """The values of the rows in their local order, over `length`, and the step that each row allows, or, if rows are
-    weighted, its squared length."""
+def write_local_values(source, rows, order, length, siblings, solver, local_values, inverse):
+    """The values of the rows in their local order, over `length`, and the `inverse` of a block."""
     at = 0
     for i in range(rows.size):
         row = rows[order[i]]
@@ -314,45 +318,64 @@ def write_local_values(source, rows, order, length, solver, weighted, local_valu
             local_values[at] = value
             squares += value * value
             at += 1
-        inverse[i] = squares if weighted else _step_length(squares, solver.loss, solver.cost)
+        inverse[i] = _inverse(squares, order[i], siblings, solver)
+
+
+@kernel
+def empty_costs(n, siblings):
+    """Return room for the `costs` of a block of n rows."""
+    if siblings.pair_weights.size:
+        return aligned(n * 16)
+    return aligned(n if siblings.row_weights.size else 0)
 
 
 @kernel
 def write_costs(order, cost, siblings, block, costs):
-    """Write the cost of each row, in local order, for the sixteen siblings of a block: the common cost times the weight
-    of the row and, for its positive siblings, that of the pair."""
+    """Write the cost of each row, in local order: the common cost times the weight of the row. If pairs have weights,
+    write it for each sibling of a block, times the weight of the pair for positive siblings."""
     child_indptr, children, _, row_weights, pair_weights = siblings
-    for i in range(order.size):
+    for i in range(order.size if costs.size else 0):
         row = order[i]
         own = cost * row_weights[row] if row_weights.size else cost
+        if not pair_weights.size:
+            costs[i] = own
+            continue
         for c in range(16):
             costs[i * 16 + c] = own
-        if pair_weights.size:
-            for q in range(child_indptr[row], child_indptr[row + 1]):
-                c = np.int64(children[q]) - 16 * block
-                if 0 <= c < 16:
-                    costs[i * 16 + c] = own * pair_weights[q]
+        for q in range(child_indptr[row], child_indptr[row + 1]):
+            c = np.int64(children[q]) - 16 * block
+            if 0 <= c < 16:
+                costs[i * 16 + c] = own * pair_weights[q]
+
+
+@inline_kernel
+def _inverse(squares, row, siblings, solver):
+    """The length of the step that a row allows, or its squared length if its pairs have weights."""
+    if siblings.pair_weights.size:
+        return squares
+    cost = solver.cost * siblings.row_weights[row] if siblings.row_weights.size else solver.cost
+    return _step_length(squares, solver.loss, cost)
 
 
 @inline_kernel
 def _step_length(squares, loss, cost):
-    """The length of the step that a row allows."""
+    """The length of the step that a row of this squared length and cost allows."""
     if loss == LOGISTIC:
         return _ONE / max(_ONE, np.float32(0.25) + squares * cost)
     return _ONE / (squares + np.float32(0.5) / cost)
 
 
 @kernel
-def look_over(rows, places, length, solver, weighted, inverse, first_at):
-    """For a part of the rows, with their places in the local order: write the step length (or squared length) of each row
-    as `write_local_values` does, and the first place of every feature."""
+def look_over(rows, places, order, length, siblings, solver, inverse, first_at):
+    """For a part of the rows, with their places in the local order: write `inverse` as `write_local_values` does, and the
+    first place of every feature."""
     for i in range(places.size):
         squares = np.float32(1.0)
         for p in range(rows.indptr[i], rows.indptr[i + 1]):
             value = rows.values[p] / length
             squares += value * value
             first_at[rows.indices[p]] = min(first_at[rows.indices[p]], places[i])
-        inverse[places[i]] = squares if weighted else _step_length(squares, solver.loss, solver.cost)
+        inverse[places[i]] = _inverse(squares, order[places[i]], siblings, solver)
 
 
 @kernel
@@ -439,9 +462,8 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
         Rows(local_indptr, local_indices, np.empty(local_indices.size, np.float32)),
         np.empty(n, np.float32),
     )
-    weighted = siblings.row_weights.size + siblings.pair_weights.size > 0
-    write_local_values(source, rows, order, plan.length, solver, weighted, local.values, inverse)
-    costs = aligned(n * 16 if weighted else 0)
+    write_local_values(source, rows, order, plan.length, siblings, solver, local.values, inverse)
+    costs = empty_costs(n, siblings)
     positive = positive_bits(order, siblings)
     held = held_places(numbers, order, plan.held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
@@ -458,13 +480,10 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
         in_block = min(16, n_children - 16 * b)
         valid = (np.uint32(1) << np.uint32(in_block)) - np.uint32(1)
         own = slice(b * n_local, (b + 1) * n_local)
-        if weighted:
-            write_costs(order, solver.cost, siblings, b, costs)
+        write_costs(order, solver.cost, siblings, b, costs)
         weights[:] = 0
         alphas[:] = 0
-        resting[:] = 0
-        for h in range(held.size):
-            resting[held[h]] = join_at
+        start_resting(positive[b * n : (b + 1) * n], held, join_at, solver.small, resting)
         block = Block(positive[b * n : (b + 1) * n], valid, inverse, costs, weights, alphas, resting)
         run_passes(np.int64(0), join_at, order_of_passes, local, block, solver)
         if join_at > 0:
@@ -484,6 +503,16 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
 def join_pass(passes, held_share):
     """Return the first pass that uses the held-out rows: half of the passes."""
     return max(1, passes // 2) if held_share > 0 else 0
+
+
+@kernel
+def start_resting(positive, held, join_at, small, resting):
+    """Write the first pass that visits each row: of the rows without positive siblings, a third begins with each of the
+    first passes, since all of them together teach little more at first."""
+    for i in range(resting.size):
+        resting[i] = i % _RESTS if positive[i] == 0 and small > 0 else 0
+    for h in range(held.size):
+        resting[held[h]] = join_at
 
 
 @kernel

@@ -49,6 +49,7 @@ class LargeNode:
         self.held = kernels.held_places(problem.rows, self.order, settings.held_share)
         self.join_at = kernels.join_pass(settings.passes, settings.held_share)
         self.weighted = len(problem.row_weights) > 0
+        self.siblings = siblings_of(problem)
         self.inverse = np.empty(self.n, dtype=np.float32)
         self.features = self._scan_features()
         self.local_of = np.zeros(stored.n_features, dtype=np.uint32)
@@ -64,15 +65,15 @@ class LargeNode:
                 continue
             window = take_sparse_rows(self.stored.part(start, stop), rows[low:high] - np.uint32(start))
             kernels.look_over(
-                window.arrays, self.place_of[low:high].astype(np.int64), np.float32(self.common.length), self.solver,
-                self.weighted, self.inverse, first_at,
+                window.arrays, self.place_of[low:high].astype(np.int64), self.order, np.float32(self.common.length),
+                self.siblings, self.solver, self.inverse, first_at,
             )  # fmt: skip
         found = np.flatnonzero(first_at < self.n)
         return found[np.argsort(first_at[found], kind="stable")].astype(np.uint32)
 
     def train(self) -> Arrays:
         """Train the node; return the same as `nodes.train_node`."""
-        siblings, statistics = siblings_of(self.problem), empty_statistics()
+        siblings, statistics = self.siblings, empty_statistics()
         n_local, blocks = len(self.features), (self.n_children + WIDTH - 1) // WIDTH
         weights = kernels.aligned((n_local + 1) * WIDTH)
         alphas = kernels.aligned(self.n * WIDTH)
@@ -102,8 +103,8 @@ class LargeNode:
     ) -> Iterator[None]:
         """Train sixteen siblings as `kernels.train_siblings` does; yield before the held-out rows are added."""
         weights[:], alphas[:] = 0, 0
-        resting = np.zeros(self.n, dtype=np.int32)
-        resting[self.held] = self.join_at
+        resting = np.empty(self.n, dtype=np.int32)
+        kernels.start_resting(positive, self.held, self.join_at, SMALL, resting)
         constant = np.float32(kernels.step_constant(self.solver.loss, self.solver.cost))
         least = np.float32(kernels.least_move(self.solver, self.weighted))
         starts, steps = kernels.visits(self.n, self.common.settings.passes, self.seed)
@@ -130,10 +131,9 @@ class LargeNode:
             done = kernels.is_settled(moving, self.n, SMALL)
 
     def _costs(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the costs of rows for sixteen siblings as `kernels.write_costs` does, or none without weights."""
-        costs = kernels.aligned(len(places) * WIDTH if self.weighted else 0)
-        if self.weighted:
-            costs.reshape(-1, WIDTH)[:] = (self.solver.cost * self.problem.row_weights[self.order[places]])[:, None]
+        """Return the costs of rows as `kernels.write_costs` does, or none without weights."""
+        costs = kernels.empty_costs(len(places), self.siblings)
+        kernels.write_costs(self.order[places], self.solver.cost, self.siblings, 0, costs)
         return costs
 
     def _score_held(self, weights: NDArray[np.float32], held_scores: NDArray[np.float32]) -> None:

@@ -400,9 +400,11 @@ def test_control_c_in_a_long_fit():
         ("one-vs-all", "learning_rate", 0.25),
         ("one-vs-all", "batch_size", 3),
         ("recall-tree", "arity", 3),
+        ("recall-tree", "depth", 5),
         ("recall-tree", "learning_rate", 0.25),
         ("lom-tree", "learning_rate", 0.25),
         ("memory-tree", "scorer_rate", 0.25),
+        ("memory-tree", "random_state", 5),
         ("online-label-tree", "tree", {"ant": "animals"}),
     ],
 )

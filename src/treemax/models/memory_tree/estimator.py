@@ -98,7 +98,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
         "reward_first_pass": False,
         "skip_itself": False,
     }
-    FIXED_IN_STREAM = ("learning_rate", "scorer_rate", "one_against_some")
+    FIXED_IN_STREAM = ("learning_rate", "scorer_rate", "one_against_some", "random_state")
     settings_: MemoryTreeSettings
     model_: MemoryTreeModel
 

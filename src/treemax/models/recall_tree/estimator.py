@@ -331,6 +331,11 @@ class RecallTree(WithRate, OnlineTreeClassifier):
             self._check_path_features(model)
             paper.ensure_capacity(model, n_labels, n_features, n_candidates)
             return model
+        if not is_auto(self.depth) and int(self.depth) != model.depth:
+            raise ValueError(
+                f"depth cannot be changed in the middle of a stream: the tree has {model.depth} levels, got {self.depth}. "
+                "Set it back, or start a new model."
+            )
         ensure_capacity(model, n_labels, n_features, n_candidates)
         while is_auto(self.depth) and model.depth < depth_for(n_labels, model.arity, int(model.found[2])):
             model = with_one_more_level(model, n_candidates)

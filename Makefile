@@ -29,7 +29,7 @@ $(EXTRAS)/.ready: pyproject.toml constraints-extras.txt
 $(ANNIF)/.ready: pyproject.toml constraints-extras.txt
 	$(PYTHON) -m venv $(ANNIF)
 	$(ANNIF)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-extras.txt \
-		-e '.[annif]' 'pytest>=8' 'hypothesis>=6.100'
+		-e '.[annif,serve]' 'pytest>=8' 'hypothesis>=6.100'
 	@touch $@
 
 demo: $(VENV)/.ready  ## train the models on the embedded WordNet data and show one table
@@ -48,7 +48,7 @@ test: lint            ## the same with the whole test suite
 
 test-extras: $(EXTRAS)/.ready $(ANNIF)/.ready  ## the tests of what needs an extra (PyTorch, Ray, river, Annif, data sets of Hugging Face)
 	$(EXTRAS)/bin/python -m pytest tests/extras src/treemax/torch src/treemax/river
-	$(ANNIF)/bin/python -m pytest tests/extras/test_annif.py tests/test_adapters.py src/treemax/annif
+	$(ANNIF)/bin/python -m pytest tests/extras/test_annif.py tests/extras/test_annif_http.py tests/test_adapters.py src/treemax/annif
 
 MINUTES ?= 30
 FUZZ := $(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)

@@ -2,20 +2,24 @@
 
 `answers`: texts of ten words of wordnet, one a request, to LabelTree, and to omikuji behind FastAPI if PEER is the
 interpreter of an environment with omikuji, fastapi, uvicorn[standard] and scikit-learn. `learning`: examples a request,
-each acknowledged when it is on disk. `memory MINUTES`: both at once. Processor times are those of the server.
-MODEL is a model file of wordnet, LabelTree or OnlineLabelTree; without it one is trained.
+each acknowledged when it is on disk. `memory MINUTES`: a mixed load at a fixed rate. Processor times are those of the
+server. MODEL is a model file of wordnet, LabelTree or OnlineLabelTree; without it one is trained.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +29,9 @@ from benchmarks.harness.output import help_if_asked, store, table
 
 SECONDS = 5
 ROUNDS = 3
+RATE = 30  # requests a second of the mixed load
 PREDICT = '{{"texts": ["{text}"], "k": 5}}'
+EXPLAIN = '{{"texts": ["{text}"]}}'
 LEARN = '{{"texts": ["{text}"], "labels": [["{label}"]], "wait": false}}'
 SCRIPT = """
 local bodies = {{}}
@@ -177,28 +183,98 @@ def counted(url: str, *names: str) -> list[int]:
     return [int(float(re.findall(rf"^treemax_{name}\{{.*\}} (\S+)$", text, re.MULTILINE)[0])) for name in names]
 
 
+class MixedLoad(threading.Thread):
+    """A client that predicts, explains, searches labels and teaches, in turn, at a fixed rate on one connection."""
+
+    def __init__(self, port: int, rate: float, start: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._port, self._seconds, self._i, self._stopped = port, 1 / rate, start, stop
+        self.answered = 0
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        pairs = known_examples()
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        due = time.monotonic()
+        try:
+            while not self._stopped.is_set():
+                connection.request(*mixed_request(self._i, *pairs[self._i % len(pairs)]))
+                reply = connection.getresponse()
+                body = reply.read()
+                if reply.status != 200:
+                    raise ValueError(f"status {reply.status}: {body[:200]!r}")
+                self.answered += 1
+                self._i += 1
+                due = max(due + self._seconds, time.monotonic() - 1)  # after a pause, do not catch up with a burst
+                self._stopped.wait(max(0.0, due - time.monotonic()))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.error = error
+
+
+def known_examples() -> list[tuple[str, str]]:
+    """Return examples that the online model was trained on: learned again, they bring no new labels or features."""
+    from treemax.datasets import load_wordnet
+
+    train = load_wordnet().train
+    pairs = zip(train.texts[:2000], train.labels[:2000])
+    return [(re.sub(r'["\\]', "", text), labels[0]) for text, labels in pairs]
+
+
+def mixed_request(i: int, text: str, label: str) -> tuple[str, str, bytes | None, dict[str, str]]:
+    """Return the i-th request: of six, three predict, and one each explains, searches and teaches."""
+    if i % 6 == 4:
+        return "GET", "/labels?" + urllib.parse.urlencode({"q": label[14:18], "limit": 20}), None, {}
+    path, body = {3: ("/explain", EXPLAIN.format(text=text)), 5: ("/learn", LEARN.format(text=text, label=label))}.get(
+        i % 6, ("/predict", PREDICT.format(text=text))
+    )
+    return "POST", path, body.encode(), {"content-type": "application/json"}
+
+
+def memory_of(server: subprocess.Popen[bytes]) -> list[float]:
+    """Return the resident memory of a process in MB, and the part of it that is not mapped from files."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return [int(re.findall(rf"{name}:\s+(\d+)", status)[0]) / 1024 for name in ("VmRSS", "RssAnon")]
+
+
 def measure_memory(folder: Path, minutes: float) -> None:
-    pairs = examples()
-    predict = script(folder, "predict", "/predict", [PREDICT.format(text=text) for text, _ in pairs])
-    learn = script(folder, "learn", "/learn", [LEARN.format(text=text, label=label) for text, label in pairs])
-    rows, url = [], "http://127.0.0.1:8154"
+    """Record memory every ten seconds under MixedLoad by four connections."""
+    url, stop, found = "http://127.0.0.1:8154", threading.Event(), []
     with process(serving(trained(folder, online=True), 8154, folder), url + "/health") as server:
+        clients = [MixedLoad(8154, RATE / 4, 501 * i, stop) for i in range(4)]
+        for client in clients:
+            client.start()
         start = time.monotonic()
         while time.monotonic() < start + 60 * minutes:
-            both = [subprocess.Popen(["wrk", "-t1", "-c16", "-d20s", "-s", str(predict), url], stdout=subprocess.DEVNULL),
-                    subprocess.Popen(["wrk", "-t1", "-c2", "-d20s", "-s", str(learn), url], stdout=subprocess.DEVNULL)]  # fmt: skip
-            for each in both:
-                each.wait()
-            status = Path(f"/proc/{server.pid}/status").read_text()
-            resident = int(re.findall(r"RssAnon:\s+(\d+)", status)[0]) / 1024
-            answers, learned, labels = counted(url, "rows_total", "examples_learned", "labels")
-            rows.append([round((time.monotonic() - start) / 60, 1), answers, learned, labels, resident])
-            print(json.dumps(rows[-1]), flush=True)
-    shown = [rows[i] for i in sorted({round(i * (len(rows) - 1) / 5) for i in range(6)})]
-    columns = ["minutes", "answers", "examples learned", "labels", {"name": "memory, MB", "decimals": 0}]
-    store("systems", "serving-memory", title="Memory under mixed load", columns=columns, rows=shown,
-          shows="Memory of the server without mapped files, while sixteen connections ask and two teach; the model grows with its labels.")  # fmt: skip
-    print(table([str(column) for column in columns], [[str(cell) for cell in row] for row in shown]))
+            time.sleep(10)
+            failed = [client.error for client in clients if client.error is not None]
+            if failed:
+                raise SystemExit(f"a client failed: {failed[0]}")
+            learned, labels = counted(url, "examples_learned", "labels")
+            answered = sum(client.answered for client in clients)
+            found.append([(time.monotonic() - start) / 60, answered, learned, labels, *memory_of(server)])
+            print(json.dumps(found[-1]), flush=True)
+        stop.set()
+        for client in clients:
+            client.join()
+    keep_memory(found)
+
+
+def keep_memory(found: list[list[Any]]) -> None:
+    """Store the range of memory in each sixth of the time."""
+    rows = []
+    for i in range(6):
+        part = found[i * len(found) // 6 : (i + 1) * len(found) // 6]
+        ranges = [
+            {"value": statistics.median(of), "low": min(of), "high": max(of)} for of in zip(*(row[4:] for row in part))
+        ]
+        rows.append([round(part[-1][0]), *part[-1][1:4], *ranges])
+    columns = ["minutes", "requests", "examples learned", "labels",
+               {"name": "resident MB", "decimals": 1}, {"name": "without mapped files", "decimals": 1}]  # fmt: skip
+    store("systems", "serving-memory", title="Memory under mixed load", columns=columns, rows=rows,
+          shows=f"One worker with an OnlineLabelTree answers {RATE} requests a second on four connections: half predict, the others "
+          "explain, search labels and teach. What is taught was in the training rows, so that the model itself need not grow. "
+          "Memory every ten seconds: the median of the minutes since the row above, and the range.")  # fmt: skip
+    print(table([str(column) for column in columns], [[str(cell) for cell in row] for row in rows]))
 
 
 def keep(name: str, title: str, rows: list[list[Any]], shows: str) -> None:

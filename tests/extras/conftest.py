@@ -7,7 +7,7 @@ import pytest
 NEEDS = {
     "torch": ["*tree_softmax*.py", "test_examples.py", "test_reassignment.py"],
     "river": ["test_river.py"],
-    "annif": ["test_annif.py"],
+    "annif": ["test_annif.py", "test_annif_http.py"],
 }
 collect_ignore_glob = [name for extra, names in NEEDS.items() if find_spec(extra) is None for name in names]
 

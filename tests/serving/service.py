@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,9 @@ def same_model(one: Any, other: Any) -> bool:
 class Server:
     """`treemax serve` in a process of its own, to be used in a `with` block."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, program: Sequence[str] = (sys.executable, "-m", "treemax")) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "treemax", "serve", "--port", "0", *arguments], stderr=subprocess.PIPE, text=True
+            [*program, "serve", "--port", "0", *arguments], stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None
         lines = []

@@ -22,7 +22,11 @@ pytestmark = pytest.mark.slow
 
 def trained_on(path: Path, examples: list[dict[str, Any]]) -> Any:
     """The model of a file after `partial_fit` of each example."""
-    model = treemax.load(path)
+    return learn_all(treemax.load(path), examples)
+
+
+def learn_all(model: Any, examples: list[dict[str, Any]]) -> Any:
+    """`partial_fit` of each example."""
     for example in examples:
         labels = example["labels"] if not model.multi_label_ else [example["labels"]]
         model.partial_fit([example["text"]], labels)

@@ -203,22 +203,36 @@ def calibration_from_top_k(
     ids: NDArray[np.int64], scores: NDArray[np.float32], targets: Targets, n_labels: int, multi_label: bool
 ) -> Calibration:
     """Fit a calibration to held-out rows: ids and scores of their best labels (see `labels_to_rank`), and their targets."""
-    rows, entries = np.arange(len(ids)), slice(targets.indptr[0], targets.indptr[-1])
-    truth = np.repeat(rows, np.diff(targets.indptr)) * n_labels + targets.ids[entries]
-    ranked = rows[:, None] * n_labels + ids
-    hits = np.isin(ranked, truth) & (ids >= 0)
+    ranked, truth, hits = _compared(ids, targets, n_labels)
     of_rows: NDArray[Any] = np.diff(targets.indptr)
     if targets.weights is None and targets.relevance is None:
         return calibration_from_hits(scores, hits, of_rows, n_labels, multi_label)
     weights = np.ones(hits.shape)
     if targets.relevance is not None:
-        relevance = targets.relevance[entries].astype(np.float64)
+        relevance = targets.relevance[targets.indptr[0] : targets.indptr[-1]].astype(np.float64)
         weights[hits] = relevance[np.searchsorted(truth, ranked[hits])]
-        of_rows = np.bincount(truth // n_labels, relevance, minlength=len(rows))
+        of_rows = np.bincount(truth // n_labels, relevance, minlength=len(ids))
     if targets.weights is not None:
         weights *= targets.weights[:, None]
         of_rows = of_rows * targets.weights.astype(np.float64)
     return calibration_from_hits(scores, hits, of_rows, n_labels, multi_label, weights)
+
+
+def _compared(
+    ids: NDArray[np.int64], targets: Targets, n_labels: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the predicted and the true pairs of row and label, as row * labels + label, and which predictions are right."""
+    rows, entries = np.arange(len(ids)), slice(targets.indptr[0], targets.indptr[-1])
+    truth = np.repeat(rows, np.diff(targets.indptr)) * n_labels + targets.ids[entries]
+    ranked = rows[:, None] * n_labels + ids
+    return ranked, truth, np.isin(ranked, truth) & (ids >= 0)
+
+
+def mean_precision(ids: NDArray[np.int64], targets: Targets, n_labels: int) -> float:
+    """Return the mean of P@1, P@3 and P@5 of the best labels of held-out rows, best first, by the weights of the rows."""
+    hits = _compared(ids, targets, n_labels)[2]
+    found = sum(hits[:, :k].sum(axis=1) / k for k in (1, 3, 5)) / 3
+    return float(np.average(found, weights=targets.weights))
 
 
 def calibration_from_hits(

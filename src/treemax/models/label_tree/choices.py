@@ -1,11 +1,12 @@
-"""Choice of the cost and calibration of a label tree, on held-out rows.
+"""Choice of the cost and the temperature, and calibration of a label tree, on held-out rows.
 
-The cost is chosen before training on a sample of the nodes above labels, with 32 labels each. The calibration uses
-the scores of the tree trained without the held-out rows.
+The cost is chosen before training on a sample of the nodes above labels, with 32 labels each. The temperature and the
+calibration use the scores of the tree trained without the held-out rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only
 from treemax.kernels import sparse_rows
-from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
+from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank, mean_precision
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.nodes import LOSSES, SMALL, Common, platt, siblings_of
@@ -32,6 +33,8 @@ LABELS = 32  # of each sampled node
 SHARE_OF_WORK = 0.012  # of the rows of all nodes times their children, that is spent on comparing costs
 MIN_ROWS, MAX_ROWS = 12_000, 400_000  # of all sampled nodes
 PRIOR = 2.0  # penalty in nats, times the squared number of doublings of the default cost
+TEMPERATURES, USUAL_TEMPERATURE = (1.0, 1.32, 1.75, 2.3), 1.75
+TEMPERATURE_PRIOR = 1.0  # penalty in rows, times the squared number of doublings of the usual temperature
 CALIBRATION_ROWS = 2_000  # at most,
 CALIBRATION_SHARE = 12  # and at most one row in so many
 
@@ -196,6 +199,22 @@ def calibration_rows(n_rows: int, held_share: int) -> NDArray[np.uint32]:
     held = kernels.held_places(numbers, np.arange(n_rows), held_share)
     most = min(CALIBRATION_ROWS, -(-n_rows // CALIBRATION_SHARE))
     return held[:: max(1, -(-len(held) // most))].astype(np.uint32)
+
+
+def choose_temperature(
+    model: LabelTreeModel, rows: SparseRows, targets: Targets, beam: int | None, threads: int
+) -> float:
+    """Return the temperature of the highest precision for these rows of a model trained without them.
+
+    The errors of the upper nodes weigh less at a high temperature, those of the nodes above labels at a low one.
+    """
+
+    def score(temperature: float) -> float:
+        ids, _ = model.at_temperature(temperature).top_k(rows, min(5, model.n_labels), beam, threads)
+        found = len(rows) * mean_precision(ids, targets, model.n_labels)
+        return found - TEMPERATURE_PRIOR * math.log2(temperature / USUAL_TEMPERATURE) ** 2
+
+    return max(TEMPERATURES, key=score)
 
 
 def calibrate(

@@ -84,9 +84,9 @@ class LabelTree(WithHierarchy):
     -------------------------
     arity : "auto" or int
         Children of an inner node; "auto" gives the shallowest tree with at most 32 children per node (Huffman: 2).
-    temperature : float
+    temperature : "auto" or float
         Divides the calibrated scores of siblings: above 1, errors near the root have less effect on the ranking of
-        the labels. The probabilities are calibrated after that.
+        the labels. "auto" chooses it on held-out rows. The probabilities are calibrated after that.
     search : "beam" or "exact"
         "exact" finds the true best labels, by uniform-cost search; slower.
     hard_negatives : float
@@ -107,6 +107,8 @@ class LabelTree(WithHierarchy):
         The loss of the node classifiers.
     cost_ : float
         The cost of the nodes above labels.
+    temperature_ : float
+        The temperature.
     threshold_ : float
         The probability from which a multi-label `predict` returns a label, chosen on held-out rows; it may be set.
 
@@ -155,7 +157,7 @@ class LabelTree(WithHierarchy):
         passes: int = 10,
         threshold: float = 0.1,
         precision: str = "bfloat16",
-        temperature: float = 1.75,
+        temperature: float | str = "auto",
         beam: int = 10,
         search: str = "beam",
         hard_negatives: float = 0.5,
@@ -196,7 +198,7 @@ class LabelTree(WithHierarchy):
         check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN, auto=True)
         check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
         check_number("cost", self.cost, above=0, auto=True)
-        check_number("temperature", self.temperature, least=0.01, most=100)
+        check_number("temperature", self.temperature, least=0.01, most=100, auto=True)
         check_number("threshold", self.threshold, least=0)
         check_number("hard_negatives", self.hard_negatives, least=0)
         for name in ("n_trees", "passes"):
@@ -316,7 +318,7 @@ class LabelTree(WithHierarchy):
                 self.loss, cost, cost, self.passes, self.threshold, 0, self.penalty, self.precision, self.hard_negatives
             ),
             chooses_cost=is_auto(self.cost) and self.penalty == "l2",
-            temperature=self.temperature,
+            temperature=None if is_auto(self.temperature) else float(self.temperature),
             beam=None if self.search == "exact" else int(self.beam),
             threads=thread_count(self.n_jobs),
             verbose=self.verbose,
@@ -368,6 +370,11 @@ class LabelTree(WithHierarchy):
         """The cost of the nodes above labels."""
         return float(self.model_.cost)
 
+    @property
+    def temperature_(self) -> float:
+        """The temperature by which the scores of siblings are divided."""
+        return float(self.model_.temperature)
+
     @snapshot_access
     def label_tree(self) -> Tree:
         """Return the (first) tree over the labels; its leaves are indices into `classes_`."""
@@ -382,6 +389,7 @@ class LabelTree(WithHierarchy):
             **facts,
             "loss": self.loss_,
             "cost": round(self.cost_, 3),
+            "temperature": self.temperature_,
             "trees": len(trees),
             "depth": max(packed.tree.depth for packed in trees),
             "nodes": sum(len(packed.tree) for packed in trees),

@@ -30,6 +30,7 @@ class LabelTreeModel:
     trees: tuple[PackedTree, ...]
     loss: str
     cost: float  # of the nodes above labels
+    temperature: float = 1.0  # by which the slopes and shifts of the trees are divided
     calibration: Calibration = field(default_factory=Calibration)
 
     @property
@@ -110,6 +111,12 @@ class LabelTreeModel:
         total /= len(self.trees)
         return total
 
+    def at_temperature(self, temperature: float) -> LabelTreeModel:
+        """Return the model with the slopes and shifts of its trees divided by `temperature` in place of its own."""
+        change = np.float32(self.temperature / temperature)
+        trees = tuple(replace(tree, slopes=tree.slopes * change, shifts=tree.shifts * change) for tree in self.trees)
+        return replace(self, trees=trees, temperature=temperature)
+
     def without_labels(self, kept: NDArray[np.bool_]) -> LabelTreeModel:
         """Return the model of the `kept` labels, numbered anew."""
         return replace(self, trees=tuple(without_labels(tree, kept) for tree in self.trees))
@@ -120,7 +127,8 @@ class LabelTreeModel:
         for number, tree in enumerate(self.trees):
             arrays |= modelfile.prefixed(str(number), saved_arrays(tree))
         links = [tree.link for tree in self.trees]
-        return {"loss": self.loss, "cost": self.cost, "links": links}, arrays
+        header = {"loss": self.loss, "cost": self.cost, "temperature": self.temperature, "links": links}
+        return header, arrays
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> LabelTreeModel:
@@ -131,7 +139,8 @@ class LabelTreeModel:
             raise ValueError("the trees do not fit the labels")
         if header["loss"] not in LOSSES:
             raise ValueError(f"unknown loss {header['loss']!r}")
-        return cls(trees, header["loss"], real_number("the cost", header["cost"], least=1e-30))
+        cost = real_number("the cost", header["cost"], least=1e-30)
+        return cls(trees, header["loss"], cost, real_number("the temperature", header["temperature"], least=0.01))
 
 
 def _without_duplicates(found: list[tuple[NDArray[np.int64], NDArray[np.float32]]]) -> NDArray[np.int64]:

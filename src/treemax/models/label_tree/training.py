@@ -1,4 +1,4 @@
-"""Training of label trees (Algorithm 9), with cost and calibration chosen on held-out rows."""
+"""Training of label trees (Algorithm 9), with cost, temperature and calibration chosen on held-out rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import numpy as np
 from treemax.inputs.labels import LabelIndex, take_targets
 from treemax.inputs.rows import SparseRows
 from treemax.models.base import TrainingInterrupted
-from treemax.models.label_tree.choices import calibrate, calibration_rows, choose_cost, held_out_share
+from treemax.models.label_tree.choices import (
+    USUAL_TEMPERATURE,
+    calibrate,
+    calibration_rows,
+    choose_cost,
+    choose_temperature,
+    held_out_share,
+)
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.nodes import Common, LabelTreeSettings, RowsInMemory
 from treemax.models.label_tree.out_of_core import RowsOnDisk
@@ -30,7 +37,7 @@ class Plan:
     seeds: list[int]  # one for each tree
     settings: LabelTreeSettings
     chooses_cost: bool  # on held-out rows
-    temperature: float
+    temperature: float | None  # None: chosen on held-out rows
     beam: int | None
     threads: int
     verbose: int
@@ -75,12 +82,16 @@ def train_label_tree(
         if not holdout_trees:
             raise
         interrupted = True
-    model = LabelTreeModel(tuple(trees), settings.loss, settings.leaf_cost)
+    model, temperature = LabelTreeModel(tuple(trees), settings.loss, settings.leaf_cost), plan.temperature
     if len(held_out):
         holdout_model = replace(model, trees=tuple(holdout_trees))
         targets = take_targets(source.targets, held_out)
+        if temperature is None:
+            temperature = choose_temperature(holdout_model, held_out_rows, targets, plan.beam, plan.threads)
+        holdout_model = holdout_model.at_temperature(temperature)
         calibration = calibrate(holdout_model, held_out_rows, targets, multi_label, plan.beam, plan.threads)
         model = replace(model, calibration=calibration)
+    model = model.at_temperature(USUAL_TEMPERATURE if temperature is None else temperature)
     if interrupted:
         raise TrainingInterrupted(model, len(trees) / len(plan.seeds)) from None
     return model
@@ -96,7 +107,6 @@ def train_nodes(
         for done in training.run():
             bar.update(done)
     link, slopes, shifts = training.statistics.link(multi_label)
-    slopes, shifts = slopes / plan.temperature, shifts / plan.temperature
     scales = training.scales if settings.precision == "int8" else None
     final = PackedTree.join(tree, training.nodes, link, slopes, shifts, scales)
     return final, PackedTree.join(tree, training.holdout_nodes, link, slopes, shifts)

@@ -144,7 +144,7 @@ class Application:
         start, path = time.perf_counter(), scope["path"]
         self.metrics.in_flight += 1
         route = self.routes.get(path)
-        status = 500
+        status, begun = 500, False
         try:
             headers = dict(scope["headers"])
             try:
@@ -155,16 +155,19 @@ class Application:
                 reply = await self._reply(route, scope, headers, receive)
             except RequestError as error:
                 reply = _refusal(error)
-            status = reply.status
+            status, begun = reply.status, True
             await self._send(reply, send, scope["method"] == "HEAD")
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError:  # the server stops, and has waited long enough
+            status = 503
+            if not begun:
+                await self._send(_refusal(RequestError("The server is stopping.", 503)), send)
         except Exception:
             log.exception("%s %s failed", scope["method"], path)
             status = 500
-            await self._send(
-                _refusal(RequestError("Internal error; the log of the server has the details.", 500)), send
-            )
+            if not begun:
+                await self._send(
+                    _refusal(RequestError("Internal error; the log of the server has the details.", 500)), send
+                )
         finally:
             self.metrics.in_flight -= 1
             self.metrics.count_request(path if route else "page", status, time.perf_counter() - start)

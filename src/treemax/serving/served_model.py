@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import clone
 
+from treemax.models.text_model import TextModel
 from treemax.parallel.threads import thread_count
 from treemax.serving.label_search import GrowingSearch
 from treemax.serving.outline import has_tree
@@ -26,8 +28,6 @@ class ServedModel:
     tree: bool = False
 
     def __post_init__(self) -> None:
-        from treemax.models.text_model import TextModel
-
         self.is_text = isinstance(self.model, TextModel)
         self.estimator = self.model.estimator if self.is_text else self.model
         self.is_sparse = bool(self.estimator.sparse_input_)
@@ -59,15 +59,45 @@ class ServedModel:
         }
 
     def warm_up(self) -> None:
-        """Answer once, so that the first request does not wait for compilation; raises if the model is broken."""
-        if len(self.estimator.label_index_) == 0:
-            return
+        """Answer once, so that no request waits for compilation; raises if the model is broken."""
+        if len(self.estimator.label_index_):
+            self._answer(self.model, self._example(2))
+
+    def warm_up_learning(self) -> None:
+        """Teach an untrained copy of the model, so that the first example does not wait for compilation."""
+        label: Any = "label" if self.estimator.label_index_.holds_strings else 0
+        model = clone(self.estimator)
+        model = TextModel(self.model.vectorizer, model) if self.is_text else model
+        for _ in range(2):
+            model.partial_fit(self._example(1), self.targets([label]))
+            self._answer(model, self._example(1))
+
+    def _answer(self, model: Any, X: Any) -> None:
+        """Do what requests do."""
+        best = model.predict_topk(X, 5).labels
+        model.predict_topk(X, 5, labels=best[0, :1])
+        model.predict_above(X, 0.5, scores=True)
+        if hasattr(model, "explain"):
+            model.explain(X)
+
+    def _example(self, n_rows: int) -> Any:
         if self.is_text:
-            self.model.predict_topk(["a text of some words", "a"], 5)
-        elif self.is_sparse:
-            self.model.predict_topk(sp.csr_matrix((2, self.n_features), dtype=np.float32), 5)
-        else:
-            self.model.predict_topk(np.zeros((2, self.n_features), dtype=np.float32), 5)
+            return ["a text of some words", "a"][:n_rows]
+        rows = np.zeros((n_rows, self.n_features), dtype=np.float32)
+        return sp.csr_matrix(rows) if self.is_sparse else rows
+
+    def targets(self, labels: list[Any]) -> Any:
+        """Return the labels of one example in the form that the model was trained with."""
+        form = self.estimator._label_form
+        if form == "vector":
+            return labels
+        if form == "lists":
+            return [labels]
+        columns = sorted(set(labels))
+        y = sp.csr_matrix(
+            (np.ones(len(columns)), ([0] * len(columns), columns)), shape=(1, len(self.estimator.label_index_))
+        )
+        return y if form == "indicator" else y.toarray()
 
 
 def can_learn(model: Any) -> bool:

@@ -61,30 +61,22 @@ class ServedModel:
     def warm_up(self) -> None:
         """Answer once, so that no request waits for compilation; raises if the model is broken."""
         if len(self.estimator.label_index_):
-            self._answer(self.model, self._example(2))
+            _answer(self.estimator, self._rows())
+            if self.is_text:
+                _answer(self.model, ["a text of some words", "a"])
 
     def warm_up_learning(self) -> None:
         """Teach an untrained copy of the model, so that the first example does not wait for compilation."""
         label: Any = "label" if self.estimator.label_index_.holds_strings else 0
-        model = clone(self.estimator)
-        model = TextModel(self.model.vectorizer, model) if self.is_text else model
+        model, rows = clone(self.estimator), self._rows()[:1]
         for _ in range(2):
-            model.partial_fit(self._example(1), self.targets([label]))
-            self._answer(model, self._example(1))
+            model.partial_fit(rows, self.targets([label]))
+            _answer(model, rows)
 
-    def _answer(self, model: Any, X: Any) -> None:
-        """Do what requests do."""
-        best = model.predict_topk(X, 5).labels
-        model.predict_topk(X, 5, labels=best[0, :1])
-        model.predict_above(X, 0.5, scores=True)
-        if hasattr(model, "explain"):
-            model.explain(X)
-
-    def _example(self, n_rows: int) -> Any:
-        if self.is_text:
-            return ["a text of some words", "a"][:n_rows]
-        rows = np.zeros((n_rows, self.n_features), dtype=np.float32)
-        return sp.csr_matrix(rows) if self.is_sparse else rows
+    def _rows(self) -> Any:
+        """Return two rows, one of them empty."""
+        rows = sp.csr_matrix(([1.0], ([0], [0])), shape=(2, self.n_features), dtype=np.float32)
+        return rows if self.is_sparse else rows.toarray()
 
     def targets(self, labels: list[Any]) -> Any:
         """Return the labels of one example in the form that the model was trained with."""
@@ -98,6 +90,15 @@ class ServedModel:
             (np.ones(len(columns)), ([0] * len(columns), columns)), shape=(1, len(self.estimator.label_index_))
         )
         return y if form == "indicator" else y.toarray()
+
+
+def _answer(model: Any, X: Any) -> None:
+    """Do what requests do."""
+    best = model.predict_topk(X, 5).labels
+    model.predict_topk(X, 5, labels=best[0, :1])
+    model.predict_above(X, 0.5, scores=True)
+    if hasattr(model, "explain"):
+        model.explain(X)
 
 
 def can_learn(model: Any) -> bool:

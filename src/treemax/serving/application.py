@@ -335,7 +335,15 @@ class Application:
         served = self._with_tree(request)
         limit, offset = request.number("limit", 100, MOST_LISTED), request.number("offset", 0, 2**48)
         node = request.query.get("node", "root")
-        return Reply(await self._in_thread(lambda: as_json(node_outline(served.model, node, offset, limit)), 404))
+
+        def found() -> bytes:
+            outline = node_outline(served.model, node, offset, limit)
+            if outline["id"] in served.errors:
+                outline["test_rows"], wrong = served.errors[outline["id"]]
+                outline["error"] = wrong / outline["test_rows"]
+            return as_json(outline)
+
+        return Reply(await self._in_thread(found, 404))
 
     async def _path(self, request: Request) -> Reply:
         served = self._with_tree(request)

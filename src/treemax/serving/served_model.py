@@ -26,6 +26,7 @@ class ServedModel:
     sequence: int = 0  # of the last example that it has learned
     search: GrowingSearch = field(default_factory=GrowingSearch)
     tree: bool = False
+    errors: dict[str, list[int]] = field(default_factory=dict)  # of test data, by node: rows, and wrong ones
 
     def __post_init__(self) -> None:
         self.is_text = isinstance(self.model, TextModel)

@@ -62,7 +62,7 @@ def examples() -> list[tuple[str, str]]:
 @contextlib.contextmanager
 def process(command: list[str], port: int, http: bool = True) -> Iterator[subprocess.Popen[bytes]]:
     """Context manager for a server; it has started when /health answers, or, without HTTP, when it accepts connections."""
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=os.setpgrp)
     try:
         for _ in range(600):
             with contextlib.suppress(OSError):

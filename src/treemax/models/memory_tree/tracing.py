@@ -23,11 +23,11 @@ def trace_labels(model: MemoryTreeModel, row: Rows, ids: Sequence[int], scores: 
     """Return the path of the row to its leaf, and how labels rank there; none for a label that the leaf does not have."""
     entries = _entries(model, row)
     steps, leaf = _descend(model, entries)
-    memories = list(_memories(model, leaf))
-    similar = {memory: _similarity(model, entries, memory) for memory in memories}
+    memories = np.fromiter(_memories(model, leaf), np.int64)
+    owners, labels = _labels(model, memories)
     paths: list[list[Path]] = []
     for label, score in zip(ids, scores):
-        own = [memory for memory in memories if label in _labels(model, memory)]
+        own = owners[labels == label].tolist()
         if not own:
             paths.append([])
             continue
@@ -36,8 +36,9 @@ def trace_labels(model: MemoryTreeModel, row: Rows, ids: Sequence[int], scores: 
             bias, branch = {"bias": float(model.regressors.bias[label])}, "rank among the labels of the leaf"
             last = linear_step(RANKING, label, branch, score, bias, weights * entries.values, [label], 1)
         else:
-            totals = [float(similar[memory].sum()) for memory in own]
-            best, count = similar[own[int(np.argmax(totals))]], totals.count(max(totals))
+            similar = [_similarity(model, entries, memory) for memory in own]
+            totals = [float(added.sum()) for added in similar]
+            best, count = similar[int(np.argmax(totals))], totals.count(max(totals))
             branch = f"most similar of its {len(own):,} rows, {len(memories):,} in the leaf"
             sharp, terms = float(way.sharpness) if way.how == SOFTMAX else 1.0, {}
             if way.how == SOFTMAX and count > 1:
@@ -80,9 +81,12 @@ def _memories(model: MemoryTreeModel, leaf: int) -> Iterator[int]:
         memory = int(model.following[memory])
 
 
-def _labels(model: MemoryTreeModel, memory: int) -> NDArray[np.uint32]:
-    starts = model.store.starts
-    return model.store.labels[starts[memory] : starts[memory + 1]]
+def _labels(model: MemoryTreeModel, memories: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Return the labels of some memories, one after the other, and the memory of each."""
+    first = model.store.starts[memories]
+    counts = model.store.starts[memories + 1] - first
+    place = np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    return np.repeat(memories, counts), model.store.labels[place]
 
 
 def _similarity(model: MemoryTreeModel, entries: Entries, memory: int) -> NDArray[np.float64]:

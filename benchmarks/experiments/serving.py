@@ -330,7 +330,9 @@ def keep_memory(found: list[list[Any]]) -> None:
 def keep(name: str, title: str, rows: list[list[Any]], shows: str) -> None:
     columns = ["server", "connections", {"name": "a second", "decimals": 0}, {"name": "p50 ms", "decimals": 1},
                {"name": "p99 ms", "decimals": 1}, {"name": "processor us each", "decimals": 0}]  # fmt: skip
-    busy = f"a two-core x86-64 machine, shared with other work (load {os.getloadavg()[0]:.0f})"
+    priority = Path("/proc/self/autogroup").read_text().split()[-1]
+    first = "" if priority == "0" else f", the measured processes with a niceness of {priority}"
+    busy = f"a two-core x86-64 machine, shared with other work (load {os.getloadavg()[0]:.0f}){first}"
     store("systems", name, title=title, shows=shows, columns=columns, rows=rows, machine=busy)
     print(table([str(column) for column in columns], [[str(cell) for cell in row] for row in rows]))
 

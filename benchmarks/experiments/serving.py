@@ -1,7 +1,8 @@
 """The service under load: `python -m benchmarks.experiments.serving answers|learning|memory` (needs wrk and Linux).
 
-`answers`: texts of ten words of wordnet, one a request, to LabelTree, and to omikuji behind FastAPI if PEER is the
-interpreter of an environment with omikuji, fastapi, uvicorn[standard] and scikit-learn. `learning`: examples a request,
+`answers`: texts of ten words of wordnet, one a request, to LabelTree, and, if PEER is the interpreter of an environment
+with omikuji, fastapi, uvicorn[standard], scikit-learn and vowpalwabbit, to omikuji behind FastAPI and to Vowpal Wabbit's
+daemon, which reads lines of text from a socket. `learning`: examples a request,
 each acknowledged when it is on disk. `memory MINUTES`: a mixed load at a fixed rate. Processor times are those of the
 server. MODEL is a model file of wordnet, LabelTree or OnlineLabelTree; without it one is trained.
 """
@@ -13,6 +14,9 @@ import http.client
 import json
 import os
 import re
+import selectors
+import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -56,24 +60,29 @@ def examples() -> list[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def process(command: list[str], health: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Context manager for a server; it has started when `health` answers."""
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def process(command: list[str], port: int, http: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """Context manager for a server; it has started when /health answers, or, without HTTP, when it accepts connections."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=os.setpgrp)
     try:
         for _ in range(600):
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(health, timeout=5).read()
+                if http:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=300).read()
+                else:
+                    socket.create_connection(("127.0.0.1", port), 5).close()
                 break
             time.sleep(0.5)
         yield server
     finally:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
 
 
 def processor_seconds(server: subprocess.Popen[bytes]) -> float:
-    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the processor time of a process and its children."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in (server.pid, *children)]
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
 def load(
@@ -91,6 +100,35 @@ def load(
         raise SystemExit(done)
     rate = float(re.findall(r"Requests/sec:\s+([\d.]+)", done)[0])
     return [rate, *(milliseconds(done, share) for share in ("50", "99")), 1e6 * used / n]
+
+
+def load_lines(
+    server: subprocess.Popen[bytes], port: int, lines: list[bytes], connections: int, seconds: int = SECONDS
+) -> list[Any]:
+    """The same for a server that answers each line on a plain socket with a line."""
+    before, times, sent, turn = processor_seconds(server), [], {}, 0
+    with selectors.DefaultSelector() as ready, contextlib.ExitStack() as stack:
+        for _ in range(connections):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ready.register(client, selectors.EVENT_READ)
+            sent[client] = time.perf_counter()
+            client.sendall(lines[turn % len(lines)])
+            turn += 1
+        start = time.perf_counter()
+        while time.perf_counter() < start + seconds:
+            for key, _ in ready.select():
+                client: Any = key.fileobj
+                if not client.recv(4096).endswith(b"\n"):
+                    raise SystemExit("the server closed a connection, or sent half a line")
+                times.append(time.perf_counter() - sent[client])
+                sent[client] = time.perf_counter()
+                client.sendall(lines[turn % len(lines)])
+                turn += 1
+        elapsed = time.perf_counter() - start
+        used = processor_seconds(server) - before
+    each = sorted(times)
+    return [len(each) / elapsed, 1e3 * each[len(each) // 2], 1e3 * each[len(each) * 99 // 100], 1e6 * used / len(each)]
 
 
 def milliseconds(report: str, share: str) -> float:
@@ -128,23 +166,34 @@ def trained(folder: Path, online: bool) -> Path:
 
 
 def measure_answers(folder: Path) -> None:
-    bodies = [PREDICT.format(text=text) for text, _ in examples()]
-    lua = script(folder, "predict", "/predict", bodies)
-    servers = {"treemax serve, one worker": serving(trained(folder, online=False), 8151, folder)}
-    if os.environ.get("PEER"):
-        app = Path(__file__).with_name("omikuji_service.py")
-        servers["omikuji, 1 tree, behind FastAPI"] = [os.environ["PEER"], str(app), str(folder / "omikuji"), "8152"]
-    found: dict[str, dict[int, list[list[Any]]]] = {name: {1: [], 64: []} for name in servers}
+    texts = [text for text, _ in examples()]
+    lua = script(folder, "predict", "/predict", [PREDICT.format(text=text) for text in texts])
+    lines = [f"| {re.sub('[:|]', ' ', text.lower())}\n".encode() for text in texts]
+    commands = {"treemax serve, one worker": serving(trained(folder, online=False), 8151, folder)}
+    if peer := os.environ.get("PEER"):
+        beside = Path(__file__).parent
+        omikuji = [str(beside / "omikuji_service.py"), str(folder / "omikuji"), "8152"]
+        daemon = [str(beside / "vw_daemon.py"), str(folder / "vw"), "8153", "64"]
+        commands |= {"omikuji, 1 tree, behind FastAPI": [peer, *omikuji]}
+        commands |= {"Vowpal Wabbit's daemon, 64 processes, plain TCP": [peer, *daemon]}
+    found: dict[str, dict[int, list[list[Any]]]] = {name: {1: [], 64: []} for name in commands}
     with contextlib.ExitStack() as stack:
-        urls, running = {}, {}
-        for name, command in servers.items():
-            urls[name] = f"http://127.0.0.1:{8151 + len(urls)}"
-            running[name] = stack.enter_context(process(command, urls[name] + "/health"))
-            load(running[name], urls[name], lua, 8, 2)  # warm
-        for _ in range(ROUNDS):  # one after the other, so that both meet the same load of the machine
-            for name in servers:
+        servers = {}
+        for port, (name, command) in enumerate(commands.items(), 8151):
+            servers[name] = port, stack.enter_context(process(command, port, http="plain TCP" not in name))
+
+        def measured(name: str, connections: int, seconds: int) -> list[Any]:
+            port, server = servers[name]
+            if "plain TCP" in name:
+                return load_lines(server, port, lines, connections, seconds)
+            return load(server, f"http://127.0.0.1:{port}", lua, connections, seconds)
+
+        for name in commands:
+            measured(name, 8, 2)  # warm
+        for _ in range(ROUNDS):  # one after the other, so that all meet the same load of the machine
+            for name in commands:
                 for connections in (1, 64):
-                    found[name][connections].append(load(running[name], urls[name], lua, connections))
+                    found[name][connections].append(measured(name, connections, SECONDS))
                     print(name, connections, found[name][connections][-1], flush=True)
     rows = []
     for name, by_connections in found.items():
@@ -155,14 +204,15 @@ def measure_answers(folder: Path) -> None:
         "serving-answers",
         "Answers over HTTP",
         rows,
-        "Texts of ten words, one a request, by wrk on the same two cores; the fastest of three runs of five seconds; processor time of the server, the least of three.",
+        "Texts of ten words, one a request, on the same two cores; the fastest of three runs of five seconds; processor time of the server, the least of three. "
+        "HTTP by wrk; Vowpal Wabbit (`--plt`, labels without probabilities) answers lines on a plain socket, sent by a Python client.",
     )
 
 
 def measure_learning(folder: Path) -> None:
     bodies = [LEARN.format(text=text, label=label) for text, label in examples()]
     lua, rows = script(folder, "learn", "/learn", bodies), []
-    with process(serving(trained(folder, online=True), 8153, folder), "http://127.0.0.1:8153/health") as server:
+    with process(serving(trained(folder, online=True), 8153, folder), 8153) as server:
         for connections in (1, 64):
             runs = [load(server, "http://127.0.0.1:8153", lua, connections) for _ in range(ROUNDS)]
             best = max(runs)
@@ -239,7 +289,7 @@ def memory_of(server: subprocess.Popen[bytes]) -> list[float]:
 def measure_memory(folder: Path, minutes: float) -> None:
     """Record memory every ten seconds under MixedLoad by four connections."""
     url, stop, found = "http://127.0.0.1:8154", threading.Event(), []
-    with process(serving(trained(folder, online=True), 8154, folder), url + "/health") as server:
+    with process(serving(trained(folder, online=True), 8154, folder), 8154) as server:
         clients = [MixedLoad(8154, RATE / 4, 501 * i, stop) for i in range(4)]
         for client in clients:
             client.start()
@@ -280,7 +330,9 @@ def keep_memory(found: list[list[Any]]) -> None:
 def keep(name: str, title: str, rows: list[list[Any]], shows: str) -> None:
     columns = ["server", "connections", {"name": "a second", "decimals": 0}, {"name": "p50 ms", "decimals": 1},
                {"name": "p99 ms", "decimals": 1}, {"name": "processor us each", "decimals": 0}]  # fmt: skip
-    busy = f"a two-core x86-64 machine, shared with other work (load {os.getloadavg()[0]:.0f})"
+    priority = Path("/proc/self/autogroup").read_text().split()[-1]
+    first = "" if priority == "0" else f", the measured processes with a niceness of {priority}"
+    busy = f"a two-core x86-64 machine, shared with other work (load {os.getloadavg()[0]:.0f}){first}"
     store("systems", name, title=title, shows=shows, columns=columns, rows=rows, machine=busy)
     print(table([str(column) for column in columns], [[str(cell) for cell in row] for row in rows]))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +17,8 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from tests.serving.service import WORDS, client_of, static_model, texts_and_labels
+from tests.serving.service import WORDS, client_of, online_model, static_model, texts_and_labels
+from treemax.serving.running import Settings, make_application
 
 pytest.importorskip("starlette")
 
@@ -141,3 +146,69 @@ def test_a_new_file_is_picked_up_and_a_broken_one_is_refused(tmp_path: Path) -> 
         static_model(path)
         wait_for(lambda: client.get("/health").json()["models"]["model"] == first)
         assert client.get("/health").json()["errors"] == {}
+
+
+def test_requests_that_a_stop_interrupts_are_told_so(trained: tuple[Path, Any], caplog: Any) -> None:
+    """After the time of grace, uvicorn cancels the requests that are still in progress."""
+    sent: list[Any] = []
+    application = make_application(Settings(models={"fruit": str(trained[0])}))
+    application.batcher.submit = lambda *_: asyncio.get_running_loop().create_future()  # never answers
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"",
+             "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")]}  # fmt: skip
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"texts": ["apple"]}', "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def stopped() -> None:
+        request = asyncio.create_task(application(scope, receive, send))
+        await asyncio.sleep(0.1)
+        request.cancel()
+        await request
+
+    asyncio.run(stopped())
+    application.close()
+    assert sent[0]["status"] == 503 and b"stopping" in sent[1]["body"]
+    assert not caplog.records
+
+
+WITHOUT_COMPILATION = """
+import sys
+import numba.core.event as event
+from tests.serving.service import client_of
+
+
+vector = {"texts": ["apple bird"]} if sys.argv[2] == "texts" else {"vectors": [[1.0, 0.0, 0.0, 2.0]]}
+with client_of(models={"model": sys.argv[1]}) as client:
+    listener = event.RecordingListener()
+    with event.install_listener("numba:compile", listener):
+        label = client.get("/labels").json()["labels"][0]
+        for _ in range(2):
+            for path, more in (
+                ("/predict", {}), ("/predict", {"labels": [label]}), ("/predict", {"threshold": 0.2}),
+                ("/explain", {}), ("/learn", {"labels": [[label]]}), ("/learn", {"labels": [[label + label]]}),
+            ):
+                reply = client.post(path, json=vector | more)
+                assert reply.status_code == 200, reply.text
+    names = [found.data["dispatcher"].py_func.__name__ for _, found in listener.buffer]
+    print(sorted(set(names)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["texts", "vectors"])
+def test_nothing_is_compiled_after_the_start(kind: str, tmp_path: Path) -> None:
+    """On a machine without compiled kernels, neither the first answer nor the first example waits."""
+    path = tmp_path / "model.treemax"
+    if kind == "texts":
+        online_model(path)
+    else:
+        X = np.eye(4, dtype=np.float32)
+        treemax.OneVsAll(random_state=0).partial_fit(X, [1, 2, 3, 4]).save(path, resume=True)
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILATION, str(path), kind],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "empty")}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout == "[]\n"

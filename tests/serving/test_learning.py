@@ -233,19 +233,19 @@ def test_health_tells_of_a_broken_file_and_a_log_that_cannot_be_written(tmp_path
 
 
 def test_an_example_that_cannot_be_learned_is_reported_and_left_out(tmp_path: Path, monkeypatch: Any) -> None:
-    from treemax.serving import learning
+    from treemax.serving.served_model import ServedModel
 
     path = tmp_path / "model.treemax"
     online_model(path)
     texts, labels = texts_and_labels(4, seed=8)
-    whole = learning.targets_of
+    whole = ServedModel.targets
 
     def failing(served: Any, own: list[Any]) -> Any:
         if own == ["trouble"]:
             raise ValueError("no such thing")
         return whole(served, own)
 
-    monkeypatch.setattr(learning, "targets_of", failing)
+    monkeypatch.setattr(ServedModel, "targets", failing)
     with client_of(models={"model": str(path)}) as client:
         teach(client, texts[:2], labels[:2])
         teach(client, ["x"], ["trouble"])

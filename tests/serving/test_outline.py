@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import click
 import numpy as np
 import pytest
 
@@ -207,3 +210,30 @@ def test_models_without_a_tree_say_so():
     assert not has_tree(flat) and has_tree(treemax.LabelTree())
     with pytest.raises(ValueError, match="OneVsAll has no tree"):
         node_outline(flat)
+
+
+def test_nodes_have_the_error_of_test_data(tmp_path):
+    from tests.serving.service import client_of, static_model
+    from tests.serving.service import texts_and_labels as small
+    from treemax.cli.serve import _errors
+
+    path, data = tmp_path / "model.treemax", tmp_path / "test.jsonl"
+    model = static_model(path)
+    known = [(text, label) for text, label in zip(*small(50, seed=3)) if label in model.classes_]
+    texts, labels = map(list, zip(*known))
+    data.write_text("".join(json.dumps({"text": t, "labels": [y]}) + "\n" for t, y in zip(texts, labels)))
+    errors = _errors((str(data),), {"model": str(path)})
+    with client_of(models={"model": str(path)}, errors=errors) as client:
+        found, waiting = {}, ["root"]
+        for node in waiting:
+            own = client.get("/tree", params={"node": node}).json()
+            found[own["id"]] = own
+            waiting += [child["id"] for child in own["children"] if not child["leaf"]]
+    root = found[min(found, key=lambda node: found[node]["path"])]
+    assert root["test_rows"] == len(texts)
+    wrong = sum(own["error"] * own["test_rows"] for own in found.values() if own["error"] is not None)
+    assert wrong == pytest.approx((model.predict(texts) != np.array(labels)).sum())
+    with pytest.raises(click.UsageError, match="no model 'other'"):
+        _errors((f"other={data}",), {"model": str(path)})
+    with pytest.raises(click.UsageError, match="write --test NAME="):
+        _errors((str(data),), {"model": str(path), "second": str(path)})

@@ -57,3 +57,22 @@ def test_all_workers_answer_what_one_has_learned(tmp_path: Path) -> None:
         wait_for(lambda: len(set(workers_of(server)) - {before[0]}) == 2)
         assert asked(server.url, "/learn", texts=["zebra"], labels=[["a new label"]])["sequence"] == 4
         wait_for(lambda: versions() == {"4"})
+
+
+def test_full_garbage_collections_leave_out_what_was_loaded(monkeypatch: Any) -> None:
+    """They would stop all answers for a tenth of a second, every few thousand requests."""
+    import gc
+
+    import uvicorn
+
+    from treemax.serving.server import bound_socket, serve
+
+    frozen: list[int] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: frozen.append(gc.get_freeze_count()))
+    before = gc.get_freeze_count()
+    try:
+        with bound_socket("127.0.0.1", 0) as listening:
+            serve(lambda: None, listening, 10, 1.0)
+        assert frozen[0] > before + 10_000
+    finally:
+        gc.unfreeze()

@@ -104,6 +104,14 @@ def chunks(reader: Reader, title: str, progress: bool = True) -> Iterator[Exampl
             yield chunk
 
 
+def checked_chunks(model: Any, path: str, reading: Reading) -> Iterator[Examples]:
+    """Yield chunks of DATA for a model; raises if they are of another kind."""
+    with open_data(path, reading, model=model) as reader:
+        for examples in chunks(reader, "answers"):
+            check_kind(model, examples, reader.name)
+            yield examples
+
+
 def check_kind(model: Any, examples: Examples, name: str) -> None:
     """Raise if a text model gets features, or another model texts."""
     if takes_text(model) and examples.texts is None:

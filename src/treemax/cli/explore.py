@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -25,7 +24,7 @@ def explore(model: str, data: str | None, output: str, examples: int, size: int,
     With DATA, the page has examples with their answers and explanations, and the nodes and labels that are confused
     most. Half of the examples have a wrong answer, if there are as many.
     """
-    from treemax.cli.data import load_model
+    from treemax.cli.data import checked_chunks, load_model
     from treemax.replacing import replacing
     from treemax.serving.offline_page import offline_page
     from treemax.serving.outline import has_tree
@@ -34,21 +33,10 @@ def explore(model: str, data: str | None, output: str, examples: int, size: int,
     if data is None and not has_tree(loaded):
         kind = type(getattr(loaded, "estimator", loaded)).__name__
         raise ValueError(f"{model} is a {kind}, which has no tree: give DATA, to show its answers")
-    page = offline_page(loaded, Path(model).stem, _chunks(loaded, data, reading), examples, size)
+    rows = () if data is None else checked_chunks(loaded, data, reading)
+    page = offline_page(loaded, Path(model).stem, rows, examples, size)
     with replacing(output) as file:
         file.write(page.html)
     click.echo(f"{output}: {len(page.html) / 1e6:.1f} MB; open it in a browser", err=True)
     if page.n_left_out:
         click.echo(f"Left out {page.n_left_out:,} nodes of the tree to keep the page small; see --size.", err=True)
-
-
-def _chunks(model: Any, data: str | None, reading: Reading) -> Any:
-    """Yield the examples of DATA, if it is given."""
-    from treemax.cli.data import check_kind, chunks, open_data
-
-    if data is None:
-        return
-    with open_data(data, reading, model=model) as reader:
-        for examples in chunks(reader, "answers"):
-            check_kind(model, examples, reader.name)
-            yield examples

@@ -64,13 +64,13 @@ def read_time(context: click.Context, parameter: click.Parameter, text: str) -> 
 class Reading:
     """How to read DATA; None for the option of the model, else the default."""
 
-    format: str
-    skip_bad: bool
-    bits: int | None
-    text_column: str | None
-    label_column: str | None
-    label_separator: str | None
-    weight_column: str | None
+    format: str = "auto"
+    skip_bad: bool = False
+    bits: int | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    label_separator: str | None = None
+    weight_column: str | None = None
 
 
 def data_options(command: Callable[..., Any], format_option: str = "--format") -> Callable[..., Any]:

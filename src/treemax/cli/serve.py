@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from treemax.cli.options import Reading
 from treemax.memory import parse_bytes
 
 
@@ -43,10 +44,18 @@ from treemax.memory import parse_bytes
 @click.option(
     "--learn/--no-learn", default=True, show_default=True, help="Let models that learn online learn from /learn."
 )
+@click.option(
+    "--test",
+    "tests",
+    multiple=True,
+    metavar="[NAME=]DATA",
+    help="Labelled data: the page shows the error of each node.",
+)
 @click.option("--api", type=click.Choice(["annif"]), help="Also answer what clients of Annif ask.")
 def serve(
     models: tuple[str, ...], host: str, port: int, data: str | None, token: str | None, token_file: str | None,
-    private: bool, allow_host: tuple[str, ...], max_body: str, max_rows: int, timeout: float, connections: int, workers: int, learn: bool, api: str | None,
+    private: bool, allow_host: tuple[str, ...], max_body: str, max_rows: int, timeout: float, connections: int, workers: int, learn: bool, tests: tuple[str, ...],
+    api: str | None,
 ) -> None:  # fmt: skip
     """Serve MODELs over HTTP: /predict, /explain, /labels, /models and a page; /openapi.json lists all.
 
@@ -56,8 +65,10 @@ def serve(
     from treemax.serving.running import Settings, run
 
     token_hash = _token_hash(token, token_file)
+    named = _named(models)
     settings = Settings(
-        models=_named(models),
+        models=named,
+        errors=_errors(tests, named),
         host=host,
         port=port,
         data=data,
@@ -86,6 +97,29 @@ def _named(models: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"Two models are called {name!r}; write NAME={path} to give one another name.")
         named[name] = str(Path(path).absolute())
     return named
+
+
+def _errors(tests: tuple[str, ...], models: dict[str, str]) -> dict[str, dict[str, list[int]]]:
+    """Return the errors of models at their nodes, measured on labelled data."""
+    found = {}
+    for each in tests:
+        name, equals, path = each.partition("=")
+        if not equals or os.sep in name:
+            name, path = next(iter(models)), each
+            if len(models) > 1:
+                raise click.UsageError(f"Several models are served; write --test NAME={each}.")
+        if name not in models:
+            raise click.UsageError(f"--test {each}: there is no model {name!r}; served are {', '.join(models)}.")
+        found[name] = _node_errors(models[name], path)
+    return found
+
+
+def _node_errors(path: str, data: str) -> dict[str, list[int]]:
+    from treemax.cli.data import checked_chunks, load_model
+    from treemax.serving.offline_page import node_errors
+
+    model = load_model(path, None)
+    return node_errors(model, checked_chunks(model, data, Reading()))
 
 
 def _token_hash(token: str | None, token_file: str | None) -> str | None:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, target_ids
+from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, take_targets, target_ids
 from treemax.inputs.numbering import FeatureNumbers, numbered
-from treemax.inputs.rows import Rows, check_scale
+from treemax.inputs.rows import Rows, SparseRows, check_scale, take_rows
 from treemax.inputs.weights import with_class_weight
 from treemax.models.label_changes import ADDED, CHANGING, ChangeableLabels
+from treemax.models.prior import empty_rows
 from treemax.trees import Tree, is_hierarchy, parents_by_name
 
 Self = TypeVar("Self", bound="GrowingLabels")
@@ -75,7 +76,7 @@ class GrowingLabels(ChangeableLabels):
             if trainee._changes.forgotten:
                 trainee.__dict__ = trainee._compacted().__dict__
             new = trainee._read_new_labels(X, y, sample_weight)._replace(cost=cost)
-            trainee.model_ = trainee._with_new_labels(new, parent)
+            trainee.model_ = trainee._with_new_labels(trainee._without_empty_rows(new), parent)
             trainee._count_new_labels(new)
         return self
 
@@ -120,6 +121,22 @@ class GrowingLabels(ChangeableLabels):
             targets = with_class_weight(targets, self.class_weight, index, self.multi_label_)
         return NewLabels(rows, index, targets)
 
+    def _without_empty_rows(self, new: NewLabels) -> NewLabels:
+        """Return the rows to train on: those without features say nothing about the rows that a new label has."""
+        if not isinstance(new.rows, SparseRows) or (np.diff(new.rows.indptr) > 0).all():
+            return new
+        kept = np.flatnonzero(np.diff(new.rows.indptr) > 0)
+        left = new._replace(rows=take_rows(new.rows, kept), targets=take_targets(new.targets, kept))
+        n_known, counts = len(self.label_index_), np.bincount(left.targets.ids, minlength=len(new.labels))
+        without = n_known + np.flatnonzero(counts[n_known:] == 0)
+        if len(without):
+            label = new.labels.labels(without[:1]).tolist()[0]
+            raise ValueError(
+                f"No row of the new label {label!r} has a feature (such as a word of two letters or more): a label needs "
+                "an example with one."
+            )
+        return left
+
     def _count_new_labels(self, new: NewLabels) -> None:
         """Set the learned attributes that depend on the labels and the number of rows."""
         n_new, n_labels, ids = len(new.labels) - len(self.label_index_), len(new.labels), new.targets.ids
@@ -132,6 +149,9 @@ class GrowingLabels(ChangeableLabels):
         counts: NDArray[np.int64] = np.bincount(ids, minlength=n_labels)
         self.label_counts_ = np.pad(self.label_counts_, (0, n_new)) + counts
         self.n_examples_ += len(new.rows)
+        empty = empty_rows(new.rows.indptr, new.targets, n_labels) if isinstance(new.rows, SparseRows) else None
+        if empty is not None:
+            self._empty_rows = empty if self._empty_rows is None else self._empty_rows.plus(empty)
         self.n_features_in_ = max(self.n_features_in_, new.rows.shape[1])
         self._feature_numbers = getattr(new.rows, "numbers", None) or self._feature_numbers
         self.label_index_ = new.labels

@@ -144,7 +144,7 @@ class Application:
         start, path = time.perf_counter(), scope["path"]
         self.metrics.in_flight += 1
         route = self.routes.get(path)
-        status = 500
+        status, begun = 500, False
         try:
             headers = dict(scope["headers"])
             try:
@@ -155,16 +155,19 @@ class Application:
                 reply = await self._reply(route, scope, headers, receive)
             except RequestError as error:
                 reply = _refusal(error)
-            status = reply.status
+            status, begun = reply.status, True
             await self._send(reply, send, scope["method"] == "HEAD")
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError:  # the server stops, and has waited long enough
+            status = 503
+            if not begun:
+                await self._send(_refusal(RequestError("The server is stopping.", 503)), send)
         except Exception:
             log.exception("%s %s failed", scope["method"], path)
             status = 500
-            await self._send(
-                _refusal(RequestError("Internal error; the log of the server has the details.", 500)), send
-            )
+            if not begun:
+                await self._send(
+                    _refusal(RequestError("Internal error; the log of the server has the details.", 500)), send
+                )
         finally:
             self.metrics.in_flight -= 1
             self.metrics.count_request(path if route else "page", status, time.perf_counter() - start)
@@ -332,7 +335,15 @@ class Application:
         served = self._with_tree(request)
         limit, offset = request.number("limit", 100, MOST_LISTED), request.number("offset", 0, 2**48)
         node = request.query.get("node", "root")
-        return Reply(await self._in_thread(lambda: as_json(node_outline(served.model, node, offset, limit)), 404))
+
+        def found() -> bytes:
+            outline = node_outline(served.model, node, offset, limit)
+            if outline["id"] in served.errors:
+                outline["test_rows"], wrong = served.errors[outline["id"]]
+                outline["error"] = wrong / outline["test_rows"]
+            return as_json(outline)
+
+        return Reply(await self._in_thread(found, 404))
 
     async def _path(self, request: Request) -> Reply:
         served = self._with_tree(request)

@@ -19,9 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import scipy.sparse as sp
-
 import treemax
 from treemax.replacing import claim
 from treemax.serving.example_log import Change, Example, ExampleLog, Outcome
@@ -95,6 +92,7 @@ class LearningModel(WatchedModel):
         self._release: Callable[[], None] | None = None
         self._generation = 0
         self._unchanged: ServedModel | None = self.served  # as loaded: it has learned nothing
+        self.served.warm_up_learning()
         self._take_lead()
         while self.leads and self._generation == 0:
             with contextlib.suppress(_NotLearned):
@@ -331,7 +329,7 @@ def learn(served: ServedModel, example: Example, predict: bool = True) -> Outcom
         correct = None
         if predict and len(served.estimator.label_index_):
             correct = bool(served.model.predict_topk(X, 1).labels[0, 0] in labels)
-        served.model.partial_fit(X, targets_of(served, labels))
+        served.model.partial_fit(X, served.targets(labels))
     except (ValueError, MemoryError) as error:
         return Outcome(example.sequence, None, str(error))
     return Outcome(example.sequence, correct) if predict else None
@@ -341,17 +339,3 @@ def row_of(served: ServedModel, given: Any) -> Any:
     """Return the input of one example as X for the model."""
     inputs: Inputs = [given] if served.is_text else read_vectors([given], served)
     return joined([inputs], served.n_features)
-
-
-def targets_of(served: ServedModel, labels: list[Any]) -> Any:
-    """Return the labels of one example in the form that the model was trained with."""
-    form = served.estimator._label_form
-    if form == "vector":
-        return labels
-    if form == "lists":
-        return [labels]
-    columns = sorted(set(labels))
-    y = sp.csr_matrix(
-        (np.ones(len(columns)), ([0] * len(columns), columns)), shape=(1, len(served.estimator.label_index_))
-    )
-    return y if form == "indicator" else y.toarray()

@@ -61,6 +61,14 @@ def offline_page(
     return Offline(_html(name, pieces), left_out)
 
 
+def node_errors(model: Any, examples: Iterable[Examples]) -> dict[str, list[int]]:
+    """Return the labelled examples at each node of the tree, and how many of them take the wrong child there."""
+    report = _Report(model, 0)
+    for chunk in examples:
+        report.add(chunk)
+    return report.errors()
+
+
 def _described(model: Any, name: str) -> dict[str, Any]:
     estimator = getattr(model, "estimator", model)
     return {

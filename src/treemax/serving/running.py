@@ -32,6 +32,7 @@ class Settings:
     workers: int = 1
     learn: bool = True
     api: str | None = None
+    errors: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # of test data, by model and node
 
     def to_json(self) -> str:
         """Return the settings for a worker process."""
@@ -67,6 +68,8 @@ def make_application(settings: Settings, worker: int = 0) -> Any:
     from treemax.serving.application import Application
 
     models = {name: open_model(settings, name) for name in settings.models}
+    for name, errors in settings.errors.items():
+        models[name].served.errors = errors
     guard = Guard(settings.token_hash, settings.allowed_hosts, settings.private)
     return Application(models, guard, settings.limits, worker, settings.api)
 

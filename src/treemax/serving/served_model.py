@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import clone
 
+from treemax.models.text_model import TextModel
 from treemax.parallel.threads import thread_count
 from treemax.serving.label_search import GrowingSearch
 from treemax.serving.outline import has_tree
@@ -24,10 +26,9 @@ class ServedModel:
     sequence: int = 0  # of the last example that it has learned
     search: GrowingSearch = field(default_factory=GrowingSearch)
     tree: bool = False
+    errors: dict[str, list[int]] = field(default_factory=dict)  # of test data, by node: rows, and wrong ones
 
     def __post_init__(self) -> None:
-        from treemax.models.text_model import TextModel
-
         self.is_text = isinstance(self.model, TextModel)
         self.estimator = self.model.estimator if self.is_text else self.model
         self.is_sparse = bool(self.estimator.sparse_input_)
@@ -59,15 +60,46 @@ class ServedModel:
         }
 
     def warm_up(self) -> None:
-        """Answer once, so that the first request does not wait for compilation; raises if the model is broken."""
-        if len(self.estimator.label_index_) == 0:
-            return
-        if self.is_text:
-            self.model.predict_topk(["a text of some words", "a"], 5)
-        elif self.is_sparse:
-            self.model.predict_topk(sp.csr_matrix((2, self.n_features), dtype=np.float32), 5)
-        else:
-            self.model.predict_topk(np.zeros((2, self.n_features), dtype=np.float32), 5)
+        """Answer once, so that no request waits for compilation; raises if the model is broken."""
+        if len(self.estimator.label_index_):
+            _answer(self.estimator, self._rows())
+            if self.is_text:
+                _answer(self.model, ["a text of some words", "a"])
+
+    def warm_up_learning(self) -> None:
+        """Teach an untrained copy of the model, so that the first example does not wait for compilation."""
+        label: Any = "label" if self.estimator.label_index_.holds_strings else 0
+        model, rows = clone(self.estimator), self._rows()[:1]
+        for _ in range(2):
+            model.partial_fit(rows, self.targets([label]))
+            _answer(model, rows)
+
+    def _rows(self) -> Any:
+        """Return two rows, one of them empty."""
+        rows = sp.csr_matrix(([1.0], ([0], [0])), shape=(2, self.n_features), dtype=np.float32)
+        return rows if self.is_sparse else rows.toarray()
+
+    def targets(self, labels: list[Any]) -> Any:
+        """Return the labels of one example in the form that the model was trained with."""
+        form = self.estimator._label_form
+        if form == "vector":
+            return labels
+        if form == "lists":
+            return [labels]
+        columns = sorted(set(labels))
+        y = sp.csr_matrix(
+            (np.ones(len(columns)), ([0] * len(columns), columns)), shape=(1, len(self.estimator.label_index_))
+        )
+        return y if form == "indicator" else y.toarray()
+
+
+def _answer(model: Any, X: Any) -> None:
+    """Do what requests do."""
+    best = model.predict_topk(X, 5).labels
+    model.predict_topk(X, 5, labels=best[0, :1])
+    model.predict_above(X, 0.5, scores=True)
+    if hasattr(model, "explain"):
+        model.explain(X)
 
 
 def can_learn(model: Any) -> bool:

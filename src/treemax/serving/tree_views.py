@@ -243,7 +243,7 @@ class _OnlineTreeView:
         return int(self.own.nodes.n_leaves[node])
 
     def labels(self, node: int, most: int) -> tuple[Ids, None]:
-        return np.array(some_labels_below(self.own, node), dtype=np.int64), None
+        return some_labels_below(self.own, node), None
 
     def rows(self, node: int) -> int:
         found = _ROWS.get(self.own)

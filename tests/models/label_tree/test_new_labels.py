@@ -171,6 +171,23 @@ def test_weights_of_rows():
     assert model.label_weights_.tolist() == [30.0] * 5 + [5.0]
 
 
+def test_rows_without_features_are_only_counted():
+    """They must not make a new label probable for every row."""
+    X, y, few, labels, others, _ = split(sp.csr_matrix)
+    empty = sp.csr_matrix((1, X.shape[1]), dtype=X.dtype)
+    with_them, without = (LabelTree(**QUIET).fit(X, y) for _ in range(2))
+    with_them.add_labels(sp.vstack([few, empty, empty]), [*labels, NEW[0], y[0]])
+    without.add_labels(few, labels)
+    np.testing.assert_array_equal(with_them.predict_topk(others, 3).labels, without.predict_topk(others, 3).labels)
+    assert with_them.n_examples_ == without.n_examples_ + 2
+    assert with_them.label_counts_[-2] == without.label_counts_[-2] + 1
+    assert with_them.predict_proba_of(empty, [NEW[0]]) > 1.5 * without.predict_proba_of(empty, [NEW[0]])
+    before = without.predict_topk(X, 3)
+    with pytest.raises(ValueError, match="No row of the new label 'none' has a feature"):
+        without.add_labels(sp.vstack([few[:1], empty]), ["some", "none"])
+    np.testing.assert_array_equal(without.predict_topk(X, 3).scores, before.scores)
+
+
 def test_many_labels_go_to_nodes_with_room():
     random = np.random.default_rng(0)
     X, y = random.normal(size=(200, 10)).astype(np.float32), np.repeat(np.arange(20), 10)

@@ -83,18 +83,20 @@ class MACHModel(FromAllProbabilities):
         of_buckets = self.flat.scores(row)
         kernels.bucket_probabilities(of_buckets, self.n_buckets, self.one_label)
         n = len(self.multipliers)
+        owners = np.arange(n) * self.n_buckets + self.buckets[:, ids].T.astype(np.int64)  # labels x repetitions
+        weights = self.flat.weights_of(owners.ravel(), columns).reshape(*owners.shape, -1)
+        added = values.astype(np.float64) * weights
 
-        def route(label: int, repetition: int) -> Path:
-            bucket = int(self.buckets[repetition, label])
-            owner = repetition * self.n_buckets + bucket
-            added = values.astype(np.float64) * self.flat.weights_of(owner, columns)
+        def route(place: int, repetition: int) -> Path:
+            owner = int(owners[place, repetition])
+            bucket = owner - repetition * self.n_buckets
             bias, branch = {"bias": float(self.flat.bias[owner])}, f"bucket {bucket + 1} of {self.n_buckets:,}"
-            step = linear_step(repetition, bucket, branch, float(of_buckets[0, owner]), bias, added)
+            step = linear_step(repetition, bucket, branch, float(of_buckets[0, owner]), bias, added[place, repetition])
             return Path([step], 1.0 / n, repetition)
 
         combined = f"{search} of {n} repetitions"
         paths = [[Path([Step(0, label, combined, own, labels=[label], n_labels=1)])] for label, own in zip(ids, scores)]
-        routes = [[route(label, repetition) for repetition in range(n)] for label in ids]
+        routes = [[route(place, repetition) for repetition in range(n)] for place in range(len(ids))]
         return Trace(columns.astype(np.int64), values, paths, "float32", routes)
 
     def without_labels(self, kept: NDArray[np.bool_]) -> MACHModel:

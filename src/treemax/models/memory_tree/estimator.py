@@ -71,6 +71,12 @@ class ContextualMemoryTree(OnlineTreeClassifier):
     skip_itself : bool
         Whether a row that asks for its reward skips itself among the remembered rows.
 
+    Other Parameters
+    ----------------
+    class_weight : None, "balanced" or dict
+        Weights of labels, by which those of their rows are multiplied. "balanced" (not for streams) is inversely
+        proportional to the frequency. Only with one label per row.
+
     Attributes
     ----------
     settings_ : MemoryTreeSettings
@@ -91,7 +97,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
     Sun, Beygelzimer, Daumé, Langford, Mineiro, "Contextual memory trees", 2019.
     """
 
-    supports_compact = True
+    supports_weights = supports_compact = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "leaf_factor": 4.0,
         "alpha": 0.1,
@@ -119,6 +125,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
         random_state: Any = 0,
         verbose: int = 1,
         max_labels: int | None = None,
+        class_weight: Any = None,
     ) -> None:
         self.leaf_factor = leaf_factor
         self.alpha = alpha
@@ -134,6 +141,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
         self.random_state = random_state
         self.verbose = verbose
         self.max_labels = max_labels
+        self.class_weight = class_weight
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -147,6 +155,9 @@ class ContextualMemoryTree(OnlineTreeClassifier):
             check_flag(name, getattr(self, name))
 
     # --- learning ---------------------------------------------------------------------------------------
+
+    def _repeats_rows(self) -> bool:
+        return True
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> MemoryTreeModel:
         model = self._start(rows, targets, index, multi_label)

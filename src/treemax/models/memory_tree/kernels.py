@@ -94,6 +94,7 @@ class Workspace(NamedTuple):
     place: np.ndarray  # for each label, its position in `labels` plus 1; else 0
     labels: np.ndarray
     scores: np.ndarray
+    counts: np.ndarray  # of the memories of each of these labels that have its score
     gradients: np.ndarray
     path: np.ndarray
     one: np.ndarray
@@ -449,11 +450,13 @@ def _collect(leaf, memories, nodes, following, scorer, own):
             label = np.int64(memories.labels[p])
             at = np.int64(own.place[label]) - 1
             if at < 0:
-                own.labels[n], own.scores[n] = label, score
+                own.labels[n], own.scores[n], own.counts[n] = label, score, _ONE
                 n += 1
                 own.place[label] = n
             elif score > own.scores[at]:
-                own.scores[at] = score
+                own.scores[at], own.counts[at] = score, _ONE
+            elif score == own.scores[at]:
+                own.counts[at] += _ONE
         memory = following[memory]
     return n
 
@@ -465,13 +468,14 @@ def _forget(n, own):
 
 
 @bare_inline_kernel
-def _to_probabilities(n, how, sharpness, values):
+def _to_probabilities(n, how, sharpness, values, counts):
+    """Convert scores to probabilities, in place; a softmax counts a label once for each memory with its score."""
     if how == SOFTMAX:
         top, total = _LOWEST, _ZERO
         for q in range(n):
             top = max(top, values[q])
         for q in range(n):
-            values[q] = exp32(sharpness * (values[q] - top))
+            values[q] = counts[q] * exp32(sharpness * (values[q] - top))
             total += values[q]
         for q in range(n):
             values[q] /= total
@@ -493,7 +497,7 @@ def _answer(x, memories, nodes, following, routers, regressors, scorer, way, own
     _forget(n, own)
     if way.how == REGRESSORS:
         scores_of(regressors, own.labels, n, x, own.scores)
-    _to_probabilities(n, way.how, way.sharpness, own.scores)
+    _to_probabilities(n, way.how, way.sharpness, own.scores, own.counts)
     return n
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.explanations import Trace
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.models.finite import LARGEST_WEIGHT
@@ -24,6 +25,7 @@ from treemax.models.memory_tree.kernels import (
     Way,
     Workspace,
 )
+from treemax.models.memory_tree.tracing import trace_labels
 from treemax.models.parts import check_memory, expect, expect_counts, expect_squares, truth, whole_number, whole_numbers
 from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
 from treemax.models.recall_tree.training import empty_scorers
@@ -185,7 +187,7 @@ class MemoryTreeModel(CandidateModel):
         """Buffers of one thread; untouched pages of large ones take no memory."""
         n, real = max(1, self.n_labels), np.float32
         return Workspace(
-            np.zeros(self.n_features, real), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, real), np.zeros(n, real),
+            np.zeros(self.n_features, real), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, real), np.zeros(n, real), np.zeros(n, real),
             np.zeros(DEEPEST + 1, np.int64), np.zeros(1, real),
         )  # fmt: skip
 
@@ -194,6 +196,10 @@ class MemoryTreeModel(CandidateModel):
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         self._run(rows, k, threads, search, lambda block: (ids[block], probabilities[block]), kernels.predict)
         return ids, probabilities
+
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Way) -> Trace:
+        """The path to the leaf of the row, and the remembered rows there, for `explain`."""
+        return trace_labels(self, row, ids, scores, search)
 
     top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
     top_k_allowed = FromAllProbabilities.top_k_allowed

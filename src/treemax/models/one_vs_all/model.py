@@ -106,7 +106,7 @@ class LinearModel(FromAllProbabilities):
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Link) -> Trace:
         """The score of each label, for `explain`."""
         columns, values = self.inputs(row)
-        added = [values.astype(np.float64) * self.weights_of(label, columns) for label in ids]
+        added = values.astype(np.float64) * self.weights_of(np.array(ids), columns)
         steps = [
             linear_step(0, label, f"label among {self.n_labels:,}", score, {"bias": float(self.bias[label])}, own, [label], 1)
             for label, score, own in zip(ids, scores, added)
@@ -117,8 +117,8 @@ class LinearModel(FromAllProbabilities):
         """The columns of a row and their values, as the weights take them."""
         return row_entries(row, self.n_features)
 
-    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
-        """The weights of a label for these features."""
+    def weights_of(self, labels: NDArray[np.int64], columns: NDArray[Any]) -> Floats:
+        """The weights of labels for these features."""
         raise NotImplementedError
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:
@@ -222,8 +222,8 @@ class LabelMajor(LinearModel):
         columns = np.flatnonzero(scaled)
         return columns, scaled[columns]
 
-    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
-        return self.weights[label, columns]
+    def weights_of(self, labels: NDArray[np.int64], columns: NDArray[Any]) -> Floats:
+        return self.weights[labels[:, np.newaxis], columns]
 
     def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
         return weights[kept]
@@ -253,8 +253,8 @@ class FeatureMajor(LinearModel):
         kernels.score_sparse_rows(rows.indptr, rows.indices, rows.values, *arrays, scores)
         return scores
 
-    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
-        return self.weights[columns, label]
+    def weights_of(self, labels: NDArray[np.int64], columns: NDArray[Any]) -> Floats:
+        return self.weights[columns, labels[:, np.newaxis]]
 
     def _of_labels(self, weights: Floats, kept: NDArray[np.bool_]) -> Floats:
         return np.ascontiguousarray(weights[:, : len(kept)][:, kept])  # without spare columns
@@ -286,12 +286,16 @@ class PackedFeatures(LinearModel):
         kernels.score_packed_rows(rows.indptr, rows.indices, rows.values, *arrays, scores)
         return scores
 
-    def weights_of(self, label: int, columns: NDArray[Any]) -> Floats:
-        out = np.zeros(len(columns), dtype=np.float32)
-        for place, column in enumerate(columns.tolist()):
-            own = slice(self.indptr[column], self.indptr[column + 1])
-            out[place] = self.weights[own][self.labels[own] == label].sum()
-        return out
+    def weights_of(self, labels: NDArray[np.int64], columns: NDArray[Any]) -> Floats:
+        first = self.indptr[columns]
+        counts = self.indptr[columns.astype(np.int64) + 1] - first
+        places = np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        wanted, rank = np.unique(labels, return_inverse=True)
+        at = np.minimum(np.searchsorted(wanted, self.labels[places]), len(wanted) - 1)
+        own = np.flatnonzero(wanted[at] == self.labels[places])
+        out = np.zeros((len(wanted), len(columns)), dtype=np.float32)
+        out[at[own], np.repeat(np.arange(len(columns)), counts)[own]] = self.weights[places[own]]
+        return out[rank]
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:
         indptr = np.concatenate([[0], np.cumsum(kept[self.labels])])[self.indptr]

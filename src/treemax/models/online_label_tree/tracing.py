@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.explaining import row_entries
-from treemax.models.online_label_tree.kernels import LANES, Blocks, Store
-from treemax.models.online_label_tree.weight_kernels import block_weights
+from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Store
+from treemax.models.online_label_tree.weight_kernels import block_weights, labels_below
 
 if TYPE_CHECKING:
     from treemax.models.online_label_tree.model import OnlineTree
 
 LABELS_BELOW = 64  # among which the most frequent are found
+NONE_BELOW = np.zeros(0, np.int64)  # of labels other than the first, which are not shown
 
 
 class Siblings(NamedTuple):
@@ -40,7 +41,7 @@ def trace_labels(tree: OnlineTree, row: Rows, ids: Sequence[int]) -> Trace:
         if node not in steps:
             if parent not in opened:
                 opened[parent] = scored_siblings(tree, parent, columns, values, arrays)
-            below = some_labels_below(tree, node) if is_first else []  # only those of the first label are shown
+            below = some_labels_below(tree, node, arrays[0]) if is_first else NONE_BELOW
             steps[node] = _step(tree, parent, node, opened[parent], values, below)
         return steps[node]
 
@@ -67,7 +68,12 @@ def _paths(tree: OnlineTree, label: int, step_to: Callable[[int, int, bool], Ste
 
 
 def _step(
-    tree: OnlineTree, parent: int, node: int, siblings: Siblings, values: NDArray[np.float32], below: list[int]
+    tree: OnlineTree,
+    parent: int,
+    node: int,
+    siblings: Siblings,
+    values: NDArray[np.float32],
+    below: Sequence[int] | NDArray[np.int64],
 ) -> Step:
     at = int(np.flatnonzero(siblings.nodes == node)[0])
     branch = f"child {at + 1} of {len(siblings.nodes)}" if parent >= 0 else "any label at all"
@@ -86,20 +92,17 @@ def scored_siblings(
 ) -> Siblings:
     """Look up the classifiers of the children of a node, or that of the root; `arrays` are those of `read_arrays`."""
     arrays = arrays or read_arrays(tree)
-    found, blocks = np.empty(len(columns), np.uint64), list(_blocks(tree, parent))
-    parts, places = [], []
-    for block in blocks:
-        out = np.zeros(len(columns) * LANES, np.float32)
-        block_weights(block, columns, *arrays, found, out)
-        own = _places(tree, block)
-        parts.append(out.reshape(-1, LANES)[:, : own.stop - own.start].T)
+    found, parts, places = np.empty(len(columns), np.uint64), [], []
+    for block in _blocks(tree, parent):
+        out, own = np.zeros((len(columns), LANES), np.float32), _places(tree, block)
+        block_weights(block, columns, *arrays, found, out.reshape(-1))
+        parts.append(out[:, : own.stop - own.start].T)
         places.append(own)
-    biases = np.concatenate([tree.blocks.bias[own] for own in places]).astype(np.float64)
-    weights, nodes = (
-        np.concatenate(parts).astype(np.float64), np.concatenate([tree.blocks.child[own] for own in places])
-    )  # fmt: skip
-    with np.errstate(over="ignore"):
-        probabilities = 1.0 / (1.0 + np.exp(-(biases + weights @ values.astype(np.float64))))
+    biases = np.concatenate([tree.blocks.bias[own] for own in places], dtype=np.float64)
+    nodes = np.concatenate([tree.blocks.child[own] for own in places])
+    weights = np.concatenate(parts, dtype=np.float64)
+    logits = np.clip(biases + weights @ values, -700.0, 700.0)  # without overflow
+    probabilities = 1.0 / (1.0 + np.exp(-logits))
     if tree.one_label:
         probabilities /= probabilities.sum()
     return Siblings(nodes, biases, weights, probabilities)
@@ -121,20 +124,8 @@ def _places(tree: OnlineTree, block: int) -> slice:
     return slice(block * LANES, block * LANES + int(tree.blocks.used[block]))
 
 
-def some_labels_below(tree: OnlineTree, node: int) -> list[int]:
+def some_labels_below(tree: OnlineTree, node: int, blocks: Blocks | None = None) -> NDArray[np.int64]:
     """Return some labels below a node, those near to it first."""
-    waiting = [node]
-    labels: list[int] = []
-    label_of = tree.nodes.label
-    for place in waiting:  # appended to during the iteration
-        if len(labels) >= LABELS_BELOW:
-            break
-        label = int(label_of[place])
-        if label >= 0:
-            labels.append(label)
-            continue
-        for block in _blocks(tree, place):
-            waiting += tree.blocks.child[_places(tree, block)].tolist()
-            if len(waiting) > 2 * LABELS_BELOW:
-                break
-    return labels
+    nodes, blocks = Nodes(*map(read_only, tree.nodes)), blocks or read_arrays(tree)[0]
+    waiting, labels = np.empty(16 * LABELS_BELOW, np.int64), np.empty(LABELS_BELOW, np.int64)
+    return labels[: labels_below(node, nodes, blocks, waiting, labels)]

@@ -594,7 +594,7 @@ async function open(id, fly = false) {
 }
 
 function showNode(node) {
-  const errors = source.about?.errors?.[node.id];
+  const [testRows, wrong] = source.about?.errors?.[node.id] ?? [node.test_rows, (node.error ?? 0) * node.test_rows];
   element("node-title").textContent = node.n_labels === 1 ? String(node.labels[0] ?? "Label") : node.path.length ? nameOf(node) : "All labels";
   element("trail").replaceChildren(...node.path.flatMap((id, i) => [
     make("button", { type: "button", onclick: () => open(id, true) }, i ? nameOf(map.known(id) ?? { labels: [`node ${id}`], n_labels: 1 }) : "All labels"), i < node.path.length - 1 ? " › " : "",
@@ -602,9 +602,7 @@ function showNode(node) {
   const facts = [["Labels", number.format(node.n_labels)]];
   if (node.rows != null) facts.push([node.rows_are === "labels" ? "Labels of training rows" : "Training rows", number.format(node.rows)]);
   if (node.n_children) facts.push(["Children", number.format(node.n_children)]);
-  const error = errors ? errors[1] / errors[0] : node.error;
-  if (error != null) facts.push(["Error here", percent(error)]);
-  if (errors) facts.push(["Test rows here", number.format(errors[0])]);
+  if (testRows) facts.push(["Error here", percent(wrong / testRows)], ["Test rows here", number.format(testRows)]);
   const lit = map.lit.get(node.id);
   if (lit) facts.push(["For this text", percent(Math.max(lit.reached, lit.last ? state.explanation.probability : 0))]);
   element("node-facts").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));

@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,11 @@ class Suite:
 
     @classmethod
     def read(cls, name: str) -> Suite:
-        data = Data(CACHE / f"{name}-{RECIPES}")
+        return cls.from_folder(name, CACHE / f"{name}-{RECIPES}")
+
+    @classmethod
+    def from_folder(cls, name: str, folder: Path) -> Suite:
+        data = Data(folder)
         parts = []
         for part in ("train", "test"):
             arrays, shape = data.csr(part)

@@ -19,10 +19,7 @@ TREATMENTS: dict[str, dict[str, Any]] = {
     "beta = 10^7": {"missing": "beta", "beta": 1e7},
     "errors in place of losses (zero-one)": {"missing": "zero-one"},
 }
-WAYS: dict[str, dict[str, Any]] = {
-    "the paper's": {**PAPER, "n_init": 10, "accept_worse": True},
-    "the defaults": {"depth": "auto"},
-}
+WAYS: dict[str, dict[str, Any]] = {"the paper's": PAPER, "the defaults": {"depth": "auto"}}
 ITERATIONS, SEEDS = 3, (0, 1, 2)
 FIGURES = ("training_error", "error", "coverage", "seconds")
 
@@ -35,7 +32,9 @@ def run(problem: Problem) -> Found:
     for way, settings in WAYS.items():
         found[way] = {}
         for treatment, own in TREATMENTS.items():
-            trees = [softmax_tree(**settings, **own, iterations=ITERATIONS, random_state=seed) for seed in SEEDS]
+            trees = [
+                softmax_tree(**{**settings, **own, "iterations": ITERATIONS, "random_state": seed}) for seed in SEEDS
+            ]
             found[way][treatment] = [measured(tree, problem) for tree in trees]
             print(f"{way}, {treatment}: {found[way][treatment]}", file=sys.stderr)
     return found

@@ -111,7 +111,7 @@ def compare(names: list[str]) -> None:
         title="Beside the authors' program, over several orders of the rows",
         shows=f"Both programs at the paper's settings, ranked by equation 2 (siblings not scaled): mean and standard deviation over {N_ORDERS} "
         "orders of the training rows, and how often the first answer is that of napkinXC. The third row trains our classifiers on the tree "
-        "that napkinXC grew. The last column has the order of the data set alone, as in the table above.",
+        "that napkinXC grew. The last column has the order of the data set alone.",
         columns=[
             "suite",
             "program",

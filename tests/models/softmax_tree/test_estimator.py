@@ -535,7 +535,7 @@ def test_pure_siblings_are_one_leaf():
 def test_smoothing_gives_every_label_a_probability():
     X, y = problem(400, 20, noise=1.5)
     model = treemax.SoftmaxTree(leaf_classes=4, alpha=0.1, verbose=0).fit(X, y)
-    before, coverage = model.perplexity(X, y)
+    before, coverage, _ = model.perplexity(X, y)
     assert 0.5 < coverage < 1.0
     model.smoothing = 1e-3
     found = model.predict_proba(X)
@@ -727,3 +727,13 @@ def test_parameters_are_refused_by_name(parameters, message):
     X, y = problem(20)
     with pytest.raises(ValueError, match=message):
         treemax.SoftmaxTree(**parameters).fit(X, y)
+
+
+def test_perplexity_counts_a_label_that_training_never_had_as_not_covered():
+    X, y = np.eye(4, dtype=np.float32).repeat(10, axis=0), np.repeat(list("abcd"), 10)
+    model = treemax.SoftmaxTree(verbose=0, iterations=1, smoothing=0.01).fit(X, y)
+    known = model.perplexity(X, y)
+    found = model.perplexity(np.vstack([X, X[:10]]), [*y, *["new"] * 10])
+    assert known.coverage == 1.0 and found.coverage == 0.8
+    assert found.perplexity == pytest.approx(known.perplexity)
+    assert model.perplexity(X[:2], ["new", "newer"]) == (np.inf, 0.0, 2)

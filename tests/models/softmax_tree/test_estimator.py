@@ -737,3 +737,13 @@ def test_perplexity_counts_a_label_that_training_never_had_as_not_covered():
     assert known.coverage == 1.0 and found.coverage == 0.8
     assert found.perplexity == pytest.approx(known.perplexity)
     assert model.perplexity(X[:2], ["new", "newer"]) == (np.inf, 0.0, 2)
+
+
+@pytest.mark.parametrize("n_classes", [1, 4])
+def test_drop_that_sends_all_rows_to_empty_leaves_gives_a_tree(n_classes):
+    X = np.random.default_rng(0).random((20, 4)).astype(np.float32)
+    settings = {"depth": 3, "missing": "drop", "iterations": 1, "alpha": 0.1}
+    model = treemax.SoftmaxTree.as_published(verbose=0, **settings).fit(X, np.arange(20) % n_classes)
+    assert model.model_.n_leaves >= 1
+    assert np.isin(model.predict(X), np.arange(n_classes)).all()
+    assert np.isfinite([model.history_[-1].objective, model.history_[-1].error]).all()

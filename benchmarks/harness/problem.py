@@ -27,8 +27,8 @@ class Problem:
     y_test: np.ndarray
 
     @classmethod
-    def read(cls, suite: str) -> Problem:
-        data = Data(prepared(suite))
+    def read(cls, suite: str, limit: int | None = None) -> Problem:
+        data = Data(prepared(suite, limit))
         parts: list[Any] = []
         for part in ("train", "test"):
             parts += [features(data, part), first_labels(*data.labels(part))]

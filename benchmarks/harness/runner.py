@@ -92,25 +92,33 @@ class Judge:
 
 def run_once(system: System, data: Path, judge: Judge, threads: int, timeout: float) -> dict[str, Any]:
     """One training and its predictions; the model is thrown away."""
-    python = python_of(system.environment)
     with tempfile.TemporaryDirectory(dir=data.parent, prefix="run-") as scratch:
-        folder = Path(scratch) / "model"
-        folder.mkdir()
-        predictions = Path(scratch) / "predictions.npz"
-        job = {
-            "driver": str(system.driver),
-            "data": str(data),
-            "folder": str(folder),
-            "predictions": str(predictions),
-            "settings": {**system.settings, "threads": threads},
-            "k": TOP,
-            "cores": cores(threads),
-        }
-        figures: dict[str, Any] = {}
-        for stage in ("prepare", "train", "predict"):
-            figures |= run_stage(python, stage, job, Path(scratch), threads, timeout)
-        with np.load(predictions, allow_pickle=False) as answers:
-            return judge.figures(answers) | figures
+        answers, figures = run_stages(system, data, Path(scratch), threads, timeout)
+    return judge.figures(answers) | figures
+
+
+def run_stages(
+    system: System, data: Path, scratch: Path, threads: int = 1, timeout: float = 3600
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What a system predicts, and what was measured; the model stays in the folder `model` of `scratch`."""
+    python = python_of(system.environment)
+    folder = scratch / "model"
+    folder.mkdir()
+    predictions = scratch / "predictions.npz"
+    job = {
+        "driver": str(system.driver),
+        "data": str(data),
+        "folder": str(folder),
+        "predictions": str(predictions),
+        "settings": {**system.settings, "threads": threads},
+        "k": TOP,
+        "cores": cores(threads),
+    }
+    figures: dict[str, Any] = {}
+    for stage in ("prepare", "train", "predict"):
+        figures |= run_stage(python, stage, job, scratch, threads, timeout)
+    with np.load(predictions, allow_pickle=False) as answers:
+        return dict(answers), figures
 
 
 def cores(threads: int) -> list[int]:

@@ -19,7 +19,7 @@ from benchmarks.harness.problem import Problem, hits, warm_up
 
 SUITES = ("glyphs1k", "icd")
 ALGORITHMS = ("beam", "paper")
-ROUNDS = 3
+ROUNDS = 9
 PASSES = 1
 COLUMNS = [
     *({"name": name} for name in ("suite", "algorithm", "one thread, processor s", "two threads", "two processes")),

@@ -2,7 +2,7 @@
 
     python -m benchmarks.experiments.softmax answers [FOLDER]       the time of an answer, beside a full softmax's bare product
     python -m benchmarks.experiments.softmax double-sampling [SUITE...]   a baseline of table 2, beside a label tree
-    python -m benchmarks.experiments.softmax missing [SUITE]        three treatments of a class that the leaf lacks (table 1)
+    python -m benchmarks.experiments.softmax missing [SUITE [ROWS]] three treatments of a class that the leaf lacks (table 1)
     python -m benchmarks.experiments.softmax shape [SUITE]          error and time by depth and classes of a leaf (figures 2 and 4)
     python -m benchmarks.experiments.softmax starts [SUITE]         error by where training begins (figure 3)
     python -m benchmarks.experiments.softmax training [SUITE]       training time, beside scikit-learn's solvers at the nodes

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from benchmarks.harness.problem import Problem, hits, seconds
 from treemax import SoftmaxTree
 
-PAPER = {"start": "prototypes", "growth": 1.0, "spill": 0.0, "ridge": 0.0, "plane_penalty": 1.0, "alpha": 0.1}
+PAPER = dict(SoftmaxTree._PUBLISHED or {})
 DEPTH, LEAF_CLASSES = 5, 100
 
 

@@ -9,18 +9,14 @@ import sys
 from typing import Any
 
 from benchmarks import pages
-from benchmarks.experiments.softmax.models import Outcome, measured, softmax_tree
+from benchmarks.experiments.softmax.models import PAPER, Outcome, measured, softmax_tree
 from benchmarks.harness.output import canvas, draw, keep, store
 from benchmarks.harness.problem import Problem
-from treemax import SoftmaxTree
 
 DEPTHS = (3, 5, 7)
 LEAF_CLASSES: tuple[int | None, ...] = (25, 50, 100, 200, None)  # None is every class that comes to the leaf
 ITERATIONS = 3
-WAYS: dict[str, dict[str, Any]] = {
-    "ours": {"growth": 1.0},
-    "the paper's": {**(SoftmaxTree._PUBLISHED or {}), "start": "gaussian"},
-}
+WAYS: dict[str, dict[str, Any]] = {"ours": {"growth": 1.0}, "the paper's": {**PAPER, "start": "gaussian"}}
 MICROSECONDS = (0.5, 0.7, 1, 1.5, 2, 3, 5)  # on the axis
 Found = dict[str, dict[str, dict[int, Outcome]]]  # by the way of training, the classes of a leaf and the depth
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks.experiments.softmax.models import PAPER, Outcome, measured, softmax_tree
-from benchmarks.harness.output import canvas, draw, keep, table
+from benchmarks import pages
+from benchmarks.experiments.softmax.models import DEPTH, LEAF_CLASSES, PAPER, Outcome, measured, softmax_tree
+from benchmarks.harness.output import canvas, draw
 from benchmarks.harness.problem import Problem
 
-STARTS = ("random", "kmeans", "prototypes", "balanced")
-WAYS: dict[str, dict[str, Any]] = {"the paper's algorithm": PAPER, "the defaults, complete tree": {"growth": 1.0}}
+STARTS = ("gaussian", "random", "kmeans", "prototypes", "balanced")
+WAYS: dict[str, dict[str, Any]] = {"as published": PAPER, "the defaults, `growth=1.0`": {"growth": 1.0}}
 ITERATIONS = 5
 Found = dict[str, dict[str, list[Outcome]]]  # by way and start: after each iteration
 
@@ -28,14 +29,19 @@ def run(problem: Problem) -> Found:
     return found
 
 
-def page(found: Found) -> str:
-    rows = []
-    for way, by_start in found.items():
-        for start, after in by_start.items():
-            last = after[-1]
-            rows.append([way, start, *(f"{outcome.error:.1f}" for outcome in after), f"{last.training_error:.1f}", f"{last.coverage:.1f}"])  # fmt: skip
-    counted = [f"error %, {i + 1}" for i in range(ITERATIONS)]
-    return table(["", "start", *counted, "training error %", "coverage %"], rows)
+def rows(found: Found) -> list[list[Any]]:
+    return [
+        [
+            way,
+            start,
+            *(
+                round(error, 2)
+                for error in (*(outcome.error for outcome in after), after[-1].training_error, after[-1].coverage)
+            ),
+        ]
+        for way, by_start in found.items()
+        for start, after in by_start.items()
+    ]
 
 
 def plot(suite: str, found: Found) -> None:
@@ -55,6 +61,17 @@ def plot(suite: str, found: Found) -> None:
 def main(arguments: list[str]) -> None:
     suite = arguments[0] if arguments else "glyphs1k"
     found = run(Problem.read(suite))
-    keep(f"softmax-starts-{suite}", {way: {s: [o._asdict() for o in after] for s, after in rows.items()} for way, rows in found.items()})  # fmt: skip
-    print(page(found))
     plot(suite, found)
+    figures = [*(f"error %, {iteration}" for iteration in range(1, ITERATIONS + 1)), "training error %", "coverage %"]
+    pages.publish(
+        f"softmax-starts-{suite}",
+        "softmax-tree",
+        "starts" if suite == "glyphs1k" else f"starts-{suite}",
+        title="Where training begins",
+        shows=f"Figure 3 of the paper: test error on {suite} after each iteration, depth {DEPTH}, {LEAF_CLASSES} classes a leaf. Coverage is the "
+        'share of test rows that find their class in the leaf. "gaussian" is the random start of the paper, "random" one through the '
+        "median of the rows.",
+        columns=[{"name": "algorithm"}, {"name": "start"}, *({"name": name, "decimals": 1} for name in figures)],
+        rows=rows(found),
+        image={"file": "softmax-tree-starts.png", "text": "Error after each iteration by start"},
+    )

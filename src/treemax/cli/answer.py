@@ -281,9 +281,8 @@ def _answers(model: Any, X: Any, top: Any, backoff: float | None) -> Any:
 
 def _probabilities_of_labels(model: Any, examples: Any, name: str) -> Any:
     """Return the probability of the label of each example, 0 for a label that training never had."""
+    from treemax.metrics.density import probabilities_of_labels
+
     if (examples.labels.counts != 1).any():
         raise ValueError(f"{name}: --perplexity needs one label per example, but some have several")
-    labels = [own[0] for own in examples.labels]
-    known = model.label_index_.ids(labels) >= 0
-    asked = [[label if is_known else None] for label, is_known in zip(labels, known)]
-    return model.predict_proba_of(examples.features, asked)[:, 0]
+    return probabilities_of_labels(model, examples.features, [own[0] for own in examples.labels])

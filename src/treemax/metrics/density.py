@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,13 @@ def perplexity(probabilities: Any, log: bool = False) -> Perplexity:
     scores = DensityScores()
     scores.update(probabilities, log)
     return scores.result()
+
+
+def probabilities_of_labels(model: Any, X: Any, labels: Sequence[Any]) -> Any:
+    """Return the probability that a model predicts for the label of each row, 0 for a label that training never had."""
+    known = model.label_index_.ids(labels) >= 0
+    asked = [[label if is_known else None] for label, is_known in zip(labels, known, strict=True)]
+    return model.predict_proba_of(X, asked)[:, 0]
 
 
 def entropy_reduction(accuracy: float, constant_accuracy: float) -> float:

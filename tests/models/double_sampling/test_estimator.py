@@ -154,3 +154,12 @@ def test_without_pairs_the_nearest_centroid_wins():
     model = treemax.DoubleSampling(distance="euclidean", verbose=0).fit(X, y)
     assert model.similarity_weights_["distance to the centroid"] == -1
     assert (model.predict(X) == y).mean() > 0.9
+
+
+def test_a_model_of_empty_rows_can_be_loaded(tmp_path):
+    """`np.bincount` counts in integers where there is nothing to count, which the reader refuses."""
+    X, y = np.zeros((6, 3), np.float32), list("abcabc")
+    model = treemax.DoubleSampling(verbose=0).fit(X, y)
+    model.save(tmp_path / "m.treemax")
+    loaded = treemax.load(tmp_path / "m.treemax")
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))

@@ -179,3 +179,14 @@ def test_a_node_with_one_child_is_not_judged():
     X, y = rows(n_labels=2)
     model = treemax.LearnedTree(tree=tree, dimension=16, passes=1, verbose=0).fit(X, y)
     assert model.node_quality().nodes.tolist() == [1] and model.node_quality().at(0) is None
+
+
+def test_a_language_model_of_few_texts_can_be_loaded(tmp_path):
+    """Splits that learned nothing have a purity of zero, and one below zero by rounding is refused by the reader."""
+    for seed in range(7):
+        words = np.random.default_rng(seed).integers(5, size=(2, 6))
+        texts = [" ".join(f"w{word}" for word in text) for text in words]
+        model = treemax.TreeLanguageModel.as_published(verbose=0, tree="random", passes=1).fit(texts)
+        assert (model.node_quality().purity >= 0).all()
+        model.save(tmp_path / "model")
+        assert treemax.load(tmp_path / "model").perplexity(texts) == model.perplexity(texts)

@@ -364,3 +364,9 @@ def test_a_tree_grows_deeper_with_its_arity():
     for _ in range(20):
         model.partial_fit(X, y)
     assert (model.model_.arity, model.model_.depth) == (16, depth_for(400, 16, 8000))
+
+
+@pytest.mark.parametrize("depth", [10, 1000])
+def test_a_tree_too_deep_for_memory_is_refused_with_a_remedy(depth):
+    with pytest.raises(MemoryError, match=rf"depth {depth} with 16 children a node needs .* Use a smaller depth"):
+        treemax.RecallTree(depth=depth, verbose=0).fit(np.eye(3, dtype=np.float32), [0, 1, 2])

@@ -535,7 +535,7 @@ def test_pure_siblings_are_one_leaf():
 def test_smoothing_gives_every_label_a_probability():
     X, y = problem(400, 20, noise=1.5)
     model = treemax.SoftmaxTree(leaf_classes=4, alpha=0.1, verbose=0).fit(X, y)
-    before, coverage = model.perplexity(X, y)
+    before, coverage, _ = model.perplexity(X, y)
     assert 0.5 < coverage < 1.0
     model.smoothing = 1e-3
     found = model.predict_proba(X)
@@ -727,3 +727,23 @@ def test_parameters_are_refused_by_name(parameters, message):
     X, y = problem(20)
     with pytest.raises(ValueError, match=message):
         treemax.SoftmaxTree(**parameters).fit(X, y)
+
+
+def test_perplexity_counts_a_label_that_training_never_had_as_not_covered():
+    X, y = np.eye(4, dtype=np.float32).repeat(10, axis=0), np.repeat(list("abcd"), 10)
+    model = treemax.SoftmaxTree(verbose=0, iterations=1, smoothing=0.01).fit(X, y)
+    known = model.perplexity(X, y)
+    found = model.perplexity(np.vstack([X, X[:10]]), [*y, *["new"] * 10])
+    assert known.coverage == 1.0 and found.coverage == 0.8
+    assert found.perplexity == pytest.approx(known.perplexity)
+    assert model.perplexity(X[:2], ["new", "newer"]) == (np.inf, 0.0, 2)
+
+
+@pytest.mark.parametrize("n_classes", [1, 4])
+def test_drop_that_sends_all_rows_to_empty_leaves_gives_a_tree(n_classes):
+    X = np.random.default_rng(0).random((20, 4)).astype(np.float32)
+    settings = {"depth": 3, "missing": "drop", "iterations": 1, "alpha": 0.1}
+    model = treemax.SoftmaxTree.as_published(verbose=0, **settings).fit(X, np.arange(20) % n_classes)
+    assert model.model_.n_leaves >= 1
+    assert np.isin(model.predict(X), np.arange(n_classes)).all()
+    assert np.isfinite([model.history_[-1].objective, model.history_[-1].error]).all()

@@ -57,12 +57,13 @@ def class_statistics(rows: SparseRows, labels: NDArray[np.uint32], n_labels: int
     )
     of_class, values = sums.indices, sums.data.astype(np.float64)
     classes = kernels.Classes(
-        np.bincount(labels, minlength=n_labels).astype(np.float64),
+        np.bincount(labels, minlength=n_labels),
         np.bincount(of_class, np.abs(values), n_labels),
         np.bincount(of_class, values**2, n_labels),
         np.bincount(labels, np.diff(X.indptr), n_labels),
     )
-    return Statistics(kernels.Features(*map(read_only, features)), kernels.Classes(*map(read_only, classes)))
+    classes = kernels.Classes(*(read_only(counts.astype(np.float64)) for counts in classes))  # integers if all is empty
+    return Statistics(kernels.Features(*map(read_only, features)), classes)
 
 
 def train_weights(

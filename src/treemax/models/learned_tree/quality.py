@@ -84,7 +84,8 @@ def _quality(
     )  # fmt: skip
     examples, objective, least, impurity = found.T
     best = 4 / n_children * (1 - 1 / n_children)
-    return NodeQuality(nodes, examples, objective / best, n_children * least, 1 - n_children * impurity)
+    measures = (objective / best, n_children * least, 1 - n_children * impurity)
+    return NodeQuality(nodes, examples, *(np.clip(values, 0.0, 1.0) for values in measures))  # beyond by rounding
 
 
 def labels_by_leaf(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

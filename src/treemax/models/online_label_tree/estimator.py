@@ -138,7 +138,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     """
 
     _PUBLISHED: ClassVar[dict[str, Any]] = {
-        "policy": "best-greedy-printed",
+        "policy": "best-greedy",
         "arity": 2,
         "max_leaf": 100,
         "alpha": 0.75,

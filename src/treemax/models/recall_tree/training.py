@@ -15,6 +15,7 @@ from treemax.calibration import FIRST_LABELS
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
+from treemax.memory import check_fits
 from treemax.models.calibration import calibration_from_top_k
 from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Rates
@@ -75,6 +76,11 @@ def empty_model(
     """An untrained model."""
     n_inner = (arity**depth - 1) // (arity - 1)
     n_nodes, n_kept = n_inner * arity + 1, kept_at_leaf(n_candidates, n_labels, arity**depth)
+    check_fits(
+        min(1e15, n_nodes * (28 + 8 * n_kept + (0 if sparse else 8 * n_features))),
+        f"A tree of depth {depth} with {arity} children a node",
+        'Use a smaller depth, or depth="auto".',
+    )
     histograms = Histograms(
         np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, arity), np.float32), np.zeros(2, np.int64),
         np.zeros(n_nodes, np.float32), np.zeros((n_nodes, n_kept), np.int32),

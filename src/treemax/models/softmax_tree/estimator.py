@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
+from treemax.metrics.density import Perplexity, perplexity, probabilities_of_labels
 from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.parts import real_number
 from treemax.models.rates import clip_outliers, mean_squared_length
@@ -51,13 +52,6 @@ FEWEST_HELD_OUT = 20  # rows
 ITERATIONS_TO_CHOOSE = 2
 
 Coverage: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.int64], Weights]  # from `SoftmaxTreeModel.coverage`
-
-
-class Perplexity(NamedTuple):
-    """Perplexity of the labels over the rows whose label is in their leaf, and the share of these rows."""
-
-    perplexity: float
-    coverage: float
 
 
 @modelfile.saveable
@@ -430,12 +424,9 @@ class SoftmaxTree(LabelClassifier):
     def perplexity(self, X: Any, y: Any) -> Perplexity:
         """Perplexity of the labels over the rows whose label is in their leaf, and the share of these rows.
 
-        With `smoothing` every label has a probability, and the share is one.
+        With `smoothing` every label of training has a probability; one that training never had is in no leaf.
         """
-        own = np.asarray(self.predict_proba_of(X, np.asarray(y).reshape(-1, 1)))[:, 0].astype(np.float64)
-        covered = own > 0
-        mean = float(-np.log(own[covered]).mean()) if covered.any() else math.inf
-        return Perplexity(math.exp(mean), float(covered.mean()))
+        return perplexity(probabilities_of_labels(self, X, np.asarray(y).ravel().tolist()))
 
     @property
     def history_(self) -> list[Record]:

@@ -77,8 +77,10 @@ def prune(table: Table, executor: Executor, state: SoftmaxTreeState, settings: T
     tao = Tao(table, executor, settings, state)
     tao.find_reduced_sets(0)
     found = _pruned_node(0, tao)
-    if found is None:  # only in a manipulated file
-        raise ValueError("the tree to continue from has no class for any row; fit with warm_start=False.")
+    if found is None:  # missing="drop" may send all rows to leaves that had none when they were trained
+        tao.update_leaves(range(2**state.depth))
+        found = _pruned_node(0, tao)
+    assert found is not None  # a leaf that rows reach has classes now
     return found
 
 

@@ -19,6 +19,9 @@ WIDTH = 16
 
 _FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
 _BITS = ir.IntType(WIDTH)
+_HALVES = ir.VectorType(ir.HalfType(), WIDTH)
+_SHORTS = ir.VectorType(ir.IntType(16), WIDTH)
+_WORDS = ir.VectorType(ir.IntType(32), WIDTH)
 
 
 class VectorType(types.Type):
@@ -88,7 +91,7 @@ def load_halves(typing_context, array, start):
         return None
 
     def generate(context, builder, signature, arguments):
-        halves = _halves(context, builder, signature, arguments, ir.VectorType(ir.HalfType(), WIDTH))
+        halves = _halves(context, builder, signature, arguments, _HALVES)
         return builder.fpext(halves, _FLOATS)
 
     return vector_type(array, types.uint64), generate
@@ -108,26 +111,82 @@ def load_half(typing_context, array, index):
 
 
 @intrinsic
-def load_at(typing_context, address):
-    """Load sixteen numbers from a 64-byte aligned address, without checks."""
+def load_halves_at(typing_context, address):
+    """Load sixteen half-precision numbers from a 32-byte aligned address, without checks."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load(builder.inttoptr(arguments[0], _FLOATS.as_pointer()), align=64)
+        halves = builder.load(builder.inttoptr(arguments[0], _HALVES.as_pointer()), align=32)
+        return builder.fpext(halves, _FLOATS)
 
     return vector_type(types.uint64), generate
 
 
 @intrinsic
-def store_at(typing_context, address, value):
-    """Store sixteen numbers to a 64-byte aligned address, without checks."""
+def store_halves_at(typing_context, address, value):
+    """Store sixteen numbers, rounded to half precision, to a 32-byte aligned address, without checks."""
     if value != vector_type:
         return None
 
     def generate(context, builder, signature, arguments):
-        builder.store(arguments[1], builder.inttoptr(arguments[0], _FLOATS.as_pointer()), align=64)
+        halves = builder.fptrunc(arguments[1], _HALVES)
+        builder.store(halves, builder.inttoptr(arguments[0], _HALVES.as_pointer()), align=32)
         return context.get_dummy_value()
 
     return types.void(types.uint64, vector_type), generate
+
+
+@intrinsic
+def load_bfloats_at(typing_context, address):
+    """Load sixteen bfloat16 numbers from a 32-byte aligned address, without checks."""
+
+    def generate(context, builder, signature, arguments):
+        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        words = builder.shl(builder.zext(shorts, _WORDS), ir.Constant(_WORDS, [16] * WIDTH))
+        return builder.bitcast(words, _FLOATS)
+
+    return vector_type(types.uint64), generate
+
+
+@intrinsic
+def store_bfloats_at(typing_context, address, value, dither):
+    """Store sixteen numbers as bfloat16 to a 32-byte aligned address, without checks.
+
+    They are rounded up or down by chance, so that many small additions are not lost: the chance is the lower half of the
+    bits of `dither`. A number that is a bfloat16 stays what it is.
+    """
+    if value != vector_type or dither != vector_type:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        words = builder.bitcast(arguments[1], _WORDS)
+        chance = builder.and_(builder.bitcast(arguments[2], _WORDS), ir.Constant(_WORDS, [0xFFFF] * WIDTH))
+        words = builder.lshr(builder.add(words, chance), ir.Constant(_WORDS, [16] * WIDTH))
+        shorts = builder.trunc(words, _SHORTS)
+        builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, vector_type, vector_type), generate
+
+
+@intrinsic
+def load_short_at(typing_context, address):
+    """Load the sixteen bits at an address, without checks."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(16).as_pointer()), align=2)
+
+    return types.uint16(types.uint64), generate
+
+
+@intrinsic
+def store_short_at(typing_context, address, bits):
+    """Store sixteen bits to an address, without checks."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[1], builder.inttoptr(arguments[0], ir.IntType(16).as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint16), generate
 
 
 @intrinsic
@@ -229,9 +288,8 @@ def power_of_two(typing_context, a):
     """Return 2**a for integers between -126 and 127, by writing the exponent bits."""
 
     def generate(context, builder, signature, arguments):
-        integers = ir.VectorType(ir.IntType(32), WIDTH)
-        exponent = builder.add(builder.fptosi(arguments[0], integers), ir.Constant(integers, [127] * WIDTH))
-        return builder.bitcast(builder.shl(exponent, ir.Constant(integers, [23] * WIDTH)), _FLOATS)
+        exponent = builder.add(builder.fptosi(arguments[0], _WORDS), ir.Constant(_WORDS, [127] * WIDTH))
+        return builder.bitcast(builder.shl(exponent, ir.Constant(_WORDS, [23] * WIDTH)), _FLOATS)
 
     return vector_type(vector_type), generate
 

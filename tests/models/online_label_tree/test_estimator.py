@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import treemax
-from tests.models.online_label_tree.reference import Reference, as_arrays, random_stream
+from tests.models.online_label_tree.reference import OF_RECORDS, Reference, as_arrays, random_stream
 from treemax import OnlineLabelTree
 from treemax.inputs.labels import RaggedLabels, Targets, read_labels
 from treemax.inputs.rows import as_rows
@@ -197,6 +197,27 @@ def test_a_lean_file_answers_the_same_and_warns_when_it_learns(tmp_path):
             warnings.simplefilter("error")
             lean.partial_fit(X, y)  # once is enough
             treemax.load(tmp_path / "full.treemax").partial_fit(X, y)
+
+
+@pytest.mark.parametrize("one_label", [False, True])
+def test_a_file_of_eight_bits_is_small_and_answers_nearly_the_same(one_label, tmp_path):
+    X, y = data(8, n_rows=600, n_features=200, one_label=one_label)
+    model = OnlineLabelTree(verbose=0).fit(X, y)
+    model.save(tmp_path / "exact.treemax")
+    model.set_params(precision="float8").save(tmp_path / "rounded.treemax")
+    model.save(tmp_path / "full.treemax", resume=True)
+    sizes = [(tmp_path / f"{name}.treemax").stat().st_size for name in ("rounded", "exact", "full")]
+    assert sizes[0] < 0.7 * sizes[1] < sizes[1] < sizes[2]
+    np.testing.assert_array_equal(treemax.load(tmp_path / "full.treemax").predict_proba(X), model.predict_proba(X))
+    loaded = treemax.load(tmp_path / "rounded.treemax")
+    assert np.abs(loaded.predict_proba(X) - model.predict_proba(X)).mean() < 0.01
+    assert np.mean(loaded.predict_topk(X, 1).labels == model.predict_topk(X, 1).labels) > 0.95
+    loaded.save(tmp_path / "again.treemax")
+    assert (tmp_path / "again.treemax").read_bytes() == (tmp_path / "rounded.treemax").read_bytes()
+    loaded.forget([3, 7]).compact()
+    with pytest.warns(UserWarning, match="resume=True"):
+        loaded.partial_fit(X, y)
+    assert set(loaded.classes_) == set(model.classes_)
 
 
 def copies(model, folder):
@@ -377,7 +398,7 @@ def test_rows_without_labels_before_the_first_label(cuts, tmp_path):
         reference.learn(x, whole.label_index_.ids(labels).tolist())
     weights, bias = whole.model_.classifier(0)
     expected, expected_bias = reference.root.eta.parameters()
-    assert weights == pytest.approx(expected, abs=2e-4) and bias == pytest.approx(expected_bias, abs=2e-4)
+    assert weights == pytest.approx(expected, abs=OF_RECORDS) and bias == pytest.approx(expected_bias, abs=OF_RECORDS)
 
 
 def test_answers_before_the_first_label(tmp_path):

@@ -81,8 +81,9 @@ def _copy_of_lane(source, lane, blocks, store, counts):
         record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
         store.slots[new_start + at - start] = slot & UPPER_HALF | record
         old, new = record_address(store, slot & LOWER_HALF), record_address(store, record)
-        vector.store_at(new, vector.splat(vector.extract(vector.load_at(old), lane)))
-        vector.store_at(squares_at(new), vector.splat(vector.extract(vector.load_at(squares_at(old)), lane)))
+        vector.store_halves_at(new, vector.splat(vector.extract(vector.load_halves_at(old), lane)))
+        squares = vector.splat(vector.extract(vector.load_bfloats_at(squares_at(old)), lane))
+        vector.store_bfloats_at(squares_at(new), squares, vector.splat(ZERO))
     blocks.filled[block] = blocks.filled[source]
     return block
 
@@ -96,8 +97,8 @@ def _invert_first_lane(block, blocks, store):
     for at in range(table >> 6, (table >> 6) + (1 << (table & 63))):
         if store.slots[at] != EMPTY:
             address = record_address(store, store.slots[at] & LOWER_HALF)
-            weights = vector.load_at(address)
-            vector.store_at(address, vector.choose(np.uint32(1), vector.subtract(zero, weights), weights))
+            weights = vector.load_halves_at(address)
+            vector.store_halves_at(address, vector.choose(np.uint32(1), vector.subtract(zero, weights), weights))
 
 
 @kernel

@@ -21,7 +21,7 @@ class Block(NamedTuple):
     lanes: int
     children: list[int]
     features: NDArray[np.uint32]
-    columns: dict[str, NDArray[np.float32]]
+    columns: dict[str, NDArray[Any]]
     biases: dict[str, NDArray[np.float32]]
 
     @property
@@ -102,8 +102,8 @@ def _repacked(own: list[Block], stays: NDArray[np.bool_]) -> list[Block]:
     return new
 
 
-def _columns(name: str, stored: list[tuple[Block, int]], features: NDArray[np.uint32]) -> NDArray[np.float32]:
-    out = np.zeros((len(features), len(stored)), dtype=np.float32)
+def _columns(name: str, stored: list[tuple[Block, int]], features: NDArray[np.uint32]) -> NDArray[Any]:
+    out = np.zeros((len(features), len(stored)), dtype=stored[0][0].columns[name].dtype)
     for column, (block, lane) in enumerate(stored):
         out[np.searchsorted(features, block.features), column] = block.columns[name][:, lane]
     return out

@@ -658,7 +658,7 @@ DAMAGE_OF_ROUNDED = {
 @pytest.mark.parametrize("damage", DAMAGE_OF_ROUNDED)
 def test_damaged_rounded_weights_are_refused(damage):
     tree, how = small_model()
-    arrays = {name.removeprefix("tree/"): array for name, array in tree.to_parts(rounded=True)[1].items()}
+    arrays = {name.removeprefix("tree/"): array for name, array in tree.to_rounded_parts()[1].items()}
     DAMAGE_OF_ROUNDED[damage](arrays)
     with pytest.raises(ValueError):
         OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
@@ -666,7 +666,7 @@ def test_damaged_rounded_weights_are_refused(damage):
 
 def test_rounded_weights_are_close_and_small_ones_are_gone():
     tree, how = small_model()
-    arrays = {name.removeprefix("tree/"): array for name, array in tree.to_parts(rounded=True)[1].items()}
+    arrays = {name.removeprefix("tree/"): array for name, array in tree.to_rounded_parts()[1].items()}
     loaded = OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), 0, how.growth)
     dropped = 0
     for node in range(tree.n_nodes):
@@ -677,7 +677,7 @@ def test_rounded_weights_are_close_and_small_ones_are_gone():
         dropped += len(gone)
         assert max(gone, default=0) <= max(map(abs, weights.values()), default=0)
     assert dropped > 0
-    again = loaded.to_parts(rounded=True)[1]
+    again = loaded.to_rounded_parts()[1]
     for name, array in arrays.items():
         np.testing.assert_array_equal(again[f"tree/{name}"], array)
 

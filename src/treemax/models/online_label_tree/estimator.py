@@ -84,10 +84,6 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         0 for no progress bar.
     max_labels : int or None
         Maximum number of labels in a stream; None for no limit. See `partial_fit`.
-    precision : "float16" or "float8"
-        Precision of the weights in files without the learning state. With "float8" they are rounded to one byte and
-        those close to zero are dropped: the file has about a third of the size, and the model that is loaded from it
-        has slightly other probabilities.
 
     For reproducing the paper
     -------------------------
@@ -111,6 +107,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     Other Parameters
     ----------------
+    precision : "float16" or "float8"
+        Precision of the weights in files without the learning state. With "float8" they are rounded to one byte and
+        those close to zero are dropped: the file has about a third of the size, and the model that is loaded from it
+        has slightly other probabilities.
     class_weight : None, "balanced" or dict
         Weights of labels, by which those of their rows are multiplied; for rows with one label. "balanced" (not for streams) is inversely
         proportional to the frequency.
@@ -426,7 +426,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     # --- saving -----------------------------------------------------------------------------------------
 
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = self.model_.to_parts(resume, rounded=self.precision == "float8")
+        rounded = self.precision == "float8" and not resume
+        header, arrays = self.model_.to_rounded_parts() if rounded else self.model_.to_parts(resume)
         state = {"random_state": header["random_state"], "settings": vars(self.settings_)}
         return {**state, "stream": header["stream"]}, arrays
 

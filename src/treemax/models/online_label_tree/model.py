@@ -165,17 +165,18 @@ class OnlineTree:
 
     # --- model file -------------------------------------------------------------------------------------
 
-    def to_parts(self, resume: bool = False, rounded: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state.
-
-        Without it, weights may be `rounded` to one byte, and those close to zero dropped.
-        """
-        header = {"random_state": self.random_state, "stream": self.stream.counts(resume)}
-        if rounded and not resume:
-            arrays = {**self._tree_arrays(), **rounded_records(self, self._stored_lanes())}
-            return header, modelfile.prefixed("tree", arrays)
+    def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state."""
         summary = modelfile.prefixed("stream", self.stream.arrays()) if resume else {}
-        return header, {**modelfile.prefixed("tree", self._arrays(resume)), **summary}
+        return self._header(resume), {**modelfile.prefixed("tree", self._arrays(resume)), **summary}
+
+    def to_rounded_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """Return the model as `to_parts` does, with weights of one byte, without those close to zero."""
+        arrays = {**self._tree_arrays(), **rounded_records(self, self._stored_lanes())}
+        return self._header(False), modelfile.prefixed("tree", arrays)
+
+    def _header(self, resume: bool) -> dict[str, Any]:
+        return {"random_state": self.random_state, "stream": self.stream.counts(resume)}
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> OnlineTree:

@@ -1,8 +1,7 @@
 """SIMD vectors of sixteen float32 numbers, for inner loops that are too short for automatic vectorisation.
 
 LLVM vectorises long loops well, but keeps sixteen sums over a row's features in memory. A `vector` stays in registers
-(one of AVX-512, two of AVX2, four of SSE or NEON). These are intrinsics, compiled into the kernel that uses them;
-after a change, delete the caches of the kernels.
+(one of AVX-512, two of AVX2, four of SSE or NEON). These are intrinsics, compiled into the kernel that uses them.
 """
 
 from __future__ import annotations

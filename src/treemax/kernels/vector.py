@@ -120,18 +120,47 @@ def load_halves_at(typing_context, address):
     return vector_type(types.uint64), generate
 
 
+def _rounded_by_chance(builder, value, dither, n_bits):
+    """Return the bits of sixteen numbers without the lower ones, rounded away from zero or towards it by chance, so that
+    many small additions are not lost: the chance is the lower bits of `dither`. The sign does not matter."""
+    lower = 2**n_bits - 1
+    chance = builder.and_(builder.bitcast(dither, _WORDS), ir.Constant(_WORDS, [lower] * WIDTH))
+    words = builder.add(builder.bitcast(value, _WORDS), chance)
+    return builder.and_(words, ir.Constant(_WORDS, [0xFFFFFFFF - lower] * WIDTH))
+
+
 @intrinsic
-def store_halves_at(typing_context, address, value):
-    """Store sixteen numbers, rounded to half precision, to a 32-byte aligned address, without checks."""
-    if value != vector_type:
+def hashed(typing_context, a):
+    """Return bits, as numbers, that depend on all bits of each lane but its sign, as a dither for roundings by chance.
+
+    The lower bits of a gradient itself would do worse: they change slowly, and with what was rounded.
+    """
+
+    def generate(context, builder, signature, arguments):
+        words = builder.and_(builder.bitcast(arguments[0], _WORDS), ir.Constant(_WORDS, [0x7FFFFFFF] * WIDTH))
+        words = builder.mul(words, ir.Constant(_WORDS, [0x9E3779B1] * WIDTH))
+        words = builder.xor(words, builder.lshr(words, ir.Constant(_WORDS, [15] * WIDTH)))
+        return builder.bitcast(words, _FLOATS)
+
+    return vector_type(vector_type), generate
+
+
+@intrinsic
+def store_halves_at(typing_context, address, value, dither):
+    """Store sixteen numbers in half precision to a 32-byte aligned address, without checks.
+
+    They are rounded up or down by chance, the lower bits of `dither`. A half-precision number stays what it is.
+    """
+    if value != vector_type or dither != vector_type:
         return None
 
     def generate(context, builder, signature, arguments):
-        halves = builder.fptrunc(arguments[1], _HALVES)
+        words = _rounded_by_chance(builder, arguments[1], arguments[2], 13)
+        halves = builder.fptrunc(builder.bitcast(words, _FLOATS), _HALVES)
         builder.store(halves, builder.inttoptr(arguments[0], _HALVES.as_pointer()), align=32)
         return context.get_dummy_value()
 
-    return types.void(types.uint64, vector_type), generate
+    return types.void(types.uint64, vector_type, vector_type), generate
 
 
 @intrinsic
@@ -150,17 +179,14 @@ def load_bfloats_at(typing_context, address):
 def store_bfloats_at(typing_context, address, value, dither):
     """Store sixteen numbers as bfloat16 to a 32-byte aligned address, without checks.
 
-    They are rounded up or down by chance, so that many small additions are not lost: the chance is the lower half of the
-    bits of `dither`. A number that is a bfloat16 stays what it is.
+    They are rounded up or down by chance, the lower bits of `dither`. A number that is a bfloat16 stays what it is.
     """
     if value != vector_type or dither != vector_type:
         return None
 
     def generate(context, builder, signature, arguments):
-        words = builder.bitcast(arguments[1], _WORDS)
-        chance = builder.and_(builder.bitcast(arguments[2], _WORDS), ir.Constant(_WORDS, [0xFFFF] * WIDTH))
-        words = builder.lshr(builder.add(words, chance), ir.Constant(_WORDS, [16] * WIDTH))
-        shorts = builder.trunc(words, _SHORTS)
+        words = _rounded_by_chance(builder, arguments[1], arguments[2], 16)
+        shorts = builder.trunc(builder.lshr(words, ir.Constant(_WORDS, [16] * WIDTH)), _SHORTS)
         builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
         return context.get_dummy_value()
 

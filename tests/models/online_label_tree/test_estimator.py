@@ -199,6 +199,22 @@ def test_a_lean_file_answers_the_same_and_warns_when_it_learns(tmp_path):
             treemax.load(tmp_path / "full.treemax").partial_fit(X, y)
 
 
+@pytest.mark.parametrize(("schedule", "rate"), [("constant", 1e-4), ("adagrad", 0.01)])
+def test_many_small_steps_are_not_lost(schedule, rate):
+    """Each is smaller than the distance of two half-precision numbers, once the weight is 0.13, and its square smaller
+    than that of two sums."""
+    n_rows = 20_000
+    model = OnlineLabelTree(schedule=schedule, learning_rate=rate, normalize=False, least_gradient=0, verbose=0)
+    model.fit(sp.csr_array(np.ones((n_rows, 1), dtype=np.float32)), [["a"]] * n_rows)
+    expected, squares = 0.0, model.epsilon
+    for _ in range(n_rows):
+        gradient = 1 / (1 + np.exp(2 * expected))  # the bias is the same
+        squares += gradient**2
+        expected += rate * gradient / (np.sqrt(squares) if schedule == "adagrad" else 1)
+    weights, bias = model.model_.classifier(0)
+    assert expected > 0.5 and [weights[0], bias] == pytest.approx([expected, expected], rel=0.05)
+
+
 @pytest.mark.parametrize("one_label", [False, True])
 def test_a_file_of_eight_bits_is_small_and_answers_nearly_the_same(one_label, tmp_path):
     X, y = data(8, n_rows=600, n_features=200, one_label=one_label)

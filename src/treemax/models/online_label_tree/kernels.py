@@ -2,8 +2,8 @@
 
 The classifiers of up to sixteen siblings make a *block*, a classifier in each lane. A block has a hash table
 from a feature to a *record*, one cache line: sixteen weights in half precision, and AdaGrad's sixteen sums of squared
-gradients as bfloat16, rounded up or down by chance, since most of what is added to a sum is smaller than its last bit.
-A node has a chain of blocks.
+gradients as bfloat16, both rounded up or down by chance, since most of what is added is smaller than the last bit. A node
+has a chain of blocks.
 
 The auxiliary classifier of a node, which is trained on the node's positive examples only, is stored inverted: as one
 more child that is always negative. All free lanes of a block hold this classifier, bit for bit. So a new leaf takes
@@ -113,10 +113,11 @@ def squares_at(address):
 
 
 @inline_kernel
-def store_weights(address, weights):
+def store_weights(address, weights, dither):
     """Write the weights of a record, at most the largest half-precision number."""
     most = vector.splat(LARGEST_HALF)
-    vector.store_halves_at(address, vector.maximum(vector.minimum(weights, most), vector.splat(-LARGEST_HALF)))
+    weights = vector.maximum(vector.minimum(weights, most), vector.splat(-LARGEST_HALF))
+    vector.store_halves_at(address, weights, dither)
 
 
 @kernel
@@ -311,5 +312,6 @@ def update_block(block, targets, indices, values, blocks, store, counts, found, 
                 continue
         step = vector.multiply(gradient, vector.splat(values[p]))
         squares = vector.multiply_add(step, step, vector.load_bfloats_at(squares_at(address)))
-        vector.store_bfloats_at(squares_at(address), squares, step)
-        store_weights(address, _moved(vector.load_halves_at(address), squares, step, learner))
+        dither = vector.hashed(step)
+        vector.store_bfloats_at(squares_at(address), squares, dither)
+        store_weights(address, _moved(vector.load_halves_at(address), squares, step, learner), dither)

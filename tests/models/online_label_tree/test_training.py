@@ -217,7 +217,8 @@ def assert_may_grow_when_it_should(tree, node, how):
 
 
 def assert_tables_are_sound(tree):
-    """No two tables share a slot, no two slots a record, and every slot can be found."""
+    """No two tables share a slot, no two slots a record, every feature can be found, and every search ends: at an empty
+    slot, since no table is filled to more than three quarters. What belongs to no table is in the lists of free ones."""
     taken, records = np.zeros(tree.n_slots, bool), []
     for block in range(tree.n_blocks):
         start, bits = divmod(int(tree.blocks.table[block]), 64)
@@ -227,8 +228,21 @@ def assert_tables_are_sound(tree):
         slots = tree.store.slots[start : start + (1 << bits)]
         full = slots[slots != kernels.EMPTY]
         assert len(full) == tree.blocks.filled[block] and 4 * len(full) <= 3 << bits
-        assert len(np.unique(full >> np.uint64(32))) == len(full)
+        features = full >> np.uint64(32)
+        assert len(np.unique(features)) == len(full)
         records.append(full & np.uint64(0xFFFFFFFF))
+        homes = (features * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)) >> np.uint64(32 - bits)
+        for home, at in zip(homes.tolist(), np.flatnonzero(slots != kernels.EMPTY).tolist()):
+            between = slots.take(np.arange(home, home + (at - home) % len(slots)), mode="wrap")
+            assert (between != kernels.EMPTY).all()
+    for bits, start in enumerate(tree.store.free.tolist()):
+        while start >= 0:
+            assert start + (1 << bits) <= tree.n_slots and not taken[start : start + (1 << bits)].any()
+            taken[start : start + (1 << bits)] = True
+            link = int(tree.store.slots[start])
+            assert link >> 32 == 0xFFFFFFFF
+            start = -1 if link == int(kernels.EMPTY) else (link & 0xFFFFFFFF) << int(kernels.SMALLEST_TABLE_BITS)
+    assert taken.all()
     numbers = np.concatenate(records)
     assert len(np.unique(numbers)) == len(numbers) == tree.n_records
     assert numbers.max(initial=0) < max(1, tree.n_records)
@@ -895,6 +909,44 @@ def test_numbers_beyond_all_bounds_break_nothing():
         copied(tree, how).top_k(rows, 40)
         answers = tree.probabilities(rows)
         assert ((answers >= 0.0) & (answers <= 1.0)).all()
+
+
+def test_ctrl_c_while_tables_are_moved_leaves_them_sound():
+    """An interruption between any two instructions of Python: `fit` keeps the tree and adds leaves to it."""
+    rows, targets = as_arrays(random_stream(3, n_rows=60, n_labels=40, n_features=40))
+
+    def interrupt(number):
+        """Move the tables; raise at an instruction of this number. Returns the tree, and whether there was one."""
+        tree, left = grown(rows, targets, PLAIN, False), number
+
+        def trace(frame, event, argument):
+            nonlocal left
+            if frame.f_code not in (OnlineTree.reserve.__code__, OnlineTree._move_tables.__code__):
+                return None
+            frame.f_trace_opcodes = True
+            left -= event == "opcode"
+            if event == "opcode" and left == 0:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            tree.reserve(nodes=100, blocks=100, records=CHUNK_RECORDS, slots=len(tree.store.slots))
+        except KeyboardInterrupt:
+            return tree, True
+        finally:
+            sys.settrace(before)
+        return tree, False
+
+    number, interrupted = 0, True
+    while interrupted:
+        number += 1
+        tree, interrupted = interrupt(number)
+        assert_tables_are_sound(tree)
+        if number % 10 == 0:
+            assert_sound(taught(tree, rows, targets, PLAIN), PLAIN)
+    assert number > 100
 
 
 # --- threads -----------------------------------------------------------------------------------------------

@@ -100,10 +100,11 @@ class OnlineTree:
         table = self.blocks.table[: self.n_blocks]
         n_slots = int((1 << (table & 63)).sum())
         moved = np.zeros(int(SPARE_SLOTS * n_slots) + slots, dtype=np.uint64)
-        places = np.zeros_like(self.blocks.table)
-        self.counts[kernels.SLOTS] = kernels.move_tables(self.n_blocks, table, self.store.slots, places, moved)
-        self.blocks = self.blocks._replace(table=places)
-        self.store = Store(moved, np.full_like(self.store.free, -1), self.store.chunks)
+        places, counts = np.zeros_like(self.blocks.table), self.counts.copy()
+        counts[kernels.SLOTS] = kernels.move_tables(self.n_blocks, table, self.store.slots, places, moved)
+        blocks = self.blocks._replace(table=places)
+        store = Store(moved, np.full_like(self.store.free, -1), self.store.chunks)
+        self.__dict__.update(counts=counts, blocks=blocks, store=store)  # at once: a Ctrl-C may come between assignments
 
     def reserve_labels(self, n_labels: int) -> None:
         """Extend `leaf_of` to this number of labels; labels without a leaf have -1."""

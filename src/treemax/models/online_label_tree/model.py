@@ -104,7 +104,7 @@ class OnlineTree:
         counts[kernels.SLOTS] = kernels.move_tables(self.n_blocks, table, self.store.slots, places, moved)
         blocks = self.blocks._replace(table=places)
         store = Store(moved, np.full_like(self.store.free, -1), self.store.chunks)
-        self.__dict__.update(counts=counts, blocks=blocks, store=store)  # at once: a Ctrl-C may come between assignments
+        self.__dict__.update(counts=counts, blocks=blocks, store=store)  # at once: Ctrl-C may come between two steps
 
     def reserve_labels(self, n_labels: int) -> None:
         """Extend `leaf_of` to this number of labels; labels without a leaf have -1."""

@@ -120,7 +120,9 @@ def test_all_imports_of_a_kernel_are_seen():
         importlib.import_module(name)
         expected = set()
         for node in ast.parse(source).body:
-            assert not isinstance(node, ast.Import) or "treemax" not in {alias.name.split(".")[0] for alias in node.names}
+            assert not isinstance(node, ast.Import) or "treemax" not in {
+                alias.name.split(".")[0] for alias in node.names
+            }
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "treemax":
                 expected |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} & sys.modules.keys()
         assert "treemax.kernels.jit" in expected and set(jit._imports(source, "treemax")) == expected, file

@@ -20,6 +20,7 @@ from sklearn.base import clone
 
 import treemax
 from tests.models.online_label_tree.reference import OF_RECORDS, Reference, as_arrays, random_stream
+from tests.models.online_label_tree.test_training import assert_tables_are_sound
 from treemax import OnlineLabelTree
 from treemax.inputs.labels import RaggedLabels, Targets, read_labels
 from treemax.inputs.rows import as_rows
@@ -234,6 +235,25 @@ def test_a_file_of_eight_bits_is_small_and_answers_nearly_the_same(one_label, tm
     with pytest.warns(UserWarning, match="resume=True"):
         loaded.partial_fit(X, y)
     assert set(loaded.classes_) == set(model.classes_)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(("arity", "max_leaf", "share"), [(2, 2, 0.5), (3, 5, 0.1), (16, 15, 0.3), (17, 2, 0.8)])
+def test_a_tree_that_forgot_labels_can_be_loaded_and_grows_again(policy, arity, max_leaf, share, tmp_path):
+    """A full node that loses children may grow again, although its auxiliary classifier learned no more."""
+    random = np.random.RandomState(0)
+    y = random.randint(0, 60, 300)
+    X = np.cos(np.outer(y + 1, np.arange(8))).astype(np.float32)
+    model = OnlineLabelTree(policy=policy, arity=arity, max_leaf=max_leaf, verbose=0).partial_fit(X, y)
+    model.forget(random.permutation(model.classes_)[: int(share * len(model.classes_))].tolist())
+    model.save(tmp_path / "model.treemax", resume=True)
+    loaded = treemax.load(tmp_path / "model.treemax")
+    for one in (loaded, model.compact()):
+        assert one.model_.can_grow(one.settings_.growth)
+        one.partial_fit(X, y + 40)
+        assert set(y + 40) <= set(one.classes_) and (one.model_.leaf_of >= 0).all()
+        assert_tables_are_sound(one.model_)
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
 
 def copies(model, folder):

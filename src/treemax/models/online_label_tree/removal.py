@@ -80,19 +80,26 @@ def _blocks(arrays: Arrays) -> list[Block]:
 
 
 def _repacked(own: list[Block], stays: NDArray[np.bool_]) -> list[Block]:
-    """Return the blocks of a node with the children that stay, all but the last full."""
-    grows = own[-1].grows
+    """Return the blocks of a node with the children that stay, all but the last full.
+
+    The node has fewer children now and may get others: if it had no auxiliary classifier any more, an untrained one.
+    """
     lanes = [(block, lane) for block in own for lane, node in enumerate(block.children) if stays[node]]
-    free = [(own[-1], len(own[-1].children))] if grows else []
+    untrained = own[-1]._replace(
+        features=own[-1].features[:0],
+        columns={name: np.zeros((0, 1), array.dtype) for name, array in own[-1].columns.items()},
+        biases={name: np.zeros(1, np.float32) for name in own[-1].biases},
+    )
+    free = (own[-1], len(own[-1].children)) if own[-1].grows else (untrained, 0)
     new = []
-    for start in range(0, len(lanes) + bool(grows), LANES):
+    for start in range(0, len(lanes) + 1, LANES):
         some = lanes[start : start + LANES]
-        stored = some + (free if len(some) < LANES else [])
+        stored = some + ([free] if len(some) < LANES else [])
         features = np.unique(np.concatenate([block.features for block, _ in stored]))
         new.append(
             Block(
                 own[0].owner,
-                (1 << LANES) - 1 if grows else (1 << len(some)) - 1,
+                (1 << LANES) - 1,
                 [block.children[lane] for block, lane in some],
                 features,
                 {name: _columns(name, stored, features) for name in own[0].columns},

@@ -76,8 +76,43 @@ def store(typing_context, array, start, value):
     return types.void(array, types.uint64, vector_type), generate
 
 
+def _converts_halves(context):
+    """Whether the processor converts half-precision numbers; if not, LLVM calls functions that Numba does not have."""
+    machine, _, features = context.codegen().magic_tuple()
+    return machine.startswith(("aarch64", "arm64")) or "+f16c" in features.split(",")
+
+
+def _filled(kind, number):
+    """Return a constant: the same number in all lanes, if there are several."""
+    return ir.Constant(kind, [number] * WIDTH if isinstance(kind, ir.VectorType) else number)
+
+
+def _widened(context, builder, shorts, floats, words, halves):
+    """Convert the bits of finite half-precision numbers to float32."""
+    if _converts_halves(context):
+        return builder.fpext(builder.bitcast(shorts, halves), floats)
+    bits = builder.zext(shorts, words)
+    magnitude = builder.shl(builder.and_(bits, _filled(words, 0x7FFF)), _filled(words, 13))
+    magnitude = builder.fmul(builder.bitcast(magnitude, floats), _filled(floats, 2.0**112))  # another bias of exponents
+    sign = builder.shl(builder.and_(bits, _filled(words, 0x8000)), _filled(words, 16))
+    return builder.bitcast(builder.or_(builder.bitcast(magnitude, words), sign), floats)
+
+
+def _narrowed(context, builder, value):
+    """Convert sixteen numbers, at most the largest half-precision number, to the bits of the nearest ones."""
+    if _converts_halves(context):
+        return builder.bitcast(builder.fptrunc(value, _HALVES), _SHORTS)
+    bits = builder.bitcast(value, _WORDS)
+    magnitude = builder.bitcast(builder.and_(bits, _filled(_WORDS, 0x7FFFFFFF)), _FLOATS)
+    magnitude = builder.bitcast(builder.fmul(magnitude, _filled(_FLOATS, 2.0**-112)), _WORDS)
+    last = builder.and_(builder.lshr(magnitude, _filled(_WORDS, 13)), _filled(_WORDS, 1))  # ties to even
+    magnitude = builder.add(magnitude, builder.add(last, _filled(_WORDS, 0xFFF)))
+    sign = builder.lshr(builder.and_(bits, _filled(_WORDS, 0x80000000)), _filled(_WORDS, 16))
+    return builder.trunc(builder.or_(builder.lshr(magnitude, _filled(_WORDS, 13)), sign), _SHORTS)
+
+
 def _halves(context, builder, signature, arguments, kind):
-    """Load half-precision numbers of a contiguous uint16 array, without bounds checks."""
+    """Load the bits of half-precision numbers of a contiguous uint16 array, without bounds checks."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     place = builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
     return builder.load(place, align=2)
@@ -90,8 +125,8 @@ def load_halves(typing_context, array, start):
         return None
 
     def generate(context, builder, signature, arguments):
-        halves = _halves(context, builder, signature, arguments, _HALVES)
-        return builder.fpext(halves, _FLOATS)
+        shorts = _halves(context, builder, signature, arguments, _SHORTS)
+        return _widened(context, builder, shorts, _FLOATS, _WORDS, _HALVES)
 
     return vector_type(array, types.uint64), generate
 
@@ -103,8 +138,8 @@ def load_half(typing_context, array, index):
         return None
 
     def generate(context, builder, signature, arguments):
-        half = _halves(context, builder, signature, arguments, ir.HalfType())
-        return builder.fpext(half, ir.FloatType())
+        short = _halves(context, builder, signature, arguments, ir.IntType(16))
+        return _widened(context, builder, short, ir.FloatType(), ir.IntType(32), ir.HalfType())
 
     return types.float32(array, types.uint64), generate
 
@@ -114,8 +149,8 @@ def load_halves_at(typing_context, address):
     """Load sixteen half-precision numbers from a 32-byte aligned address, without checks."""
 
     def generate(context, builder, signature, arguments):
-        halves = builder.load(builder.inttoptr(arguments[0], _HALVES.as_pointer()), align=32)
-        return builder.fpext(halves, _FLOATS)
+        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        return _widened(context, builder, shorts, _FLOATS, _WORDS, _HALVES)
 
     return vector_type(types.uint64), generate
 
@@ -124,9 +159,9 @@ def _rounded_by_chance(builder, value, dither, n_bits):
     """Return the bits of sixteen numbers without the lower ones, rounded away from zero or towards it by chance, so that
     many small additions are not lost: the chance is the lower bits of `dither`. The sign does not matter."""
     lower = 2**n_bits - 1
-    chance = builder.and_(builder.bitcast(dither, _WORDS), ir.Constant(_WORDS, [lower] * WIDTH))
+    chance = builder.and_(builder.bitcast(dither, _WORDS), _filled(_WORDS, lower))
     words = builder.add(builder.bitcast(value, _WORDS), chance)
-    return builder.and_(words, ir.Constant(_WORDS, [0xFFFFFFFF - lower] * WIDTH))
+    return builder.and_(words, _filled(_WORDS, 0xFFFFFFFF - lower))
 
 
 @intrinsic
@@ -137,9 +172,9 @@ def hashed(typing_context, a):
     """
 
     def generate(context, builder, signature, arguments):
-        words = builder.and_(builder.bitcast(arguments[0], _WORDS), ir.Constant(_WORDS, [0x7FFFFFFF] * WIDTH))
-        words = builder.mul(words, ir.Constant(_WORDS, [0x9E3779B1] * WIDTH))
-        words = builder.xor(words, builder.lshr(words, ir.Constant(_WORDS, [15] * WIDTH)))
+        words = builder.and_(builder.bitcast(arguments[0], _WORDS), _filled(_WORDS, 0x7FFFFFFF))
+        words = builder.mul(words, _filled(_WORDS, 0x9E3779B1))
+        words = builder.xor(words, builder.lshr(words, _filled(_WORDS, 15)))
         return builder.bitcast(words, _FLOATS)
 
     return vector_type(vector_type), generate
@@ -156,8 +191,8 @@ def store_halves_at(typing_context, address, value, dither):
 
     def generate(context, builder, signature, arguments):
         words = _rounded_by_chance(builder, arguments[1], arguments[2], 13)
-        halves = builder.fptrunc(builder.bitcast(words, _FLOATS), _HALVES)
-        builder.store(halves, builder.inttoptr(arguments[0], _HALVES.as_pointer()), align=32)
+        shorts = _narrowed(context, builder, builder.bitcast(words, _FLOATS))
+        builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
         return context.get_dummy_value()
 
     return types.void(types.uint64, vector_type, vector_type), generate
@@ -169,7 +204,7 @@ def load_bfloats_at(typing_context, address):
 
     def generate(context, builder, signature, arguments):
         shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
-        words = builder.shl(builder.zext(shorts, _WORDS), ir.Constant(_WORDS, [16] * WIDTH))
+        words = builder.shl(builder.zext(shorts, _WORDS), _filled(_WORDS, 16))
         return builder.bitcast(words, _FLOATS)
 
     return vector_type(types.uint64), generate
@@ -186,7 +221,7 @@ def store_bfloats_at(typing_context, address, value, dither):
 
     def generate(context, builder, signature, arguments):
         words = _rounded_by_chance(builder, arguments[1], arguments[2], 16)
-        shorts = builder.trunc(builder.lshr(words, ir.Constant(_WORDS, [16] * WIDTH)), _SHORTS)
+        shorts = builder.trunc(builder.lshr(words, _filled(_WORDS, 16)), _SHORTS)
         builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
         return context.get_dummy_value()
 
@@ -313,8 +348,8 @@ def power_of_two(typing_context, a):
     """Return 2**a for integers between -126 and 127, by writing the exponent bits."""
 
     def generate(context, builder, signature, arguments):
-        exponent = builder.add(builder.fptosi(arguments[0], _WORDS), ir.Constant(_WORDS, [127] * WIDTH))
-        return builder.bitcast(builder.shl(exponent, ir.Constant(_WORDS, [23] * WIDTH)), _FLOATS)
+        exponent = builder.add(builder.fptosi(arguments[0], _WORDS), _filled(_WORDS, 127))
+        return builder.bitcast(builder.shl(exponent, _filled(_WORDS, 23)), _FLOATS)
 
     return vector_type(vector_type), generate
 

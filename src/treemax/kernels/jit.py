@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import logging
 import re
 import sys
@@ -87,16 +88,16 @@ def _compiled(function: Function, **options: Any) -> Function:
         if "no locator" not in str(error):
             raise
         return cast(Function, numba.njit(**options)(function))
-    if digest := _sources_digest(function.__module__):
-        compiled._cache._cache_file._source_stamp = digest
+    file = compiled._cache._cache_file
+    file._source_stamp = (file._source_stamp, _sources_digest(function.__module__))
     return cast(Function, compiled)
 
 
 @functools.cache
-def _sources_digest(name: str) -> bytes | None:
+def _sources_digest(name: str) -> bytes:
     """Return a hash of the sources of a module and of all modules of its package that it imports, directly or not.
 
-    None if the module has no file. Called when the module is imported, since its file may change later.
+    Called when the module is imported, since files may change later.
     """
     reached: dict[str, bytes] = {}
     waiting = {name}
@@ -104,17 +105,17 @@ def _sources_digest(name: str) -> bytes | None:
         module = waiting.pop()
         reached[module], imports = _source(module)
         waiting |= imports - reached.keys()
-    return hashlib.sha256(b"".join(reached[module] for module in sorted(reached))).digest() if reached[name] else None
+    return hashlib.sha256(b"".join(reached[module] for module in sorted(reached))).digest()
 
 
 @functools.cache
 def _source(name: str) -> tuple[bytes, frozenset[str]]:
-    """Return a hash of the source of a module, empty if it has no file, and the modules of its package it imports."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    if spec is None or not spec.has_location:
-        return b"", frozenset()
-    source = spec.loader.get_data(spec.origin)
-    return hashlib.sha256(source).digest(), frozenset(_imports(source.decode(), name.partition(".")[0]))
+    """Return a hash of the source of a module, if it has one, and the modules of its package that it imports."""
+    try:
+        source = inspect.getsource(sys.modules[name])
+    except (KeyError, OSError, TypeError):  # code without a module, or a module without a source
+        source = ""
+    return hashlib.sha256(source.encode()).digest(), frozenset(_imports(source, name.partition(".")[0]))
 
 
 def _imports(source: str, package: str) -> Iterator[str]:

@@ -3,7 +3,8 @@
 The classifiers of up to sixteen siblings make a *block*, a classifier in each lane. A block has a hash table
 from a feature to a *record*, one cache line: sixteen weights in half precision, and AdaGrad's sixteen sums of squared
 gradients as bfloat16, both rounded up or down by chance, since most of what is added is smaller than the last bit. A node
-has a chain of blocks.
+has a chain of blocks. A table is filled to three quarters at most, also one that was replaced or is used again, so that
+every search for a feature ends at an empty slot.
 
 The auxiliary classifier of a node, which is trained on the node's positive examples only, is stored inverted: as one
 more child that is always negative. All free lanes of a block hold this classifier, bit for bit. So a new leaf takes

@@ -7,7 +7,7 @@ import numba
 import pytest
 
 _root = Path(__file__).parent.parent
-os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache"))
+os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache/tests"))  # tests add "-bounds" and the like
 numba.config.reload_config()  # pytest has imported Numba before, for a filter of warnings
 
 # Processes that tests start, and the workers of Ray, import what tests share and functions of test files by name.

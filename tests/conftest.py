@@ -1,18 +1,13 @@
 """Set-up shared by all tests."""
 
-import hashlib
 import os
 from pathlib import Path
 
 import numba
 import pytest
 
-# Numba's cache does not notice an edited callee in another module: one cache per state of the kernels.
 _root = Path(__file__).parent.parent
-_package = _root / "src/treemax"
-_kernels = [*sorted(_package.glob("kernels/*.py")), *sorted(_package.glob("models/*/*kernels.py"))]
-_state = hashlib.sha1(b"".join(path.read_bytes() for path in _kernels))
-os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache" / _state.hexdigest()[:12]))
+os.environ.setdefault("NUMBA_CACHE_DIR", str(_root / ".numba_cache/tests"))  # tests add "-bounds" and the like
 numba.config.reload_config()  # pytest has imported Numba before, for a filter of warnings
 
 # Processes that tests start, and the workers of Ray, import what tests share and functions of test files by name.

@@ -50,6 +50,7 @@ KINDS: dict[str, Kind] = {
     "label-tree, eight bits": (lambda: treemax.LabelTree(precision="int8", max_leaf=3), DENSE, INDICATOR),
     "online-label-tree": (lambda: treemax.OnlineLabelTree(max_leaf=3, arity=2), SPARSE, NUMBERS),
     "online-label-tree, several labels": (lambda: treemax.OnlineLabelTree(max_leaf=3), SPARSE, SEVERAL),
+    "online-label-tree, eight bits": (lambda: treemax.OnlineLabelTree(precision="float8"), SPARSE, SEVERAL),
     "recall-tree": (lambda: treemax.RecallTree(n_candidates=4), DENSE, NUMBERS),
     "recall-tree, sparse": (lambda: treemax.RecallTree(arity=2, depth=2), SPARSE, NAMES),
     "recall-tree, paper": (lambda: treemax.RecallTree(algorithm="paper", n_candidates=3), DENSE, NAMES),

@@ -1,6 +1,7 @@
 """How kernels are compiled."""
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -51,6 +52,37 @@ treemax.load("model.treemax").predict(test.texts[:10])
         assert done.stderr.count("compiling for the first use") == times, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [("callee.py", "return x + 1", "return x + 2"), ("constants.py", "STEP = 10", "STEP = 11")],
+)
+def test_a_kernel_is_compiled_again_when_a_module_that_it_uses_has_changed(tmp_path, file, before, after):
+    """Numba looks at the file of the kernel only: after an upgrade, a kernel with old callees inside would work on the
+    new layout of the data, write beyond it, and search tables without an end."""
+    package = tmp_path / "package"
+    package.mkdir()
+    decorator = "from treemax.kernels.jit import kernel\n"
+    sources = {
+        "__init__.py": "",
+        "constants.py": "STEP = 10\n",
+        "callee.py": f"{decorator}from package.constants import (\n    STEP,\n)\n@kernel\ndef add(x):\n    return x + 1 + STEP\n",
+        "caller.py": f"{decorator}from package import callee\n@kernel\ndef add_twice(x):\n    return callee.add(callee.add(x))\n",
+    }
+    for name, source in sources.items():
+        (package / name).write_text(source)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    program = "from package.caller import add_twice; print(add_twice(0), sum(add_twice.stats.cache_hits.values()))"
+
+    def printed():
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert [printed(), printed()] == [["22", "0"], ["22", "1"]]
+    (package / file).write_text(sources[file].replace(before, after))
+    assert [printed(), printed()] == [["24", "0"], ["24", "1"]]
+
+
 @pytest.mark.slow
 def test_kernels_just_compiled_give_the_bits_of_those_from_the_cache(tmp_path):
     """A kernel that is compiled may use other versions of the kernels it calls than one that comes from the cache does,
@@ -76,6 +108,24 @@ for sparse in (False, True):
 
 ROOT = Path(__file__).parents[2]
 FILES = [file for folder in ("src/treemax", "tests", "benchmarks") for file in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_all_imports_of_a_kernel_are_seen():
+    """They are read from the source by a short expression, not by a parser, which would take longer than the imports."""
+    for file in FILES:
+        source = file.read_text()
+        if "treemax.kernels.jit import" not in source or "src" not in file.relative_to(ROOT).parts:
+            continue
+        name = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts)
+        importlib.import_module(name)
+        expected = set()
+        for node in ast.parse(source).body:
+            assert not isinstance(node, ast.Import) or "treemax" not in {
+                alias.name.split(".")[0] for alias in node.names
+            }
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "treemax":
+                expected |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} & sys.modules.keys()
+        assert "treemax.kernels.jit" in expected and set(jit._imports(source, "treemax")) == expected, file
 
 
 def decorators(function):

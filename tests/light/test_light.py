@@ -63,6 +63,7 @@ MODELS = [
     treemax.LabelTree(verbose=0, n_trees=3, arity=3, max_leaf=4),
     treemax.OnlineLabelTree(),
     treemax.OnlineLabelTree(arity=2, max_leaf=3, beam=2),
+    treemax.OnlineLabelTree(precision="float8"),
     treemax.LearnedTree(verbose=0, dimension=8, arity=3),
     treemax.LearnedTree(verbose=0, dimension=8, arity=2, search="beam"),
     treemax.OneVsAll(verbose=0),

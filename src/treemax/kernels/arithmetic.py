@@ -1,7 +1,4 @@
-"""Arithmetic shared by several kernels.
-
-An exception to the rule that a kernel and its callees are in one module: these functions are not edited.
-"""
+"""Arithmetic shared by several kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIMD comparison of eight numbers, for hash tables with buckets of a cache line. Rarely edited, like `vector`."""
+"""SIMD comparison of eight numbers, for hash tables with buckets of a cache line."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decorators that compile the kernels.
 
-Kernels release the GIL (threads come from `concurrent.futures`, never from `parallel=True`) and are cached
-on disk. Numba's cache does not detect an edited callee in another module, so a kernel and the kernels it
-calls are in one module.
+Kernels release the GIL (threads come from `concurrent.futures`, never from `parallel=True`) and are cached on disk. A
+cached kernel contains the kernels that it calls. Numba compiles it again when its own file has changed; here, also when
+any module of the package that its module imports has.
 
 The first kernel that a process has to compile is announced in one line on standard error, by the logger
 "treemax.compiling".
@@ -13,8 +13,13 @@ needs to call them, which would take about a quarter of the time. To call one fr
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
 import logging
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import numba
@@ -22,6 +27,7 @@ from numba.core import event
 
 logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
+_IMPORT = re.compile(r"^from ([\w.]+) import ([^()\n]+|\([^()]*\))", re.MULTILINE)
 
 
 def kernel(function: Function) -> Function:
@@ -77,11 +83,49 @@ def _compiled(function: Function, **options: Any) -> Function:
     inner = "forceinline" in options or function.__name__.startswith("_")
     options |= {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": inner, "no_cfunc_wrapper": True}
     try:
-        return cast(Function, numba.njit(cache=True, **options)(function))
+        compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError as error:
         if "no locator" not in str(error):
             raise
         return cast(Function, numba.njit(**options)(function))
+    file = compiled._cache._cache_file
+    file._source_stamp = (file._source_stamp, _sources_digest(function.__module__))
+    return cast(Function, compiled)
+
+
+@functools.cache
+def _sources_digest(name: str) -> bytes:
+    """Return a hash of the sources of a module and of all modules of its package that it imports, directly or not.
+
+    Called when the module is imported, since files may change later.
+    """
+    reached: dict[str, bytes] = {}
+    waiting = {name}
+    while waiting:
+        module = waiting.pop()
+        reached[module], imports = _source(module)
+        waiting |= imports - reached.keys()
+    return hashlib.sha256(b"".join(reached[module] for module in sorted(reached))).digest()
+
+
+@functools.cache
+def _source(name: str) -> tuple[bytes, frozenset[str]]:
+    """Return a hash of the source of a module, if it has one, and the modules of its package that it imports."""
+    try:
+        source = inspect.getsource(sys.modules[name])
+    except (KeyError, OSError, TypeError):  # code without a module, or a module without a source
+        source = ""
+    return hashlib.sha256(source.encode()).digest(), frozenset(_imports(source, name.partition(".")[0]))
+
+
+def _imports(source: str, package: str) -> Iterator[str]:
+    """Return the modules of the package that are imported at the top level of a source."""
+    for module, names in _IMPORT.findall(source):
+        if module.partition(".")[0] == package:
+            yield module
+            for part in re.findall(r"\w+", names):
+                if f"{module}.{part}" in sys.modules:
+                    yield f"{module}.{part}"
 
 
 class _Announcement(event.Listener):

@@ -1,8 +1,7 @@
 """SIMD vectors of sixteen float32 numbers, for inner loops that are too short for automatic vectorisation.
 
 LLVM vectorises long loops well, but keeps sixteen sums over a row's features in memory. A `vector` stays in registers
-(one of AVX-512, two of AVX2, four of SSE or NEON). These are intrinsics, compiled into the kernel that uses them;
-after a change, delete the caches of the kernels.
+(one of AVX-512, two of AVX2, four of SSE or NEON). These are intrinsics, compiled into the kernel that uses them.
 """
 
 from __future__ import annotations
@@ -19,6 +18,9 @@ WIDTH = 16
 
 _FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
 _BITS = ir.IntType(WIDTH)
+_HALVES = ir.VectorType(ir.HalfType(), WIDTH)
+_SHORTS = ir.VectorType(ir.IntType(16), WIDTH)
+_WORDS = ir.VectorType(ir.IntType(32), WIDTH)
 
 
 class VectorType(types.Type):
@@ -74,8 +76,43 @@ def store(typing_context, array, start, value):
     return types.void(array, types.uint64, vector_type), generate
 
 
+def _converts_halves(context):
+    """Whether the processor converts half-precision numbers; if not, LLVM calls functions that Numba does not have."""
+    machine, _, features = context.codegen().magic_tuple()
+    return machine.startswith(("aarch64", "arm64")) or "+f16c" in features.split(",")
+
+
+def _filled(kind, number):
+    """Return a constant: the same number in all lanes, if there are several."""
+    return ir.Constant(kind, [number] * WIDTH if isinstance(kind, ir.VectorType) else number)
+
+
+def _widened(context, builder, shorts, floats, words, halves):
+    """Convert the bits of finite half-precision numbers to float32."""
+    if _converts_halves(context):
+        return builder.fpext(builder.bitcast(shorts, halves), floats)
+    bits = builder.zext(shorts, words)
+    magnitude = builder.shl(builder.and_(bits, _filled(words, 0x7FFF)), _filled(words, 13))
+    magnitude = builder.fmul(builder.bitcast(magnitude, floats), _filled(floats, 2.0**112))  # another bias of exponents
+    sign = builder.shl(builder.and_(bits, _filled(words, 0x8000)), _filled(words, 16))
+    return builder.bitcast(builder.or_(builder.bitcast(magnitude, words), sign), floats)
+
+
+def _narrowed(context, builder, value):
+    """Convert sixteen numbers, at most the largest half-precision number, to the bits of the nearest ones."""
+    if _converts_halves(context):
+        return builder.bitcast(builder.fptrunc(value, _HALVES), _SHORTS)
+    bits = builder.bitcast(value, _WORDS)
+    magnitude = builder.bitcast(builder.and_(bits, _filled(_WORDS, 0x7FFFFFFF)), _FLOATS)
+    magnitude = builder.bitcast(builder.fmul(magnitude, _filled(_FLOATS, 2.0**-112)), _WORDS)
+    last = builder.and_(builder.lshr(magnitude, _filled(_WORDS, 13)), _filled(_WORDS, 1))  # ties to even
+    magnitude = builder.add(magnitude, builder.add(last, _filled(_WORDS, 0xFFF)))
+    sign = builder.lshr(builder.and_(bits, _filled(_WORDS, 0x80000000)), _filled(_WORDS, 16))
+    return builder.trunc(builder.or_(builder.lshr(magnitude, _filled(_WORDS, 13)), sign), _SHORTS)
+
+
 def _halves(context, builder, signature, arguments, kind):
-    """Load half-precision numbers of a contiguous uint16 array, without bounds checks."""
+    """Load the bits of half-precision numbers of a contiguous uint16 array, without bounds checks."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     place = builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
     return builder.load(place, align=2)
@@ -88,8 +125,8 @@ def load_halves(typing_context, array, start):
         return None
 
     def generate(context, builder, signature, arguments):
-        halves = _halves(context, builder, signature, arguments, ir.VectorType(ir.HalfType(), WIDTH))
-        return builder.fpext(halves, _FLOATS)
+        shorts = _halves(context, builder, signature, arguments, _SHORTS)
+        return _widened(context, builder, shorts, _FLOATS, _WORDS, _HALVES)
 
     return vector_type(array, types.uint64), generate
 
@@ -101,33 +138,115 @@ def load_half(typing_context, array, index):
         return None
 
     def generate(context, builder, signature, arguments):
-        half = _halves(context, builder, signature, arguments, ir.HalfType())
-        return builder.fpext(half, ir.FloatType())
+        short = _halves(context, builder, signature, arguments, ir.IntType(16))
+        return _widened(context, builder, short, ir.FloatType(), ir.IntType(32), ir.HalfType())
 
     return types.float32(array, types.uint64), generate
 
 
 @intrinsic
-def load_at(typing_context, address):
-    """Load sixteen numbers from a 64-byte aligned address, without checks."""
+def load_halves_at(typing_context, address):
+    """Load sixteen half-precision numbers from a 32-byte aligned address, without checks."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load(builder.inttoptr(arguments[0], _FLOATS.as_pointer()), align=64)
+        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        return _widened(context, builder, shorts, _FLOATS, _WORDS, _HALVES)
+
+    return vector_type(types.uint64), generate
+
+
+def _rounded_by_chance(builder, value, dither, n_bits):
+    """Return the bits of sixteen numbers without the lower ones, rounded away from zero or towards it by chance, so that
+    many small additions are not lost: the chance is the lower bits of `dither`. The sign does not matter."""
+    lower = 2**n_bits - 1
+    chance = builder.and_(builder.bitcast(dither, _WORDS), _filled(_WORDS, lower))
+    words = builder.add(builder.bitcast(value, _WORDS), chance)
+    return builder.and_(words, _filled(_WORDS, 0xFFFFFFFF - lower))
+
+
+@intrinsic
+def hashed(typing_context, a):
+    """Return bits, as numbers, that depend on all bits of each lane but its sign, as a dither for roundings by chance.
+
+    The lower bits of a gradient itself would do worse: they change slowly, and with what was rounded.
+    """
+
+    def generate(context, builder, signature, arguments):
+        words = builder.and_(builder.bitcast(arguments[0], _WORDS), _filled(_WORDS, 0x7FFFFFFF))
+        words = builder.mul(words, _filled(_WORDS, 0x9E3779B1))
+        words = builder.xor(words, builder.lshr(words, _filled(_WORDS, 15)))
+        return builder.bitcast(words, _FLOATS)
+
+    return vector_type(vector_type), generate
+
+
+@intrinsic
+def store_halves_at(typing_context, address, value, dither):
+    """Store sixteen numbers in half precision to a 32-byte aligned address, without checks.
+
+    They are rounded up or down by chance, the lower bits of `dither`. A half-precision number stays what it is.
+    """
+    if value != vector_type or dither != vector_type:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        words = _rounded_by_chance(builder, arguments[1], arguments[2], 13)
+        shorts = _narrowed(context, builder, builder.bitcast(words, _FLOATS))
+        builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, vector_type, vector_type), generate
+
+
+@intrinsic
+def load_bfloats_at(typing_context, address):
+    """Load sixteen bfloat16 numbers from a 32-byte aligned address, without checks."""
+
+    def generate(context, builder, signature, arguments):
+        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        words = builder.shl(builder.zext(shorts, _WORDS), _filled(_WORDS, 16))
+        return builder.bitcast(words, _FLOATS)
 
     return vector_type(types.uint64), generate
 
 
 @intrinsic
-def store_at(typing_context, address, value):
-    """Store sixteen numbers to a 64-byte aligned address, without checks."""
-    if value != vector_type:
+def store_bfloats_at(typing_context, address, value, dither):
+    """Store sixteen numbers as bfloat16 to a 32-byte aligned address, without checks.
+
+    They are rounded up or down by chance, the lower bits of `dither`. A number that is a bfloat16 stays what it is.
+    """
+    if value != vector_type or dither != vector_type:
         return None
 
     def generate(context, builder, signature, arguments):
-        builder.store(arguments[1], builder.inttoptr(arguments[0], _FLOATS.as_pointer()), align=64)
+        words = _rounded_by_chance(builder, arguments[1], arguments[2], 16)
+        shorts = builder.trunc(builder.lshr(words, _filled(_WORDS, 16)), _SHORTS)
+        builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
         return context.get_dummy_value()
 
-    return types.void(types.uint64, vector_type), generate
+    return types.void(types.uint64, vector_type, vector_type), generate
+
+
+@intrinsic
+def load_short_at(typing_context, address):
+    """Load the sixteen bits at an address, without checks."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(16).as_pointer()), align=2)
+
+    return types.uint16(types.uint64), generate
+
+
+@intrinsic
+def store_short_at(typing_context, address, bits):
+    """Store sixteen bits to an address, without checks."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[1], builder.inttoptr(arguments[0], ir.IntType(16).as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint16), generate
 
 
 @intrinsic
@@ -229,9 +348,8 @@ def power_of_two(typing_context, a):
     """Return 2**a for integers between -126 and 127, by writing the exponent bits."""
 
     def generate(context, builder, signature, arguments):
-        integers = ir.VectorType(ir.IntType(32), WIDTH)
-        exponent = builder.add(builder.fptosi(arguments[0], integers), ir.Constant(integers, [127] * WIDTH))
-        return builder.bitcast(builder.shl(exponent, ir.Constant(integers, [23] * WIDTH)), _FLOATS)
+        exponent = builder.add(builder.fptosi(arguments[0], _WORDS), _filled(_WORDS, 127))
+        return builder.bitcast(builder.shl(exponent, _filled(_WORDS, 23)), _FLOATS)
 
     return vector_type(vector_type), generate
 

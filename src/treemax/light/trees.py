@@ -212,9 +212,7 @@ class _CompactWeights:
         self._slots = np.zeros(len(n_children) + 1, dtype=np.int64)
         self._slots[inner + 1] = n_features
         np.cumsum(self._slots, out=self._slots)
-        before = np.concatenate([[0], np.cumsum(steps)])
-        starts = np.cumsum(n_features) - n_features
-        self._features = before[1:] - np.repeat(before[starts], n_features)
+        self._features = _from_steps(steps, n_features)
         self._starts = np.concatenate([[0], np.cumsum(counts)])
         self._children, self._codes = arrays["children"], arrays["codes"]
         self._scales = np.zeros(len(n_children), dtype=np.float32)
@@ -238,6 +236,13 @@ def _to_bfloat16(weights: NDArray[np.float32]) -> NDArray[np.float32]:
     words = weights.view(np.uint32).astype(np.uint64)
     rounded = words + np.uint64(0x7FFF) + (words >> np.uint64(16) & np.uint64(1))
     return (rounded & np.uint64(0xFFFF0000)).astype(np.uint32).view(np.float32)
+
+
+def _from_steps(steps: Ids, counts: Ids) -> Ids:
+    """Return the features of nodes from the steps between them."""
+    before = np.concatenate([[0], np.cumsum(steps)])
+    features: Ids = before[1:] - np.repeat(before[np.cumsum(counts) - counts], counts)
+    return features
 
 
 def _decode_varints(text: NDArray[np.uint8]) -> Ids:
@@ -298,12 +303,12 @@ class OnlineTree:
         free = (self._used < LANES) & (lanes >> np.minimum(self._used, LANES - 1) & 1 > 0)
         self._width = self._used + free  # lanes that are stored; the last may be for all that are free
         self._first_child = np.cumsum(self._used) - self._used
-        self._first_record = np.concatenate([[0], np.cumsum(filled)])
-        self._first_weight = np.cumsum(filled * self._width) - filled * self._width
         self._child, self._bias = arrays["child"], arrays["bias"]
         if owner[0] >= 0 or self._child[0] != 0 or len(np.unique(self._child)) < len(self._child):
             raise ValueError("a node has two parents")
-        self._features, self._weights = arrays["features"], arrays["weights"]
+        self._records: _Records = (
+            _RoundedRecords(arrays, filled) if "codes" in arrays else _ExactRecords(arrays, filled, self._width)
+        )
 
     def start(self, row: Row) -> tuple[Row, float]:
         return row, 1.0 if self._one_label else float(logistic(self._scores(0, row))[0])
@@ -321,15 +326,56 @@ class OnlineTree:
     def _scores(self, block: int, row: Row) -> Floats:
         """Return the scores of the children in a block."""
         used, width = int(self._used[block]), int(self._width[block])
-        first, last = int(self._first_record[block]), int(self._first_record[block + 1])
+        sums = self._records.sums(block, width, row)[:used]
+        return sums + self._bias[block * LANES : block * LANES + used]
+
+
+class _ExactRecords:
+    """The features of each block, in any order, and a weight for each lane that is stored."""
+
+    def __init__(self, arrays: Arrays, filled: Ids, widths: Ids) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(filled)])
+        self._first_weight = np.cumsum(filled * widths) - filled * widths
+        self._features, self._weights = arrays["features"], arrays["weights"]
+
+    def sums(self, block: int, width: int, row: Row) -> Floats:
+        """Return the sum of the weights of each lane, times the values of the row."""
+        first, last = int(self._starts[block]), int(self._starts[block + 1])
         features = self._features[first:last]
         order = np.argsort(features)
         place, values = renumbered(row, features[order])
         at = int(self._first_weight[block])
         weights = self._weights[at : at + (last - first) * width].reshape(-1, width)
-        return (
-            values.astype(np.float64) @ weights[order[place], :used] + self._bias[block * LANES : block * LANES + used]
-        )
+        sums: Floats = values.astype(np.float64) @ weights[order[place]]
+        return sums
+
+
+class _RoundedRecords:
+    """The features of each block as steps, for each a mask of the lanes with a weight, and weights of one byte."""
+
+    def __init__(self, arrays: Arrays, filled: Ids) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(filled)])
+        self._features = _from_steps(_decode_varints(arrays["steps"]), filled)
+        self._masks, self._codes, self._offsets = (arrays[name] for name in ("masks", "codes", "offsets"))
+        counts = sum((self._masks >> lane & 1).astype(np.int64) for lane in range(LANES))
+        self._first_code = np.concatenate([[0], np.cumsum(counts)])
+        if len(self._features) != len(self._masks) or self._first_code[-1] != len(self._codes):
+            raise ValueError("the rounded weights do not fit together")
+
+    def sums(self, block: int, width: int, row: Row) -> Floats:
+        """Return the sum of the weights of each lane, times the values of the row."""
+        first, last = int(self._starts[block]), int(self._starts[block + 1])
+        place, values = renumbered(row, self._features[first:last])
+        sums: Floats = np.zeros(LANES)
+        for record, value in zip((place + first).tolist(), values.astype(np.float64).tolist()):
+            lanes = np.flatnonzero(self._masks[record] >> np.arange(LANES) & 1)
+            codes = self._codes[self._first_code[record] : self._first_code[record + 1]].astype(np.uint16)
+            bits = (codes & 0x7F) + self._offsets[block] << 6 | (codes & 0x80) << 8
+            sums[lanes] += value * bits.view(np.float16).astype(np.float64)
+        return sums[:width]
+
+
+_Records = _ExactRecords | _RoundedRecords
 
 
 # --- links ---------------------------------------------------------------------------------------------

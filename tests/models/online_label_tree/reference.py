@@ -8,6 +8,8 @@ import numpy as np
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 
+OF_RECORDS = 0.03  # how far weights and answers of a tree, with records in half precision, are from the reference
+
 
 class Classifier:
     """Online logistic regression. An inverse one says 1 - p and takes every update the other way round."""

@@ -73,7 +73,7 @@ def _copy_of_lane(source, lane, blocks, store, counts):
     block = _new_block(bits, blocks, store, counts)
     blocks.bias[block * LANES : (block + 1) * LANES] = blocks.bias[source * LANES + lane]
     blocks.bias_squares[block * LANES : (block + 1) * LANES] = blocks.bias_squares[source * LANES + lane]
-    new_start = blocks.table[block] >> 6
+    new_start, zero = blocks.table[block] >> 6, vector.splat(ZERO)
     for at in range(start, start + (1 << bits)):
         slot = store.slots[at]
         if slot == EMPTY:
@@ -81,8 +81,10 @@ def _copy_of_lane(source, lane, blocks, store, counts):
         record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
         store.slots[new_start + at - start] = slot & UPPER_HALF | record
         old, new = record_address(store, slot & LOWER_HALF), record_address(store, record)
-        vector.store_at(new, vector.splat(vector.extract(vector.load_at(old), lane)))
-        vector.store_at(squares_at(new), vector.splat(vector.extract(vector.load_at(squares_at(old)), lane)))
+        weights = vector.splat(vector.extract(vector.load_halves_at(old), lane))
+        vector.store_halves_at(new, weights, zero)
+        squares = vector.splat(vector.extract(vector.load_bfloats_at(squares_at(old)), lane))
+        vector.store_bfloats_at(squares_at(new), squares, zero)
     blocks.filled[block] = blocks.filled[source]
     return block
 
@@ -96,8 +98,9 @@ def _invert_first_lane(block, blocks, store):
     for at in range(table >> 6, (table >> 6) + (1 << (table & 63))):
         if store.slots[at] != EMPTY:
             address = record_address(store, store.slots[at] & LOWER_HALF)
-            weights = vector.load_at(address)
-            vector.store_at(address, vector.choose(np.uint32(1), vector.subtract(zero, weights), weights))
+            weights = vector.load_halves_at(address)
+            inverted = vector.choose(np.uint32(1), vector.subtract(zero, weights), weights)
+            vector.store_halves_at(address, inverted, zero)
 
 
 @kernel

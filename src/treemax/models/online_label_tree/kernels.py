@@ -1,8 +1,10 @@
 """Data structures and updates of online probabilistic label trees (Jasinska-Kobus et al., 2021).
 
 The classifiers of up to sixteen siblings make a *block*, a classifier in each lane. A block has a hash table
-from a feature to a *record*: sixteen weights and AdaGrad's sixteen sums of squared gradients, two cache lines
-that are read and written as two vectors. A node has a chain of blocks.
+from a feature to a *record*, one cache line: sixteen weights in half precision, and AdaGrad's sixteen sums of squared
+gradients as bfloat16, both rounded up or down by chance, since most of what is added is smaller than the last bit. A node
+has a chain of blocks. A table is filled to three quarters at most, also one that was replaced or is used again, so that
+every search for a feature ends at an empty slot.
 
 The auxiliary classifier of a node, which is trained on the node's positive examples only, is stored inverted: as one
 more child that is always negative. All free lanes of a block hold this classifier, bit for bit. So a new leaf takes
@@ -23,8 +25,8 @@ from treemax.kernels import atomic, vector
 from treemax.kernels.jit import inline_kernel, kernel
 
 LANES = 16
-RECORD_BYTES = 128  # sixteen weights, then sixteen sums of squares
-CHUNK_BITS = 15  # records of a chunk of memory: 4 MB
+RECORD_BYTES = 64  # sixteen weights, then sixteen sums of squares
+CHUNK_BITS = 16  # records of a chunk of memory: 4 MB
 SMALLEST_TABLE_BITS = np.int64(3)
 
 BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL, NO_GROWTH = 0, 1, 2, 3, 4, 5  # policies
@@ -43,6 +45,7 @@ ALL_LANES = np.uint32(0xFFFF)
 _MULTIPLIER = np.uint32(0x9E3779B1)
 ONE = np.float32(1.0)
 ZERO = np.float32(0.0)
+LARGEST_HALF = np.float32(65504.0)
 FIRST = np.int64(0)  # block, lane or node; for a literal 0, Numba would compile the callees once more
 
 
@@ -110,6 +113,14 @@ def squares_at(address):
     return address + np.uint64(RECORD_BYTES // 2)
 
 
+@inline_kernel
+def store_weights(address, weights, dither):
+    """Write the weights of a record, at most the largest half-precision number."""
+    most = vector.splat(LARGEST_HALF)
+    weights = vector.maximum(vector.minimum(weights, most), vector.splat(-LARGEST_HALF))
+    vector.store_halves_at(address, weights, dither)
+
+
 @kernel
 def find_all(block, indices, blocks, store, found):
     """Write the addresses of the records of a row's features; slots and records are prefetched."""
@@ -160,6 +171,18 @@ def new_table(bits, store, counts):
         for at in range(start, start + (1 << bits)):
             store.slots[at] = EMPTY
     return start
+
+
+@kernel
+def move_tables(n_blocks, table, slots, new_table, new_slots):
+    """Copy all tables, one after the other, without those that are free; return the number of their slots."""
+    count = 0
+    for block in range(n_blocks):
+        start, bits = table[block] >> 6, table[block] & 63
+        new_slots[count : count + (1 << bits)] = slots[start : start + (1 << bits)]
+        new_table[block] = count << 6 | bits
+        count += 1 << bits
+    return count
 
 
 @inline_kernel
@@ -247,7 +270,7 @@ def block_scores(block, values, blocks, found):
     score = vector.load(blocks.bias, np.uint64(block) * np.uint64(LANES))
     for p in range(np.uint64(values.size)):
         if found[p] != _MISSING:
-            score = vector.multiply_add(vector.splat(values[p]), vector.load_at(found[p]), score)
+            score = vector.multiply_add(vector.splat(values[p]), vector.load_halves_at(found[p]), score)
     return score
 
 
@@ -289,6 +312,7 @@ def update_block(block, targets, indices, values, blocks, store, counts, found, 
             if address == _MISSING:
                 continue
         step = vector.multiply(gradient, vector.splat(values[p]))
-        squares = vector.multiply_add(step, step, vector.load_at(squares_at(address)))
-        vector.store_at(squares_at(address), squares)
-        vector.store_at(address, _moved(vector.load_at(address), squares, step, learner))
+        squares = vector.multiply_add(step, step, vector.load_bfloats_at(squares_at(address)))
+        dither = vector.hashed(step)
+        vector.store_bfloats_at(squares_at(address), squares, dither)
+        store_weights(address, _moved(vector.load_halves_at(address), squares, step, learner), dither)

@@ -12,9 +12,10 @@ from treemax import modelfile
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
-from treemax.models.online_label_tree import file_kernels, kernels, search_kernels
+from treemax.models.online_label_tree import file_kernels, kernels, rounding, search_kernels
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Scratch, Store
 from treemax.models.online_label_tree.removal import without_labels
+from treemax.models.online_label_tree.rounding import restore_rounded, rounded_records
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.online_label_tree.tracing import trace_labels
 from treemax.models.parts import expect_squares, whole_number
@@ -28,10 +29,12 @@ from treemax.models.searching import (
     search_rows,
 )
 
-RECORD_FLOATS = kernels.RECORD_BYTES // 4
+RECORD_WORDS = kernels.RECORD_BYTES // 2
 CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
 _ALL = (1 << LANES) - 1  # lanes of a block
 INITIAL_CAPACITY = 64  # nodes and blocks
+SPARE_SLOTS = 1.25  # slots of the array of tables, times those of all tables
+INFINITE_BFLOAT = 0x7F80  # above it are those that are no numbers, and negative ones
 
 
 class OnlineTree:
@@ -48,7 +51,7 @@ class OnlineTree:
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
         self.store = Store(np.zeros(0, dtype=np.uint64), np.full(64, -1, dtype=np.int64), np.zeros(0, dtype=np.uint64))
-        self.chunks: list[NDArray[np.float32]] = []
+        self.chunks: list[NDArray[np.uint16]] = []
         self.scratch: list[Scratch] = []  # of earlier calls, for reuse
         self.leaf_of = np.zeros(0, dtype=np.int64)
         self._last_weights: Any = None  # of `largest_weights`; set here, since the attributes must not change in a copy
@@ -86,9 +89,22 @@ class OnlineTree:
         while len(self.chunks) * CHUNK_RECORDS < self.n_records + records:
             if len(self.chunks) * CHUNK_RECORDS >= 2**32:
                 raise MemoryError(f"the tree has {self.n_records:,} records of weights, the maximum")
-            self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_FLOATS))
+            self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_WORDS))
         addresses = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uint64)
-        self.store = Store(_enlarged(self.store.slots, self.n_slots + slots, growth=1.25), self.store.free, addresses)
+        if self.n_slots + slots > len(self.store.slots):
+            self._move_tables(slots)
+        self.store = Store(_enlarged(self.store.slots, 0), self.store.free, addresses)
+
+    def _move_tables(self, slots: int) -> None:
+        """Move the tables to a larger array, close together; searches may still read the old arrays."""
+        table = self.blocks.table[: self.n_blocks]
+        n_slots = int((1 << (table & 63)).sum())
+        moved = np.zeros(int(SPARE_SLOTS * n_slots) + slots, dtype=np.uint64)
+        places, counts = np.zeros_like(self.blocks.table), self.counts.copy()
+        counts[kernels.SLOTS] = kernels.move_tables(self.n_blocks, table, self.store.slots, places, moved)
+        blocks = self.blocks._replace(table=places)
+        store = Store(moved, np.full_like(self.store.free, -1), self.store.chunks)
+        self.__dict__.update(counts=counts, blocks=blocks, store=store)  # at once: Ctrl-C may come between two steps
 
     def reserve_labels(self, n_labels: int) -> None:
         """Extend `leaf_of` to this number of labels; labels without a leaf have -1."""
@@ -152,9 +168,16 @@ class OnlineTree:
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state."""
-        header = {"random_state": self.random_state, "stream": self.stream.counts(resume)}
         summary = modelfile.prefixed("stream", self.stream.arrays()) if resume else {}
-        return header, {**modelfile.prefixed("tree", self._arrays(resume)), **summary}
+        return self._header(resume), {**modelfile.prefixed("tree", self._arrays(resume)), **summary}
+
+    def to_rounded_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
+        """Return the model as `to_parts` does, with weights of one byte, without those close to zero."""
+        arrays = {**self._tree_arrays(), **rounded_records(self, self._stored_lanes())}
+        return self._header(False), modelfile.prefixed("tree", arrays)
+
+    def _header(self, resume: bool) -> dict[str, Any]:
+        return {"random_state": self.random_state, "stream": self.stream.counts(resume)}
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> OnlineTree:
@@ -180,6 +203,13 @@ class OnlineTree:
 
         Free lanes of a block are identical, so that only one of them is stored.
         """
+        arrays = {**self._tree_arrays(), "filled": self.blocks.filled[: self.n_blocks]}
+        if resume:
+            arrays["bias_squares"] = self.blocks.bias_squares[: self.n_blocks * LANES]
+        return {**arrays, **self._packed_records(resume)}
+
+    def _tree_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the tree and the biases."""
         n_blocks, n_nodes = self.n_blocks, self.n_nodes
         used = self.blocks.used[:n_blocks]
         in_use = np.arange(LANES) < used[:, None]
@@ -189,18 +219,14 @@ class OnlineTree:
         owner[with_children] = self.nodes.parent[child[with_children, 0]]
         for node in np.flatnonzero(self.nodes.first_block[:n_nodes] >= 0):
             owner[self.nodes.last_block[node]] = node  # it may have no child yet
-        arrays = {
+        return {
             "label": self.nodes.label[:n_nodes],
             "owner": owner,
             "used": used,
             "lanes": self.blocks.lanes[:n_blocks],
             "child": child[in_use],
-            "filled": self.blocks.filled[:n_blocks],
             "bias": self.blocks.bias[: n_blocks * LANES],
         }
-        if resume:
-            arrays["bias_squares"] = self.blocks.bias_squares[: n_blocks * LANES]
-        return {**arrays, **self._packed_records(resume)}
 
     @property
     def calibration(self) -> Calibration | None:
@@ -215,18 +241,11 @@ class OnlineTree:
     def _packed_records(self, with_squares: bool) -> dict[str, NDArray[Any]]:
         filled = self.blocks.filled[: self.n_blocks]
         n_values = int((filled * self._stored_lanes()).sum())
-        features, weights = np.empty(filled.sum(), np.uint32), np.empty(n_values, np.float32)
-        squares = np.empty(n_values if with_squares else 0, dtype=np.float32)
+        features, weights = np.empty(filled.sum(), np.uint32), np.empty(n_values, np.uint16)
+        squares = np.empty(n_values if with_squares else 0, dtype=np.uint16)
         file_kernels.pack_records(self.n_blocks, self.blocks, self.store, features, weights, squares)
-        if not with_squares:
-            return {"features": features, "weights": weights}
-        # Sorted by feature, since the order in the tables depends on when they grew.
-        block = np.repeat(np.arange(self.n_blocks), filled)
-        order = np.lexsort((features, block))
-        lanes = self._stored_lanes()[block]
-        moved = (np.cumsum(lanes) - lanes)[order] - (np.cumsum(lanes[order]) - lanes[order])
-        values = np.arange(n_values) + np.repeat(moved, lanes[order])
-        return {"features": features[order], "weights": weights[values], "squares": squares[values]}
+        packed = {"features": features, "weights": weights.view(np.float16)}
+        return {**packed, "squares": squares} if with_squares else packed
 
     @classmethod
     def _from_arrays(
@@ -247,12 +266,13 @@ class OnlineTree:
         self = cls(one_label, seed)
         filled, lanes = arrays["filled"], arrays["lanes"]
         _check_shape(label, owner, used, child, n_labels)
-        n_features = len(arrays["features"])
-        if filled.min() < 0 or filled.max() > n_features or filled.sum() != n_features:
+        n_records = len(arrays["masks"] if "masks" in arrays else arrays["features"])
+        if filled.min() < 0 or filled.max() > n_records or filled.sum() != n_records:
             raise ValueError("the features do not fit the tree")
         if ((lanes != _ALL).any() and (lanes != (1 << used) - 1)[lanes != _ALL].any()) or (lanes == 0).any():
             raise ValueError("the tree is damaged: a block has lanes without a child")
-        self.reserve(n_nodes, n_blocks)
+        slots = int(np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum())
+        self.reserve(n_nodes, n_blocks, n_records, slots)
         self.counts[kernels.NODES], self.counts[kernels.BLOCKS] = n_nodes, n_blocks
         _fill_nodes(self.nodes, self.blocks, label, owner, used, child)
         self.counts[kernels.WIDEST] = int(self.nodes.n_children[:n_nodes].max())
@@ -264,19 +284,24 @@ class OnlineTree:
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.has_squares = "squares" in arrays
-        squares = arrays.get("squares", np.empty(0, dtype=np.float32))
         if self.has_squares:
             self.blocks.bias_squares[: n_blocks * LANES] = arrays["bias_squares"]
+        if "codes" in arrays:
+            restore_rounded(self, filled, arrays)
+        else:
+            self._restore_records(filled, arrays)
+        return self
+
+    def _restore_records(self, filled: NDArray[np.int64], arrays: dict[str, NDArray[Any]]) -> None:
         n_values = int((filled * self._stored_lanes()).sum())
+        squares = arrays.get("squares", np.empty(0, dtype=np.uint16))
         if len(arrays["weights"]) != n_values or len(squares) != n_values * self.has_squares:
             raise ValueError("the weights do not fit the tree")
-        slots = np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum()
-        self.reserve(records=int(filled.sum()), slots=int(slots))
         if not file_kernels.unpack_records(
-            n_blocks, filled, arrays["features"], arrays["weights"], squares, self.blocks, self.store, self.counts
-        ):
+            self.n_blocks, filled, arrays["features"], arrays["weights"].view(np.uint16), squares, self.blocks,
+            self.store, self.counts,
+        ):  # fmt: skip
             raise ValueError("a feature occurs twice in one block of weights")
-        return self
 
     # --- prediction -------------------------------------------------------------------------------------
 
@@ -378,46 +403,50 @@ def _empty_blocks() -> Blocks:
     return Blocks(*[np.zeros(0, dtype=kinds.get(name, np.int64)) for name in Blocks._fields])
 
 
-def _enlarged(array: NDArray[Any], need: int, growth: float = 2.0) -> NDArray[Any]:
+def _enlarged(array: NDArray[Any], need: int) -> NDArray[Any]:
     """Return the array, or a larger copy if it is too small or read-only; searches may still read the old one."""
     if need <= len(array) and array.flags.writeable:
         return array
-    capacity = len(array) if need <= len(array) else max(need, int(growth * len(array)))
+    capacity = len(array) if need <= len(array) else max(need, 2 * len(array))
     larger = np.zeros(capacity, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
 
 
-def _aligned_copy(array: NDArray[np.float32]) -> NDArray[np.float32]:
+def _aligned_copy(array: NDArray[np.uint16]) -> NDArray[np.uint16]:
     copy = _aligned(len(array))
     copy[:] = array
     return copy
 
 
-def _aligned(n: int) -> NDArray[np.float32]:
+def _aligned(n: int) -> NDArray[np.uint16]:
     """Return zeros aligned to a cache line."""
-    buffer = np.zeros(n + 16, dtype=np.float32)
-    skip = -buffer.ctypes.data % 64 // 4
+    buffer = np.zeros(n + 32, dtype=np.uint16)
+    skip = -buffer.ctypes.data % 64 // 2
     return buffer[skip : skip + n]
 
 
 _TYPES = {
     "label": np.int64, "owner": np.int64, "used": np.int64, "lanes": np.uint32, "child": np.int64,
-    "filled": np.int64, "bias": np.float32, "bias_squares": np.float32, "features": np.uint32,
-    "weights": np.float32, "squares": np.float32,
+    "filled": np.int64, "bias": np.float32,
 }  # fmt: skip
+_EXACT = {"features": np.uint32, "weights": np.float16}
+_OPTIMISER = {"bias_squares": np.float32, "squares": np.uint16}
 
 
 def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
-    optional = {"bias_squares", "squares"}
-    missing = set(_TYPES) - set(arrays) - (set() if optional & set(arrays) else optional)
+    resume = bool(set(_OPTIMISER) & set(arrays))
+    types = {**_TYPES, **(rounding.TYPES if "codes" in arrays else _EXACT), **(_OPTIMISER if resume else {})}
+    missing = set(types) - set(arrays)
     if missing:
         raise ValueError(f"the model has no {', '.join(sorted(missing))}")
     for name, array in arrays.items():
-        if name not in _TYPES or array.dtype != _TYPES[name] or array.ndim != 1:
+        if name not in types or array.dtype != types[name] or array.ndim != 1:
             raise ValueError(f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}")
-    for name in optional & set(arrays):
-        expect_squares(arrays, name, arrays[name].shape)
+    if resume:
+        expect_squares(arrays, "bias_squares", arrays["bias_squares"].shape)
+        if (arrays["squares"] > INFINITE_BFLOAT).any():
+            raise ValueError("the model has sums of squares that are negative or no numbers")
     n_blocks = len(arrays["owner"])
     for name, length in (("used", 1), ("lanes", 1), ("filled", 1), ("bias", LANES), ("bias_squares", LANES)):
         if name in arrays and len(arrays[name]) != length * n_blocks:

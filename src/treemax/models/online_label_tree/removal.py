@@ -21,7 +21,7 @@ class Block(NamedTuple):
     lanes: int
     children: list[int]
     features: NDArray[np.uint32]
-    columns: dict[str, NDArray[np.float32]]
+    columns: dict[str, NDArray[Any]]
     biases: dict[str, NDArray[np.float32]]
 
     @property
@@ -80,19 +80,26 @@ def _blocks(arrays: Arrays) -> list[Block]:
 
 
 def _repacked(own: list[Block], stays: NDArray[np.bool_]) -> list[Block]:
-    """Return the blocks of a node with the children that stay, all but the last full."""
-    grows = own[-1].grows
+    """Return the blocks of a node with the children that stay, all but the last full.
+
+    The node has fewer children now and may get others: if it had no auxiliary classifier any more, an untrained one.
+    """
     lanes = [(block, lane) for block in own for lane, node in enumerate(block.children) if stays[node]]
-    free = [(own[-1], len(own[-1].children))] if grows else []
+    untrained = own[-1]._replace(
+        features=own[-1].features[:0],
+        columns={name: np.zeros((0, 1), array.dtype) for name, array in own[-1].columns.items()},
+        biases={name: np.zeros(1, np.float32) for name in own[-1].biases},
+    )
+    free = (own[-1], len(own[-1].children)) if own[-1].grows else (untrained, 0)
     new = []
-    for start in range(0, len(lanes) + bool(grows), LANES):
+    for start in range(0, len(lanes) + 1, LANES):
         some = lanes[start : start + LANES]
-        stored = some + (free if len(some) < LANES else [])
+        stored = some + ([free] if len(some) < LANES else [])
         features = np.unique(np.concatenate([block.features for block, _ in stored]))
         new.append(
             Block(
                 own[0].owner,
-                (1 << LANES) - 1 if grows else (1 << len(some)) - 1,
+                (1 << LANES) - 1,
                 [block.children[lane] for block, lane in some],
                 features,
                 {name: _columns(name, stored, features) for name in own[0].columns},
@@ -102,8 +109,8 @@ def _repacked(own: list[Block], stays: NDArray[np.bool_]) -> list[Block]:
     return new
 
 
-def _columns(name: str, stored: list[tuple[Block, int]], features: NDArray[np.uint32]) -> NDArray[np.float32]:
-    out = np.zeros((len(features), len(stored)), dtype=np.float32)
+def _columns(name: str, stored: list[tuple[Block, int]], features: NDArray[np.uint32]) -> NDArray[Any]:
+    out = np.zeros((len(features), len(stored)), dtype=stored[0][0].columns[name].dtype)
     for column, (block, lane) in enumerate(stored):
         out[np.searchsorted(features, block.features), column] = block.columns[name][:, lane]
     return out

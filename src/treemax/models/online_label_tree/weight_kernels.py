@@ -15,7 +15,7 @@ def block_weights(block, indices, blocks, store, found, out):
     find_all(block, indices, blocks, store, found)
     for p in range(np.uint64(indices.size)):
         if found[p] != _MISSING:
-            vector.store(out, p * np.uint64(LANES), vector.load_at(found[p]))
+            vector.store(out, p * np.uint64(LANES), vector.load_halves_at(found[p]))
 
 
 @kernel

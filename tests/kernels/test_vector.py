@@ -1,0 +1,72 @@
+"""Vectors of sixteen numbers: half precision, which not every processor has."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import numpy as np
+from treemax.kernels import vector
+from treemax.kernels.jit import kernel
+
+@kernel
+def widened(halves, out):
+    for i in range(0, halves.size, 16):
+        vector.store(out, np.uint64(i), vector.load_halves(halves, np.uint64(i)))
+
+@kernel
+def widened_one_by_one(halves, out):
+    for i in range(halves.size):
+        out[i] = vector.load_half(halves, np.uint64(i))
+
+@kernel
+def stored(values, dither, address, out):
+    for i in range(0, values.size, 16):
+        vector.store_halves_at(address, vector.load(values, np.uint64(i)), vector.splat(dither))
+        for lane in range(16):
+            out[i + lane] = vector.load_short_at(address + np.uint64(2 * lane))
+
+halves = np.arange(2**16, dtype=np.uint16)
+halves = halves[np.isfinite(halves.view(np.float16))]
+exact = halves.view(np.float16).astype(np.float32)
+for kernel in (widened, widened_one_by_one):
+    out = np.empty(len(halves), np.float32)
+    kernel(halves, out)
+    assert out.tobytes() == exact.tobytes(), kernel
+
+room = np.zeros(64, np.uint16)
+address = np.uint64(room.ctypes.data + -room.ctypes.data % 32)
+def store(values, dither=0):
+    out = np.empty(len(values), np.uint16)
+    stored(values, np.array(dither, np.uint32).view(np.float32)[()], address, out)
+    return out
+for dither in (0, 0x1FFF, 0xFFFFFFFF):
+    assert store(exact, dither).tobytes() == halves.tobytes()  # a half-precision number stays what it is
+
+random = np.random.RandomState(0)
+values = np.exp(random.uniform(np.log(1e-4), np.log(6e4), 16000)).astype(np.float32) * random.choice((-1, 1), 16000)
+values = values.astype(np.float32)
+down, up = (store(values, dither).view(np.float16).astype(np.float32) for dither in (0, 0x1FFF))
+assert (np.abs(down) <= np.abs(values)).all() and (np.abs(up) >= np.abs(values)).all()
+assert (np.abs(up - down) <= np.abs(values) * 2**-10).all() and (np.sign(down) == np.sign(values)).all()
+assert store(-values).tobytes() == (store(values) ^ 0x8000).astype(np.uint16).tobytes()
+mean = np.mean([store(values, int(d)).view(np.float16).astype(np.float64) for d in np.linspace(0, 0x1FFF, 200)], axis=0)
+assert (np.abs(mean - values) < 0.02 * 2**-10 * np.abs(values)).all()  # right on average
+tiny = np.array([1e-9, -1e-9, 3e-8, 4e-8, 1e-6, -5e-5, 0.0, -0.0] * 2, np.float32)
+assert np.abs(store(tiny).view(np.float16).astype(np.float32) - tiny).max() < 2**-24
+print("compared", len(halves))
+"""
+
+
+@pytest.mark.parametrize("processor", ["", "generic"])
+def test_half_precision_numbers_are_those_of_numpy_on_every_processor(processor, tmp_path):
+    """Without instructions for them, such as on old or virtual processors, LLVM would abort the process."""
+    environment = {**os.environ, "NUMBA_CPU_NAME": processor, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    if not processor:
+        del environment["NUMBA_CPU_NAME"]
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == "compared 63488\n", done.stderr[-3000:]

@@ -17,7 +17,7 @@ from treemax import modelfile
 from treemax.inputs.labels import LabelIndex
 from treemax.memory import check_fits
 from treemax.metrics import perplexity
-from treemax.models.base import TopK, TrainingInterrupted
+from treemax.models.base import TrainingInterrupted
 from treemax.models.finite import check_learned
 from treemax.models.hierarchies import parameter_parts, parameters_from_parts
 from treemax.models.language_model.model import LanguageModel
@@ -36,6 +36,7 @@ from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.text.vectorizers import TextInput
+from treemax.topk import TopK
 from treemax.trees import Tree, frequent_at_root_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")

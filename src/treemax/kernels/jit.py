@@ -78,7 +78,7 @@ def _compiled(function: Function, **options: Any) -> Function:
     inner = "forceinline" in options or function.__name__.startswith("_")
     options |= {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": inner, "no_cfunc_wrapper": True}
     try:
-        return cast(Function, numba.njit(cache="forceinline" not in options, **options)(function))
+        return cast(Function, numba.njit(cache=True, **options)(function))
     except RuntimeError as error:
         if "no locator" not in str(error):
             raise
@@ -86,8 +86,8 @@ def _compiled(function: Function, **options: Any) -> Function:
 
 
 class _Compilations(event.Listener):
-    """Announces the first compilation of a process, and pauses the garbage collector meanwhile: of the time of a
-    compilation, a tenth would be spent on looking through objects of all libraries."""
+    """Announces the first compilation of a process, and pauses the garbage collector during compilations, which would
+    take a tenth of their time."""
 
     def __init__(self) -> None:
         self.announced = False

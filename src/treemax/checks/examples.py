@@ -67,7 +67,7 @@ def assert_raises(call: Callable[[], Any], *words: str) -> None:
 
 
 def ambiguous_data() -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any]]:
-    """Return rows twice, first with their label, then with the label of the next class, and whether they are the first."""
+    """Return the rows twice, first with their label, then with the label of the next class, and whether they are the first."""
     X, y = example_data()
     following = np.array(CLASSES)[(np.searchsorted(CLASSES, y) + 1) % len(CLASSES)]
     order = np.random.RandomState(2).permutation(2 * len(y))

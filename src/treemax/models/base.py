@@ -232,7 +232,7 @@ class LabelClassifier(PublishedSettings, SavedEstimator, ClassifierMixin, BaseEs
         return rows, labels, weights
 
     def _repeats_rows(self) -> bool:
-        """Whether rows are learned as often as their weights say, since the model counts rows."""
+        """Return whether rows are learned as often as their weights say, since the model counts rows."""
         return False
 
     def _repeated(

@@ -52,7 +52,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return None
 
     def _top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids of the k best labels of each row (-1 where fewer were found) and their scores, best first.
+        """Return the ids of the k best labels of each row (-1 where fewer were found) and their scores, best first.
 
         Scores are between 0 and 1, before calibration, here and in the next three methods.
         """
@@ -296,7 +296,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return self._changed_above(rows, threshold, found) if self._changes else found
 
     def _unchanged_above(self, rows: Rows, threshold: float) -> SparseProbabilities:
-        """The same without the changes of labels."""
+        """Return the same without the changes of labels."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             row_of, ids, scores = self._above(rows, self.calibration_.lowest_score(threshold))
             probabilities = self.calibration_.probabilities(scores)
@@ -330,7 +330,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return SparseProbabilities(row_of, ids, found[:, 0])
 
     def _leading(self, rows: Rows, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids and scores of the best labels: k, and at least as many as the multi-class calibration needs."""
+        """Return the ids and scores of the best labels: k, and at least as many as the multi-class calibration needs."""
         return self._top(rows, min(max(k, LEADING), len(self.label_index_)))
 
     def _with_one_at_least(
@@ -357,7 +357,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return label_frequencies(counts, self._total_weight if weighted else self.n_examples_, self.multi_label_)
 
     def _frequencies_if_unknown(self, n_labels: int) -> NDArray[np.float32]:
-        """The probabilities of the first labels for a row without known features."""
+        """Return the probabilities of the first labels for a row without known features."""
         frequencies, empty = self._frequencies(n_labels), self._empty_rows
         return frequencies if empty is None else empty.frequencies(frequencies)
 

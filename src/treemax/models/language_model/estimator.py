@@ -356,7 +356,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         return frequent_at_root_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
 
     def _n_direct(self, n_words: int) -> int:
-        """The number of words that are children of the root."""
+        """Return the number of words that are children of the root."""
         if is_auto(self.direct):
             return min(n_words, 4 * self.arity // 5) if self.tree == "learned" else 0
         return min(n_words, int(self.direct))
@@ -426,12 +426,12 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         return np.concatenate(found)
 
     def predict(self, contexts: Any) -> NDArray[Any]:
-        """The most probable word after each context."""
+        """Return the most probable word after each context."""
         return self.predict_topk(contexts, 1).labels[:, 0]
 
     @read_access
     def predict_topk(self, contexts: Any, k: int = 5) -> TopK:
-        """The k most probable words after each context and their probabilities, best first, by exact search.
+        """Return the k most probable words after each context and their probabilities, best first, by exact search.
 
         A context is the start of a text, as a string or as a list of words; its last `context` words are used.
         """
@@ -442,7 +442,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @read_access
     def predict_proba(self, contexts: Any) -> NDArray[np.float32]:
-        """The probability of every word, in the order of `classes_`, after each context."""
+        """Return the probability of every word, in the order of `classes_`, after each context."""
         rows = self._contexts(contexts)
         n_words = len(self.vocabulary_)
         check_fits(
@@ -457,7 +457,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         self._check_when_used()
 
     def _contexts(self, contexts: Any) -> NDArray[np.uint32]:
-        """The last words of each context, in reverse order."""
+        """Return the last words of each context, in reverse order."""
         self._check_ready()
         length, n_words = self.model_.length, len(self.vocabulary_)
         rows = [text[::-1][:length] for text in self.vocabulary_.ids(contexts, with_end=False)]
@@ -502,13 +502,13 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """The tree over the words; its leaves are indices into `classes_`."""
+        """Return the tree over the words; its leaves are indices into `classes_`."""
         check_is_fitted(self, "model_")
         return self.model_.tree
 
     @snapshot_access
     def node_quality(self) -> NodeQuality:
-        """The quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
+        """Return the quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
 
         From the end of the training, for the mean representation of at most 32 contexts of each word.
         """
@@ -551,7 +551,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @snapshot_access
     def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """The estimator as a JSON-serialisable header and named arrays."""
+        """Return the estimator as a JSON-serialisable header and named arrays."""
         self._check_ready()
         header, arrays = self.model_.to_parts()
         parameters, parameter_arrays = parameter_parts(self)

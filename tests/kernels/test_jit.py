@@ -37,7 +37,7 @@ def test_a_compilation_that_cannot_be_kept_names_the_remedy(caplog):
 def test_the_garbage_collector_is_paused_only_while_kernels_are_compiled():
     made = {"__name__": "treemax.example", "enabled": [], "gc": gc}
     exec("def double(x):\n    return 2 * x\n", made)
-    compiled = jit.kernel(made["double"])
+    compiled, before = jit.kernel(made["double"]), jit.seconds_of_compiling()
 
     class Observer(jit.event.Listener):
         def on_start(self, event):
@@ -52,6 +52,7 @@ def test_the_garbage_collector_is_paused_only_while_kernels_are_compiled():
     finally:
         jit.event.unregister("numba:compile", observer)
     assert made["enabled"] == [False] and gc.isenabled()
+    assert 0 < jit.seconds_of_compiling() - before < 60
     gc.disable()
     try:
         compiled(2.5)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -86,20 +87,25 @@ def _compiled(function: Function, **options: Any) -> Function:
 
 
 class _Compilations(event.Listener):
-    """Announces the first compilation of a process, and pauses the garbage collector during compilations, which would
-    take a tenth of their time."""
+    """Announces the first compilation of a process, measures the time of all, and pauses the garbage collector, which
+    would take a tenth of it."""
 
     def __init__(self) -> None:
         self.announced = False
-        self.paused: Any = None  # the compilation that paused the collector
+        self.seconds = 0.0
+        self.depth = 0  # of compilations that need one another
+        self.started = 0.0
+        self.paused = False
 
     def on_start(self, event: Any) -> None:
         kernel = event.data["dispatcher"]
-        if not str(kernel.py_func.__module__).startswith("treemax."):
+        if not self.depth and not str(kernel.py_func.__module__).startswith("treemax."):
             return
-        if gc.isenabled():
-            gc.disable()
-            self.paused = kernel
+        self.depth += 1
+        if self.depth > 1:
+            return
+        self.started, self.paused = time.perf_counter(), gc.isenabled()
+        gc.disable()
         if self.announced:
             return
         self.announced = True
@@ -114,9 +120,18 @@ class _Compilations(event.Listener):
             )
 
     def on_end(self, event: Any) -> None:
-        if self.paused is event.data["dispatcher"]:
-            self.paused = None
-            gc.enable()
+        self.depth = max(0, self.depth - 1)
+        if self.depth == 0 and self.started:
+            self.seconds += time.perf_counter() - self.started
+            self.started = 0.0
+            if self.paused:
+                gc.enable()
 
 
-event.register("numba:compile", _Compilations())
+def seconds_of_compiling() -> float:
+    """Return the time that this process has spent on compiling kernels."""
+    return _compilations.seconds
+
+
+_compilations = _Compilations()
+event.register("numba:compile", _compilations)

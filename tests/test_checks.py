@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from treemax import checks
+from treemax.checks import bad_input, online, predictions, reproducing
 from treemax.inputs.rows import SparseRows
 from treemax.models import OneVsAll, TopK
 
@@ -113,22 +113,22 @@ class ForgetsAnnouncements(OneVsAll):
 @pytest.mark.parametrize(
     "broken, check",
     [
-        (DropsTheSecond, checks.check_top_is_sorted_and_consistent),
-        (Unsorted, checks.check_top_is_sorted_and_consistent),
-        (UnsortedWithSeveralLabels, checks.check_multi_label),
-        (WidensIntegers, checks.check_labels_come_back_in_the_callers_type),
-        (AnswersObjects, checks.check_labels_come_back_in_the_callers_type),
-        (PraisesItself, checks.check_learns_and_scores),
-        (AsksForNoNumbers, checks.check_bad_input_is_refused),
-        (LessSureOfSparseRows, checks.check_sparse_and_dense_agree),
-        (LostInEmptyRows, checks.check_odd_shapes),
-        (AddsCountsOfOldFits, checks.check_reproducible),
-        (RemembersOldClasses, checks.check_reproducible),
-        (Random, checks.check_reproducible),
-        (CountsBeforeItReads, checks.check_bad_input_is_refused),
-        (CountsChunksBeforeItReads, checks.check_bad_chunk_changes_nothing),
-        (MovesBeforeItReads, checks.check_bad_chunk_changes_nothing),
-        (ForgetsAnnouncements, checks.check_partial_fit_continues),
+        (DropsTheSecond, predictions.check_top_is_sorted_and_consistent),
+        (Unsorted, predictions.check_top_is_sorted_and_consistent),
+        (UnsortedWithSeveralLabels, predictions.check_multi_label),
+        (WidensIntegers, predictions.check_labels_come_back_in_the_callers_type),
+        (AnswersObjects, predictions.check_labels_come_back_in_the_callers_type),
+        (PraisesItself, predictions.check_learns_and_scores),
+        (AsksForNoNumbers, bad_input.check_bad_input_is_refused),
+        (LessSureOfSparseRows, predictions.check_sparse_and_dense_agree),
+        (LostInEmptyRows, predictions.check_odd_shapes),
+        (AddsCountsOfOldFits, reproducing.check_reproducible),
+        (RemembersOldClasses, reproducing.check_reproducible),
+        (Random, reproducing.check_reproducible),
+        (CountsBeforeItReads, bad_input.check_bad_input_is_refused),
+        (CountsChunksBeforeItReads, online.check_bad_chunk_changes_nothing),
+        (MovesBeforeItReads, online.check_bad_chunk_changes_nothing),
+        (ForgetsAnnouncements, online.check_partial_fit_continues),
     ],
 )
 def test_a_broken_promise_is_found(broken, check):

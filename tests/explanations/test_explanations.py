@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, 
 from sklearn.pipeline import make_pipeline, make_union
 
 import treemax
-from treemax.checks import example_data, example_lists
+from treemax.checks.examples import example_data, example_lists
 from treemax.explanations.as_html import character_weights
 from treemax.models.one_vs_all.model import FeatureMajor, LabelMajor, PackedFeatures
 from treemax.text.occurrences import occurrences

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from treemax.checks import example_data
+from treemax.checks.examples import example_data
 from treemax.inputs.labels import LabelIndex
 from treemax.inputs.numbering import MANY_FEATURES, FeatureNumbers, numbered
 from treemax.inputs.rows import SparseRows, as_rows

@@ -1,15 +1,18 @@
 """How kernels are compiled."""
 
 import ast
+import gc
 import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from treemax.kernels import jit
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 
 
 def test_a_kernel_without_a_place_for_its_cache_is_compiled_all_the_same():
@@ -23,13 +26,74 @@ def test_a_kernel_without_a_place_for_its_cache_is_compiled_all_the_same():
 def test_a_compilation_that_cannot_be_kept_names_the_remedy(caplog):
     made = {"__name__": "treemax.example"}
     exec("def double(x):\n    return 2 * x\n", made)
-    announcement = jit._Announcement()  # that of the process may have spoken before
+    announcement = jit._Compilations()  # that of the process may have spoken before
     jit.event.register("numba:compile", announcement)
     try:
         assert jit.kernel(made["double"])(21) == 42
     finally:
         jit.event.unregister("numba:compile", announcement)
     assert "NUMBA_CACHE_DIR" in caplog.messages[-1]
+
+
+def test_the_garbage_collector_is_paused_only_while_kernels_are_compiled():
+    made = {"__name__": "treemax.example", "enabled": [], "gc": gc}
+    exec("def double(x):\n    return 2 * x\n", made)
+    compiled, before = jit.kernel(made["double"]), jit.seconds_of_compiling()
+
+    class Observer(jit.event.Listener):
+        def on_start(self, event):
+            made["enabled"].append(gc.isenabled())
+
+        def on_end(self, event):
+            pass
+
+    jit.event.register("numba:compile", observer := Observer())
+    try:
+        compiled(21)
+    finally:
+        jit.event.unregister("numba:compile", observer)
+    assert made["enabled"] == [False] and gc.isenabled()
+    assert 0 < jit.seconds_of_compiling() - before < 60
+    gc.disable()
+    try:
+        compiled(2.5)
+        assert not gc.isenabled(), "the caller's setting is kept"
+    finally:
+        gc.enable()
+
+
+@jit.kernel
+def new_arrays(n):
+    """Arrays of all kinds that kernels allocate."""
+    whole, words, filled = zeros(n, np.int64), empty(n, np.uint32), empty(n, np.float32)
+    for i in range(n):
+        words[i], filled[i] = 2 * i, maximum(np.float32(i), np.float32(1.5))
+    return whole, words, filled, zeros(n, filled.dtype)
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000])
+def test_arrays_that_kernels_allocate(n):
+    whole, words, filled, copied = new_arrays(n)
+    np.testing.assert_array_equal(whole, np.zeros(n, np.int64), strict=True)
+    np.testing.assert_array_equal(words, 2 * np.arange(n, dtype=np.uint32), strict=True)
+    np.testing.assert_array_equal(filled, np.maximum(np.arange(n, dtype=np.float32), np.float32(1.5)), strict=True)
+    np.testing.assert_array_equal(copied, np.zeros(n, np.float32), strict=True)
+
+
+def test_an_array_that_does_not_fit_in_memory_is_refused():
+    with pytest.raises(MemoryError):
+        new_arrays(1 << 45)
+
+
+@jit.kernel
+def extremes(a, b):
+    """The larger and the smaller of two numbers."""
+    return maximum(a, b), minimum(a, b)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1), (-1.5, 3), (2.5, float("nan")), (np.uint64(7), np.uint64(3))])
+def test_the_larger_and_the_smaller_are_those_of_python(a, b):
+    np.testing.assert_equal(extremes(a, b), (max(a, b), min(a, b)))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treemax import LabelTree
-from treemax.checks import example_lists
+from treemax.checks.examples import example_lists
 from treemax.metrics import best_for_utility, expected_utility
 from treemax.metrics.utility import UTILITIES
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from treemax.checks import example_data
+from treemax.checks.examples import example_data
 from treemax.formats import read_examples
 from treemax.inputs.rows import as_rows
 from treemax.models.finite import arrays_of, check_learned

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import treemax
 from treemax import LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, RecallTree, TextModel
-from treemax.checks import CLASSES, example_data, example_lists
+from treemax.checks.examples import CLASSES, example_data, example_lists
 
 QUIET = {"verbose": 0}
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 import treemax
 from tests.trees.test_taxonomy import edges_of, graphs
 from treemax import LabelTree, LearnedTree, OneVsAll, OnlineLabelTree, Taxonomy, TextModel
-from treemax.checks import CLASSES, example_data, example_lists
+from treemax.checks.examples import CLASSES, example_data, example_lists
 
 ZOO = {"insect": ["ant", "bee"], "mammal": {"pet": ["cat", "dog"], "wild": ["fox", "gnu"]}}
 DAG = [("insect", "ant"), ("insect", "bee"), ("flying", "bee"), ("mammal", "cat"), ("pet", "cat"), ("pet", "dog"),

@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import treemax
-from treemax.checks import ambiguous_data, assert_same_predictions
+from treemax.checks.examples import ambiguous_data, assert_same_predictions
 from treemax.inputs.labels import read_labels, target_ids
 from treemax.inputs.weights import read_weights, repetitions
 

@@ -26,10 +26,10 @@ from treemax.tuning import search as search_module
 from treemax.tuning.data import TuningData, sample_sizes
 from treemax.tuning.result import Record, table_lines
 from treemax.tuning.spaces import (
-    FIRST_IDEAS,
-    FIRST_TEXT_IDEAS,
-    SMALLER_IDEAS,
+    COMMON_CHANGES,
+    SMALLER_CHANGES,
     SPACES,
+    TEXT_CHANGES,
     TEXT_SPACES,
     VECTORIZERS,
     Setting,
@@ -226,7 +226,7 @@ def test_the_same_trials_give_the_same_table_and_model(monkeypatch):
 
 def test_no_setting_is_tried_twice_and_the_search_ends_when_all_are(monkeypatch):
     monkeypatch.setitem(SPACES, "label-tree", {"n_trees": (1, 2), "beam": (10, 20)})
-    monkeypatch.setitem(FIRST_IDEAS, "label-tree", ())
+    monkeypatch.setitem(COMMON_CHANGES, "label-tree", ())
     X, y = some_rows()
     result = quick(X, y, max_trials=None, minutes=5)
     settings = [json.dumps(line["parameters"], sort_keys=True) for line in result.table]
@@ -269,10 +269,10 @@ def test_spaces_name_parameters_and_values_that_models_take():
         for parameter, values in space.items():
             for value in values:
                 VECTORIZERS[name](**{parameter: value}).fit(["a text of words"] * 9)
-    known = [*FIRST_IDEAS.items(), *SMALLER_IDEAS.items()]
-    ideas = [(SPACES[name], idea) for name, changes in known for idea in changes]
-    ideas += [(TEXT_SPACES[kind], idea) for kind, idea in FIRST_TEXT_IDEAS]
-    assert all(value in space[name] for space, idea in ideas for name, value in idea.items())
+    known = [*COMMON_CHANGES.items(), *SMALLER_CHANGES.items()]
+    tried = [(SPACES[name], change) for name, changes in known for change in changes]
+    tried += [(TEXT_SPACES[kind], change) for kind, change in TEXT_CHANGES]
+    assert all(value in space[name] for space, change in tried for name, value in change.items())
 
 
 def test_settings_go_through_optuna_and_json_unchanged():

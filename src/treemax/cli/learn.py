@@ -76,6 +76,7 @@ def fit(
     """Train a model on DATA and write it to MODEL."""
     from treemax.cli.data import store_reading_options
     from treemax.cli.language import fit_language_model, is_language_model
+    from treemax.kernels.jit import seconds_of_compiling
     from treemax.models import TrainingInterrupted
 
     places = {"--cluster": cluster, "--checkpoint": checkpoint}
@@ -102,7 +103,7 @@ def fit(
             model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, is_tree, names, reading, output)
         else:
             model, train = _from_disk(model, vectorizer, data, hierarchy, is_tree, reading, memory, scratch or output)
-        start, interrupted = time.perf_counter(), None
+        start, compiled, interrupted = time.perf_counter(), seconds_of_compiling(), None
         try:
             train()
             interruption.hold()
@@ -110,7 +111,7 @@ def fit(
             interrupted = stop
             if not getattr(model, "estimator", model).__sklearn_is_fitted__():
                 raise
-        seconds = time.perf_counter() - start
+        seconds, compiled = time.perf_counter() - start, seconds_of_compiling() - compiled
         store_reading_options(model, reading)
         place = save_model(model, output, resume=resume)
         finish(output, place)
@@ -121,7 +122,8 @@ def fit(
     chosen = "".join(f"{name.replace('_', ' ')} {facts[name]}, " for name in CHOSEN if name in facts)
     click.echo(
         f"{output}: {facts['model']}, labels {facts['labels']:,}, features {facts['features']:,}, "
-        f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s",
+        f"examples {facts['examples']:,}, {chosen}trained in {seconds:.1f} s"
+        + (f", of which {compiled:.1f} s compiling for the first use" if compiled > 1 else ""),
         err=True,
     )
 

@@ -183,7 +183,7 @@ class _Learner:
             self.write_checkpoint(ended=False)
 
     def _may_start(self, examples: Any) -> bool:
-        """Whether the model can learn from these examples, which have no labels."""
+        """Return whether the model can learn from these examples, which have no labels."""
         if hasattr(self.model, "model_") or not self._rows.multi_label or not len(examples):
             return hasattr(self.model, "model_")
         if self.model is None:

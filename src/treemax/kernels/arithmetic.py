@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 
 _LOG2_E = np.float32(1.442695040888963)
@@ -16,7 +17,7 @@ MOST_COUNT = 2**31 - 1  # 32-bit counts saturate here
 @fast_inline_kernel
 def exp32(x):
     """Return e**x in float32: range reduction and a polynomial, which vectorises, unlike `math.exp`."""
-    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
+    x = minimum(maximum(x, np.float32(-87.0)), np.float32(88.0))
     n = np.floor(x * _LOG2_E + np.float32(0.5))
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     p = np.float32(1.9875691500e-4)
@@ -35,7 +36,7 @@ def softmax(scores):
     """Convert at least one score to softmax probabilities, in place."""
     top = scores[0]
     for c in range(scores.size):
-        top = max(top, scores[c])
+        top = maximum(top, scores[c])
     total = np.float32(0.0)
     for c in range(scores.size):
         e = exp32(scores[c] - top)

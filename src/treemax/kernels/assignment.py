@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import inline_kernel, kernel
 
 OPEN = np.int64(-1)  # a label without a child
@@ -75,7 +76,7 @@ def take_best_bounded(scores, n_labels, most, child_of_label, held):
     n_children = scores.shape[1]
     blocks = (n_labels - n_children) // (n_children - 1)
     left = child_of_label.size
-    empty = min(n_children, left)
+    empty = minimum(n_children, left)
     heap, best, wanted = np.empty(left, np.int64), np.empty(left, scores.dtype), np.empty(left, np.int64)
     for label in range(left):
         heap[label] = label

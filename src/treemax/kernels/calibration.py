@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.calibration import BEHIND_THE_FIRST
+from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import kernel
 
 
@@ -23,9 +24,9 @@ def multiclass_probabilities(scores, is_first, leading, best, n_next, next_share
             if is_first[i, j]:
                 out[i, j] = best[i]
             elif score > end:
-                out[i, j] = of_second * min(score / second, 1.0) ** sharpness
+                out[i, j] = of_second * minimum(score / second, 1.0) ** sharpness
             else:
-                out[i, j] = min(gain * score, most)
+                out[i, j] = minimum(gain * score, most)
 
 
 @kernel
@@ -34,7 +35,7 @@ def highest_behind(leading, best, n_next, next_share, sharpness):
     gains, highest = np.empty(len(leading)), np.empty(len(leading))
     for i in range(len(leading)):
         end, _, _, gain, most = _row(leading[i], best[i], n_next, next_share, sharpness)
-        gains[i], highest[i] = gain, min(gain * end, most)
+        gains[i], highest[i] = gain, minimum(gain * end, most)
     return gains, highest
 
 
@@ -43,13 +44,13 @@ def _row(leading, best, n_next, next_share, sharpness):
     """Return the lower bound of the next labels' scores, the second score and its probability; then the factor of the
     scores after them, and the upper bound of their probability."""
     end = np.float64(leading[n_next]) if leading.size > n_next else 0.0
-    second = max(np.float64(leading[1]) if leading.size > 1 else 0.0, 1e-30)
+    second = maximum(np.float64(leading[1]) if leading.size > 1 else 0.0, 1e-30)
     total, behind = 0.0, 1.0 - np.float64(leading[0])
-    for j in range(1, min(leading.size, n_next)):
+    for j in range(1, minimum(leading.size, n_next)):
         if leading[j] > end:
             total += (np.float64(leading[j]) / second) ** sharpness
             behind -= np.float64(leading[j])
-    less = min(second / max(np.float64(leading[0]), 1e-30), 1.0) ** BEHIND_THE_FIRST
-    of_second = min((1.0 - best) * next_share / max(total, 1.0), best * less)
-    gain = (1.0 - best) * (1.0 - next_share) / max(behind, 1e-6)
+    less = minimum(second / maximum(np.float64(leading[0]), 1e-30), 1.0) ** BEHIND_THE_FIRST
+    of_second = minimum((1.0 - best) * next_share / maximum(total, 1.0), best * less)
+    gain = (1.0 - best) * (1.0 - next_share) / maximum(behind, 1e-6)
     return end, second, of_second, gain, of_second * (end / second) ** sharpness

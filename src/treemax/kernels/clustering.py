@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels.arithmetic import copy_into, next_random
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 _HUGE = np.float32(3e38)
@@ -40,10 +41,10 @@ def label_vectors(indptr, indices, values, label_indptr, label_rows, most, total
 
     Returns the number of entries written; out_indices and out_values have room for `most` per label.
     """
-    touched = np.empty(total.size, np.uint32)
-    entered = np.zeros(total.size, np.bool_)  # a sum may return to zero
-    order = np.empty(total.size, np.int64)
-    amounts = np.empty(total.size, np.float32)
+    touched = empty(total.size, np.uint32)
+    entered = zeros(total.size, np.bool_)  # a sum may return to zero
+    order = empty(total.size, np.int64)
+    amounts = empty(total.size, np.float32)
     at = 0
     for label in range(label_indptr.size - 1):
         count = 0
@@ -58,9 +59,9 @@ def label_vectors(indptr, indices, values, label_indptr, label_rows, most, total
                 total[f] += values[p]
         for j in range(count):
             order[j] = j
-            total[touched[j]] = min(max(total[touched[j]], -_HUGE), _HUGE)  # sums may overflow
+            total[touched[j]] = minimum(maximum(total[touched[j]], -_HUGE), _HUGE)  # sums may overflow
             amounts[j] = abs(total[touched[j]])
-        kept = min(count, most)
+        kept = minimum(count, most)
         if kept < count:
             _select_largest(amounts, kept, order[:count])
         squares = 0.0
@@ -95,8 +96,8 @@ def _move(indptr, indices, values, member, side, sign, sums, squares):
 def _part(indptr, indices, values, members, n_left, sums, squares, gain, order):
     """Move the members closest to the left centroid, relative to the right one, to order[:n_left]; return the
     separation of the two sides."""
-    left = np.float32(1.0 / np.sqrt(max(squares[0], 1e-20)))
-    right = np.float32(1.0 / np.sqrt(max(squares[1], 1e-20)))
+    left = np.float32(1.0 / np.sqrt(maximum(squares[0], 1e-20)))
+    right = np.float32(1.0 / np.sqrt(maximum(squares[1], 1e-20)))
     for m in range(members.size):
         to_left, to_right = np.float32(0.0), np.float32(0.0)
         for p in range(indptr[members[m]], indptr[members[m] + 1]):
@@ -133,9 +134,11 @@ def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums)
     zeroed scratch with two entries per feature, the sums of the two sides.
     """
     n = members.size
-    side, squares = np.full(n, -1, np.int8), np.zeros(2)
-    gain, order = np.empty(n, np.float32), np.empty(n, np.int64)
-    sample, sample_left = members[:n_sample], max(1, n_sample * n_left // n)
+    side, squares = empty(n, np.int8), zeros(2, np.float64)
+    gain, order = empty(n, np.float32), empty(n, np.int64)
+    for m in range(n):
+        side[m] = -1
+    sample, sample_left = members[:n_sample], maximum(1, n_sample * n_left // n)
     for new, i in ((0, 0), (1, n_sample - 1)):
         _move(indptr, indices, values, members[i], new, np.float32(1.0), sums, squares)
         side[i] = new
@@ -174,8 +177,10 @@ def arrange(indptr, indices, values, members, arity, max_leaf, iterations, rando
     Parts larger than `max_leaf` are split recursively into `arity` even parts, whose bounds follow from their sizes.
     Returns positions in `members`.
     """
-    places = np.arange(members.size)
-    starts, stops, n_parts = [np.empty(2 * members.size + 2, np.int64) for _ in range(3)]
+    places = empty(members.size, np.int64)
+    for m in range(members.size):
+        places[m] = m
+    starts, stops, n_parts = [empty(2 * members.size + 2, np.int64) for _ in range(3)]
     starts[0], stops[0], n_parts[0] = 0, members.size, 1
     n = 1
     while n > 0:
@@ -184,7 +189,7 @@ def arrange(indptr, indices, values, members, arity, max_leaf, iterations, rando
         if wanted == 1:
             if stop - start <= max_leaf:
                 continue
-            wanted = min(arity, stop - start)
+            wanted = minimum(arity, stop - start)
         here, left_parts = places[start:stop], wanted // 2
         n_left = here.size * left_parts // wanted
         random = _shuffle(here, random)

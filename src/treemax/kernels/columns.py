@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import empty, minimum, zeros
 from treemax.kernels.jit import kernel
 
 _ONE = np.float32(1.0)
@@ -19,8 +20,8 @@ def local_columns(indptr, indices, values, rows, local_of):
     nnz = 0
     for i in range(rows.size):
         nnz += indptr[rows[i] + 1] - indptr[rows[i]]
-    features = np.empty(min(nnz, local_of.size), np.uint32)
-    counts = np.zeros(features.size + 2, np.int64)
+    features = empty(minimum(nnz, local_of.size), np.uint32)
+    counts = zeros(features.size + 2, np.int64)
     n_local = 0
     for i in range(rows.size):
         for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
@@ -30,13 +31,13 @@ def local_columns(indptr, indices, values, rows, local_of):
                 n_local += 1
                 local_of[f] = n_local
             counts[local_of[f]] += 1
-    starts = np.empty(n_local + 2, np.int64)
+    starts = empty(n_local + 2, np.int64)
     starts[0] = 0
     for j in range(n_local):
         starts[j + 1] = starts[j] + counts[j + 1]
     starts[n_local + 1] = starts[n_local] + rows.size
     at = starts[: n_local + 1].copy()
-    column_rows, column_values = np.empty(nnz + rows.size, np.uint32), np.empty(nnz + rows.size, np.float32)
+    column_rows, column_values = empty(nnz + rows.size, np.uint32), empty(nnz + rows.size, np.float32)
     for i in range(rows.size):
         for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
             j = local_of[indices[p]] - 1

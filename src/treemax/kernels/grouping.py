@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import zeros
 from treemax.kernels.jit import inline_kernel, kernel
 
 
@@ -20,11 +21,11 @@ def rows_of_labels(indptr, ids, starts, rows):
 @kernel
 def count_reached(indptr, ids, leaf_of, parent, n_rows, n_pairs):
     """Count for every inner node the rows that reach it and their (row, child) pairs. All rows reach the root."""
-    last_row = np.full(parent.size, -1, np.int64)
-    for i in range(indptr.size - 1):
+    last_row = zeros(parent.size, np.int64)  # counted from one
+    for i in range(1, indptr.size):
         last_row[0] = i
         n_rows[0] += 1
-        for q in range(indptr[i], indptr[i + 1]):
+        for q in range(indptr[i - 1], indptr[i]):
             node = leaf_of[ids[q]]
             new = last_row[node] != i
             last_row[node] = i
@@ -60,12 +61,12 @@ def fill_reached(indptr, ids, leaf_of, parent, first_child, row_starts, pair_sta
     The rows of node v begin at row_starts[v], its pairs at pair_starts[v]. The indptr of the pairs of its rows begins
     at row_starts[v] + v, one entry more than rows. The children of a row are sorted.
     """
-    n_rows, n_pairs = np.zeros(parent.size, np.int64), np.zeros(parent.size, np.int64)
-    last_row = np.full(parent.size, -1, np.int64)
-    for i in range(indptr.size - 1):
+    n_rows, n_pairs = zeros(parent.size, np.int64), zeros(parent.size, np.int64)
+    last_row = zeros(parent.size, np.int64)  # counted from one
+    for i in range(1, indptr.size):
         last_row[0] = i
-        _begin_row(np.int64(0), i, n_rows, n_pairs, row_starts, rows, child_indptr)
-        for q in range(indptr[i], indptr[i + 1]):
+        _begin_row(np.int64(0), i - 1, n_rows, n_pairs, row_starts, rows, child_indptr)
+        for q in range(indptr[i - 1], indptr[i]):
             node = leaf_of[ids[q]]
             new = last_row[node] != i
             last_row[node] = i
@@ -74,7 +75,7 @@ def fill_reached(indptr, ids, leaf_of, parent, first_child, row_starts, pair_sta
                 new = last_row[node] != i
                 last_row[node] = i
                 if new:
-                    _begin_row(node, i, n_rows, n_pairs, row_starts, rows, child_indptr)
+                    _begin_row(node, i - 1, n_rows, n_pairs, row_starts, rows, child_indptr)
                 first = pair_starts[node] + child_indptr[row_starts[node] + n_rows[node] - 1 + node]
                 _insert(children, first, pair_starts[node] + n_pairs[node], child - first_child[node])
                 n_pairs[node] += 1

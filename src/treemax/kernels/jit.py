@@ -14,11 +14,13 @@ needs to call them, which would take about a quarter of the time. To call one fr
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import inspect
 import logging
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
@@ -128,17 +130,29 @@ def _imports(source: str, package: str) -> Iterator[str]:
                     yield f"{module}.{part}"
 
 
-class _Announcement(event.Listener):
-    """Says once per process that kernels are being compiled, and whether they are kept."""
+class _Compilations(event.Listener):
+    """Announces the first compilation of a process, measures the time of all, and pauses the garbage collector, which
+    would take a tenth of it."""
 
     def __init__(self) -> None:
-        self.done = False
+        self.announced = False
+        self.seconds = 0.0
+        self.depth = 0  # of compilations that need one another
+        self.started = 0.0
+        self.paused = False
 
     def on_start(self, event: Any) -> None:
         kernel = event.data["dispatcher"]
-        if self.done or not str(kernel.py_func.__module__).startswith("treemax."):
+        if not self.depth and not str(kernel.py_func.__module__).startswith("treemax."):
             return
-        self.done = True
+        self.depth += 1
+        if self.depth > 1:
+            return
+        self.started, self.paused = time.perf_counter(), gc.isenabled()
+        gc.disable()
+        if self.announced:
+            return
+        self.announced = True
         if kernel.stats.cache_path is not None:
             logger.warning(
                 "treemax: compiling for the first use of a model or method; this takes seconds, once on this machine"
@@ -150,7 +164,18 @@ class _Announcement(event.Listener):
             )
 
     def on_end(self, event: Any) -> None:
-        pass
+        self.depth = max(0, self.depth - 1)
+        if self.depth == 0 and self.started:
+            self.seconds += time.perf_counter() - self.started
+            self.started = 0.0
+            if self.paused:
+                gc.enable()
 
 
-event.register("numba:compile", _Announcement())
+def seconds_of_compiling() -> float:
+    """Return the time that this process has spent on compiling kernels."""
+    return _compilations.seconds
+
+
+_compilations = _Compilations()
+event.register("numba:compile", _compilations)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import inline_kernel, kernel
 
 # Error codes of malformed lines.
@@ -84,11 +85,11 @@ def _nearby(mantissa, exponent):
         return 0.0, _TOO_LARGE
     estimate = float(mantissa)
     while exponent < 0:
-        step = min(-exponent, 22)
+        step = minimum(-exponent, 22)
         estimate /= _POWERS[np.uint64(step)]
         exponent += step
     while exponent > 0:
-        step = min(exponent, 22)
+        step = minimum(exponent, 22)
         estimate *= _POWERS[np.uint64(step)]
         exponent -= step
     low = np.float32(estimate * (1.0 - _MARGIN))
@@ -329,7 +330,7 @@ def _features(
 def _sort_runs(keys, size, run):
     """Sort every run of `run` keys by insertion."""
     for first in range(np.uint64(0), size, run):
-        for right in range(first + _ONE, min(first + run, size)):
+        for right in range(first + _ONE, minimum(first + run, size)):
             key = keys[right]
             place = np.uint64(right)
             while place > first and keys[place - _ONE] > key:
@@ -357,7 +358,7 @@ def _sort_keys(keys, spare, size):
     _sort_runs(keys, size, run)
     while run < size:
         for first in range(np.uint64(0), size, _TWO * run):
-            middle, last = min(first + run, size), min(first + _TWO * run, size)
+            middle, last = minimum(first + run, size), minimum(first + _TWO * run, size)
             _merge(keys, spare, first, middle, last)
         keys, spare = spare, keys
         run *= _TWO

@@ -15,6 +15,7 @@ from numba.extending import overload
 
 from treemax.kernels import atomic, vector
 from treemax.kernels.buckets import LANES, matches
+from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import BARE_OPTIONS, bare_inline_kernel, bare_kernel, fast_inline_kernel, inline_kernel, kernel
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
@@ -115,7 +116,7 @@ def _step(weights, squares, x, gradient, rate, initial):
 @fast_inline_kernel
 def _bias_step(scorers, owner, gradient, rate, initial):
     # Rates grow as features shrink: the constant feature of the bias is as small as they are, at most 1.
-    square = min(initial, np.float32(1.0))
+    square = minimum(initial, np.float32(1.0))
     scorers.bias_squares[owner] += gradient * gradient
     scorers.bias[owner] -= rate * np.sqrt(square) * gradient / np.sqrt(scorers.bias_squares[owner] + initial / square)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, opened_for, pad, pop, push
 from treemax.kernels.sparse_rows import Rows
@@ -86,15 +87,15 @@ def _rounded(weight):
 def fill_table(features, starts, children, weights, n_children, slots, entries, offset):
     """Write the slots of a node and its entries from `offset` on; return the end of the entries."""
     size = np.uint64(slots.size)
-    held = np.full(slots.size, -1, np.int64)
+    held = zeros(slots.size, np.int64)  # the feature of each slot, counted from one
     for j in range(features.size):
         at = _home(features[j], size)
-        while held[at] >= 0:
+        while held[at]:
             at = at + np.uint64(1) if at + np.uint64(1) < size else np.uint64(0)
-        held[at] = j
+        held[at] = j + 1
     half = (n_children + 1) // 2
     for at in range(slots.size):
-        j = held[at]
+        j = held[at] - 1
         if j < 0:
             slots[at] = NO_FEATURE << np.uint64(32) | np.uint64(offset)
             continue
@@ -104,7 +105,8 @@ def fill_table(features, starts, children, weights, n_children, slots, entries, 
                 entries[offset] = np.uint32(_rounded(weights[q])) | np.uint32(children[q])
                 offset += 1
             continue
-        entries[offset : offset + half] = 0
+        for q in range(offset, offset + half):
+            entries[q] = 0
         for q in range(starts[j], starts[j + 1]):
             word, c = np.uint32(_rounded(weights[q])), children[q]
             if c < half:
@@ -122,9 +124,9 @@ def unpacked(tables, slots, entries, n_children):
     n_used = 0
     for at in range(slots.size):
         n_used += slots[at] >> np.uint64(32) != NO_FEATURE
-    nodes, features = np.empty(n_used, np.int64), np.empty(n_used, np.uint32)
-    counts = np.zeros(n_used, np.int64)
-    children, weights = np.empty(2 * entries.size, np.uint32), np.empty(2 * entries.size, np.float32)
+    nodes, features = empty(n_used, np.int64), empty(n_used, np.uint32)
+    counts = zeros(n_used, np.int64)
+    children, weights = empty(2 * entries.size, np.uint32), empty(2 * entries.size, np.float32)
     j, n = 0, 0
     for node in range(n_children.size):
         half = (n_children[node] + 1) // 2
@@ -239,8 +241,8 @@ def _expand(node, above, rows, begin, end, tree, scratch):
 def _new_scratch(indptr, most_children):
     longest = np.int64(0)
     for i in range(indptr.size - 1):
-        longest = max(longest, indptr[i + 1] - indptr[i])
-    return Scratch(np.empty(longest, np.uint64), np.empty(most_children + 15, np.float32))
+        longest = maximum(longest, indptr[i + 1] - indptr[i])
+    return Scratch(empty(longest, np.uint64), empty(most_children + 15, np.float32))
 
 
 # The searches take arrays one by one: unboxing tuples of them adds 2 microseconds to a call for one row.
@@ -256,7 +258,7 @@ def all_probabilities(
     weights = Weights(first_child, n_children, tables, slots, entries, bias)
     tree = SearchTree(weights, label, level, slopes, shifts, link)
     scratch = _new_scratch(indptr, most_children)
-    of_node = np.empty(n_children.size, np.float32)
+    of_node = empty(n_children.size, np.float32)
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         of_node[0] = _ONE
@@ -278,9 +280,9 @@ def probabilities_of(
     weights = Weights(first_child, n_children, tables, slots, entries, bias)
     tree = SearchTree(weights, label, level, slopes, shifts, link)
     scratch = _new_scratch(indptr, most_children)
-    of_node = np.empty(n_children.size, np.float32)
-    known = np.zeros(n_children.size, np.bool_)  # nodes whose probability is known for the current row
-    path, opened = np.empty(slopes.size + 1, np.int64), np.empty(n_inner, np.int64)
+    of_node = empty(n_children.size, np.float32)
+    known = zeros(n_children.size, np.bool_)  # nodes whose probability is known for the current row
+    path, opened = empty(slopes.size + 1, np.int64), empty(n_inner, np.int64)
     of_node[0], known[0] = _ONE, True
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
@@ -323,8 +325,8 @@ def best_labels(
     tree = SearchTree(weights, label, level, slopes, shifts, link)
     scratch = _new_scratch(indptr, most_children)
     scores = scratch.scores
-    heap_nodes, heap_scores = np.empty(n_inner, np.int64), np.empty(n_inner, np.float32)
-    opened = np.empty(slopes.size, np.int64)
+    heap_nodes, heap_scores = empty(n_inner, np.int64), empty(n_inner, np.float32)
+    opened = empty(slopes.size, np.int64)
     k = ids.shape[1]
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
@@ -379,11 +381,11 @@ def best_weighted_labels(
     tree = SearchTree(weights, label, level, slopes, shifts, link)
     scratch = _new_scratch(indptr, most_children)
     scores = scratch.scores
-    heap_nodes, heap_products = np.empty(n_inner, np.int64), np.empty(n_inner, np.float32)
-    of_node = np.empty(n_children.size, np.float32)  # probabilities of the nodes that were reached
-    opened = np.empty(slopes.size, np.int64)
+    heap_nodes, heap_products = empty(n_inner, np.int64), empty(n_inner, np.float32)
+    of_node = empty(n_children.size, np.float32)  # probabilities of the nodes that were reached
+    opened = empty(slopes.size, np.int64)
     k = ids.shape[1]
-    products = np.empty(k, np.float32)
+    products = empty(k, np.float32)
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         best, n_best = ids[row], np.int64(0)  # leaves, until the search ends
@@ -436,8 +438,8 @@ def best_allowed_labels(
     tree = SearchTree(weights, label, level, slopes, shifts, link)
     scratch = _new_scratch(indptr, most_children)
     scores = scratch.scores
-    heap, heap_scores = np.empty(n_inner, np.int64), np.empty(n_inner, np.float32)  # 4 * node + what it is opened for
-    opened, opened_allowed = np.empty(slopes.size, np.int64), np.empty(slopes.size, np.int64)
+    heap, heap_scores = empty(n_inner, np.int64), empty(n_inner, np.float32)  # 4 * node + what it is opened for
+    opened, opened_allowed = empty(slopes.size, np.int64), empty(slopes.size, np.int64)
     n_first, k = first.shape[1], ids.shape[1]
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
@@ -450,7 +452,7 @@ def best_allowed_labels(
         while size:
             size = pop(heap, heap_scores, size)
             node, purpose, above = heap[size] >> 2, heap[size] & 3, heap_scores[size]
-            if above <= min(worst, worst_leading):
+            if above <= minimum(worst, worst_leading):
                 break
             depth = level[node]
             purpose = opened_for(purpose, above, worst_leading, worst, opened[depth], opened_allowed[depth], width)
@@ -461,7 +463,7 @@ def best_allowed_labels(
             opened_allowed[depth] += for_allowed
             _expand(node, above, rows, begin, end, tree, scratch)
             for b in range((np.uint64(n_children[node]) + np.uint64(15)) // _WIDTH):
-                least = min(worst_leading if for_first else HUGE, worst if for_allowed else HUGE)
+                least = minimum(worst_leading if for_first else HUGE, worst if for_allowed else HUGE)
                 better = vector.bits_above(vector.load(scores, b * _WIDTH), vector.splat(least))
                 while better:
                     c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
@@ -530,7 +532,7 @@ def first_allowed(candidates, scores, weights, ids, probabilities):
 def rank_weighted(scores, weights, ids, probabilities):
     """Write the labels of each row with the largest products of score and weight, and their scores."""
     k = ids.shape[1]
-    products = np.empty(k, np.float32)
+    products = empty(k, np.float32)
     for row in range(scores.shape[0]):
         n_best = np.int64(0)
         for label in range(weights.size):
@@ -555,9 +557,9 @@ def labels_above(
     tree = SearchTree(weights, label, level, slopes, shifts, link)
     scratch = _new_scratch(indptr, most_children)
     scores = scratch.scores
-    waiting, waiting_scores = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
-    ids, probabilities, count = np.empty(1024, np.int64), np.empty(1024, np.float32), 0
-    tolerance = min(_ONE, np.float32(1e-6) * slopes.size)  # for rounding
+    waiting, waiting_scores = empty(n_children.size, np.int64), empty(n_children.size, np.float32)
+    ids, probabilities, count = empty(1024, np.int64), empty(1024, np.float32), 0
+    tolerance = minimum(_ONE, np.float32(1e-6) * slopes.size)  # for rounding
     worth_opening = threshold * (_ONE - tolerance)
     starts[0] = 0
     for row in range(indptr.size - 1):
@@ -585,7 +587,7 @@ def labels_above(
 @kernel
 def _doubled(array, used):
     """Return a copy with twice the capacity, at least that of a wide node."""
-    larger = np.empty(2 * array.size + 65536, array.dtype)
+    larger = empty(2 * array.size + 65536, array.dtype)
     copy_into(larger, array, used)
     return larger
 
@@ -669,7 +671,7 @@ def hard_softmax(rows, trees, scratch, mass, touched, ids, probabilities):
                 if mass[label] == np.float32(0.0):
                     touched[n_touched] = label
                     n_touched += 1
-                mass[label] += max(scores[q], np.float32(1e-30))
+                mass[label] += maximum(scores[q], np.float32(1e-30))
         best, own, filled = ids[i], probabilities[i], np.int64(0)
         for q in range(n_touched):
             label = touched[q]

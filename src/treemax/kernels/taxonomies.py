@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import empty, minimum
 from treemax.kernels.jit import inline_kernel, kernel
 
 
@@ -24,7 +25,7 @@ def _add(node, probability, union, totals):
 def _write(totals, parent, child, out):
     """Write the totals of a row, at most 1, and no child above its parent: sums may differ in the last bits."""
     for node in range(totals.size):
-        out[node] = np.float32(min(totals[node], 1.0))
+        out[node] = np.float32(minimum(totals[node], 1.0))
     for edge in range(parent.size):
         if out[parent[edge]] < out[child[edge]]:
             out[parent[edge]] = out[child[edge]]
@@ -33,7 +34,7 @@ def _write(totals, parent, child, out):
 @kernel
 def node_probabilities(probabilities, starts, above, parent, child, union, out):
     """Write the probability of every node for each row, from those of all labels."""
-    totals = np.empty(out.shape[1], np.float64)
+    totals = empty(out.shape[1], np.float64)
     for row in range(out.shape[0]):
         totals[:] = 0.0
         for label in range(starts.size - 1):
@@ -47,7 +48,7 @@ def node_probabilities(probabilities, starts, above, parent, child, union, out):
 @kernel
 def node_probabilities_of_some(row_starts, ids, probabilities, starts, above, parent, child, union, out):
     """Write the probability of every node for each row, from those of some labels: ids[row_starts[i]:row_starts[i + 1]]."""
-    totals = np.empty(out.shape[1], np.float64)
+    totals = empty(out.shape[1], np.float64)
     for row in range(out.shape[0]):
         totals[:] = 0.0
         for i in range(row_starts[row], row_starts[row + 1]):
@@ -105,11 +106,11 @@ def best_of_level(probabilities, ids, best):
             probability = probabilities[row, column]
             if probability <= 0.0 or (n_best == k and probability <= best[row, k - 1]):
                 continue
-            place = min(n_best, k - 1)
+            place = minimum(n_best, k - 1)
             while place > 0 and best[row, place - 1] < probability:
                 best[row, place], ids[row, place] = best[row, place - 1], ids[row, place - 1]
                 place -= 1
             best[row, place], ids[row, place] = probability, column
-            n_best = min(n_best + 1, k)
+            n_best = minimum(n_best + 1, k)
         for place in range(n_best, k):
             best[row, place], ids[row, place] = np.float32(0.0), -1

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import inline_kernel, kernel
 
 _OFFSET = np.uint64(0xCBF29CE484222325)  # FNV-1a
@@ -65,7 +66,7 @@ def character_at(text, position, end):
         return first, position + 1
     length = 2 if first < 0xE0 else (3 if first < 0xF0 else 4)
     code = first & (0x7F >> length)
-    stop = min(position + length, end)
+    stop = minimum(position + length, end)
     for i in range(position + 1, stop):
         code = (code << 6) | (np.int64(text[i]) & 0x3F)
     return code, stop
@@ -115,7 +116,7 @@ def word_grams(recent, n_words, low, high, shift, found, n_found):
     """Append the buckets of the word n-grams that end with the last word of the ring buffer `recent`."""
     size = len(recent)
     hashed = _ZERO
-    for length in range(1, min(high, n_words) + 1):
+    for length in range(1, minimum(high, n_words) + 1):
         word = recent[(n_words - length) % size]
         hashed = word if length == 1 else (hashed * _JOIN + word) ^ (hashed >> _SHIFT_32)
         if length >= low:
@@ -170,7 +171,7 @@ def sort_buckets(found, spare, n_found, bits):
     digit_bits = (bits + passes - 1) // passes
     n_digits = 1 << digit_bits
     mask = np.uint32(n_digits - 1)
-    starts = np.empty(n_digits + 1, np.int64)
+    starts = empty(n_digits + 1, np.int64)
     source, target = found, spare
     for step in range(passes):
         shift = np.uint32(step * digit_bits)
@@ -295,7 +296,7 @@ def count_words(
                 if slots[at] >= 0:
                     found[n_found] = np.uint32(slots[at])
                     n_found += 1
-            position = max(position, following)
+            position = maximum(position, following)
         sort_buckets(found, spare, n_found, bits)
         for j in range(n_found):
             if j == 0 or found[j] != found[j - 1]:

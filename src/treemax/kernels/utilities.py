@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import inline_kernel, kernel
 
 PRECISION, RECALL, F1, BALANCED_ACCURACY, COVERAGE, INSTANCE = range(6)
@@ -11,7 +12,7 @@ PRECISION, RECALL, F1, BALANCED_ACCURACY, COVERAGE, INSTANCE = range(6)
 
 @inline_kernel
 def _value(utility, correct, predicted, positive, n_rows):
-    """The utility of a label from its expected numbers of correct, predicted and positive rows.
+    """Return the utility of a label from its expected numbers of correct, predicted and positive rows.
 
     For coverage, `correct` is the logarithm of the probability that no answer with the label is right.
     """
@@ -33,7 +34,7 @@ def _value(utility, correct, predicted, positive, n_rows):
 @inline_kernel
 def _contribution(utility, probability):
     """What a row with this probability of a label adds to `correct` if the label is predicted."""
-    return np.log1p(-min(probability, 1 - 1e-9)) if utility == COVERAGE else probability
+    return np.log1p(-minimum(probability, 1 - 1e-9)) if utility == COVERAGE else probability
 
 
 @kernel

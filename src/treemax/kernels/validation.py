@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from treemax.kernels.intrinsics import maximum, zeros
 from treemax.kernels.jit import kernel
 
 LARGEST = np.float32(1e15)  # value of a feature: sums of its squares do not overflow float32
 _NOT_A_SIGN = np.uint32(0x7FFFFFFF)
 
 
-@kernel
-def largest_magnitude(values):
+def largest_magnitude(values: NDArray[np.float32]) -> np.float32:
     """Return the largest absolute value of a contiguous float32 array; NaN and infinity compare larger than others.
 
     Compares bits as integers, which vectorises: without the sign, floats are ordered like their bits.
     """
+    return np.uint32(largest_without_sign(values.reshape(-1).view(np.uint32))).view(np.float32)
+
+
+@kernel
+def largest_without_sign(words):
+    """Return the largest of these words without their first bits."""
     largest = np.uint32(0)
-    for bits in values.ravel().view(np.uint32):
-        largest = max(largest, bits & _NOT_A_SIGN)
-    return np.uint32(largest).view(np.float32)
+    for i in range(words.size):
+        largest = maximum(largest, words[i] & _NOT_A_SIGN)
+    return largest
 
 
 @kernel
 def squared_lengths(indptr, values):
     """Return the squared norm of every row."""
-    squares = np.zeros(indptr.size - 1)
+    squares = zeros(indptr.size - 1, np.float64)
     for row in range(squares.size):
         total = 0.0
         for p in range(indptr[row], indptr[row + 1]):

@@ -25,7 +25,7 @@ class IdEncoder:
         self._index = LabelIndex() if index is None else index.copy()
 
     def __len__(self) -> int:
-        """The number of distinct labels so far."""
+        """Return the number of distinct labels so far."""
         return len(self._index)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treemax.models.base import LabelClassifier, TopK, TrainingInterrupted
+from treemax.models.base import LabelClassifier, TrainingInterrupted
 from treemax.models.double_sampling.estimator import DoubleSampling
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.language_model.estimator import TreeLanguageModel
@@ -17,6 +17,7 @@ from treemax.models.recall_tree.estimator import RecallTree
 from treemax.models.registry import MODELS, choose_model
 from treemax.models.softmax_tree.estimator import SoftmaxForest, SoftmaxTree
 from treemax.models.text_model import TextModel
+from treemax.topk import TopK
 
 __all__ = [
     "MACH",

@@ -103,7 +103,7 @@ class DecidingEstimator(SharedEstimator):
         return found
 
     def _weighted_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids and probabilities of the k labels with the largest products of probability and weight."""
+        """Return the ids and probabilities of the k labels with the largest products of probability and weight."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             ids, probabilities = self._weighted_by_score(rows, k, weights)
         else:
@@ -124,7 +124,7 @@ class DecidingEstimator(SharedEstimator):
     def _weighted_by_score(
         self, rows: Rows, k: int, weights: LabelWeights
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The weighted top k where the probability of a label depends on its score alone.
+        """Return the weighted top k where the probability of a label depends on its score alone.
 
         The search multiplies weights with scores. If calibration changes these and weights differ, more than k labels
         are found, and ranked again.

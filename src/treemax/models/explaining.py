@@ -15,7 +15,7 @@ from treemax.inputs.rows import Rows, SparseRows, is_arrow, read_only
 from treemax.models.rows import sparsified
 
 if TYPE_CHECKING:
-    from treemax.models.base import LabelClassifier
+    from treemax.models.predicting import PredictingEstimator
     from treemax.text.occurrences import Occurrence
 
 MOST_BELOW = 1024  # labels below a node among which the most frequent are found
@@ -46,7 +46,7 @@ def row_entries(row: Rows, n_features: int | None = None) -> tuple[NDArray[np.ui
     return read_only(columns[known]), read_only(values[known])
 
 
-def explain_row(estimator: LabelClassifier, row: Rows, wanted: int | None, k: int) -> Explanation:
+def explain_row(estimator: PredictingEstimator, row: Rows, wanted: int | None, k: int) -> Explanation:
     """Explain the label with the id `wanted`, or the answer, for one row."""
     if len(estimator.label_index_) == 0:
         raise ValueError("There is nothing to explain: no label was learned yet.")
@@ -85,13 +85,13 @@ def explain_row(estimator: LabelClassifier, row: Rows, wanted: int | None, k: in
     )
 
 
-def _candidate(estimator: LabelClassifier, row: Rows, label: int) -> Candidate:
+def _candidate(estimator: PredictingEstimator, row: Rows, label: int) -> Candidate:
     """Return a label that is not among the best, with its score and probability."""
     score, probability = (float(part[0, 0]) for part in estimator._scored_labels(row, np.array([[label]])))
     return Candidate(estimator.label_index_.labels([label]).tolist()[0], score, probability)
 
 
-def _notes(estimator: LabelClassifier, own: Candidate, candidates: Sequence[Candidate]) -> list[str]:
+def _notes(estimator: PredictingEstimator, own: Candidate, candidates: Sequence[Candidate]) -> list[str]:
     """Return what else to know of the answer."""
     notes = []
     if own not in candidates and own.score > candidates[-1].score:
@@ -106,7 +106,7 @@ def _not_reached(label: Any, candidates: Sequence[Candidate]) -> str:
     return f"The model does not consider the label {label!r} for this row, so it has no path to explain, as {considered} have."
 
 
-def _named(estimator: LabelClassifier, paths: Sequence[Path]) -> list[Path]:
+def _named(estimator: PredictingEstimator, paths: Sequence[Path]) -> list[Path]:
     """Return paths with the names of the most frequent labels below each step."""
     hidden = np.fromiter(estimator._changes.forgotten, np.int64)
     frequent = [_frequent(estimator.label_counts_, step, hidden) for path in paths for step in path.steps]
@@ -144,7 +144,7 @@ def frequent_labels(
     return ids[np.lexsort((ids, -counts))[:most]]
 
 
-def _feature(estimator: LabelClassifier, column: int) -> Any:
+def _feature(estimator: PredictingEstimator, column: int) -> Any:
     """Return the name of a feature, or its id."""
     if estimator._feature_numbers is not None:
         return estimator._feature_numbers.id_of(column)
@@ -152,7 +152,7 @@ def _feature(estimator: LabelClassifier, column: int) -> Any:
     return column if names is None or column >= len(names) else str(names[column])
 
 
-def _ids_of(estimator: LabelClassifier, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ids_of(estimator: PredictingEstimator, columns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the columns of X, where the model has numbers of its own."""
     numbers = estimator._feature_numbers
     return columns if numbers is None else np.array([numbers.id_of(int(c)) for c in columns], dtype=np.int64)

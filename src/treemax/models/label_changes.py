@@ -341,7 +341,7 @@ class ChangeableLabels(SharedEstimator):
     # --- answers ------------------------------------------------------------------------------------------
 
     def _merged_top(self, rows: Rows, k: int, weights: LabelWeights) -> tuple[Ids, Floats]:
-        """Ids and probabilities of the k best labels by probability x weight, of a model with merged labels."""
+        """Return the ids and probabilities of the k best labels by probability x weight, of a model with merged labels."""
         changes, values = self._changes, weights.values
         unmerged = changes.unmerged(len(values))
         same = values is changes.kept(len(values))

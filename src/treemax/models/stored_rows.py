@@ -131,7 +131,7 @@ class StoredRows:
         return int(self.indptr[-1])
 
     def lengths(self) -> NDArray[np.int64]:
-        """The number of entries of each row."""
+        """Return the number of entries of each row."""
         return np.diff(self.indptr)
 
     def part(self, start: int, stop: int) -> SparseRows:

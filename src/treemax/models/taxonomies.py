@@ -51,7 +51,7 @@ class NodesOfLabels(NamedTuple):
     child: Ids
 
     def levels(self) -> list[slice]:
-        """The nodes of each level."""
+        """Return the nodes of each level."""
         bounds = np.searchsorted(self.depths, np.arange(1, int(self.depths.max()) + 2)).tolist()
         return [slice(start, stop) for start, stop in pairwise(bounds)]
 

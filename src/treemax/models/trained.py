@@ -65,7 +65,7 @@ class FromAllProbabilities:
         raise NotImplementedError
 
     def top_k_weighted(self, rows: Rows, k: int, weights: Floats, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
-        """The k labels with the largest products of probability and weight, and their probabilities."""
+        """Return the k labels with the largest products of probability and weight, and their probabilities."""
         ids, probabilities = empty_top_k(len(rows), k)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             block = slice(start, start + ROWS_AT_ONCE)
@@ -76,11 +76,11 @@ class FromAllProbabilities:
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: Floats, search: Any, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best of all labels and the k best of those with a weight."""
+        """Return the `n_first` best of all labels and the k best of those with a weight."""
         return two_searches(self, rows, k, n_first, weights, search, threads)
 
     def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> SparseProbabilities:
-        """All labels with at least this probability, by row and id."""
+        """Return all labels with at least this probability, by row and id."""
         found = []
         for start in range(0, len(rows), ROWS_AT_ONCE):
             probabilities = self.probabilities(rows[start : start + ROWS_AT_ONCE], search, threads)
@@ -89,7 +89,7 @@ class FromAllProbabilities:
         return SparseProbabilities(*map(np.concatenate, zip(*found)))
 
     def of_labels(self, rows: Rows, ids: Ids, search: Any, threads: int = 1) -> Floats:
-        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        """Return the probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             block = slice(start, start + ROWS_AT_ONCE)

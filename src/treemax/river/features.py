@@ -66,7 +66,7 @@ class Columns:
         self._numbers = Numbers()
 
     def rows(self, features: Iterable[Mapping[Hashable, Any]], learning: bool = False) -> SparseRows:
-        """Return rows of features; new ones get a column if the rows are learned, else they are left out."""
+        """Return the rows of features; new ones get a column if the rows are learned, else they are left out."""
         indices: list[int] = []
         values: list[float] = []
         indptr = [0]

@@ -73,7 +73,7 @@ LARGE_PRODUCT = {True: 4e9, False: 1.5e10}
 
 
 def can_run(hidden: Tensor, layer: Layer) -> bool:
-    """Whether the kernels support the device, the types and the width of the nodes."""
+    """Return whether the kernels support the device, the types and the width of the nodes."""
     if not can_use(hidden) or layer.weight.dtype not in TYPES or hidden.shape[0] == 0:
         return False
     widest = max([table.shape[1] for table in layer.children], default=0)
@@ -81,13 +81,13 @@ def can_run(hidden: Tensor, layer: Layer) -> bool:
 
 
 def can_use(tensor: Tensor) -> bool:
-    """Whether the kernels support the device and type of a tensor."""
+    """Return whether the kernels support the device and type of a tensor."""
     return tensor.is_cuda and tensor.dtype in TYPES and _kernels() is not None
 
 
 @cache
 def _kernels() -> Any:
-    """The module of the kernels; None if Triton is missing or disabled by TREEMAX_TRITON=0."""
+    """Return the module of the kernels; None if Triton is missing or disabled by TREEMAX_TRITON=0."""
     if find_spec("triton") is None or os.environ.get("TREEMAX_TRITON") == "0":
         return None
     from treemax.torch import triton_kernels
@@ -101,7 +101,7 @@ def _precision(dtype: torch.dtype) -> str:
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
@@ -133,17 +133,17 @@ class Program:
 
 
 def _stream(tensor: Tensor) -> int | None:
-    """The stream to launch on; None lets Triton choose."""
+    """Return the stream to launch on; None lets Triton choose."""
     return _kernels().stream_of(tensor.get_device()) if tensor.is_cuda else None
 
 
 def _is_current(tensor: Tensor) -> bool:
-    """Whether the tensor is on the current device."""
+    """Return whether the tensor is on the current device."""
     return not tensor.is_cuda or torch.cuda.current_device() == tensor.get_device()
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """The tensor, copied unless it is aligned to 16 bytes."""
+    """Return the tensor, copied unless it is aligned to 16 bytes."""
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
@@ -255,7 +255,7 @@ def _plan(sizes: Sizes) -> Plan:
 
 
 def _root_tiling(sizes: Sizes) -> tuple[int, dict[str, Any]]:
-    """Number of tiles of the logits at the root, and the constants of their kernels."""
+    """Return the number of tiles of the logits at the root, and the constants of their kernels."""
     blocks = ROOT_LOGITS[sizes.hidden_type == torch.float32].within(sizes.root_width, sizes.features)
     n_tiles = -(-sizes.n_rows // ROOT_ROWS) * _root_blocks(sizes, blocks.children)
     return n_tiles, {
@@ -265,7 +265,7 @@ def _root_tiling(sizes: Sizes) -> tuple[int, dict[str, Any]]:
 
 
 def _root_blocks(sizes: Sizes, children: int) -> int:
-    """Number of blocks of the root's children: direct classes, and nodes with padding."""
+    """Return the number of blocks of the root's children: direct classes, and nodes with padding."""
     return -(-sizes.n_direct // children) + -(-(sizes.root_width - sizes.n_direct) // children)
 
 
@@ -448,7 +448,7 @@ def _root_program(sizes: Sizes) -> Program:
 
 
 def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
-    """Whether `best_at_root` and `best_below` support the sizes: one program reads all children of a node."""
+    """Return whether `best_at_root` and `best_below` support the sizes: one program reads all children of a node."""
     widths = [len(layer.root_empty), *(table.shape[1] for table in layer.children)]
     return can_run(hidden, layer) and max(widths) <= WIDEST_BEST and max(k, beam) <= MOST_BEST
 

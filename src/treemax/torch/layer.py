@@ -32,7 +32,7 @@ class Layer(NamedTuple):
         return self.children[-1].numel() if self.children else 0
 
     def parameters_of(self, level: int) -> tuple[Tensor, Tensor | None]:
-        """The weights and biases of the children at a level."""
+        """Return the weights and biases of the children at a level."""
         last = level == len(self.children) - 1
         return (self.weight, self.bias) if last else (self.node_weight, self.node_bias)
 
@@ -104,5 +104,5 @@ class SavedForBackward(NamedTuple):
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which logits are accumulated and normalised."""
+    """Return the type in which logits are accumulated and normalised."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype

@@ -39,7 +39,7 @@ def forward(
 
 
 def pack_rows(target: Tensor, layer: Layer, ignore_index: int) -> Tensor:
-    """The rows of a batch sorted by place in the tree, packed for `Rows.unpack`."""
+    """Return the rows of a batch sorted by place in the tree, packed for `Rows.unpack`."""
     counted = target != ignore_index
     known = target.masked_fill(~counted, 0)
     root_target = layer.root_child[known].masked_fill_(~counted, -1)
@@ -64,7 +64,7 @@ def _level_softmax(logits: Tensor, rows: Rows, level: int, layer: Layer, loss: T
 
 
 def _target_child(rows: Rows, layer: Layer, level: int) -> Tensor:
-    """The index of the child on the path of each row's class, in the order of the tree."""
+    """Return the index of the child on the path of each row's class, in the order of the tree."""
     below = layer.n_places // layer.children[level].numel()
     return rows.place // below % layer.children[level].shape[1]
 
@@ -153,7 +153,7 @@ def _set_root(gradients: Gradients, layer: Layer, weight: Tensor, bias: Tensor) 
 
 
 def _error(output: Tensor, target: Tensor, grad_output: Tensor, dtype: torch.dtype) -> Tensor:
-    """The gradient of the loss by the logits."""
+    """Return the gradient of the loss by the logits."""
     error = output.to(grad_output.dtype) * grad_output[:, None]
     error.scatter_add_(1, target[:, None], -grad_output[:, None])
     return error.to(dtype)

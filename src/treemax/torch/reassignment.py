@@ -103,12 +103,12 @@ def preferences(sums: Tensor, counts: Tensor, node: Tensor, current: Tensor) -> 
 
 
 def _rows_at_once(scores: Tensor) -> int:
-    """Number of classes per block, to bound the memory."""
+    """Return the number of classes per block, to bound the memory."""
     return max(1, AT_ONCE // scores.shape[1])
 
 
 def assign_greedily(scores: Tensor, node: Tensor, room: Tensor) -> Tensor:
-    """The child of each class: pairs of class and child are taken greedily in descending order of score.
+    """Return the child of each class: pairs of class and child are taken greedily in descending order of score.
 
     The greedy assignment is the only stable matching, because both sides rank by the same scores. So it is found by
     deferred acceptance: in each round, every unassigned class proposes to the best child that would accept it, and a
@@ -129,7 +129,7 @@ def assign_greedily(scores: Tensor, node: Tensor, room: Tensor) -> Tensor:
 
 
 def _best_open_child(scores: Tensor, classes: Tensor, first: Tensor, worst: Tensor, worst_class: Tensor) -> Tensor:
-    """The best child of each of some classes that would accept it; -1 if there is none with a known score."""
+    """Return the best child of each of some classes that would accept it; -1 if there is none with a known score."""
     asked = first[:, None] + torch.arange(scores.shape[1], device=scores.device)
     limit = worst[asked]
     accepts = (scores > limit) | ((scores == limit) & (classes[:, None] < worst_class[asked]))

@@ -115,7 +115,7 @@ def _root_candidates_fast(
 
 
 def _top_nodes(score: Tensor, nodes: Tensor, beam: int, left_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The `beam` best nodes of each row, and the highest log p of a discarded node."""
+    """Return the `beam` best nodes of each row, and the highest log p of a discarded node."""
     if score.shape[1] <= beam:
         return score, nodes, left_out
     best, at = score.topk(beam + 1, dim=1)

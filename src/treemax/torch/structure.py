@@ -33,11 +33,11 @@ class TreeShape:
     arities: tuple[int, ...]
 
     def nodes(self, level: int) -> int:
-        """Number of nodes of a level; level 0 has the children of the root."""
+        """Return the number of nodes of a level; level 0 has the children of the root."""
         return self.n_top * math.prod(self.arities[:level])
 
     def places_below(self, level: int) -> int:
-        """Number of places below a node of a level."""
+        """Return the number of places below a node of a level."""
         return math.prod(self.arities[level:])
 
     @property
@@ -61,7 +61,7 @@ class TreeShape:
 def choose_shape(
     n_classes: int, depth: int | None, arity: int | None, n_direct: int | None, has_counts: bool
 ) -> TreeShape:
-    """The tree shape, with defaults based on the number of classes."""
+    """Return the tree shape, with defaults based on the number of classes."""
     if n_direct is None:
         n_direct = min(n_classes, DIRECT_FACTOR * math.isqrt(n_classes)) if has_counts else 0
     check_number("n_direct", n_direct, whole=True, least=0, most=n_classes)
@@ -85,7 +85,7 @@ def choose_shape(
 
 
 def _root_rounded_up(number: int, degree: int) -> int:
-    """The smallest integer, at least 2, whose power is at least `number`."""
+    """Return the smallest integer, at least 2, whose power is at least `number`."""
     root = max(2, math.floor(number ** (1 / degree)) - 1)
     while root**degree < number:
         root += 1
@@ -110,7 +110,7 @@ def spread_evenly(shape: TreeShape, order: Tensor) -> Tensor:
 
 
 def custom_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
-    """The shape and places of a user-defined tree.
+    """Return the shape and places of a user-defined tree.
 
     `paths` has the group of each class, or a row of groups from the root down; -1 in the first column is a direct class.
     """
@@ -172,7 +172,7 @@ class TreeTables:
 
 
 def make_tables(shape: TreeShape, place: Tensor) -> TreeTables:
-    """The lookup tables for classes in these places, on the device of `place`."""
+    """Return the lookup tables for classes in these places, on the device of `place`."""
     check_places(shape, place)
     device = place.device
     is_direct = place == shape.n_places

@@ -147,7 +147,7 @@ class TreeSoftmax(nn.Module):
     # --- training --------------------------------------------------------------------------------------
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The loss, -log p of the targets: their mean, their sum or one per row (`reduction`).
+        """Return the loss, -log p of the targets: their mean, their sum or one per row (`reduction`).
 
         `hidden` has the shape (..., in_features), `target` the shape (...). In training mode the outputs of nodes are
         added to the statistics, and every `reassign_every` examples the tree is updated before the loss is computed.
@@ -207,7 +207,7 @@ class TreeSoftmax(nn.Module):
         return scores.view(*hidden.shape[:-1], k), classes.view(*hidden.shape[:-1], k)
 
     def predict(self, hidden: Tensor, beam: int | None = 16) -> Tensor:
-        """The most probable class; see `topk`."""
+        """Return the most probable class; see `topk`."""
         return self.topk(hidden, 1, beam)[1].squeeze(-1)
 
     def extra_repr(self) -> str:
@@ -225,7 +225,7 @@ class TreeSoftmax(nn.Module):
 
     @torch.compiler.disable
     def _loss_and_statistics(self, rows: Tensor, target: Tensor, reduction: str) -> Tensor:
-        """The loss in training: reassigns classes if due, and adds the outputs to the statistics."""
+        """Return the loss in training: reassigns classes if due, and adds the outputs to the statistics."""
         if self._examples_since >= self.reassign_every:
             self.reassign()
         processes = torch.distributed.get_world_size() if is_distributed() else 1
@@ -308,7 +308,7 @@ def _checked_counts(counts: Any, n_classes: int) -> Tensor | None:
 
 
 def _order(structure: str, counts: Tensor | None, shape: TreeShape, seed: int) -> Tensor:
-    """The initial order of the classes in the tree, direct ones first."""
+    """Return the initial order of the classes in the tree, direct ones first."""
     if structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
         raise ValueError(
@@ -345,5 +345,5 @@ def _check_target(hidden: Tensor, target: Tensor, n_classes: int, ignore_index: 
 
 
 def _moved(shape: TreeShape, old: Tensor, new: Tensor) -> int:
-    """Number of classes whose last node has changed."""
+    """Return the number of classes whose last node has changed."""
     return int((old // shape.arities[-1] != new // shape.arities[-1]).sum())

@@ -85,7 +85,7 @@ class Taxonomy:
         return cls(read_hierarchy(path, integers))
 
     def __len__(self) -> int:
-        """The number of nodes."""
+        """Return the number of nodes."""
         return len(self.names)
 
     def __contains__(self, name: Any) -> bool:

@@ -16,7 +16,7 @@ from treemax.parameters import check_number
 from treemax.tuning.data import TuningData
 from treemax.tuning.metric import Objective, default_metric, parse_metric
 from treemax.tuning.result import ABOVE_LIMITS, DONE, INTERRUPTED, TOO_SLOW, Record, TuneResult
-from treemax.tuning.spaces import Setting, applicable, distance, first_ideas, neighbour
+from treemax.tuning.spaces import Setting, applicable, common_changes, distance, neighbour
 from treemax.tuning.study import Study, load_optuna
 from treemax.tuning.training import Trainer
 from treemax.tuning.watch import OutOfTime, Stopped, Watch
@@ -24,11 +24,11 @@ from treemax.tuning.watch import OutOfTime, Stopped, Watch
 REFIT = 1.2  # safety factor of the expected time of training on all rows
 MOST_OF_BUDGET = 0.25  # for one training, once there is a model
 CHEAP = 0.015  # of the budget: smaller samples are skipped while training takes less than this,
-CHEAP_IDEA = 0.08  # and for an idea, less than this
+CHEAP_CHANGE = 0.08  # for a common change: less than this
 SLACK = 1.0  # second that training on any sample may take
 FAR_BEHIND = 0.5  # a default with less than this share of the best on the first sample is not trained further
 PROMISING = 0.9  # a model whose default has less than this share of the best default is not searched further
-MODELS_WITH_IDEAS = 2
+MODELS_TO_CHANGE = 2
 BEST_TO_CHANGE = 3  # settings whose neighbours are proposed
 MOST_REPEATS = 20  # consecutive proposals that are repeated or invalid, after which the search ends
 MOST_REFITS = 3  # models trained on all rows, if the first exceed the limits
@@ -169,7 +169,7 @@ class Search:
         self._trials_left = float("inf") if max_trials is None else max_trials
         with suppress(Stopped):
             self._try_defaults()
-            self._try_ideas()
+            self._try_common_changes()
             self._try_proposals()
         for candidate in [*self._open]:  # several are open if Ctrl-C interrupts the defaults
             self._close(candidate, INTERRUPTED)
@@ -188,15 +188,15 @@ class Search:
             else:
                 self._climb(candidate, 1, stop_early=False)
 
-    def _try_ideas(self) -> None:
+    def _try_common_changes(self) -> None:
         """Try changes that often help on the models with the best defaults, fastest first."""
         defaults = [r for r in self.study.records if r.setting.is_default and r.value is not None]
         promising = [default for default in defaults if self._is_promising(default.setting.model)]
-        best = sorted(promising, key=_rank, reverse=True)[:MODELS_WITH_IDEAS]
+        best = sorted(promising, key=_rank, reverse=True)[:MODELS_TO_CHANGE]
         for default in sorted(best, key=lambda record: record.seconds / record.rows):
-            for change in first_ideas(default.setting, smaller=default.status == ABOVE_LIMITS):
+            for change in common_changes(default.setting, smaller=default.status == ABOVE_LIMITS):
                 same = [r for r in self._counting() if r.setting.model == default.setting.model]
-                self._try(change(max(same, key=_rank, default=default).setting), idea=True)
+                self._try(change(max(same, key=_rank, default=default).setting), common_change=True)
 
     def _try_proposals(self) -> None:
         """Alternate between neighbours of the best settings and proposals of the sampler."""
@@ -213,16 +213,16 @@ class Search:
                 changed = neighbour(best[random.integers(len(best))].setting, random)
             repeats = 0 if self._try(changed) else repeats + 1
 
-    def _try(self, setting: Setting | None, idea: bool = False) -> bool:
+    def _try(self, setting: Setting | None, common_change: bool = False) -> bool:
         """Try a setting, or a proposal of the sampler; return False if it was tried before or is invalid.
 
-        Ideas are not stopped early: bigrams, for example, may need more rows than a sample has.
+        Common changes are not stopped early: bigrams, for example, may need more rows than a sample has.
         """
         candidate = self._begin(setting)
         if candidate is None:
             return False
-        first = self._first_sample(candidate, CHEAP_IDEA if idea else CHEAP)
-        self._climb(candidate, first, stop_early=not idea)
+        first = self._first_sample(candidate, CHEAP_CHANGE if common_change else CHEAP)
+        self._climb(candidate, first, stop_early=not common_change)
         return True
 
     def _begin(self, setting: Setting | None) -> Candidate | None:

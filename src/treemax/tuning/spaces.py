@@ -83,7 +83,7 @@ TEXT_SPACES: dict[str, Space] = {
 }
 
 # Changes that often help. They are tried before the proposals, each together with those that helped before.
-FIRST_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
+COMMON_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "label-tree": ({"n_trees": 3}, {"n_trees": 8}),
     "one-vs-all": ({"passes": 12},),
     "online-label-tree": ({"passes": 3, "shuffle": True},),
@@ -91,14 +91,14 @@ FIRST_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
     "recall-tree": ({"passes": 12},),
     "softmax-forest": ({"alpha": 0.003}, {"n_trees": 8}),
 }
-FIRST_TEXT_IDEAS: tuple[tuple[str, dict[str, Any]], ...] = (
+TEXT_CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tfidf", {"ngram_range": (1, 2)}),
     ("tfidf", {"min_df": 1}),
     ("hashing", {"char_ngram_range": (4, 4), "bits": 20}),
 )
 
 # The same if the default exceeds a limit.
-SMALLER_IDEAS: dict[str, tuple[dict[str, Any], ...]] = {
+SMALLER_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "label-tree": (
         {"precision": "int8"},
         {"precision": "int8", "threshold": 0.2, "beam": 5},
@@ -225,11 +225,11 @@ def _stored(value: Any) -> Any:
     return str(value) if isinstance(value, tuple) else value
 
 
-def first_ideas(setting: Setting, smaller: bool) -> list[Callable[[Setting], Setting]]:
+def common_changes(setting: Setting, smaller: bool) -> list[Callable[[Setting], Setting]]:
     """Return changes to try on the model of this setting, each applied to the best setting at that time."""
-    shrinking = SMALLER_IDEAS.get(setting.model, ()) if smaller else ()
-    of_model = FIRST_IDEAS.get(setting.model, ())
-    of_text = FIRST_TEXT_IDEAS if setting.text is not None else ()
+    shrinking = SMALLER_CHANGES.get(setting.model, ()) if smaller else ()
+    of_model = COMMON_CHANGES.get(setting.model, ())
+    of_text = TEXT_CHANGES if setting.text is not None else ()
     return [
         *(partial(_with_parameters, change=change) for change in (*shrinking, *of_model[:1])),
         *(partial(_with_text, kind=kind, change=change) for kind, change in of_text),

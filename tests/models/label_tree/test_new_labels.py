@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import treemax
 from treemax import LabelTree, OneVsAll, OnlineLabelTree, SoftmaxTree, TextModel
-from treemax.checks import CLASSES, example_data, example_lists
+from treemax.checks.examples import CLASSES, example_data, example_lists
 from treemax.cli.main import commands
 
 QUIET = {"verbose": 0}

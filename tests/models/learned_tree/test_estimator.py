@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import treemax
 from tests.models.learned_tree.reference import numeric_gradient, objective_gradient
 from treemax import HashingText, LearnedTree, TextModel
-from treemax.checks import example_data, example_lists
+from treemax.checks.examples import example_data, example_lists
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.kernels.assignment import take_best_bounded

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import treemax
 from tests.models.learned_tree.test_estimator import check_well_formed, grouped_problem, node_shares
 from treemax import LearnedTree, modelfile
-from treemax.checks import example_data
+from treemax.checks.examples import example_data
 from treemax.models.learned_tree.stream import FIRST_ASSIGNMENT, GROWTH, HORIZON, LONGEST, GrowingTree, power_of_two
 
 OWN = {"insect": ["ant", "bee"], "other": {"four legs": ["cat", "dog", "fox", "gnu"], "water": ["eel"]}}

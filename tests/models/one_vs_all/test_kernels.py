@@ -277,7 +277,7 @@ def test_no_kernel_reaches_outside_its_arrays(tmp_path):
     program = """
 import numpy as np, scipy.sparse as sp
 from treemax import OneVsAll
-from treemax.checks import example_data, example_lists
+from treemax.checks.examples import example_data, example_lists
 X, y = example_data(60)
 multi, lists = example_lists(60)
 for form in (np.asarray, sp.csr_matrix):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import kernel
 from treemax.kernels.sparse_rows import Rows
 
@@ -49,7 +50,7 @@ def nearest_centroids(rows, features, classes, by_angle, own, ids, distances):
     starts, of_entry, sums = features.starts, features.classes, features.sums
     n_rows, squares = classes.n_rows, classes.squares
     n_classes, n_features, most = n_rows.size, starts.size - 1, ids.shape[1]
-    dots = np.empty(n_classes, np.float64)
+    dots = empty(n_classes, np.float64)
     for i in range(ids.shape[0]):
         dots[:] = 0.0
         square_length = 0.0
@@ -72,12 +73,12 @@ def nearest_centroids(rows, features, classes, by_angle, own, ids, distances):
                 distance = (square / n - 2.0 * dot) / n
             if filled == most and distance >= distances[i, most - 1]:
                 continue
-            at = min(filled, most - 1)
+            at = minimum(filled, most - 1)
             while at > 0 and distances[i, at - 1] > distance:
                 distances[i, at], ids[i, at] = distances[i, at - 1], ids[i, at - 1]
                 at -= 1
             distances[i, at], ids[i, at] = distance, label
-            filled = min(filled + 1, most)
+            filled = minimum(filled + 1, most)
         ids[i, filled:] = -1
         distances[i, filled:] = np.inf
 
@@ -144,15 +145,15 @@ def similarities(rows, features, classes, mean_entries, own, ids, out):
                 place_of[label] = -1
                 n, dot, square = n_rows[label], dots[c], squares[label]
                 if label == own[i]:
-                    n, dot, square = max(1.0, n - 1.0), dot - square_length, square + square_length - 2.0 * dot
-                out[i, c, DISTANCE] = np.sqrt(max(0.0, square_length + (square / n - 2.0 * dot) / n))
+                    n, dot, square = maximum(1.0, n - 1.0), dot - square_length, square + square_length - 2.0 * dot
+                out[i, c, DISTANCE] = np.sqrt(maximum(0.0, square_length + (square / n - 2.0 * dot) / n))
 
 
 @kernel
 def rank_candidates(values, weights, ids, probabilities):
     """Sort the candidates of each row by score, best first, and turn scores into a softmax over the candidates."""
     n_rows, most, n_values = values.shape
-    scores = np.empty(most, np.float64)
+    scores = empty(most, np.float64)
     for i in range(n_rows):
         filled = np.int64(0)
         for c in range(most):
@@ -182,7 +183,7 @@ def draw_others(own, n_classes, random, ids):
     for i in range(own.size):
         for j in range(n_drawn):
             largest = n_classes - 1 - n_drawn + j
-            drawn = min(largest, np.int64(random[i, j] * (largest + 1)))
+            drawn = minimum(largest, np.int64(random[i, j] * (largest + 1)))
             drawn += 1 if drawn >= own[i] else 0
             for before in range(j):
                 if ids[i, before] == drawn:

@@ -81,7 +81,7 @@ class DoubleSamplingModel(FromAllProbabilities):
         return ids, best
 
     def probabilities(self, rows: Rows, search: Search, threads: int = 1) -> Floats:
-        """The probability of every label for each row: zero for those that are no candidates."""
+        """Return the probability of every label for each row: zero for those that are no candidates."""
         sparse = sparsified(rows)
         out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
 

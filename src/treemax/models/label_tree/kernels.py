@@ -15,6 +15,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into, exp32, next_random, stride
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
 from treemax.kernels.sparse_rows import Rows
 
@@ -110,7 +111,7 @@ def _local_rows(source, rows, order, local_of, local_indptr, local_indices, feat
 @kernel
 def aligned(n):
     """Return n zeros aligned to a cache line: loads across two lines would cost a quarter of the time."""
-    room = np.zeros(n + 16, np.float32)
+    room = zeros(n + 16, np.float32)
     skip = (64 - room.ctypes.data % 64) % 64 // 4
     return room[skip : skip + n]
 
@@ -190,7 +191,7 @@ def one_pass(number, start, step, rows, block, loss, constant, small):
     n_active = np.uint64(active.size)
     for a in range(n_active):
         if weights.size > _FITS:
-            near, far = min(a + np.uint64(1), n_active - np.uint64(1)), min(a + _AHEAD, n_active - np.uint64(1))
+            near, far = minimum(a + np.uint64(1), n_active - np.uint64(1)), minimum(a + _AHEAD, n_active - np.uint64(1))
             _prefetch(np.uint64(active[near]), np.uint64(active[far]), rows, weights, alphas)
         i = np.uint64(active[a])
         first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
@@ -229,7 +230,7 @@ def one_pass(number, start, step, rows, block, loss, constant, small):
 def _active_rows(number, start, step, resting):
     """Return the rows that pass `number` visits, in its order."""
     n = np.uint64(resting.size)
-    active, n_active = np.empty(n, np.uint32), np.uint64(0)
+    active, n_active = empty(n, np.uint32), np.uint64(0)
     i = np.uint64(start)
     for _ in range(n):
         active[n_active] = i
@@ -253,7 +254,7 @@ def calibrate(held, siblings, held_scores, statistics):
     child_indptr, children, n_children, row_weights, pair_weights = siblings
     slopes, likelihood, histogram = statistics
     n_held = held.size
-    scores = np.empty(n_children, np.float32)
+    scores = empty(n_children, np.float32)
     for h in range(n_held):
         i = held[h]
         weight = np.float64(row_weights[i]) if row_weights.size else 1.0
@@ -268,7 +269,7 @@ def calibrate(held, siblings, held_scores, statistics):
             continue
         top = scores[0]
         for c in range(n_children):
-            top = max(top, scores[c])
+            top = maximum(top, scores[c])
         for g in range(slopes.size):
             total = np.float32(0.0)
             for c in range(n_children):
@@ -280,13 +281,15 @@ def calibrate(held, siblings, held_scores, statistics):
 def _bin(score):
     """The bin of a score: BINS of them between -HISTOGRAM_REACH and HISTOGRAM_REACH."""
     place = (score + np.float32(HISTOGRAM_REACH)) * np.float32(BINS / (2 * HISTOGRAM_REACH))
-    return np.int64(min(max(place, np.float32(0.0)), np.float32(BINS - 1)))
+    return np.int64(minimum(maximum(place, np.float32(0.0)), np.float32(BINS - 1)))
 
 
 @kernel
 def shuffled(n, random):
     """0 to n - 1 in random order."""
-    order = np.arange(n)
+    order = empty(n, np.int64)
+    for i in range(n):
+        order[i] = i
     for i in range(n - 1, 0, -1):
         random = next_random(random)
         j = np.int64(((random >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
@@ -300,8 +303,8 @@ def local_problem(source, rows, seed, local_of):
     n, nnz = rows.size, 0
     for i in range(n):
         nnz += source.indptr[rows[i] + 1] - source.indptr[rows[i]]
-    local_indptr, local_indices = np.zeros(n + 1, np.int64), np.empty(nnz, np.uint32)
-    features, order = np.empty(min(nnz, local_of.size), np.uint32), shuffled(n, np.uint64(seed))
+    local_indptr, local_indices = zeros(n + 1, np.int64), empty(nnz, np.uint32)
+    features, order = empty(minimum(nnz, local_of.size), np.uint32), shuffled(n, np.uint64(seed))
     n_local = _local_rows(source, rows, order, local_of, local_indptr, local_indices, features)
     return order, local_indptr, local_indices, features[: np.int64(n_local)]
 
@@ -361,7 +364,7 @@ def _inverse(squares, row, siblings, solver):
 def _step_length(squares, loss, cost):
     """The length of the step that a row of this squared length and cost allows."""
     if loss == LOGISTIC:
-        return _ONE / max(_ONE, np.float32(0.25) + squares * cost)
+        return _ONE / maximum(_ONE, np.float32(0.25) + squares * cost)
     return _ONE / (squares + np.float32(0.5) / cost)
 
 
@@ -374,7 +377,7 @@ def look_over(rows, places, order, length, siblings, solver, inverse, first_at):
         for p in range(rows.indptr[i], rows.indptr[i + 1]):
             value = rows.values[p] / length
             squares += value * value
-            first_at[rows.indices[p]] = min(first_at[rows.indices[p]], places[i])
+            first_at[rows.indices[p]] = minimum(first_at[rows.indices[p]], places[i])
         inverse[places[i]] = _inverse(squares, order[places[i]], siblings, solver)
 
 
@@ -382,7 +385,7 @@ def look_over(rows, places, order, length, siblings, solver, inverse, first_at):
 def positive_bits(order, siblings):
     """Return the positive children of each row as bits, sixteen per row, for each block of sixteen children."""
     n = order.size
-    positive = np.zeros((siblings.n_children + 15) // 16 * n, np.uint32)
+    positive = zeros((siblings.n_children + 15) // 16 * n, np.uint32)
     for i in range(n):
         for q in range(siblings.indptr[order[i]], siblings.indptr[order[i] + 1]):
             c = siblings.children[q]
@@ -393,7 +396,7 @@ def positive_bits(order, siblings):
 @kernel
 def held_places(numbers, order, held_share):
     """Return the places of the held-out rows: about one row in `held_share`, the same rows in every node."""
-    held, n_held = np.empty(numbers.size, np.int64), 0
+    held, n_held = empty(numbers.size, np.int64), 0
     for i in range(numbers.size if held_share > 0 else 0):
         if (next_random(np.uint64(numbers[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
             held[n_held] = i
@@ -404,7 +407,7 @@ def held_places(numbers, order, held_share):
 @kernel
 def visits(n, passes, seed):
     """Return the start and the stride of each pass over n rows."""
-    starts, steps = np.empty(passes, np.int64), np.empty(passes, np.int64)
+    starts, steps = empty(passes, np.int64), empty(passes, np.int64)
     random = next_random(np.uint64(seed))
     for number in range(passes):
         random = next_random(random)
@@ -424,7 +427,7 @@ def step_constant(loss, cost):
 def least_move(solver, weighted):
     """Return the change of a dual variable that counts as one: smaller if the cost is far from one. If rows are weighted,
     it is relative to their costs."""
-    least = solver.small * min(solver.cost, _ONE / solver.cost)
+    least = solver.small * minimum(solver.cost, _ONE / solver.cost)
     return least / solver.cost if weighted else least
 
 
@@ -458,26 +461,25 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
     """
     order, local_indptr, local_indices, features = local_problem(source, rows, plan.seed, local_of)
     n, n_local, n_children = rows.size, features.size, siblings.n_children
-    local, inverse = (
-        Rows(local_indptr, local_indices, np.empty(local_indices.size, np.float32)),
-        np.empty(n, np.float32),
-    )
+    local, inverse = (Rows(local_indptr, local_indices, empty(local_indices.size, np.float32)), empty(n, np.float32))
     write_local_values(source, rows, order, plan.length, siblings, solver, local.values, inverse)
     costs = empty_costs(n, siblings)
     positive = positive_bits(order, siblings)
     held = held_places(numbers, order, plan.held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
-    weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), np.empty(n, np.int32)
-    held_scores = np.empty(blocks * block_held, np.float32)
-    biases, early_biases = np.empty(n_children, np.float32), np.zeros(n_children, np.float32)
-    masks, early_masks = np.empty(blocks * n_local, np.uint32), np.zeros(blocks * n_local, np.uint32)
-    kept, early_kept = np.empty(1024, np.float32), np.empty(1024, np.float32)
+    weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), empty(n, np.int32)
+    held_scores = empty(blocks * block_held, np.float32)
+    biases, early_biases = empty(n_children, np.float32), zeros(n_children, np.float32)
+    masks, early_masks = empty(blocks * n_local, np.uint32), zeros(blocks * n_local, np.uint32)
+    kept, early_kept = empty(1024, np.float32), empty(1024, np.float32)
     n_kept, n_early = np.int64(0), np.int64(0)
-    everything, wanted = np.ones(n_local, np.bool_), early_features[features]
+    everything, wanted = empty(n_local, np.bool_), empty(n_local, np.bool_)
+    for j in range(n_local):
+        everything[j], wanted[j] = True, early_features[features[j]]
     join_at = join_pass(plan.passes, plan.held_share)
     order_of_passes = visits(n, plan.passes, plan.seed)
     for b in range(blocks):
-        in_block = min(16, n_children - 16 * b)
+        in_block = minimum(16, n_children - 16 * b)
         valid = (np.uint32(1) << np.uint32(in_block)) - np.uint32(1)
         own = slice(b * n_local, (b + 1) * n_local)
         write_costs(order, solver.cost, siblings, b, costs)
@@ -502,7 +504,7 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
 @kernel
 def join_pass(passes, held_share):
     """Return the first pass that uses the held-out rows: half of the passes."""
-    return max(1, passes // 2) if held_share > 0 else 0
+    return maximum(1, passes // 2) if held_share > 0 else 0
 
 
 @kernel
@@ -530,7 +532,7 @@ def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
         masks[j] = mask
         if mask:
             if n_kept + 16 > kept.size:
-                larger = np.empty(2 * kept.size, np.float32)
+                larger = empty(2 * kept.size, np.float32)
                 copy_into(larger, kept, n_kept)
                 kept = larger
             while mask:
@@ -544,7 +546,7 @@ def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
 def merged(features, masks, kept, blocks):
     """Return the entries of all blocks, by feature."""
     n_local = features.size
-    place = np.zeros(blocks, np.int64)
+    place = zeros(blocks, np.int64)
     n_features = 0
     for j in range(n_local):
         any_child = np.uint32(0)
@@ -559,8 +561,8 @@ def merged(features, masks, kept, blocks):
                 mask &= mask - np.uint32(1)
                 count += 1
         place[b] = place[b - 1] + count
-    kept_features, starts = np.empty(n_features, np.uint32), np.zeros(n_features + 1, np.int64)
-    entry_children, entry_weights = np.empty(kept.size, np.uint32), np.empty(kept.size, np.float32)
+    kept_features, starts = empty(n_features, np.uint32), zeros(n_features + 1, np.int64)
+    entry_children, entry_weights = empty(kept.size, np.uint32), empty(kept.size, np.float32)
     at, k = 0, 0
     for j in range(n_local):
         before = at

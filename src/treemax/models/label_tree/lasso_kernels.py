@@ -14,6 +14,7 @@ import numpy as np
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import next_random, stride
 from treemax.kernels.columns import local_columns
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 from treemax.models.label_tree.kernels import LOGISTIC
 
@@ -61,7 +62,7 @@ def _derivatives(first, last, rows, values, costs, positive, scores, loss, out):
 
 @fast_inline_kernel
 def _violation(weight, slope):
-    """How far each weight is from its optimum: the smallest subgradient of loss plus penalty."""
+    """Return how far each weight is from its optimum: the smallest subgradient of loss plus penalty."""
     zero, one = vector.splat(_ZERO), vector.splat(_ONE)
     above, below = vector.bits_above(weight, zero), vector.bits_above(zero, weight)
     at_zero = vector.maximum(vector.subtract(_absolute(slope), one), zero)
@@ -204,7 +205,7 @@ def _bounds(starts, rows, values, costs, loss, bounds, largest):
         squares, top = _ZERO, _ZERO
         for p in range(starts[j], starts[j + 1]):
             squares += costs[rows[p]] * values[p] * values[p]
-            top = max(top, abs(values[p]))
+            top = maximum(top, abs(values[p]))
         bounds[j] = factor * squares
         largest[j] = top
 
@@ -214,11 +215,11 @@ def _descend(starts, rows, values, costs, positive, valid, loss, passes, random,
     """Run passes over the features until convergence, from the given weights."""
     n = starts.size - 1
     _bounds(starts, rows, values, costs, loss, bounds, largest)
-    resting = np.zeros(n, np.bool_)
+    resting = zeros(n, np.bool_)
     n_siblings = 0
     for lane in range(16):
         n_siblings += valid >> np.uint32(lane) & np.uint32(1)
-    violations, derivatives = np.empty(32, np.float32), np.empty(32, np.float32)
+    violations, derivatives = empty(32, np.float32), empty(32, np.float32)
     matters = _ZERO
     for number in range(passes):
         random = next_random(random)
@@ -229,7 +230,7 @@ def _descend(starts, rows, values, costs, positive, valid, loss, passes, random,
             start, jump, starts, rows, values, costs, positive, valid, loss, bounds, largest, matters, resting,
             weights, scores, violations, derivatives,
         )  # fmt: skip
-        matters = _ONE - min(_ONE, violations[16:].max() / np.float32(costs.size))
+        matters = _ONE - minimum(_ONE, violations[16:].max() / np.float32(costs.size))
         settled = _sum(violations[:16]) <= SETTLED * n_siblings
         if settled and not resting.any():
             break
@@ -257,21 +258,21 @@ def train_sparsely(source, rows, siblings, solver, plan, held, local_of):
     weights, early = (np.zeros((n_columns, n_children), np.float32), np.zeros((n_columns, n_children), np.float32))
     held_rows = np.flatnonzero(held)
     held_scores = np.zeros((held_rows.size, n_children), np.float32)
-    bounds, largest = np.empty(n_columns, np.float32), np.empty(n_columns, np.float32)
-    costs = np.empty(n, np.float32)
+    bounds, largest = empty(n_columns, np.float32), empty(n_columns, np.float32)
+    costs = empty(n, np.float32)
     for block in range((n_children + 15) // 16):
-        low, high = 16 * block, min(n_children, 16 * block + 16)
+        low, high = 16 * block, minimum(n_children, 16 * block + 16)
         valid = (np.uint32(1) << np.uint32(high - low)) - np.uint32(1)
-        positive = np.zeros(n, np.uint32)
+        positive = zeros(n, np.uint32)
         for i in range(n):
             own = cost * row_weights[i] if row_weights.size else cost
             costs[i] = _ZERO if held[i] else own
             for q in range(child_indptr[i], child_indptr[i + 1]):
                 if low <= children[q] < high:
                     positive[i] |= np.uint32(1) << np.uint32(children[q] - low)
-        own, scores = np.zeros(n_columns * 16, np.float32), np.zeros(n * 16, np.float32)
+        own, scores = zeros(n_columns * 16, np.float32), zeros(n * 16, np.float32)
         random = next_random(np.uint64(plan.seed))
-        first_passes = max(1, passes // 2) if held_rows.size else 0
+        first_passes = maximum(1, passes // 2) if held_rows.size else 0
         random = _descend(
             starts, column_rows, column_values, costs, positive, valid, loss, first_passes, random, bounds, largest,
             own, scores,

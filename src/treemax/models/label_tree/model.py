@@ -56,7 +56,7 @@ class LabelTreeModel:
     def top_k_weighted(
         self, rows: Rows, k: int, weights: NDArray[np.float32], search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k labels with the largest products of probability and weight, of those that any tree finds."""
+        """Return the k labels with the largest products of probability and weight, of those that any tree finds."""
         found = [tree.top_k_weighted(rows, k, weights, search, threads) for tree in self.trees]
         if len(self.trees) == 1:
             return found[0]
@@ -66,13 +66,13 @@ class LabelTreeModel:
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best of all labels and the k best of those with a weight."""
+        """Return the `n_first` best of all labels and the k best of those with a weight."""
         if len(self.trees) == 1:
             return self.trees[0].top_k_allowed(rows, k, n_first, weights, search, threads)
         return two_searches(self, rows, k, n_first, weights, search, threads)
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
-        """All labels with at least this probability; if the mean reaches it, that of some tree does."""
+        """Return all labels with at least this probability; if the mean reaches it, that of some tree does."""
         if len(self.trees) == 1:
             return self.trees[0].above(rows, threshold, threads=threads)
         parts = []
@@ -91,15 +91,15 @@ class LabelTreeModel:
     def of_labels(
         self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
     ) -> NDArray[np.float32]:
-        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        """Return the probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         return self._average([tree.of_labels(rows, ids, threads=threads) for tree in self.trees])
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label."""
+        """Return the probability of every label."""
         return self._average(tree.probabilities(rows, threads=threads) for tree in self.trees)
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: int | None = None) -> Trace:
-        """The paths to labels, for `explain`."""
+        """Return the paths to labels, for `explain`."""
         return trace_labels(self.trees, row, ids)
 
     def _average(self, probabilities: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:

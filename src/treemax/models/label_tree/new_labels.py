@@ -201,7 +201,7 @@ def _prototypes(part: NodeWeights, rows: SparseRows) -> SparseRows:
 
 
 def _stacked(parts: list[SparseRows]) -> SparseRows:
-    """Return rows of several tables as one."""
+    """Return the rows of several tables as one."""
     ends = np.cumsum([part.indptr[-1] - part.indptr[0] for part in parts])
     starts = ends - [part.indptr[-1] - part.indptr[0] for part in parts]
     indptr = [part.indptr[:-1] - part.indptr[0] + start for part, start in zip(parts, starts)]

@@ -306,6 +306,6 @@ class RowsOnDisk:
 
 
 def empty_rows_like(stored: StoredRows) -> SparseRows:
-    """Return rows without entries, of the shape of `stored`."""
+    """Return the rows without entries, of the shape of `stored`."""
     nothing = np.zeros(len(stored) + 1, dtype=np.int64)
     return SparseRows(nothing, np.empty(0, np.uint32), np.empty(0, np.float32), stored.n_features)

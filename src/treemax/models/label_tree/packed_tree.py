@@ -117,14 +117,14 @@ class PackedTree:
         return len(kernels.unpacked(self.tables, self.slots, self.entries, self.tree.n_children)[-1])
 
     def features_of(self, node: int) -> NDArray[np.uint32]:
-        """The features with a weight at a node, in the order of its table."""
+        """Return the features with a weight at a node, in the order of its table."""
         found = self.slots[self.tables[node] : self.tables[node + 1]] >> np.uint64(32)
         return found[found != kernels.NO_FEATURE].astype(np.uint32)
 
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
+        """Return the ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
 
         None is exact: the beam is as wide as the tree.
         """
@@ -147,7 +147,7 @@ class PackedTree:
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
-        """The best of all labels and the k best of those with a weight, in one search."""
+        """Return the best of all labels and the k best of those with a weight, in one search."""
         width = len(self.tree) if search is None else min(search, len(self.tree))
         found = TopKAllowed.empty(len(rows), n_first, k)
         tree = self.tree
@@ -156,7 +156,7 @@ class PackedTree:
         return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label."""
+        """Return the probability of every label."""
         out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
         search_rows(kernels.all_probabilities, self._arguments, rows, threads, (), out)
         return out
@@ -164,14 +164,14 @@ class PackedTree:
     def of_labels(
         self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
     ) -> NDArray[np.float32]:
-        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        """Return the probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
         above = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
         search_rows(kernels.probabilities_of, self._arguments, rows, threads, above, read_only(ids), out)
         return out
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
-        """All labels with at least this probability."""
+        """Return all labels with at least this probability."""
         return search_above(kernels.labels_above, self._arguments, rows, threshold, threads)
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:

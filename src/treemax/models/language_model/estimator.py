@@ -17,7 +17,7 @@ from treemax import modelfile
 from treemax.inputs.labels import LabelIndex
 from treemax.memory import check_fits
 from treemax.metrics import perplexity
-from treemax.models.base import TopK, TrainingInterrupted
+from treemax.models.base import TrainingInterrupted
 from treemax.models.finite import check_learned
 from treemax.models.hierarchies import parameter_parts, parameters_from_parts
 from treemax.models.language_model.model import LanguageModel
@@ -36,6 +36,7 @@ from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.text.vectorizers import TextInput
+from treemax.topk import TopK
 from treemax.trees import Tree, frequent_at_root_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")
@@ -355,7 +356,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         return frequent_at_root_tree(np.concatenate([np.arange(direct), rest]), direct, self.arity)
 
     def _n_direct(self, n_words: int) -> int:
-        """The number of words that are children of the root."""
+        """Return the number of words that are children of the root."""
         if is_auto(self.direct):
             return min(n_words, 4 * self.arity // 5) if self.tree == "learned" else 0
         return min(n_words, int(self.direct))
@@ -425,12 +426,12 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         return np.concatenate(found)
 
     def predict(self, contexts: Any) -> NDArray[Any]:
-        """The most probable word after each context."""
+        """Return the most probable word after each context."""
         return self.predict_topk(contexts, 1).labels[:, 0]
 
     @read_access
     def predict_topk(self, contexts: Any, k: int = 5) -> TopK:
-        """The k most probable words after each context and their probabilities, best first, by exact search.
+        """Return the k most probable words after each context and their probabilities, best first, by exact search.
 
         A context is the start of a text, as a string or as a list of words; its last `context` words are used.
         """
@@ -441,7 +442,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @read_access
     def predict_proba(self, contexts: Any) -> NDArray[np.float32]:
-        """The probability of every word, in the order of `classes_`, after each context."""
+        """Return the probability of every word, in the order of `classes_`, after each context."""
         rows = self._contexts(contexts)
         n_words = len(self.vocabulary_)
         check_fits(
@@ -456,7 +457,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         self._check_when_used()
 
     def _contexts(self, contexts: Any) -> NDArray[np.uint32]:
-        """The last words of each context, in reverse order."""
+        """Return the last words of each context, in reverse order."""
         self._check_ready()
         length, n_words = self.model_.length, len(self.vocabulary_)
         rows = [text[::-1][:length] for text in self.vocabulary_.ids(contexts, with_end=False)]
@@ -501,13 +502,13 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """The tree over the words; its leaves are indices into `classes_`."""
+        """Return the tree over the words; its leaves are indices into `classes_`."""
         check_is_fitted(self, "model_")
         return self.model_.tree
 
     @snapshot_access
     def node_quality(self) -> NodeQuality:
-        """The quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
+        """Return the quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
 
         From the end of the training, for the mean representation of at most 32 contexts of each word.
         """
@@ -550,7 +551,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @snapshot_access
     def to_parts(self) -> tuple[dict[str, Any], modelfile.Arrays]:
-        """The estimator as a JSON-serialisable header and named arrays."""
+        """Return the estimator as a JSON-serialisable header and named arrays."""
         self._check_ready()
         header, arrays = self.model_.to_parts()
         parameters, parameter_arrays = parameter_parts(self)

@@ -14,6 +14,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import exp32, log32, next_random
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import bare_fast_inline_kernel, fast_inline_kernel, fast_kernel, inline_kernel, kernel
 from treemax.models.learned_tree.kernels import ADAGRAD
 
@@ -27,7 +28,7 @@ _LANES = np.uint64(vector.WIDTH)
 
 @inline_kernel
 def _n_vectors(n_children):
-    """Number of weight vectors of a node with `n_children` children."""
+    """Return the number of weight vectors of a node with `n_children` children."""
     return n_children if n_children > 2 else n_children - 1
 
 
@@ -40,8 +41,8 @@ def _rows_by_node(targets, paths, n_vectors):
     for r in range(targets.size):
         n_entries += path_starts[targets[r] + 1] - path_starts[targets[r]]
     last_of = np.full(n_vectors + 1, -1, np.int32)  # by the first vector of a node
-    rows, slots, before = [np.empty(n_entries, np.int32) for _ in range(3)]
-    steps = np.empty(n_entries, np.int64)
+    rows, slots, before = [empty(n_entries, np.int32) for _ in range(3)]
+    steps = empty(n_entries, np.int64)
     n_nodes = n = 0
     for r in range(targets.size):
         for s in range(path_starts[targets[r]], path_starts[targets[r] + 1]):
@@ -106,7 +107,7 @@ def _softmax_errors(scores, at, count, target):
     """Replace the scores of a softmax by one-hot target minus probability; returns log p(target)."""
     top = scores[at]
     for v in range(_NEXT, count):
-        top = max(top, scores[at + v])
+        top = maximum(top, scores[at + v])
     wanted = scores[at + target] - top
     total = _ZERO
     for v in range(_FIRST, count):
@@ -122,14 +123,14 @@ def _softmax_errors(scores, at, count, target):
 
 @fast_inline_kernel
 def _errors(scores, at, count, target):
-    """The same for any node: one with two children has one score, that of its second child."""
+    """Return the same for any node: one with two children has one score, that of its second child."""
     if count > _NEXT:
         return _softmax_errors(scores, at, count, target)
     score = scores[at] if target == _NEXT else -scores[at]
     small = exp32(-abs(score))
     chosen = _ONE / (_ONE + small) if score > _ZERO else small / (_ONE + small)
     scores[at] = _ONE - chosen if target == _NEXT else chosen - _ONE
-    return min(score, _ZERO) - log32(_ONE + small)
+    return minimum(score, _ZERO) - log32(_ONE + small)
 
 
 # --- the step of a node ----------------------------------------------------------------------------------
@@ -227,10 +228,10 @@ def learn_paths(hidden, targets, paths, vectors, rate, optimizer, gradient):
     steps, last_of, entry_rows, entry_slots, before = _rows_by_node(targets, paths, vectors.biases.size)
     widest = 1
     for node in range(steps.size):
-        widest = max(widest, paths.counts[steps[node]])
-    rows, slots = np.empty(targets.size, np.uint32), np.empty(targets.size, np.uint32)
-    scores = np.empty(targets.size * widest, np.float32)
-    sums = np.empty(np.uint64(widest) * width, np.float32)
+        widest = maximum(widest, paths.counts[steps[node]])
+    rows, slots = empty(targets.size, np.uint32), empty(targets.size, np.uint32)
+    scores = empty(targets.size * widest, np.float32)
+    sums = empty(np.uint64(widest) * width, np.float32)
     gradient[:] = _ZERO
     likelihood = 0.0
     for node in range(steps.size):
@@ -291,8 +292,8 @@ def move_embeddings(words, gradient, rate, optimizer, embeddings):
     width, rate = embeddings.width, np.float32(rate)
     n_embeddings = embeddings.squares.size
     place_of = np.full(n_embeddings, -1, np.int32)
-    used = np.empty(words.size, np.uint32)
-    sums = np.zeros(min(words.size, n_embeddings) * width, np.float32)
+    used = empty(words.size, np.uint32)
+    sums = zeros(minimum(words.size, n_embeddings) * width, np.float32)
     n_used = _FIRST
     for e in range(np.uint64(words.size)):
         word = np.uint64(words[e])

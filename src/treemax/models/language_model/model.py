@@ -59,7 +59,7 @@ class LanguageModel:
         return n > 2 and len(self.tree) == n + 1 and bool((self.tree.label[1:] == np.arange(n)).all())
 
     def represent(self, contexts: Words) -> Floats:
-        """The representations of contexts."""
+        """Return the representations of contexts."""
         words = self.embeddings[contexts.ravel()].reshape(*contexts.shape, -1)
         return represent(words, self.transitions)
 
@@ -82,7 +82,7 @@ class LanguageModel:
         return out
 
     def top_k(self, contexts: Words, k: int, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
-        """The k most probable words after each context, by exact search."""
+        """Return the k most probable words after each context, by exact search."""
         ids, probabilities = empty_top_k(len(contexts), k)
 
         def work(part: slice) -> None:
@@ -101,7 +101,7 @@ class LanguageModel:
         return ids, probabilities
 
     def probabilities(self, contexts: Words, threads: int = 1) -> Floats:
-        """The probability of every word after each context."""
+        """Return the probability of every word after each context."""
         out = np.empty((len(contexts), self.tree.n_labels), dtype=np.float32)
 
         def work(part: slice) -> None:
@@ -129,7 +129,7 @@ class LanguageModel:
         return self.learned_tree(hidden), rows
 
     def learned_tree(self, hidden: Floats) -> LearnedTreeModel:
-        """The same tree with these representations as embeddings."""
+        """Return the same tree with these representations as embeddings."""
         return LearnedTreeModel(self.tree, self.dimension, len(hidden), None, hidden, self.weights, self.biases)
 
     def _in_parts(self, n: int, work: Any, threads: int) -> None:

@@ -77,7 +77,7 @@ class TokenStream:
         return len(self.places)
 
     def contexts(self, chosen: Any) -> Words:
-        """The words before the chosen ones, in reverse order."""
+        """Return the words before the chosen ones, in reverse order."""
         return self.ids[self.places[chosen][:, None] - np.arange(1, self.length + 1)]
 
     def targets(self, chosen: Any = slice(None)) -> Words:
@@ -94,7 +94,7 @@ class OutputVectors:
         self.squares = np.full(n_vectors, INITIAL_SQUARES)
 
     def vectors(self) -> Vectors:
-        """The arrays that kernels take."""
+        """Return the arrays that kernels take."""
         return Vectors(self.weights.ravel(), self.biases, self.squares, np.uint64(self.width))
 
 
@@ -111,7 +111,7 @@ class FlatOutput(OutputVectors):
         return float(likelihoods.sum(dtype=np.float64))
 
     def packed(self) -> tuple[Tree, Floats, Floats]:
-        """The tree, its vectors and their biases."""
+        """Return the tree, its vectors and their biases."""
         n_words = len(self.biases)
         parents, labels = np.zeros(n_words + 1, dtype=np.int64), np.arange(-1, n_words)
         parents[0] = -1
@@ -142,7 +142,7 @@ class RunningShares:
         np.add.at(self.seen[node], rows[words], 1)
 
     def at(self, node: int, words: NDArray[np.int64], n_children: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """How often each word was seen at a node, and its mean probabilities; zeros if never."""
+        """Return how often each word was seen at a node, and its mean probabilities; zeros if never."""
         counts, means = np.zeros(len(words), dtype=np.int64), np.zeros((len(words), n_children))
         if node in self.rows:
             rows = self.rows[node][words]
@@ -208,7 +208,7 @@ class TreeOutput(OutputVectors):
         np.maximum(self.squares, INITIAL_SQUARES, out=self.squares)
 
     def _word_vectors(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The vector of every word, and whether it is its own: two siblings share one."""
+        """Return the vector of every word, and whether it is its own: two siblings share one."""
         last = self.paths.starts[1:] - 1
         has_own_vector = self.paths.counts[last] > 2
         return self.paths.firsts[last].astype(np.int64) + np.where(
@@ -261,7 +261,7 @@ class TreeOutput(OutputVectors):
         return counts[words], self._child_probabilities(node, means[words])
 
     def _child_probabilities(self, node: int, hidden: Floats) -> NDArray[np.float64]:
-        """The probabilities of a node's children given representations."""
+        """Return the probabilities of a node's children given representations."""
         n = int(self.structure.n_children[node])
         first = int(self.structure.first_vectors[node])
         vectors = slice(first, first + (n if n > 2 else n - 1))
@@ -361,7 +361,7 @@ class Training:
             yield 0
 
     def rate(self, share: float) -> float:
-        """The learning rate after the given fraction of the training."""
+        """Return the learning rate after the given fraction of the training."""
         return self.settings.rate * min(1.0, (1.0 - share) / max(1e-9, 1.0 - self.settings.hold))
 
     def _learn(self, chosen: NDArray[np.int64], rate: float, seed: int) -> float:
@@ -432,7 +432,7 @@ class Training:
         return means
 
     def trained(self) -> LanguageModel:
-        """The trained model, with the quality of its splits for the mean representation of each word."""
+        """Return the trained model, with the quality of its splits for the mean representation of each word."""
         model = self.model()
         if isinstance(self.output, FlatOutput):
             return model
@@ -441,7 +441,7 @@ class Training:
         return replace(model, quality=quality_from_means(model.learned_tree(means), counts, means))
 
     def model(self) -> LanguageModel:
-        """The model as it is now."""
+        """Return the model as it is now."""
         tree, weights, biases = self.output.packed()
         embeddings = aligned(self.embeddings.shape)
         embeddings[:] = self.embeddings

@@ -33,7 +33,7 @@ class WordVocabulary:
     def from_texts(
         cls, texts: Any, min_count: int, max_words: int | None
     ) -> tuple[WordVocabulary, list[NDArray[np.int64]]]:
-        """The vocabulary of texts, and the word ids of each text, including its end."""
+        """Return the vocabulary of texts, and the word ids of each text, including its end."""
         arrivals: dict[str, int] = {END: 0, UNKNOWN: 1}
         found = []
         for words in tokens(texts):
@@ -52,7 +52,7 @@ class WordVocabulary:
         return cls(index, np.bincount(np.concatenate(ids), minlength=len(kept))), ids
 
     def ids(self, texts: Any, with_end: bool = True) -> list[NDArray[np.int64]]:
-        """The word ids of each text."""
+        """Return the word ids of each text."""
         last = [self.end] if with_end else []
         found = []
         for words in tokens(texts):
@@ -65,7 +65,7 @@ class WordVocabulary:
 def _selected_words(
     counts: NDArray[np.int64], names: NDArray[Any], min_count: int, max_words: int | None
 ) -> NDArray[np.int64]:
-    """Indices of the words to keep, the most frequent first, ties by name. The first two are always kept."""
+    """Return the indices of the words to keep, the most frequent first, ties by name. The first two are always kept."""
     order = np.array(sorted(range(2, len(names)), key=lambda place: (-counts[place], names[place])), dtype=np.int64)
     order = order[counts[order] >= min_count]
     if max_words is not None:

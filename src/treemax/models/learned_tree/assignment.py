@@ -19,7 +19,7 @@ RULES = {"difference": DIFFERENCE, "gradient": GRADIENT, "log-gradient": LOG_GRA
 
 
 def assignment_scores(counts: NDArray[Any], probabilities: Floats, rule: str) -> NDArray[np.float64]:
-    """The scores of pairs of label and child, from the examples of each label and the p_j|i.
+    """Return the scores of pairs of label and child, from the examples of each label and the p_j|i.
 
     "gradient" is equation 10 and "log-gradient" equation 12, both without the factor 2 / M, which is the same for all
     pairs; "difference" is q_i (1 - q_i) (p_j|i - p_j).
@@ -34,7 +34,7 @@ def assignment_scores(counts: NDArray[Any], probabilities: Floats, rule: str) ->
 
 
 def assign_labels(scores: Floats, capacities: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """The child of each label: Algorithm 2 at one node.
+    """Return the child of each label: Algorithm 2 at one node.
 
     Pairs of label and child are taken in descending order of score (equation 10 or 12), ties by lower label and then by
     lower child.

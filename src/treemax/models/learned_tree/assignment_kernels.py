@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels.assignment import take_best_bounded
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.models.learned_tree.kernels import n_vectors, score_all, softmax_of_children
 
@@ -31,7 +32,7 @@ def _mean_shares(labels, hidden, row_starts, vectors, first, n_children, means):
     weights, biases, width = vectors.weights, vectors.biases, vectors.width
     first, n_children = np.uint64(first), np.uint64(n_children)
     count = np.uint64(n_vectors(n_children))
-    shares = np.empty(n_children, np.float32)
+    shares = empty(n_children, np.float32)
     for i in range(labels.size):
         start, stop = row_starts[labels[i]], row_starts[labels[i] + 1]
         for r in range(start, stop):
@@ -65,7 +66,7 @@ def _summed_shares(labels, node, n_labels, statistics, prior_count, means, count
 @kernel
 def score_pairs(counts, means, rule):
     """Replace p_j|i by the scores of pairs of label and child."""
-    total = max(1.0, counts.sum())
+    total = maximum(1.0, counts.sum())
     of_children = np.zeros(means.shape[1])
     for i in range(counts.size):
         for j in range(of_children.size):
@@ -93,7 +94,7 @@ def _prefer_in_turn(scores):
 @kernel
 def _sort_by_child(labels, child_of_label, held, moved):
     """Sort labels by child, stably."""
-    starts = np.zeros(held.size, np.int64)
+    starts = zeros(held.size, np.int64)
     for j in range(1, held.size):
         starts[j] = starts[j - 1] + held[j - 1]
     for i in range(labels.size):
@@ -118,10 +119,10 @@ def _room_below(n_labels, arity, levels):
 def _divide(labels, arity, levels, scores, moved):
     """Algorithm 2 at one node: sorts the labels by child, and returns the number of labels of each child."""
     n_labels, n_children = scores.shape
-    padded = max(n_labels, n_children)
+    padded = maximum(n_labels, n_children)
     padded += (n_children - padded) % (n_children - 1)
     child_of_label = np.full(n_labels, -1, np.int64)
-    held = np.zeros(n_children, np.int64)
+    held = zeros(n_children, np.int64)
     room = _room_below(n_labels, arity, levels)
     take_best_bounded(scores, padded, room, child_of_label, held)
     _sort_by_child(labels, child_of_label, held, moved)
@@ -132,8 +133,8 @@ def _divide(labels, arity, levels, scores, moved):
 def reassign(labels, counts, hidden, row_starts, shape, vectors):
     """AssignLabels of Algorithm 2 from the current probabilities: the rows of label i are
     `hidden[row_starts[i]:row_starts[i + 1]]`."""
-    nothing = (np.empty(0, np.int64), np.empty((0, 0), np.float32), np.empty(0, np.float32))
-    renewed = np.empty(shape.n_children.size, np.bool_)
+    nothing = (empty(0, np.int64), np.empty((0, 0), np.float32), empty(0, np.float32))
+    renewed = empty(shape.n_children.size, np.bool_)
     _reassign(labels, counts, hidden.ravel(), row_starts, nothing, shape, vectors, renewed)
 
 
@@ -141,8 +142,8 @@ def reassign(labels, counts, hidden, row_starts, shape, vectors):
 def reassign_by_sums(labels, statistics, shape, vectors, renewed):
     """AssignLabels of Algorithm 2 from running sums: sorted keys node * labels + label, and for each the sums of
     probabilities and the number of examples. `renewed` marks the nodes that were reset."""
-    none, no_rows = np.empty(0, np.float64), np.empty(0, np.float32)
-    _reassign(labels, none, no_rows, np.empty(0, np.int64), statistics, shape, vectors, renewed)
+    none, no_rows = empty(0, np.float64), empty(0, np.float32)
+    _reassign(labels, none, no_rows, empty(0, np.int64), statistics, shape, vectors, renewed)
 
 
 class _Queue(NamedTuple):
@@ -163,13 +164,13 @@ def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, re
     node gets a free number and zero vectors. `labels` is sorted by leaf.
     """
     n_nodes = shape.n_children.size
-    moved = np.empty(labels.size, np.int64)
-    used = np.zeros(n_nodes, np.bool_)
+    moved = empty(labels.size, np.int64)
+    used = zeros(n_nodes, np.bool_)
     used[0] = True
     columns = np.zeros((5, n_nodes + 1), np.int64)
     queue = _Queue(columns[0], columns[1], columns[2], columns[3], columns[4])
     queue.stops[0] = labels.size
-    without_number = np.zeros(n_nodes + 1, np.int64)  # entries, divided after those that keep their number
+    without_number = zeros(n_nodes + 1, np.int64)  # entries, divided after those that keep their number
     n_queued, at, n_without, at_without, free = 1, 0, 0, 0, 0
     while at < n_queued or at_without < n_without:
         if at < n_queued:
@@ -188,7 +189,7 @@ def _reassign(labels, counts, hidden, row_starts, statistics, shape, vectors, re
             queue.nodes[entry] = shape.children[queue.places[entry]] = free
             shape.n_children[free] = 0
         node, here = queue.nodes[entry], labels[queue.starts[entry] : queue.stops[entry]]
-        n_children = min(shape.arity, here.size)
+        n_children = minimum(shape.arity, here.size)
         renewed[node] = shape.n_children[node] != n_children
         scores = np.zeros((here.size, n_children))
         if renewed[node]:
@@ -272,10 +273,10 @@ def node_qualities(labels, ranges, firsts, n_children, counts, hidden, row_start
                     total += count[0]
                     of_children += count[0] * shares[0]
                 else:
-                    share = count[0] / max(total, 1.0)
+                    share = count[0] / maximum(total, 1.0)
                     for j in range(n_here):
                         distance += share * abs(shares[0, j] - of_children[j])
-                        impurity += share * min(shares[0, j], 1.0 - shares[0, j])
+                        impurity += share * minimum(shares[0, j], 1.0 - shares[0, j])
             if turn == 0:
-                of_children /= max(total, 1.0)
+                of_children /= maximum(total, 1.0)
         found[v] = total, 2.0 / n_here * distance, of_children.min(), impurity / n_here

@@ -347,7 +347,7 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
         return model.biases[: model.arity]  # of the root
 
     def _assignments(self, n_rows: int, planned: int) -> tuple[int, int]:
-        """The rows between two assignments, and the rows after which there are none."""
+        """Return the rows between two assignments, and the rows after which there are none."""
         if not self._learns_tree:
             return 0, 0
         until = int(self.assign_until * planned)
@@ -407,12 +407,12 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
 
     @snapshot_access
     def label_tree(self) -> Tree:
-        """The tree over the labels; its leaves are indices into `classes_`."""
+        """Return the tree over the labels; its leaves are indices into `classes_`."""
         return self.model_.tree
 
     @snapshot_access
     def node_quality(self) -> NodeQuality:
-        """The quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
+        """Return the quality of the split at each node of `label_tree()`: objective, balance and purity, 1 at best.
 
         They come from what training knew of its labels: their mean rows or, with `statistics="running"`, running sums. A
         model that was saved without `resume=True` has lost them, as has a fixed tree after `partial_fit`: ValueError.

@@ -15,6 +15,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import exp32, log32, next_random
+from treemax.kernels.intrinsics import empty, maximum
 from treemax.kernels.jit import (
     bare_fast_inline_kernel,
     bare_inline_kernel,
@@ -113,7 +114,7 @@ def sum_embeddings(indices, values, first, last, scale, embeddings, width, out):
 
 @fast_inline_kernel
 def _product(hidden, row, weights, start, width):
-    """The product of the row that begins at `row` and the vector that begins at `start`."""
+    """Return the product of the row that begins at `row` and the vector that begins at `start`."""
     sums = vector.splat(ZERO)
     for i in range(np.uint64(0), width, _LANES):
         sums = vector.multiply_add(vector.load(hidden, row + i), vector.load(weights, start + i), sums)
@@ -122,7 +123,7 @@ def _product(hidden, row, weights, start, width):
 
 @inline_kernel
 def n_vectors(n_children):
-    """Number of weight vectors of a node with `n_children` children."""
+    """Return the number of weight vectors of a node with `n_children` children."""
     return n_children if n_children > 2 else n_children - 1
 
 
@@ -150,7 +151,7 @@ def softmax_of_children(scores, at, n_children):
         return
     top = scores[at]
     for c in range(_NEXT, n_children):
-        top = max(top, scores[at + c])
+        top = maximum(top, scores[at + c])
     total = ZERO
     for c in range(np.uint64(0), n_children):
         e = exp32(scores[at + c] - top)
@@ -269,7 +270,7 @@ def _learn_path(label, paths, vectors, squared, weight, step, statistics, scratc
             if step.objective == PROBABILITY:  # the gradient of p is p times that of log p
                 for v in range(n, n + count):
                     scores[v] *= chosen
-            product *= max(chosen, _TINY)
+            product *= maximum(chosen, _TINY)
             if product < _TINY:  # one logarithm for many factors
                 likelihood += log32(product)
                 product = ONE
@@ -291,7 +292,7 @@ def _move_embeddings(n, embeddings, step, width, scratch):
         if step.optimizer == ADAGRAD:
             square = squares[feature] + value * value * length
             squares[feature] = square
-            size /= np.float32(math.sqrt(max(square, _SMALLEST)))
+            size /= np.float32(math.sqrt(maximum(square, _SMALLEST)))
         for i in range(np.uint64(0), width, _LANES):
             at = feature * width + i
             moved = vector.multiply_add(vector.splat(size), vector.load(gradient, i), vector.load(numbers, at))
@@ -374,7 +375,7 @@ def learn(rows, order, label_starts, labels, paths, embeddings, vectors, step, s
 
 @kernel
 def parents_and_depths(children, child_starts, n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting):
-    """The parent and the position among its children of every inner node and leaf, and the depth of inner nodes.
+    """Return the parent and the position among its children of every inner node and leaf, and the depth of inner nodes.
 
     A child is the number of an inner node, or -1 - label for a leaf. `waiting` is a buffer for all nodes and returns
     those in use, parents first. Returns their number.
@@ -424,7 +425,7 @@ def represent_row(rows, row, scale, embeddings, width, out):
 @fast_kernel
 def represent(rows, chosen, embeddings, width, out):
     """The representations of the chosen rows, one after the other."""
-    hidden = np.empty(width, np.float32)
+    hidden = empty(width, np.float32)
     for r in range(chosen.size):
         if r + 2 < chosen.size:
             _prefetch(rows, np.uint64(chosen[r + 2]), embeddings.numbers, width)
@@ -435,7 +436,7 @@ def represent(rows, chosen, embeddings, width, out):
 @fast_kernel
 def represent_means(rows, chosen, starts, embeddings, width, out):
     """The mean representation of each group of rows, such as those of a label; zeros where there are none."""
-    hidden, sums = np.empty(width, np.float32), np.empty(width, np.float32)
+    hidden, sums = empty(width, np.float32), empty(width, np.float32)
     for label in range(starts.size - 1):
         sums[:] = ZERO
         for r in range(starts[label], starts[label + 1]):
@@ -443,4 +444,4 @@ def represent_means(rows, chosen, starts, embeddings, width, out):
                 _prefetch(rows, np.uint64(chosen[r + 2]), embeddings.numbers, width)
             represent_row(rows, chosen[r], embeddings.scale, embeddings.numbers, width, hidden)
             sums += hidden
-        out[label] = sums / np.float32(max(1, starts[label + 1] - starts[label]))
+        out[label] = sums / np.float32(maximum(1, starts[label + 1] - starts[label]))

@@ -35,7 +35,7 @@ LARGEST_FACTOR = 1e12  # bound on embeddings and node vectors, which are multipl
 
 
 def padded(dimension: int) -> int:
-    """The dimension rounded up to a multiple of sixteen.
+    """Return the dimension rounded up to a multiple of sixteen.
 
     >>> padded(50), padded(64)
     (64, 64)
@@ -52,7 +52,7 @@ def aligned(shape: tuple[int, ...]) -> Floats:
 
 
 def vectors_of(n_children: NDArray[Any]) -> NDArray[np.int64]:
-    """Number of vectors of nodes with `n_children` children: one suffices for two.
+    """Return the number of vectors of nodes with `n_children` children: one suffices for two.
 
     >>> vectors_of(np.array([0, 1, 2, 3])).tolist()
     [0, 0, 1, 3]
@@ -80,7 +80,7 @@ class LearningState:
     def without_labels(
         self, kept: NDArray[np.bool_], before: Tree, tree: Tree, nodes: NDArray[np.int64]
     ) -> LearningState:
-        """The statistics of the `kept` labels; those of nodes that lost children start anew."""
+        """Return the statistics of the `kept` labels; those of nodes that lost children start anew."""
         if self.means is not None:
             return replace(self, means=self.means[kept])
         if self.keys is None or self.sums is None or self.seen is None:
@@ -173,14 +173,14 @@ class LearnedTreeModel:
         return (read_only(self.embeddings.ravel()), width, widest, *map(read_only, arrays))
 
     def known(self, rows: Rows) -> SparseRows:
-        """Rows with features renumbered as rows of the embeddings; features not seen in training are dropped."""
+        """Return the rows with features renumbered as rows of the embeddings; features not seen in training are dropped."""
         sparse = known_features(sparsified(rows), self.n_features)
         if self.features is None:
             return sparse
         return with_renumbered_features(sparse, self.features)
 
     def columns(self, row: Rows) -> NDArray[np.uint32]:
-        """The columns of the features of one row in `known`."""
+        """Return the columns of the features of one row in `known`."""
         columns, _ = row_entries(row, self.n_features)
         return columns if self.features is None else columns[np.isin(columns, self.features)]
 
@@ -193,7 +193,7 @@ class LearnedTreeModel:
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Ids and probabilities of the k best labels of each row; `search` is the beam width, None is exact."""
+        """Return the ids and probabilities of the k best labels of each row; `search` is the beam width, None is exact."""
         ids, probabilities = empty_top_k(len(rows), k)
         if search is None:
             kernel, option = search_kernels.best_exact, max(1, self.tree.depth)
@@ -227,7 +227,7 @@ class LearnedTreeModel:
         return found._replace(of_first=self._per_row(found.of_first), probabilities=self._per_row(found.probabilities))
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
-        """All labels with at least this probability."""
+        """Return all labels with at least this probability."""
         depth = max(1, self.tree.depth)
 
         def arguments(part: SparseRows) -> tuple[Any, ...]:
@@ -237,20 +237,20 @@ class LearnedTreeModel:
         return SparseProbabilities(found.rows, found.ids, self._per_row(found.probabilities))
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> Floats:
-        """The probability of every label."""
+        """Return the probability of every label."""
         out = np.empty((len(rows), self.tree.n_labels), dtype=np.float32)
         search_rows(search_kernels.probabilities_of_all, self._arguments, rows, threads, (), out)
         return self._per_row(out)
 
     def of_labels(self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1) -> Floats:
-        """The probabilities of given labels."""
+        """Return the probabilities of given labels."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.tree.parent), read_only(self.tree.leaf_of))
         search_rows(search_kernels.probabilities_of_given, self._arguments, rows, threads, options, ids, out)
         return self._per_row(out)
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: int | None = None) -> Trace:
-        """The paths to labels, for `explain`."""
+        """Return the paths to labels, for `explain`."""
         return trace_labels(self, row, ids)
 
     def _per_row(self, probabilities: Floats) -> Floats:
@@ -259,7 +259,7 @@ class LearnedTreeModel:
         return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
-        """The model of the `kept` labels, numbered anew; nodes without labels below them are removed.
+        """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed.
 
         Of three or more children of which two are left, the difference of their vectors is the one vector of both.
         """
@@ -338,7 +338,7 @@ class LearnedTreeModel:
 
 
 def with_renumbered_features(rows: SparseRows, features: NDArray[np.uint32]) -> SparseRows:
-    """Rows with each column replaced by its index in `features`, which is sorted; other columns are dropped."""
+    """Return the rows with each column replaced by its index in `features`, which is sorted; other columns are dropped."""
     first, last = rows.indptr[0], rows.indptr[-1]
     indices, values = rows.indices[first:last], rows.values[first:last]
     places = np.searchsorted(features, indices)

@@ -34,7 +34,7 @@ class NodeQuality(NamedTuple):
         return {name: round(float(np.average(getattr(self, name), weights=weights)), 4) for name in MEASURES}
 
     def at(self, node: int) -> dict[str, float] | None:
-        """The quality at one node; None if it is not in `nodes`."""
+        """Return the quality at one node; None if it is not in `nodes`."""
         place = int(np.searchsorted(self.nodes, node))
         if place == len(self.nodes) or self.nodes[place] != node:
             return None
@@ -42,7 +42,7 @@ class NodeQuality(NamedTuple):
 
 
 def described(quality: NodeQuality | None) -> dict[str, Any]:
-    """The entry of `describe`, if there is any split to judge."""
+    """Return the entry of `describe`, if there is any split to judge."""
     return {"quality": quality.summary()} if quality is not None and len(quality.nodes) else {}
 
 
@@ -52,17 +52,17 @@ NO_SUMS: Statistics = (np.empty(0, np.int64), np.empty((0, 0), np.float32), np.e
 
 
 def judged_nodes(tree: Tree) -> NDArray[np.int64]:
-    """The nodes that have a choice to make."""
+    """Return the nodes that have a choice to make."""
     return np.flatnonzero((tree.n_children >= 2) & (tree.n_children <= MOST_CHILDREN))
 
 
 def quality_from_means(model: LearnedTreeModel, counts: NDArray[Any], means: NDArray[np.float32]) -> NodeQuality:
-    """The quality of the splits, with p_j|i for the mean representation of label i."""
+    """Return the quality of the splits, with p_j|i for the mean representation of label i."""
     return _quality(model, counts, means.ravel(), np.arange(len(means) + 1), NO_SUMS)
 
 
 def quality_from_sums(model: LearnedTreeModel, statistics: Statistics) -> NodeQuality:
-    """The quality of the splits from the running sums of Algorithm 1."""
+    """Return the quality of the splits from the running sums of Algorithm 1."""
     no_rows = np.empty(0, dtype=np.float32)
     return _quality(model, np.zeros(model.tree.n_labels), no_rows, np.empty(0, dtype=np.int64), statistics)
 
@@ -89,7 +89,7 @@ def _quality(
 
 
 def labels_by_leaf(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The labels, those below a node side by side; where those of every node start, and how many they are.
+    """Return the labels, those below a node side by side; where those of every node start, and how many they are.
 
     >>> tree = Tree.from_parents([-1, 0, 0, 1, 1], [-1, -1, 2, 0, 1])
     >>> [array.tolist() for array in labels_by_leaf(tree)]

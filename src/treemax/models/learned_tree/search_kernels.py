@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from treemax.kernels.intrinsics import empty
 from treemax.kernels.jit import bare_fast_inline_kernel, fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import HUGE, offer, pop, push
 from treemax.kernels.sparse_rows import Rows
@@ -29,7 +30,7 @@ class SearchTree(NamedTuple):
 
 @kernel
 def _set_up(rows, tree):
-    """The rows and the tree as named tuples, and memory for a row and for the probabilities of children."""
+    """Return the rows and the tree as named tuples, and memory for a row and for the probabilities of children."""
     tree = SearchTree(*tree)
     return Rows(*rows), tree, np.empty(tree.width, np.float32), np.empty(tree.widest, np.float32)
 
@@ -82,7 +83,7 @@ def best_exact(rows, tree, depth, ids, probabilities):
     """The k most probable labels of each row by depth-first branch and bound, the most probable child first."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    nodes, chances = (np.empty(depth * tree.widest + 2, np.int64), np.empty(depth * tree.widest + 2, np.float32))
+    nodes, chances = (empty(depth * tree.widest + 2, np.int64), empty(depth * tree.widest + 2, np.float32))
     k = ids.shape[1]
     for r in range(ids.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
@@ -112,8 +113,8 @@ def best_beam(rows, tree, beam, ids, probabilities):
     """The best labels below the `beam` most probable nodes of each level."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    nodes, following = np.empty(beam, np.int64), np.empty(beam, np.int64)
-    chances, coming = np.empty(beam, np.float32), np.empty(beam, np.float32)
+    nodes, following = empty(beam, np.int64), empty(beam, np.int64)
+    chances, coming = empty(beam, np.float32), empty(beam, np.float32)
     k = ids.shape[1]
     for r in range(ids.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
@@ -148,11 +149,11 @@ def best_weighted(rows, tree, level, depth, beam, node_weights, ids, probabiliti
     """
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    heap_nodes, heap_products = np.empty(n_children.size, np.int64), np.empty(n_children.size, np.float32)
-    of_node = np.empty(n_children.size, np.float32)  # probabilities of the nodes that were reached
-    opened = np.empty(depth + 1, np.int64)
+    heap_nodes, heap_products = empty(n_children.size, np.int64), empty(n_children.size, np.float32)
+    of_node = empty(n_children.size, np.float32)  # probabilities of the nodes that were reached
+    opened = empty(depth + 1, np.int64)
     k = ids.shape[1]
-    products = np.empty(k, np.float32)
+    products = empty(k, np.float32)
     for r in range(ids.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         best, filled = ids[r], np.int64(0)  # leaves, until the search ends
@@ -191,7 +192,7 @@ def best_allowed(rows, tree, depth, node_weights, first, of_first, ids, probabil
     weight, in one search like `best_exact`."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    nodes, chances = (np.empty(depth * tree.widest + 2, np.int64), np.empty(depth * tree.widest + 2, np.float32))
+    nodes, chances = (empty(depth * tree.widest + 2, np.int64), empty(depth * tree.widest + 2, np.float32))
     n_first, k = first.shape[1], ids.shape[1]
     for r in range(ids.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
@@ -227,11 +228,11 @@ def best_allowed(rows, tree, depth, node_weights, first, of_first, ids, probabil
 
 @fast_kernel
 def all_above(rows, tree, depth, threshold, starts):
-    """Ids and probabilities of all labels with at least this probability; `starts` delimits the rows."""
+    """Return the ids and probabilities of all labels with at least this probability; `starts` delimits the rows."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    nodes, chances = (np.empty(depth * tree.widest + 2, np.int64), np.empty(depth * tree.widest + 2, np.float32))
-    ids, probabilities = np.empty(256, np.int64), np.empty(256, np.float32)
+    nodes, chances = (empty(depth * tree.widest + 2, np.int64), empty(depth * tree.widest + 2, np.float32))
+    ids, probabilities = empty(256, np.int64), empty(256, np.float32)
     found = 0
     starts[0] = 0
     for r in range(starts.size - 1):
@@ -251,8 +252,8 @@ def all_above(rows, tree, depth, threshold, starts):
                     n += 1
                     continue
                 if found == ids.size:
-                    ids = np.concatenate((ids, np.empty(found, np.int64)))
-                    probabilities = np.concatenate((probabilities, np.empty(found, np.float32)))
+                    ids = np.concatenate((ids, empty(found, np.int64)))
+                    probabilities = np.concatenate((probabilities, empty(found, np.float32)))
                 ids[found], probabilities[found] = labels[child], probability
                 found += 1
         starts[r + 1] = found
@@ -264,7 +265,7 @@ def probabilities_of_all(rows, tree, out):
     """The probability of every label, from the root down."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
-    chances = np.empty(n_children.size, np.float32)
+    chances = empty(n_children.size, np.float32)
     for r in range(out.shape[0]):
         represent_row(rows, r, ONE, tree.embeddings, tree.width, hidden)
         chances[0] = ONE

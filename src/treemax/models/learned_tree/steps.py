@@ -93,7 +93,7 @@ class Learner:
         )  # fmt: skip
 
     def _embeddings(self, share: float = 1.0) -> kernels.Embeddings:
-        """The embeddings, scaled for a share of the features."""
+        """Return the embeddings, scaled for a share of the features."""
         return kernels.Embeddings(self.embeddings.ravel(), self.feature_squares, np.float32(self.scale / share))
 
     def _vectors(self) -> kernels.Vectors:
@@ -101,7 +101,7 @@ class Learner:
         return kernels.Vectors(self.weights.ravel(), self.biases, self.squares, width)
 
     def _scores_on_a_path(self) -> int:
-        """The largest number of children of the nodes on a path together."""
+        """Return the largest number of children of the nodes on a path together."""
         of_paths, most = self.__dict__.get("_most_scores", (None, 0))
         if of_paths is not self.paths:
             sums = np.concatenate([[0], np.cumsum(self.paths.counts, dtype=np.int64)])

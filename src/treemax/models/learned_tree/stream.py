@@ -33,7 +33,7 @@ RESTARTED_SQUARES = np.float32(1.0)  # in a model that was saved without its lea
 
 
 def power_of_two(scale: float) -> float:
-    """The power of two nearest to a scale: to multiply and divide by it loses no bits."""
+    """Return the power of two nearest to a scale: to multiply and divide by it loses no bits."""
     return 2.0 ** round(math.log2(scale))
 
 
@@ -270,7 +270,7 @@ class GrowingTree(Learner):
             )  # fmt: skip
 
     def _shortened(self, rows: SparseRows) -> SparseRows:
-        """The rows, those that are far too long shortened."""
+        """Return the rows, those that are far too long shortened."""
         lengths = np.sqrt(squared_lengths(rows.indptr, rows.values)) * float(self.scale)
         if lengths.max(initial=0.0) <= LONGEST:
             return rows
@@ -278,7 +278,7 @@ class GrowingTree(Learner):
         return replace(rows, values=(rows.values * factors).astype(np.float32))
 
     def _next_assignment(self, every: int | None) -> int | None:
-        """The number of rows at which labels are assigned next; None if the tree is not learned."""
+        """Return the number of rows at which labels are assigned next; None if the tree is not learned."""
         if self.means is None and not self._sums_probabilities:
             return None
         if every is None:
@@ -306,11 +306,11 @@ class GrowingTree(Learner):
     _view: StreamView | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the view, which shares arrays."""
+        """Return the state without the view, which shares arrays."""
         return {name: value for name, value in vars(self).items() if name not in ("_view", "_most_scores")}
 
     def view(self) -> StreamView:
-        """The model as it is now."""
+        """Return the model as it is now."""
         view = self._view
         if view is None:
             tree, vector_starts = self._current_tree()
@@ -321,7 +321,7 @@ class GrowingTree(Learner):
         return view
 
     def _current_tree(self) -> tuple[Tree, NDArray[np.int64]]:
-        """The tree, and the first vector of each of its nodes."""
+        """Return the tree, and the first vector of each of its nodes."""
         found = self._tree
         if found is None:
             codes = self.structure.codes()
@@ -334,37 +334,37 @@ class GrowingTree(Learner):
         return self._current_tree()[0]
 
     def top_k(self, *arguments: Any, **options: Any) -> tuple[NDArray[np.int64], Floats]:
-        """Ids and probabilities of the k best labels of each row."""
+        """Return the ids and probabilities of the k best labels of each row."""
         return self.view().top_k(*arguments, **options)
 
     def top_k_weighted(self, *arguments: Any, **options: Any) -> tuple[NDArray[np.int64], Floats]:
-        """The k labels with the largest products of probability and weight."""
+        """Return the k labels with the largest products of probability and weight."""
         return self.view().top_k_weighted(*arguments, **options)
 
     def top_k_allowed(self, *arguments: Any, **options: Any) -> TopKAllowed:
-        """The best of all labels and the k best of those with a weight."""
+        """Return the best of all labels and the k best of those with a weight."""
         return self.view().top_k_allowed(*arguments, **options)
 
     def above(self, *arguments: Any, **options: Any) -> SparseProbabilities:
-        """All labels with at least a probability."""
+        """Return all labels with at least a probability."""
         return self.view().above(*arguments, **options)
 
     def probabilities(self, *arguments: Any, **options: Any) -> Floats:
-        """The probability of every label."""
+        """Return the probability of every label."""
         return self.view().probabilities(*arguments, **options)
 
     def of_labels(self, *arguments: Any, **options: Any) -> Floats:
-        """The probabilities of given labels."""
+        """Return the probabilities of given labels."""
         return self.view().of_labels(*arguments, **options)
 
     def trace(self, *arguments: Any, **options: Any) -> Trace:
-        """The paths to labels, for `explain`."""
+        """Return the paths to labels, for `explain`."""
         return self.view().trace(*arguments, **options)
 
     # --- to a file --------------------------------------------------------------------------------------
 
     def packed(self) -> LearnedTreeModel:
-        """The model in the order of its tree and its features."""
+        """Return the model in the order of its tree and its features."""
         tree, vectors = self.structure.as_tree()
         features = np.flatnonzero(self.places >= 0)
         rows = self.places[features]
@@ -384,7 +384,7 @@ class GrowingTree(Learner):
         )  # fmt: skip
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
-        """The model of the `kept` labels, numbered anew."""
+        """Return the model of the `kept` labels, numbered anew."""
         return self.packed().without_labels(kept)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -393,7 +393,7 @@ class GrowingTree(Learner):
 
 
 def _placed(rows: SparseRows, places: NDArray[np.int32], scale: float = 1.0) -> SparseRows:
-    """Rows with each feature replaced by the place of its embedding, without features that have none."""
+    """Return the rows with each feature replaced by the place of its embedding, without features that have none."""
     first, last = rows.indptr[0], rows.indptr[-1]
     found, values = places[rows.indices[first:last]], rows.values[first:last]
     known = found >= 0

@@ -53,7 +53,7 @@ class Structure:
         return cls(children.ravel(), nodes * arity, n_children, nodes * per_node, room * per_node, tree.n_labels)
 
     def paths(self) -> Paths:
-        """The path to every label."""
+        """Return the path to every label."""
         n = len(self.n_children)
         parents, slots, depths, waiting = (np.zeros(n, dtype=np.int64) for _ in range(4))
         leaf_parents, leaf_slots = (np.zeros(self.n_labels, dtype=np.int64) for _ in range(2))
@@ -68,7 +68,7 @@ class Structure:
         return Paths(*map(read_only, (starts, firsts, counts, targets)))
 
     def codes(self) -> NDArray[np.int64]:
-        """The nodes in breadth-first order: inner nodes by number, leaves as -1 - label."""
+        """Return the nodes in breadth-first order: inner nodes by number, leaves as -1 - label."""
         levels, level = [], np.zeros(1, dtype=np.int64)
         while len(level):
             levels.append(level)
@@ -78,14 +78,14 @@ class Structure:
         return np.concatenate(levels)
 
     def as_tree(self) -> tuple[Tree, NDArray[np.int64]]:
-        """The tree in breadth-first order, and the indices of its nodes' vectors in that order."""
+        """Return the tree in breadth-first order, and the indices of its nodes' vectors in that order."""
         codes = self.codes()
         own = codes[codes >= 0]
         counts = vectors_of(self.n_children[own])
         return self.tree_of(codes), np.repeat(self.first_vectors[own], counts) + ranks(counts)
 
     def tree_of(self, codes: NDArray[np.int64]) -> Tree:
-        """The tree whose nodes these are in breadth-first order."""
+        """Return the tree whose nodes these are in breadth-first order."""
         is_inner = codes >= 0
         n_children = np.where(is_inner, self.n_children[np.maximum(codes, 0)], 0)
         first_child = 1 + np.cumsum(n_children) - n_children
@@ -127,7 +127,7 @@ class RunningSums:
         renewed: NDArray[np.bool_],
         prior_count: float = 0.0,
     ) -> RunningSums:
-        """The sums extended to new paths, and without those of nodes that were reset.
+        """Return the sums extended to new paths, and without those of nodes that were reset.
 
         With a prior, a new pair starts as if half of `prior_count` examples had gone to one child, in turn by label, and
         half evenly to all.
@@ -150,7 +150,7 @@ class RunningSums:
         return RunningSums(keys, sums, seen, places.astype(np.uint32))
 
     def with_labels(self, before: int, n_labels: int) -> RunningSums:
-        """The sums with keys for a larger number of labels."""
+        """Return the sums with keys for a larger number of labels."""
         return replace(self, keys=self.keys // before * n_labels + self.keys % before)
 
     def by_rank(self, structure: Structure) -> dict[str, NDArray[Any]]:
@@ -166,7 +166,7 @@ class RunningSums:
 
 
 def vectors_per_node(arity: int) -> int:
-    """Number of vectors of a node with `arity` children."""
+    """Return the number of vectors of a node with `arity` children."""
     return int(vectors_of(np.array([arity]))[0])
 
 

@@ -130,7 +130,7 @@ class Training(Learner):
             yield min(ROWS_AT_ONCE, len(order) - start), *results.pop(start)
 
     def rate(self, share: float) -> float:
-        """The learning rate after the given fraction of the training."""
+        """Return the learning rate after the given fraction of the training."""
         return self.settings.rate * min(1.0, (1.0 - share) / max(1e-9, 1.0 - self.settings.hold))
 
     def _learn(self, order: NDArray[np.uint32], rate: float, seed: int) -> tuple[float, int]:
@@ -150,7 +150,7 @@ class Training(Learner):
         return hidden, starts
 
     def _label_means(self) -> NDArray[np.float32]:
-        """The mean representation of the rows of each label."""
+        """Return the mean representation of the rows of each label."""
         (chosen, starts), width = self._rows_by_label, np.uint64(self.embeddings.shape[1])
         means = np.empty((self.n_labels, width), dtype=np.float32)
         kernels.represent_means(self.rows.arrays, chosen, starts, self._embeddings(), width, means)
@@ -171,7 +171,7 @@ class Training(Learner):
         return row_of[order], np.concatenate([[0], np.cumsum(counts)])
 
     def model(self) -> LearnedTreeModel:
-        """The model as it is now."""
+        """Return the model as it is now."""
         tree, vectors = self.structure.as_tree()
         embeddings = aligned(self.embeddings.shape)
         np.multiply(self.embeddings, self.scale, out=embeddings)
@@ -190,7 +190,7 @@ class Training(Learner):
         )
 
     def trained(self, learns_tree: bool) -> LearnedTreeModel:
-        """The model with all that `partial_fit` and `node_quality` need."""
+        """Return the model with all that `partial_fit` and `node_quality` need."""
         _, vectors = self.structure.as_tree()
         statistics: dict[str, Any] = {}
         if learns_tree and self.settings.statistics == "running":
@@ -219,7 +219,7 @@ def ranges_between_assignments(n: int, done: int, every: int) -> Iterator[range]
 
 
 def _features_in_use(rows: SparseRows) -> NDArray[np.uint32] | None:
-    """The columns that occur, or None if most of them do."""
+    """Return the columns that occur, or None if most of them do."""
     if rows.nnz >= FEW_FEATURES * rows.n_features:
         seen = np.zeros(rows.n_features, dtype=bool)
         seen[rows.indices[rows.indptr[0] : rows.indptr[-1]]] = True

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels.arithmetic import MOST_COUNT
+from treemax.kernels.intrinsics import maximum, minimum, zeros
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import EMPTY, buckets_needed, pair, release, reserve, row_of, scores, slot, update
@@ -73,7 +74,7 @@ def update_smallest(node, nodes):
     while node != root and nodes.smallest[nodes.parents[node]] != nodes.smallest[node]:
         node = nodes.parents[node]
         left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
-        nodes.smallest[node] = min(nodes.smallest[left], nodes.smallest[right])
+        nodes.smallest[node] = minimum(nodes.smallest[left], nodes.smallest[right])
 
 
 @bare_inline_kernel
@@ -135,7 +136,7 @@ def _split(leaf, nodes, way):
 
 @bare_inline_kernel
 def _tally(node, label, nodes, tallies):
-    """The slot of a label at a node, created if missing."""
+    """Return the slot of a label at a node, created if missing."""
     key = pair(node, label)
     at = slot(tallies.keys, key)
     if tallies.keys[at] != key:
@@ -150,7 +151,7 @@ def _tally(node, label, nodes, tallies):
 def _count(node, label, nodes, tallies):
     """Count the label at a node; returns its tally."""
     at = _tally(node, label, nodes, tallies)
-    count = min(np.int64(tallies.counts[at]) + np.int64(1), np.int64(MOST_COUNT))
+    count = minimum(np.int64(tallies.counts[at]) + np.int64(1), np.int64(MOST_COUNT))
     tallies.counts[at] = count
     nodes.totals[node] += 1
     if count > nodes.largest[node]:
@@ -174,7 +175,7 @@ def _child(node, score, nodes):
 
 @bare_inline_kernel
 def _descend(x, node, nodes, regressors, one):
-    """The leaf of a row below a node; its parent if the leaf has no rows yet."""
+    """Return the leaf of a row below a node; its parent if the leaf has no rows yet."""
     while nodes.regressors[node]:
         node = _child(node, _score(x, node, nodes, regressors, one), nodes)
     return node if nodes.totals[node] else np.int64(nodes.parents[node])
@@ -191,12 +192,12 @@ def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, in
     mean = nodes.sums[node] / nodes.trained[node] if nodes.trained[node] else 0.0
     side = -_ONE if mean > own else _ONE
     if side * score < _ONE:
-        weight = np.float32(min(1.0, max(way.least_weight, abs(own - mean))))
+        weight = np.float32(minimum(1.0, maximum(way.least_weight, abs(own - mean))))
         one[0] = -side * weight
         update(regressors, nodes.regressors[node] - 1, one, 1, x, rate, initial)
         score = _score(x, node, nodes, regressors, one)
     tallies.sums[tally] += score
-    tallies.trained[tally] = min(np.int64(tallies.trained[tally]) + np.int64(1), np.int64(MOST_COUNT))
+    tallies.trained[tally] = minimum(np.int64(tallies.trained[tally]) + np.int64(1), np.int64(MOST_COUNT))
     nodes.sums[node] += score
     nodes.trained[node] += 1
     return score
@@ -250,7 +251,7 @@ def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors,
 
     `found` counts the rows whose label was predicted before they were learned.
     """
-    one = np.zeros(1, np.float32)
+    one = zeros(1, np.float32)
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
         n_buckets = buckets_needed(regressors, x, DEEPEST)
@@ -270,7 +271,7 @@ def room_for(rows, i, regressors):
 @kernel
 def predict(rows, n_rows, nodes, tallies, regressors, ids, probabilities):
     """The most frequent labels of each row's leaf, and their relative frequencies."""
-    one, k = np.zeros(1, np.float32), ids.shape[1]
+    one, k = zeros(1, np.float32), ids.shape[1]
     for i in range(n_rows):
         node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
         best, filled = nodes.best[node], 0
@@ -292,7 +293,7 @@ def predict(rows, n_rows, nodes, tallies, regressors, ids, probabilities):
 @kernel
 def probabilities_of_all(rows, n_rows, nodes, tallies, regressors, out):
     """The relative frequency of every label in each row's leaf; `out` must be zero."""
-    one = np.zeros(1, np.float32)
+    one = zeros(1, np.float32)
     for i in range(n_rows):
         node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
         at = nodes.first[node]

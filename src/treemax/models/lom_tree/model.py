@@ -64,7 +64,7 @@ class LOMTreeModel(CandidateModel):
         return len(self.levels()) - 1
 
     def levels(self) -> list[NDArray[np.int64]]:
-        """The nodes of the tree, level by level."""
+        """Return the nodes of the tree, level by level."""
         levels, level = [], self.nodes.used[kernels.ROOT : kernels.ROOT + 1].copy()
         while len(level):
             levels.append(level)
@@ -73,7 +73,7 @@ class LOMTreeModel(CandidateModel):
         return levels
 
     def node_labels(self) -> NodeLabels:
-        """The labels at each node. An example counts once for each pass."""
+        """Return the labels at each node. An example counts once for each pass."""
         order = np.concatenate(self.levels())
         place = np.zeros(order.max() + 1, dtype=np.int64)
         place[order] = np.arange(len(order))
@@ -105,7 +105,7 @@ class LOMTreeModel(CandidateModel):
     top_k_allowed = FromAllProbabilities.top_k_allowed
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label; zero if it is not in the row's leaf."""
+        """Return the probability of every label; zero if it is not in the row's leaf."""
         out, regressors = (np.zeros((len(rows), self.n_labels), np.float32), prediction_scorers(self.regressors))
 
         def answer(block: slice) -> None:
@@ -118,11 +118,11 @@ class LOMTreeModel(CandidateModel):
         return out
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: None = None) -> Trace:
-        """The path to the leaf of the row, and labels there, for `explain`."""
+        """Return the path to the leaf of the row, and labels there, for `explain`."""
         return trace_labels(self, row, ids, scores)
 
     def lists(self, order: NDArray[np.int64]) -> TallyLists:
-        """The tallies of the given nodes."""
+        """Return the tallies of the given nodes."""
         n = int(self.tallies.used[0])
         starts = np.zeros(len(order) + 1, np.int64)
         labels, counts, trained = (np.zeros(n, np.int32) for _ in range(3))
@@ -194,7 +194,7 @@ class LOMTreeModel(CandidateModel):
 
 
 def _pruned(inner: NDArray[np.bool_], has_labels: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The nodes that remain, level by level, and which of them are inner nodes.
+    """Return the nodes that remain, level by level, and which of them are inner nodes.
 
     Nodes are numbered level by level; those without labels are removed.
     """
@@ -255,7 +255,7 @@ def empty_tallies(n: int) -> Tallies:
 
 
 def tallies_from(lists: TallyLists, nodes: Nodes, n: int) -> Tallies:
-    """The tallies in a hash table with capacity for n, linked into the lists of the nodes."""
+    """Return the tallies in a hash table with capacity for n, linked into the lists of the nodes."""
     tallies = empty_tallies(n)
     if not kernels.scatter(*lists, nodes.first, tallies):
         raise ValueError("a node has a duplicate label")
@@ -263,7 +263,7 @@ def tallies_from(lists: TallyLists, nodes: Nodes, n: int) -> Tallies:
 
 
 def take_scorers(scorers: Scorers, chosen: NDArray[Any]) -> Scorers:
-    """The chosen scorers, renumbered in that order."""
+    """Return the chosen scorers, renumbered in that order."""
     n = len(scorers.bias)
     if not isinstance(scorers, SparseScorers):  # in a model for prediction only, `weights` is empty
         return type(scorers)(*(array[chosen] if len(array) == n else array for array in scorers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_kernel, kernel
 
 MEAN, MIN, MEDIAN = 0, 1, 2
@@ -23,7 +24,7 @@ def bucket_probabilities(scores, n_buckets, one_label):
         for first in range(0, line.size, n_buckets):
             top = line[first]
             for b in range(first, first + n_buckets):
-                top = max(top, line[b])
+                top = maximum(top, line[b])
             total = _ZERO
             for b in range(first, first + n_buckets):
                 line[b] = np.exp(line[b] - top)
@@ -36,7 +37,7 @@ def bucket_probabilities(scores, n_buckets, one_label):
 def label_scores(probabilities, buckets, n_buckets, combine, out):
     """Combine the probabilities of the bucket of each label in all repetitions, by mean, minimum or median."""
     n_repetitions, n_labels = buckets.shape
-    of_label = np.empty(n_repetitions, np.float32)
+    of_label = empty(n_repetitions, np.float32)
     for i in range(probabilities.shape[0]):
         line, scores = probabilities[i], out[i]
         if combine == MEDIAN:
@@ -55,7 +56,7 @@ def label_scores(probabilities, buckets, n_buckets, combine, out):
                 if combine == MEAN:
                     scores[label] += probability / np.float32(n_repetitions)
                 else:
-                    scores[label] = min(scores[label], probability)
+                    scores[label] = minimum(scores[label], probability)
 
 
 @fast_kernel
@@ -68,7 +69,7 @@ def normalise(scores, n_buckets):
     for i in range(scores.shape[0]):
         line, total = scores[i], _ZERO
         for label in range(line.size):
-            line[label] = max(line[label] - chance, _ZERO) + _RANKING * line[label]
+            line[label] = maximum(line[label] - chance, _ZERO) + _RANKING * line[label]
             total += line[label]
         if total > _ZERO:
             for label in range(line.size):

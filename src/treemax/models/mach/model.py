@@ -58,7 +58,7 @@ class MACHModel(FromAllProbabilities):
         return out
 
     def top_k(self, rows: Rows, k: int, search: str, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
-        """The k best labels of each row, best first, and their probabilities."""
+        """Return the k best labels of each row, best first, and their probabilities."""
         ids, best = empty_top_k(len(rows), min(k, self.n_labels))
 
         def predict_block(block: slice) -> None:
@@ -68,7 +68,7 @@ class MACHModel(FromAllProbabilities):
         return ids, best
 
     def probabilities(self, rows: Rows, search: str, threads: int = 1) -> Floats:
-        """The probability of every label for each row."""
+        """Return the probability of every label for each row."""
         out = np.empty((len(rows), self.n_labels), dtype=np.float32)
 
         def predict_block(block: slice) -> None:
@@ -78,7 +78,7 @@ class MACHModel(FromAllProbabilities):
         return out
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: str) -> Trace:
-        """The buckets of labels, for `explain`."""
+        """Return the buckets of labels, for `explain`."""
         columns, values = self.flat.inputs(row)
         of_buckets = self.flat.scores(row)
         kernels.bucket_probabilities(of_buckets, self.n_buckets, self.one_label)

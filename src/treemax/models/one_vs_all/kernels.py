@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32, softmax
+from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_kernel, kernel
 
 SOFTMAX, LOGISTIC, SQUARED_HINGE = 0, 1, 2  # losses
@@ -67,7 +68,7 @@ def _gradient(loss, scores, truth, held):
     """Replace the scores of one row by the derivative of its loss in each of them."""
     if loss == SOFTMAX:
         softmax(scores)
-        share = _ONE / np.float32(max(1, truth.size))
+        share = _ONE / np.float32(maximum(1, truth.size))
         for j in range(truth.size):
             scores[truth[j]] -= share
         if truth.size == 0:  # a row without labels has no softmax loss
@@ -81,16 +82,16 @@ def _gradient(loss, scores, truth, held):
         for j in range(truth.size):
             held[j] = scores[truth[j]]
         for c in range(scores.size):
-            scores[c] = min(max(np.float32(0.0), _ONE + scores[c]), STEEPEST)
+            scores[c] = minimum(maximum(np.float32(0.0), _ONE + scores[c]), STEEPEST)
         for j in range(truth.size):
-            scores[truth[j]] = -min(max(np.float32(0.0), _ONE - held[j]), STEEPEST)
+            scores[truth[j]] = -minimum(maximum(np.float32(0.0), _ONE - held[j]), STEEPEST)
 
 
 @fast_kernel
 def _apply_relevance(loss, gradient, truth, relevance):
     """Multiply the loss of each label of a row by its relevance."""
     if loss == SOFTMAX:
-        share, total = _ONE / np.float32(max(1, truth.size)), np.float32(0.0)
+        share, total = _ONE / np.float32(maximum(1, truth.size)), np.float32(0.0)
         for j in range(truth.size):
             gradient[truth[j]] += share
             total += share * relevance[j]
@@ -157,11 +158,11 @@ def learn_dense(X, order, targets, state, rates, settings):
     n_labels, n_features = weights.shape
     batch = np.zeros((batch_rows, n_features), np.float32)
     scores = np.empty((batch_rows, n_labels), np.float32)
-    labels = np.empty(n_labels + 1, np.uint32)
-    values = np.empty(n_labels + 1, np.float32)
-    held = np.empty(max(1, most_labels), np.float32)
+    labels = empty(n_labels + 1, np.uint32)
+    values = empty(n_labels + 1, np.float32)
+    held = empty(maximum(1, most_labels), np.float32)
     for number, start in enumerate(range(0, order.size, batch_rows)):
-        size = min(batch_rows, order.size - start)
+        size = minimum(batch_rows, order.size - start)
         for i in range(size):
             batch[i] = X[order[start + i]]
         np.dot(batch, weights.T, scores)
@@ -195,7 +196,7 @@ def _score_sparse(scores, indices, values, weights, bias):
     n_labels = np.uint64(bias.size)
     n_features = np.uint64(weights.shape[0])
     for start in range(np.uint64(0), n_labels, np.uint64(LABEL_BLOCK)):
-        stop = min(start + np.uint64(LABEL_BLOCK), n_labels)
+        stop = minimum(start + np.uint64(LABEL_BLOCK), n_labels)
         for c in range(start, stop):
             scores[c] = bias[c]
         for p in range(np.uint64(indices.size)):
@@ -211,11 +212,11 @@ def learn_sparse(rows, order, targets, state, rates, settings):
     initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels = bias.size
     scores = np.empty((batch_rows, n_labels), np.float32)
-    labels = np.empty(n_labels + 1, np.uint32)
-    values = np.empty(n_labels + 1, np.float32)
-    held = np.empty(max(1, most_labels), np.float32)
+    labels = empty(n_labels + 1, np.uint32)
+    values = empty(n_labels + 1, np.float32)
+    held = empty(maximum(1, most_labels), np.float32)
     for number, start in enumerate(range(0, order.size, batch_rows)):
-        size = min(batch_rows, order.size - start)
+        size = minimum(batch_rows, order.size - start)
         for i in range(size):
             first, last = indptr[order[start + i]], indptr[order[start + i] + 1]
             _score_sparse(scores[i], indices[first:last], data[first:last], weights, bias)
@@ -315,7 +316,7 @@ def to_probabilities(scores, link, normalise):
         if link == LOGISTIC_LINK:
             p = _ONE / (_ONE + exp32(-scores[c]))
         else:
-            p = min(max((_ONE + scores[c]) * np.float32(0.5), LEAST_PROBABILITY), _ONE)
+            p = minimum(maximum((_ONE + scores[c]) * np.float32(0.5), LEAST_PROBABILITY), _ONE)
         scores[c] = p
         total += p
     if normalise:
@@ -338,11 +339,11 @@ def _best(scores, ids, best):
     k, n = ids.size, scores.size
     filled = 0
     for start in range(0, n, 64):
-        stop = min(start + 64, n)
+        stop = minimum(start + 64, n)
         if filled == k:
             top = scores[start]
             for c in range(start, stop):
-                top = max(top, scores[c])
+                top = maximum(top, scores[c])
             if not top > best[k - 1]:
                 continue
         for c in range(start, stop):
@@ -372,7 +373,7 @@ def best_of_rows(scores, ids, best):
 @kernel
 def best_of_allowed(scores, weights, ids, best):
     """The best labels with a weight of every row and their scores; there are at least as many."""
-    own = np.empty(weights.size, np.float32)
+    own = empty(weights.size, np.float32)
     for i in range(scores.shape[0]):
         for c in range(weights.size):
             own[c] = scores[i, c] if weights[c] > 0 else -np.float32(np.inf)

@@ -56,7 +56,7 @@ class LinearModel(FromAllProbabilities):
         raise NotImplementedError
 
     def top_k(self, rows: Rows, k: int, search: Link, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
-        """The k best labels of each row, best first, and their probabilities."""
+        """Return the k best labels of each row, best first, and their probabilities."""
         k = min(k, self.n_labels)
         ids, best = empty_top_k(len(rows), k)
 
@@ -71,7 +71,7 @@ class LinearModel(FromAllProbabilities):
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: Floats, search: Link, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best of all labels and the k best of those with a weight, from the same scores."""
+        """Return the `n_first` best of all labels and the k best of those with a weight, from the same scores."""
         link = LINKS[search.loss]
         sums_to_one = search.one_label or link == kernels.SOFTMAX_LINK
         n_best = max(n_first, int(sums_to_one))  # the best score is that to which a softmax is relative
@@ -92,7 +92,7 @@ class LinearModel(FromAllProbabilities):
         return found._replace(first=found.first[:, :n_first], of_first=found.of_first[:, :n_first])
 
     def probabilities(self, rows: Rows, search: Link, threads: int = 1) -> Floats:
-        """The probability of every label for each row."""
+        """Return the probability of every label for each row."""
         out = np.empty((len(rows), self.n_labels), dtype=np.float32)
 
         def predict_block(block: slice) -> None:
@@ -104,7 +104,7 @@ class LinearModel(FromAllProbabilities):
         return out
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Link) -> Trace:
-        """The score of each label, for `explain`."""
+        """Return the score of each label, for `explain`."""
         columns, values = self.inputs(row)
         added = values.astype(np.float64) * self.weights_of(np.array(ids), columns)
         steps = [
@@ -114,7 +114,7 @@ class LinearModel(FromAllProbabilities):
         return flat_trace(columns, values, steps, "float32")
 
     def inputs(self, row: Rows) -> tuple[NDArray[Any], Floats]:
-        """The columns of a row and their values, as the weights take them."""
+        """Return the columns of a row and their values, as the weights take them."""
         return row_entries(row, self.n_features)
 
     def weights_of(self, labels: NDArray[np.int64], columns: NDArray[Any]) -> Floats:

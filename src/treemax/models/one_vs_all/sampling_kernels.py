@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32, next_random, random_for
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_inline_kernel, fast_kernel
 from treemax.models.one_vs_all.kernels import LOGISTIC, STEEPEST, update_bias
 
@@ -32,7 +33,7 @@ class Chosen(NamedTuple):
 
 @bare_inline_kernel
 def _choose(truth, n_negatives, random, chosen):
-    """The labels of a row and `n_negatives` others, all sets of which are equally likely."""
+    """Return the labels of a row and `n_negatives` others, all sets of which are equally likely."""
     n_labels, count = np.uint64(chosen.drawn.size), 0
     for j in range(truth.size):
         chosen.labels[count] = truth[j]
@@ -57,15 +58,15 @@ def _find_gradients(count, n_true, n_negatives, n_labels, loss, least, row_weigh
     They are multiplied by the weight of the row, and by the relevance of its labels unless it is empty. Returns the
     number of those that are left.
     """
-    weight, kept = np.float32(n_labels - n_true) / np.float32(max(1, n_negatives)), 0
+    weight, kept = np.float32(n_labels - n_true) / np.float32(maximum(1, n_negatives)), 0
     for j in range(count):
         score = chosen.values[j]
         if loss == LOGISTIC:
             gradient = _ONE / (_ONE + exp32(-score)) - (_ONE if j < n_true else _ZERO)
         elif j < n_true:
-            gradient = -min(max(_ZERO, _ONE - score), STEEPEST)
+            gradient = -minimum(maximum(_ZERO, _ONE - score), STEEPEST)
         else:
-            gradient = min(max(_ZERO, _ONE + score), STEEPEST)
+            gradient = minimum(maximum(_ZERO, _ONE + score), STEEPEST)
         if abs(gradient) >= least:
             chosen.labels[kept] = chosen.labels[j]
             chosen.values[kept] = gradient if j < n_true else gradient * weight
@@ -83,11 +84,11 @@ def learn_dense(X, order, targets, state, rates, settings, sampling):
     weights, squares, bias, bias_squares = state
     initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels, n_features = weights.shape
-    size = min(n_labels, most_labels + sampling.n_negatives)
-    chosen = Chosen(np.empty(size, np.uint32), np.empty(size, np.float32), np.zeros(n_labels, np.bool_))
+    size = minimum(n_labels, most_labels + sampling.n_negatives)
+    chosen = Chosen(empty(size, np.uint32), empty(size, np.float32), zeros(n_labels, np.bool_))
     for i in range(order.size):
         x, truth = X[order[i]], target_ids[target_indptr[order[i]] : target_indptr[order[i] + 1]]
-        n_negatives = min(sampling.n_negatives, n_labels - truth.size)
+        n_negatives = minimum(sampling.n_negatives, n_labels - truth.size)
         count = _choose(truth, n_negatives, random_for(sampling.seed, sampling.first + i), chosen)
         for j in range(count):
             w, score = weights[chosen.labels[j]], _ZERO
@@ -116,12 +117,12 @@ def learn_sparse(rows, order, targets, state, rates, settings, sampling):
     weights, squares, bias, bias_squares = state
     initial, constant, loss, least, batch_rows, most_labels = settings
     n_labels = bias.size
-    size = min(n_labels, most_labels + sampling.n_negatives)
-    chosen = Chosen(np.empty(size, np.uint32), np.empty(size, np.float32), np.zeros(n_labels, np.bool_))
+    size = minimum(n_labels, most_labels + sampling.n_negatives)
+    chosen = Chosen(empty(size, np.uint32), empty(size, np.float32), zeros(n_labels, np.bool_))
     for i in range(order.size):
         row = order[i]
         truth = target_ids[target_indptr[row] : target_indptr[row + 1]]
-        n_negatives = min(sampling.n_negatives, n_labels - truth.size)
+        n_negatives = minimum(sampling.n_negatives, n_labels - truth.size)
         count = _choose(truth, n_negatives, random_for(sampling.seed, sampling.first + i), chosen)
         for j in range(count):
             chosen.values[j] = bias[chosen.labels[j]]

@@ -74,7 +74,7 @@ class OnlineTreeClassifier(OnlineLabelClassifier):
 
     @snapshot_access
     def node_labels(self) -> NodeLabels:
-        """The labels at each node of the tree; for `show_tree` and `plot_tree`."""
+        """Return the labels at each node of the tree; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
 
@@ -395,7 +395,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         return Descent(n_candidates, depth, self.bound, path_features, self.router_weight, randomized)
 
     def _n_candidates(self, n_labels: int, suggested: Callable[[int], int]) -> int:
-        """Number of candidates, bounded by the number of labels because nodes preallocate them."""
+        """Return the number of candidates, bounded by the number of labels because nodes preallocate them."""
         if is_auto(self.n_candidates):
             return suggested(n_labels)
         return min(int(self.n_candidates), 1 << max(10, n_labels.bit_length()))

@@ -13,6 +13,7 @@ import numpy as np
 
 from treemax.kernels import atomic, vector
 from treemax.kernels.arithmetic import exp32, log32, softmax
+from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, fast_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
@@ -204,7 +205,7 @@ def _gather(size, shape, histograms, search):
     width, line = np.uint64(histograms.labels.shape[1]), np.uint64(16)
     for j in range(size):  # the nodes are far apart in memory: prefetch all before reading the first
         first = np.uint64(search.beam[j]) * width
-        for q in range(np.uint64(0), min(width, np.uint64(48)), line):
+        for q in range(np.uint64(0), minimum(width, np.uint64(48)), line):
             vector.prefetch(histograms.labels, first + q)
             vector.prefetch(histograms.label_counts, first + q)
     for j in range(size):
@@ -324,7 +325,7 @@ def _learn_routers(n_open, label, x, weight, routers, histograms, shape, rates, 
         for c in range(arity):
             part = share * children[c]
             if part >= rates.least_share or (on_path and c == largest):
-                count = _count(first + c, label, weight * max(part, np.float32(0.01)), arity, histograms)
+                count = _count(first + c, label, weight * maximum(part, np.float32(0.01)), arity, histograms)
                 if first * arity + 1 >= histograms.total.size:
                     _enter(first + c, label, count, histograms)
         if on_path:

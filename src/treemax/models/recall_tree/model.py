@@ -83,13 +83,13 @@ class CandidateModel(FromAllProbabilities):
     def top_k_weighted(
         self, rows: Rows, k: int, weights: NDArray[np.float32], search: Any, threads: int = 1
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The k candidates with the largest products of probability and weight, and their probabilities."""
+        """Return the k candidates with the largest products of probability and weight, and their probabilities."""
         return best_weighted(*self._candidates(rows, search, threads), weights, k)
 
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: Any, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best candidates and the k best of those with a weight."""
+        """Return the `n_first` best candidates and the k best of those with a weight."""
         ids, scores = self._candidates(rows, search, threads)
         return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
 
@@ -97,7 +97,7 @@ class CandidateModel(FromAllProbabilities):
         return self.top_k(rows, min(self.n_labels, search.n_candidates), search, threads)
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label; zero if it is not a candidate."""
+        """Return the probability of every label; zero if it is not a candidate."""
         ids, scores = self._candidates(rows, search, threads)
         out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
         row, place = np.nonzero(ids >= 0)
@@ -127,7 +127,7 @@ class RecallTreeModel(CandidateModel):
         return sum(array.nbytes for part in (self.routers, self.regressors, self.histograms) for array in part)
 
     def clipped_beam(self, beam: Beam) -> Beam:
-        """The beam, at most as wide as the tree."""
+        """Return the beam, at most as wide as the tree."""
         return beam._replace(width=min(beam.width, self.arity**self.depth))
 
     def max_opened_nodes(self, beam: Beam) -> int:
@@ -155,7 +155,7 @@ class RecallTreeModel(CandidateModel):
         )  # fmt: skip
 
     def top_k(self, rows: Rows, k: int, search: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
+        """Return the ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         beam = self.clipped_beam(search)
         routers, regressors = prediction_scorers(self.routers), prediction_scorers(self.regressors)
@@ -173,11 +173,11 @@ class RecallTreeModel(CandidateModel):
         return ids, probabilities
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Beam) -> Trace:
-        """The ranking of labels and the routes to their leaves, for `explain`."""
+        """Return the ranking of labels and the routes to their leaves, for `explain`."""
         return trace_candidates(self, row, ids, scores, search)
 
     def node_labels(self) -> NodeLabels:
-        """The candidates at each node, summed from the leaves. An example counts once for each pass."""
+        """Return the candidates at each node, summed from the leaves. An example counts once for each pass."""
         own, n_inner = self.histograms, len(self.histograms.total) // self.arity
         children: list[list[int]] = [
             [child for child in range(node * self.arity + 1, (node + 1) * self.arity + 1) if own.total[child] > 0]
@@ -191,7 +191,7 @@ class RecallTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> RecallTreeModel:
-        """The model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        """Return the model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
         header, arrays = self.to_parts(self.knows_squares)
         number, own = np.cumsum(kept) - 1, kept[arrays["labels"]]
         node = np.repeat(np.arange(len(arrays["n_labels"])), arrays["n_labels"])[own]
@@ -278,7 +278,7 @@ def _checked_size(arity: int, depth: int) -> int:
 def _restored_candidates(
     arrays: dict[str, NDArray[Any]], n_nodes: int, n_labels: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    """The candidates of the nodes as a padded matrix."""
+    """Return the candidates of the nodes as a padded matrix."""
     n_own = expect_counts(arrays, "n_labels", np.int32, (n_nodes,), most=n_labels).astype(np.int64)
     check_memory("the table of candidates", 9 * n_nodes * int(n_own.max()))
     filled = np.arange(n_own.max()) < n_own[:, None]
@@ -292,7 +292,7 @@ def _restored_candidates(
 
 
 def scorer_arrays(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
-    """The first n scorers as arrays to save; with `resume` including AdaGrad's squares."""
+    """Return the first n scorers as arrays to save; with `resume` including AdaGrad's squares."""
     out = {"bias": scorers.bias[:n]}
     if isinstance(scorers, DenseScorers):
         prediction_scorers(scorers)
@@ -311,7 +311,7 @@ def scorer_arrays(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[A
 
 
 def regressors_without(arrays: dict[str, NDArray[Any]], kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    """The saved regressors of the `kept` labels."""
+    """Return the saved regressors of the `kept` labels."""
     saved = {name: array for name, array in arrays.items() if name.startswith("regressors/")}
     if "regressors/owners" not in saved:
         return {name: array[kept] for name, array in saved.items()}

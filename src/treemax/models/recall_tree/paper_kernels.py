@@ -16,6 +16,7 @@ import numpy as np
 
 from treemax.kernels import atomic
 from treemax.kernels.arithmetic import MOST_COUNT, exp32, next_random, random_for
+from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import buckets_needed, release, reserve, row_of, scores, scores_of, update, update_of
@@ -110,7 +111,7 @@ def _new_tally(node, label, above, tallies):
 
 @bare_inline_kernel
 def _root_tally(label, tallies):
-    """The tally of a label at the root, created if missing. The caller holds the root's lock."""
+    """Return the tally of a label at the root, created if missing. The caller holds the root's lock."""
     if tallies.first[label] == 0:
         tallies.first[label] = _new_tally(0, label, NONE, tallies) + 1
     return np.int64(tallies.first[label]) - 1
@@ -118,7 +119,7 @@ def _root_tally(label, tallies):
 
 @bare_inline_kernel
 def _child_tally(tally, side, child, tallies):
-    """The tally of the same label at a child, created if missing. The caller holds the child's lock."""
+    """Return the tally of the same label at a child, created if missing. The caller holds the child's lock."""
     record = tallies.records[tally]
     if (record.left if side == LEFT else record.right) == 0:
         new = _new_tally(child, record.label, tally, tallies)
@@ -131,7 +132,7 @@ def _child_tally(tally, side, child, tallies):
 
 @bare_inline_kernel
 def _count(tally, tallies):
-    """The count of a tally. Tally 0 is at the root, so as a link to a child 0 means none."""
+    """Return the count of a tally. Tally 0 is at the root, so as a link to a child 0 means none."""
     return np.int64(tallies.records[tally].count) if tally else np.int64(0)
 
 
@@ -146,7 +147,7 @@ def one_more(n):
 
 @bare_inline_kernel
 def recall(node, way, nodes):
-    """The lower bound of equation 1 on the recall of a node's candidates; 0 if the bound is not used."""
+    """Return the lower bound of equation 1 on the recall of a node's candidates; 0 if the bound is not used."""
     if not way.stops:
         return 0.0
     m = np.float64(nodes.total[node])
@@ -158,7 +159,7 @@ def recall(node, way, nodes):
 def update_candidates(node, tally, nodes, tallies):
     """Count a label and update the candidates, the most frequent labels. The caller holds the node's lock."""
     records = tallies.records
-    count = min(np.int64(records[tally].count) + np.int64(1), np.int64(MOST_COUNT))
+    count = minimum(np.int64(records[tally].count) + np.int64(1), np.int64(MOST_COUNT))
     records[tally].count = count
     nodes.total[node] += 1
     nodes.sums[node] += one_more(count - 1)
@@ -223,7 +224,7 @@ def _increase(n, k):
 
 @bare_inline_kernel
 def _entropies(n, total, k):
-    """The entropy of the labels at a child with n rows, before and after one more of a label with count k."""
+    """Return the entropy of the labels at a child with n rows, before and after one more of a label with count k."""
     if not n:
         return 0.0, 0.0
     return np.log(n) - total / n, np.log(n + 1) - (total + one_more(k)) / (n + 1)
@@ -282,7 +283,7 @@ def _router_score(x, router, routers, one):
 
 @bare_inline_kernel
 def _path_score(tally, tallies, node_only):
-    """The sum of the path features of a candidate, over its nodes except the root, or that of the last node."""
+    """Return the sum of the path features of a candidate, over its nodes except the root, or that of the last node."""
     total, at = _ZERO, np.uint64(tally)
     while tallies.records[at].above != NONE:
         total += tallies.records[at].weight
@@ -294,7 +295,7 @@ def _path_score(tally, tallies, node_only):
 
 @bare_inline_kernel
 def _score(x, node, nodes, tallies, regressors, way, out):
-    """The scores of the candidates of a node: their regressors, over the row and the path."""
+    """Return the scores of the candidates of a node: their regressors, over the row and the path."""
     n = nodes.n_candidates[node]
     scores_of(regressors, nodes.labels[node], n, x, out)
     if way.path_features:
@@ -402,7 +403,7 @@ def _descend(x, nodes, routers, way, own):
 
 @bare_inline_kernel
 def _router(node, nodes, way):
-    """The router of a node, created if missing."""
+    """Return the router of a node, created if missing."""
     if nodes.routers[node] == 0:
         _take_lock(node, nodes, way)
         if nodes.routers[node] == 0:
@@ -424,7 +425,7 @@ def _child(node, side, nodes, way):
 
 @bare_inline_kernel
 def _side(score, way, random):
-    """The side to which a training row goes; at random, left with probability 1/2 + score."""
+    """Return the side to which a training row goes; at random, left with probability 1/2 + score."""
     if not way.randomized:
         return LEFT if score > _ZERO else RIGHT
     return LEFT if np.float32(random >> np.uint64(40)) * _UNIT < _HALF + score else RIGHT

@@ -86,7 +86,7 @@ class PaperTreeModel(CandidateModel):
         return int(self.nodes.used[0])
 
     def node_labels(self) -> NodeLabels:
-        """The candidates at each node."""
+        """Return the candidates at each node."""
         n, nodes, counts = self.n_nodes, self.nodes, self.candidate_counts
         own = nodes.n_candidates[:n]
         if counts is None:
@@ -119,7 +119,7 @@ class PaperTreeModel(CandidateModel):
         )  # fmt: skip
 
     def top_k(self, rows: Rows, k: int, search: Descent, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
+        """Return the ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         routers, regressors = prediction_scorers(self.routers), prediction_scorers(self.regressors)
         find: Callable[..., None] = kernels.find_nodes
@@ -138,7 +138,7 @@ class PaperTreeModel(CandidateModel):
         return ids, probabilities
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Descent) -> Trace:
-        """The path to candidates, and the ranking of labels among them, for `explain`."""
+        """Return the path to candidates, and the ranking of labels among them, for `explain`."""
         ends, find = np.empty(1, np.int64), kernels.find_nodes
         find(self.rows(row), 1, self.nodes, prediction_scorers(self.routers), search.way, self.workspace(search), ends)
         return trace_path(self, row, ids, scores, search, int(ends[0]))
@@ -156,7 +156,7 @@ class PaperTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> PaperTreeModel:
-        """The model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        """Return the model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
         header, arrays = self.to_parts(self.knows_squares)
         number, n_own = (np.cumsum(kept) - 1).astype(np.int32), arrays["nodes/n_candidates"]
         filled = np.arange(header["width"]) < n_own[:, None]
@@ -307,7 +307,7 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], width: int) -> dict[str, NDA
 def _nodes_for_learning(
     own: dict[str, NDArray[Any]], arrays: dict[str, NDArray[Any]], width: int, tallies: Tallies
 ) -> Nodes:
-    """The nodes of a model saved with its learning state."""
+    """Return the nodes of a model saved with its learning state."""
     n, n_tallies, n_own = len(own["total"]), int(tallies.used[0]), own["n_candidates"]
     candidates = np.array(expect(arrays, "nodes/candidates", np.int32, (n, width)))
     filled = np.arange(width) < n_own[:, None]

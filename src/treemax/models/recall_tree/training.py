@@ -65,7 +65,7 @@ def candidates_for(n_labels: int) -> int:
 
 
 def kept_at_leaf(n_candidates: int, n_labels: int, n_leaves: int) -> int:
-    """Number of candidates that a leaf keeps: all that are scored, unless the tree is large."""
+    """Return the number of candidates that a leaf keeps: all that are scored, unless the tree is large."""
     least = LEAST_KEPT * math.ceil(math.log2(max(2, n_labels)))
     return min(n_candidates, n_labels, max(least, MOST_KEPT // n_leaves))
 
@@ -125,7 +125,7 @@ def ensure_capacity(model: RecallTreeModel, n_labels: int, n_features: int, n_ca
 
 
 def enlarged_scorers(scorers: Scorers, n: int) -> Scorers:
-    """The scorers with capacity for n."""
+    """Return the scorers with capacity for n."""
     changed: dict[str, Any] = {
         name: enlarged_array(getattr(scorers, name), n) for name in SCORER_ARRAYS if hasattr(scorers, name)
     }
@@ -165,7 +165,7 @@ def larger_table(keys: NDArray[np.uint64], cells: NDArray[Any], needed: int) -> 
 
 
 def with_one_more_level(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:
-    """The tree with one more level; the counts of the old leaves are divided evenly among their children."""
+    """Return the tree with one more level; the counts of the old leaves are divided evenly among their children."""
     arity, old = model.arity, model.histograms
     deeper = empty_model(model.is_sparse, model.n_features, model.n_labels, arity, model.depth + 1, n_candidates)
     n_old, first_leaf = len(old.total), (arity**model.depth - 1) // (arity - 1)
@@ -189,7 +189,7 @@ def with_one_more_level(model: RecallTreeModel, n_candidates: int) -> RecallTree
 
 
 def _with_old_scorers(new: Scorers, old: Scorers) -> Scorers:
-    """The scorers of a larger tree, with the old ones copied into it."""
+    """Return the scorers of a larger tree, with the old ones copied into it."""
     n = len(old.bias)
     for name in SCORER_ARRAYS:
         if hasattr(new, name):
@@ -225,7 +225,7 @@ def _sharpness(
     labels: NDArray[np.uint32],
     weights: NDArray[np.float32] | None,
 ) -> float:
-    """The inverse temperature that minimises the log loss of whether the top candidate is correct."""
+    """Return the inverse temperature that minimises the log loss of whether the top candidate is correct."""
     logarithms = np.log(np.maximum(probabilities, 1e-30, dtype=np.float64))
     logarithms[ids < 0] = -np.inf
     right = ids[:, 0] == labels

@@ -346,7 +346,7 @@ class SoftmaxTree(LabelClassifier):
     def _selected_alpha(
         self, rows: Rows, labels: NDArray[np.int64], weights: Weights, n_labels: int, random: np.random.RandomState
     ) -> float:
-        """The penalty with the smallest error on held-out rows, after few iterations."""
+        """Return the penalty with the smallest error on held-out rows, after few iterations."""
         if self.alpha != "auto":
             return float(self.alpha)
         parts = _split(len(rows), random)
@@ -400,7 +400,7 @@ class SoftmaxTree(LabelClassifier):
         weights: Weights,
         held_out: Coverage | None,
     ) -> float | None:
-        """The smoothing by the held-out rows, or by the training rows where none were held out."""
+        """Return the smoothing by the held-out rows, or by the training rows where none were held out."""
         if self.smoothing != "auto":
             return None
         return best_smoothing(*(held_out or (*model.coverage(rows, labels, thread_count(self.n_jobs)), weights)))
@@ -435,7 +435,7 @@ class SoftmaxTree(LabelClassifier):
 
     @snapshot_access
     def node_labels(self) -> NodeLabels:
-        """The labels at each node of the (first) tree; for `show_tree` and `plot_tree`."""
+        """Return the labels at each node of the (first) tree; for `show_tree` and `plot_tree`."""
         return self.model_.node_labels()
 
     @snapshot_access

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels import vector
+from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 
 PANEL = vector.WIDTH  # classes whose weights lie together, feature by feature
@@ -107,7 +108,7 @@ def paths(rows, structure, planes, found):
     """The leaf of each row in each tree, row by row."""
     n_rows = rows.shape[0]
     for first in range(0, n_rows, TOGETHER):
-        _descend(rows, first, min(first + TOGETHER, n_rows), structure, planes, found)
+        _descend(rows, first, minimum(first + TOGETHER, n_rows), structure, planes, found)
     for visit in range(found.size):
         found[visit] = -1 - found[visit]
 
@@ -184,7 +185,7 @@ def _score_four(rows, four, leaves, own, width, out, places):
 
 @bare_inline_kernel
 def _score_class(x, leaves, own):
-    """The score of a class whose weights lie together."""
+    """Return the score of a class whose weights lie together."""
     n, step = np.uint64(x.size), _TWO * _WIDE
     start, whole = own * n, n - n % step
     even, odd = vector.splat(_ZERO), vector.splat(_ZERO)
@@ -211,7 +212,7 @@ def _visit(rows, visit, n_trees, first, end, leaves, scores, stride):
     row, place = visit // n_trees, visit * stride
     in_panels = _end_of_panels(first, end)
     for own in range(first, in_panels, _WIDE):
-        _score_one(rows, row, leaves, own, min(_WIDE, end - own), scores, place + own - first)
+        _score_one(rows, row, leaves, own, minimum(_WIDE, end - own), scores, place + own - first)
     _score_few(rows, row, leaves, in_panels, end, scores, place + in_panels - first)
 
 
@@ -224,7 +225,7 @@ def _four_visits(rows, visits, n_trees, first, end, leaves, scores, stride):
     for own in range(first, in_panels, _WIDE):
         at = own - first
         places = (a * stride + at, b * stride + at, c * stride + at, d * stride + at)
-        _score_four(rows, four, leaves, own, min(_WIDE, end - own), scores, places)
+        _score_four(rows, four, leaves, own, minimum(_WIDE, end - own), scores, places)
     for visit in visits:
         _score_few(rows, visit // n_trees, leaves, in_panels, end, scores, visit * stride + in_panels - first)
 
@@ -257,7 +258,7 @@ def _score_leaves(rows, found, order, structure, leaves, scores, stride):
 @bare_inline_kernel
 def _lanes(n):
     """Bits of the lanes of a panel that n values fill."""
-    return np.uint32((1 << min(_WIDE, n)) - 1)
+    return np.uint32((1 << minimum(_WIDE, n)) - 1)
 
 
 @bare_inline_kernel
@@ -270,7 +271,7 @@ def _softmax(scores, n, mass):
     tops, totals = lowest, zero
     for q in range(np.uint64(0), n, _WIDE):
         tops = vector.maximum(vector.choose(_lanes(n - q), vector.load(scores, q), lowest), tops)  # so NaN is left out
-    top = vector.splat(min(vector.largest(tops), -_LOWEST))
+    top = vector.splat(minimum(vector.largest(tops), -_LOWEST))
     for q in range(np.uint64(0), n, _WIDE):
         exponentials = vector.exponential(vector.subtract(vector.load(scores, q), top))
         exponentials = vector.choose(_lanes(n - q), exponentials, zero)
@@ -313,7 +314,7 @@ def _select(labels, values, n, best, own):
     own[:] = -_ONE
     last, floor = np.uint64(own.size - 1), _floor(values, n, own.size)
     for first in range(np.uint64(0), n, _WIDE):
-        least = vector.splat(max(floor, own[last]))
+        least = vector.splat(maximum(floor, own[last]))
         bits = ~vector.bits_above(least, vector.load(values, first))
         bits &= _lanes(n - first)
         while bits:
@@ -322,7 +323,7 @@ def _select(labels, values, n, best, own):
                 _insert(labels[at], values[at], best, own)
             bits &= bits - np.uint32(1)
     for q in range(own.size):
-        own[q] = max(own[q], _ZERO)
+        own[q] = maximum(own[q], _ZERO)
 
 
 @bare_kernel
@@ -343,7 +344,7 @@ def _add_labels(classes, probabilities, room, n):
         before = room.mass[label]
         room.labels[n] = label  # overwritten unless the label is new: avoids an unpredictable branch
         n += np.uint64(before == _ZERO)
-        room.mass[label] = before + max(probabilities[q], _LEAST)
+        room.mass[label] = before + maximum(probabilities[q], _LEAST)
     return n
 
 
@@ -379,17 +380,17 @@ def predict(
     """
     structure, planes = Structure(roots, children, starts, classes), Planes(plane_weights, plane_bias)
     n_visits, stride = ids.shape[0] * roots.size, (widest + PANEL - 1) // PANEL * PANEL
-    found, order = np.empty(n_visits, np.int64), np.empty(n_visits, np.uint64)
+    found, order = empty(n_visits, np.int64), empty(n_visits, np.uint64)
     paths(rows, structure, planes, found)
     if ids.shape[0] > 1:
-        _sort_by_leaf(found, np.zeros(starts.size, np.int64), order)
+        _sort_by_leaf(found, zeros(starts.size, np.int64), order)
     else:  # trees are numbered one after the other, and so are their leaves
         for visit in range(n_visits):
             order[visit] = visit
-    scores = np.empty(n_visits * stride, np.float32)
+    scores = empty(n_visits * stride, np.float32)
     _score_leaves(rows, found, order, structure, Leaves(halves, scale, bias), scores, np.uint64(stride))
     if roots.size == 1:
         _answer_tree(found, structure, scores, np.uint64(stride), ids, probabilities)
     else:
-        room = Room(np.zeros(n_labels, np.float32), np.empty(roots.size * widest, np.int64))
+        room = Room(zeros(n_labels, np.float32), empty(roots.size * widest, np.int64))
         _answer_forest(found, structure, scores, np.uint64(stride), room, ids, probabilities)

@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32
+from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 ENOUGH = 0.05  # of the tolerance: a sweep with a smaller decrease ends the round
@@ -45,15 +46,17 @@ def _refresh(starts, column_rows, column_values, targets, costs, weights, used, 
     for i in range(np.uint64(costs.size)):
         score = exponentials[i]
         margin = score if targets[i] == 0 else -score
-        loss += np.float64(costs[i]) * (math.log(1.0 + np.float64(exp32(-abs(margin)))) + max(-np.float64(margin), 0.0))
-        exponentials[i] = min(max(exp32(score), _LEAST), _MOST)
+        loss += np.float64(costs[i]) * (
+            math.log(1.0 + np.float64(exp32(-abs(margin)))) + maximum(-np.float64(margin), 0.0)
+        )
+        exponentials[i] = minimum(maximum(exp32(score), _LEAST), _MOST)
         _derive(i, exponentials[i], targets[i], costs[i], derivatives)
     return loss
 
 
 @fast_inline_kernel
 def _moved(slope, curvature, largest, weight, alpha):
-    """The new value of a weight: towards the minimum of loss plus penalty, not beyond it, nor beyond zero.
+    """Return the new value of a weight: towards the minimum of loss plus penalty, not beyond it, nor beyond zero.
 
     The third derivative is at most `largest`, the largest value of the feature, times the second.
     """
@@ -62,7 +65,7 @@ def _moved(slope, curvature, largest, weight, alpha):
     elif weight < 0.0:
         g = slope - alpha
     else:
-        g = max(slope - alpha, 0.0) + min(slope + alpha, 0.0)
+        g = maximum(slope - alpha, 0.0) + minimum(slope + alpha, 0.0)
     moved = weight - g / (curvature + 0.5 * largest * abs(g) + 1e-12)
     return 0.0 if weight * moved < 0.0 else moved
 
@@ -93,7 +96,7 @@ def _update(
     for p in range(first, last):
         i = np.uint64(column_rows[p])
         e = exponentials[i] * exp32(step * column_values[p])
-        e = min(max(e, _LEAST), _MOST)
+        e = minimum(maximum(e, _LEAST), _MOST)
         exponentials[i] = e
         _derive(i, e, targets[i], costs[i], derivatives)
     return moved, fall
@@ -112,7 +115,7 @@ def _update_bias(targets, costs, alpha, bias, exponentials, derivatives):
         return 0.0
     factor = exp32(step)
     for i in range(np.uint64(costs.size)):
-        exponentials[i] = min(max(exponentials[i] * factor, _LEAST), _MOST)
+        exponentials[i] = minimum(maximum(exponentials[i] * factor, _LEAST), _MOST)
         _derive(i, exponentials[i], targets[i], costs[i], derivatives)
     fell = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(bias[0])))
     bias[0] = moved
@@ -143,7 +146,7 @@ def one_round(
             used[j] = weights[j] != _ZERO
             taken += fell
     features = np.flatnonzero(used)
-    least = TINY * tolerance * before / max(1, features.size)
+    least = TINY * tolerance * before / maximum(1, features.size)
     sweeps = 1
     for _ in range(sweeps_over_used):
         fell_all = _update_bias(targets, costs, bias_alpha, bias, exponentials, derivatives)

@@ -19,6 +19,7 @@ import math
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32, next_random, stride
+from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_kernel, kernel
 
 SWEEPS = 200  # at most, over the weights of a quadratic
@@ -35,7 +36,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @fast_kernel
 def _loss(X, rows, targets, weights, parameters, gradient, curvatures):
-    """The loss; writes its gradient, and the second derivative of each row's loss along its score."""
+    """Return the loss; writes its gradient, and the second derivative of each row's loss along its score."""
     d = X.shape[1]
     w, g = parameters[:d], gradient[:d]
     g[:] = _ZERO
@@ -51,7 +52,7 @@ def _loss(X, rows, targets, weights, parameters, gradient, curvatures):
         small = exp32(-abs(margin))  # at most one
         share = _ONE / (_ONE + small)
         wrong = small * share if margin > _ZERO else share
-        loss += np.float64(weights[i]) * (math.log1p(np.float64(small)) + max(-np.float64(margin), 0.0))
+        loss += np.float64(weights[i]) * (math.log1p(np.float64(small)) + maximum(-np.float64(margin), 0.0))
         pull = -weights[i] * wrong if targets[i] == 0 else weights[i] * wrong
         curvatures[i] = weights[i] * small * share * share
         slope += np.float64(pull)
@@ -68,17 +69,17 @@ def _hessian(X, rows, curvatures, active, random):
     A sample of m rows errs by about sqrt(active / m); more steps, each a fraction of the work.
     """
     d, a, n = X.shape[1], active.size, rows.size
-    sample = max(LEAST_SAMPLE, SAMPLE * a)
+    sample = maximum(LEAST_SAMPLE, SAMPLE * a)
     if n < 3 * sample:
         sample = n
     jump = stride(n, np.int64(random >> np.uint64(33))) if sample < n else 1
     scale = np.float32(n / sample)
-    size = min(BLOCK, sample)
+    size = minimum(BLOCK, sample)
     block, part = np.empty((size, a), np.float32), np.empty((a, a), np.float32)
     hessian = np.zeros((a, a), np.float64)
     at = 0
     for start in range(0, sample, size):
-        count = min(size, sample - start)
+        count = minimum(size, sample - start)
         for i in range(count):
             x, line = X[rows[at]], block[i]
             root = math.sqrt(scale * curvatures[at])
@@ -104,7 +105,7 @@ def _hessian(X, rows, curvatures, active, random):
 def _find_active(parameters, gradient, alpha, bias_alpha):
     """Parameters that are not zero or want to leave zero."""
     d = parameters.size - 1
-    active = np.empty(d + 1, np.uint32)
+    active = empty(d + 1, np.uint32)
     count = 0
     for j in range(d + 1):
         if parameters[j] != _ZERO or abs(gradient[j]) > (alpha if j < d else bias_alpha):
@@ -125,7 +126,7 @@ def _minimise_quadratic(hessian, slopes, weights, alphas, steps):
             h, old = line[q], weights[q] + steps[q]
             goal = old - slopes[q] / h
             room = alphas[q] / h
-            new = max(goal - room, 0.0) + min(goal + room, 0.0)
+            new = maximum(goal - room, 0.0) + minimum(goal + room, 0.0)
             step = new - old
             if step != 0.0:
                 fell -= step * (slopes[q] + 0.5 * h * step) + alphas[q] * (abs(new) - abs(old))
@@ -148,7 +149,7 @@ def _penalty(parameters, alpha, bias_alpha):
 
 @fast_kernel
 def _ridge_penalty(weights, ridge, gradient):
-    """The L2 penalty; its slopes are added to the gradient."""
+    """Return the L2 penalty; its slopes are added to the gradient."""
     total = 0.0
     for j in range(weights.size):
         total += np.float64(weights[j]) * np.float64(weights[j])

@@ -101,7 +101,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
         return len(self.structure.starts) - 1
 
     def node_labels(self) -> NodeLabels:
-        """The classes at each node of the first tree."""
+        """Return the classes at each node of the first tree."""
         codes, children = [int(self.structure.roots[0])], []
         for code in codes:  # appended to during the iteration
             n = len(codes)
@@ -131,7 +131,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
     def top_k(
         self, rows: Rows, k: int, search: float = 0.0, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k most probable classes of each row (-1 where the leaves have fewer), with their probabilities.
+        """Return the k most probable classes of each row (-1 where the leaves have fewer), with their probabilities.
 
         `search` is the smoothing: the weight of each class that the leaves do not have.
         """
@@ -145,13 +145,13 @@ class SoftmaxTreeModel(FromAllProbabilities):
     def top_k_weighted(
         self, rows: Rows, k: int, weights: NDArray[np.float32], search: float = 0.0, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k classes of a row's leaves with the largest products of probability and weight."""
+        """Return the k classes of a row's leaves with the largest products of probability and weight."""
         return best_weighted(*self.top_k(rows, self._n_possible(), search, threads), weights, k)
 
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: float = 0.0, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best classes of a row's leaves and the k best of those with a weight."""
+        """Return the `n_first` best classes of a row's leaves and the k best of those with a weight."""
         ids, scores = self.top_k(rows, max(n_first, self._n_possible()), search, threads)
         return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
 
@@ -184,11 +184,11 @@ class SoftmaxTreeModel(FromAllProbabilities):
         return out
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: float = 0.0) -> Trace:
-        """The paths to labels, for `explain`."""
+        """Return the paths to labels, for `explain`."""
         return trace_labels(self, row, ids, search)
 
     def classes_of(self, leaf: int) -> NDArray[np.int32]:
-        """The labels of a leaf."""
+        """Return the labels of a leaf."""
         starts = self.structure.starts
         return self.structure.classes[starts[leaf] : starts[leaf + 1]]
 
@@ -202,7 +202,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
     def coverage(
         self, rows: Rows, labels: NDArray[np.int64], threads: int = 1
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Whether the label of each row is at its leaves, and the number of classes that are not."""
+        """Return whether the label of each row is at its leaves, and the number of classes that are not."""
         covered, n_missing = np.empty(len(rows), bool), np.empty(len(rows), np.int64)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             some = slice(start, start + ROWS_AT_ONCE)
@@ -416,13 +416,13 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
         return self._joined(n_labels, self.n_features, remaining.structure, plane_bias, columns, bias)
 
     def _nodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The index of the first bias of each node, and the number of its biases."""
+        """Return the index of the first bias of each node, and the number of its biases."""
         n, starts = self.n_branches, self.structure.starts
         first = np.concatenate([np.arange(n), n + starts[:-1]])
         return first, np.concatenate([np.ones(n, np.int64), np.diff(starts)])
 
     def _arguments(self, rows: Rows) -> tuple[Any, sparse_kernels.HardTrees, sparse_kernels.Scratch]:
-        """The first arguments of both kernels."""
+        """Return the first arguments of both kernels."""
         own = sparsified(rows)
         longest = int(np.diff(own.indptr).max(initial=0))
         scores = np.zeros(16 * (self.widest // 16 + 2), np.float32)
@@ -515,7 +515,7 @@ def _remaining(structure: Structure, kept: NDArray[np.bool_]) -> Remaining:
 
 
 def _rows_at_once(n_rows: int, n_answers: int, threads: int) -> int:
-    """Rows per block, so that all threads have rows and the scores of a block fit into memory."""
+    """Return the rows per block, so that all threads have rows and the scores of a block fit into memory."""
     fair = max(ROWS_PER_THREAD, -(-n_rows // threads))
     return min(ROWS_AT_ONCE, fair, max(1, SCORES_AT_ONCE // n_answers))
 
@@ -548,7 +548,7 @@ def _unpanelled(packed: NDArray[np.uint16], starts: NDArray[np.int64], n_feature
 
 
 def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
-    """The nonzero weights by feature: features, start of each, outputs and values."""
+    """Return the nonzero weights by feature: features, start of each, outputs and values."""
     columns = sp.csc_matrix(coef)
     columns.eliminate_zeros()
     columns.sort_indices()
@@ -558,7 +558,7 @@ def _by_feature(coef: sp.csr_matrix) -> tuple[Any, ...]:
 
 
 def _checked_structure(arrays: Arrays, n_labels: int) -> Structure:
-    """The structure, if each node except the roots has one parent, which precedes it, and all classes exist."""
+    """Return the structure, if each node except the roots has one parent, which precedes it, and all classes exist."""
     n, n_leaves = len(arrays["children"]), len(arrays["starts"]) - 1
     children = expect(arrays, "children", np.int32, (n, 2))
     roots = expect(arrays, "roots", np.int32, (len(arrays["roots"]),))

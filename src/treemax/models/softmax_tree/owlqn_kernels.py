@@ -20,6 +20,7 @@ import math
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32
+from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 MEMORY = 10  # pairs of steps and changes of the gradient that are kept
@@ -40,11 +41,11 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @fast_kernel
 def _residuals(scores, target, weight, reference):
-    """The loss of one row times its weight; its scores become the derivatives of it."""
+    """Return the loss of one row times its weight; its scores become the derivatives of it."""
     k = scores.size
     top = _ZERO if reference else scores[0]
     for c in range(k):
-        top = max(top, scores[c])
+        top = maximum(top, scores[c])
     own = scores[target] if target < k else _ZERO
     total = exp32(-top) if reference else _ZERO
     for c in range(k):
@@ -66,7 +67,7 @@ def _evaluate_one(X, rows, centre, targets, weights, parameters, gradient):
     """Loss and gradient of a single output with a reference class: row by row, straight from the data."""
     d = X.shape[1]
     w, g = parameters[:d], gradient[:d]
-    score = np.empty(1, np.float32)
+    score = empty(1, np.float32)
     g[:] = _ZERO
     loss, slope = 0.0, 0.0
     for i in range(rows.size):
@@ -89,7 +90,7 @@ def _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gra
     """Loss and gradient of several outputs, by products of matrices."""
     d = X.shape[1]
     k = parameters.size // (d + 1)
-    size = min(BLOCK, rows.size)
+    size = minimum(BLOCK, rows.size)
     W, bias = parameters[: d * k].reshape(d, k), parameters[d * k :]
     G, bias_gradient = gradient[: d * k].reshape(d, k), gradient[d * k :]
     block, scores, part = (
@@ -100,7 +101,7 @@ def _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gra
     gradient[:] = _ZERO
     loss = 0.0
     for start in range(0, rows.size, size):
-        count = min(size, rows.size - start)
+        count = minimum(size, rows.size - start)
         for i in range(count):
             x, line = X[rows[start + i]], block[i]
             for j in range(d):
@@ -128,7 +129,7 @@ def _add_ridge_slopes(parameters, n_weights, ridge, gradient):
 
 @fast_kernel
 def mean_of(X, rows, weights):
-    """The weighted mean of the rows."""
+    """Return the weighted mean of the rows."""
     total, mean = 0.0, np.zeros(X.shape[1])
     for i in range(rows.size):
         x, weight = X[rows[i]], np.float64(weights[i])
@@ -140,16 +141,16 @@ def mean_of(X, rows, weights):
 
 @fast_kernel
 def exact_loss(X, rows, targets, weights, reference, parameters):
-    """The loss alone, with scores in double precision."""
+    """Return the loss alone, with scores in double precision."""
     d = X.shape[1]
     k = parameters.size // (d + 1)
     W = parameters[: d * k].reshape(d, k).astype(np.float64)
     bias = parameters[d * k :].astype(np.float64)
-    size = min(BLOCK // 4, rows.size)
+    size = minimum(BLOCK // 4, rows.size)
     block, scores = np.empty((size, d), np.float64), np.empty((size, k), np.float64)
     loss = 0.0
     for start in range(0, rows.size, size):
-        count = min(size, rows.size - start)
+        count = minimum(size, rows.size - start)
         for i in range(count):
             x = X[rows[start + i]]
             for j in range(d):
@@ -160,7 +161,7 @@ def exact_loss(X, rows, targets, weights, reference, parameters):
             top = 0.0 if reference else line[0] + bias[0]
             for c in range(k):
                 line[c] += bias[c]
-                top = max(top, line[c])
+                top = maximum(top, line[c])
             total = np.float64(exp32(np.float32(-top))) if reference else 0.0
             for c in range(k):
                 total += np.float64(exp32(np.float32(line[c] - top)))
@@ -180,7 +181,7 @@ def _squares(weights):
 
 @fast_kernel
 def penalty(parameters, n_weights, alpha, bias_alpha, ridge):
-    """The L1 penalty of weights and biases, and the L2 penalty of weights."""
+    """Return the L1 penalty of weights and biases, and the L2 penalty of weights."""
     total, total_bias = 0.0, 0.0
     for p in range(n_weights):
         total += np.float64(abs(parameters[p]))
@@ -194,7 +195,7 @@ def penalty(parameters, n_weights, alpha, bias_alpha, ridge):
 
 @kernel
 def evaluate(X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, parameters, gradient):
-    """The objective; writes the gradient of all of it but the L1 penalty."""
+    """Return the objective; writes the gradient of all of it but the L1 penalty."""
     d = X.shape[1]
     n_weights = parameters.size // (d + 1) * d
     if parameters.size == d + 1 and reference:
@@ -217,7 +218,7 @@ def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free):
     for p in range(parameters.size):
         a = alpha if p < n_weights else bias_alpha
         w, g = parameters[p], gradient[p]
-        at_zero = max(g - a, _ZERO) + min(g + a, _ZERO)
+        at_zero = maximum(g - a, _ZERO) + minimum(g + a, _ZERO)
         s = g + a if w > _ZERO else (g - a if w < _ZERO else at_zero)
         slopes[p] = s
         free[p] = _ONE if w != _ZERO or s != _ZERO else _ZERO
@@ -300,7 +301,7 @@ def _remember(parameters, trial, gradient, trial_gradient, steps, changes, count
         step[p] = trial[p] - parameters[p]
         change[p] = trial_gradient[p] - gradient[p]
     counters[NEXT] = (m + 1) % MEMORY
-    counters[STORED] = min(MEMORY, counters[STORED] + 1)
+    counters[STORED] = minimum(MEMORY, counters[STORED] + 1)
 
 
 @kernel
@@ -315,9 +316,9 @@ def advance(
     """
     size = parameters.size
     n_weights = size // (X.shape[1] + 1) * X.shape[1]
-    slopes, direction = np.empty(size, np.float32), np.empty(size, np.float32)
-    free = np.empty(size, np.float32)
-    trial, trial_gradient = np.empty(size, np.float32), np.empty(size, np.float32)
+    slopes, direction = empty(size, np.float32), empty(size, np.float32)
+    free = empty(size, np.float32)
+    trial, trial_gradient = empty(size, np.float32), empty(size, np.float32)
     for _ in range(iterations):
         square = _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free)
         if square == 0.0 or objective <= least:

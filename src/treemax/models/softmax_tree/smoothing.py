@@ -14,7 +14,7 @@ LEAST_MISSED = 0.5  # rows that miss their class, at least: new rows may, even i
 def best_smoothing(
     covered: NDArray[np.bool_], n_missing: NDArray[np.int64], weights: NDArray[np.float32] | None = None
 ) -> float:
-    """The smoothing, at most 1, with the largest (weighted) likelihood of the rows.
+    """Return the smoothing, at most 1, with the largest (weighted) likelihood of the rows.
 
     `covered` says whether a row's class is in its leaf, `n_missing` is the number of classes m that are not. With
     smoothing e, the probability of the row's class is p / (1 + e m) or e / (1 + e m). The logarithm of the likelihood is

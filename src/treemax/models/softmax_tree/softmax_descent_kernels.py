@@ -19,6 +19,7 @@ import math
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32
+from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
 SWEEPS = 10  # at most, over the nonzero weights, before all features are visited again
@@ -55,11 +56,11 @@ def _refresh(starts, column_rows, column_values, targets, costs, weights, used, 
         line = exponentials[i]
         top = line[0]
         for c in range(k):
-            top = max(top, line[c])
+            top = maximum(top, line[c])
         own = line[targets[i]]
         total = _ZERO
         for c in range(k):
-            e = max(exp32(line[c] - top), LEAST)
+            e = maximum(exp32(line[c] - top), LEAST)
             line[c] = e
             total += e
         totals[i] = np.float64(total)
@@ -70,13 +71,13 @@ def _refresh(starts, column_rows, column_values, targets, costs, weights, used, 
 
 @fast_inline_kernel
 def _step(slope, curvature, largest, weight, alpha):
-    """The new value of a weight: towards the minimum of loss plus penalty, not beyond it, nor beyond zero."""
+    """Return the new value of a weight: towards the minimum of loss plus penalty, not beyond it, nor beyond zero."""
     if weight > 0.0:
         g = slope + alpha
     elif weight < 0.0:
         g = slope - alpha
     else:
-        g = max(slope - alpha, 0.0) + min(slope + alpha, 0.0)
+        g = maximum(slope - alpha, 0.0) + minimum(slope + alpha, 0.0)
     if g == 0.0:
         return weight
     moved = weight - g / (curvature + 0.5 * largest * abs(g) + 1e-12)
@@ -91,7 +92,7 @@ def _rescale(i, exponentials, totals, shares, cost):
     scale = 1.0 / totals[i]
     line = exponentials[i]
     for c in range(line.size):
-        line[c] = max(line[c] * np.float32(scale), LEAST)
+        line[c] = maximum(line[c] * np.float32(scale), LEAST)
     totals[i] = 1.0
     shares[i] = np.float32(cost)
 
@@ -123,7 +124,7 @@ def _update(
     for p in range(first, last):
         i = np.uint64(column_rows[p])
         before = exponentials[i, c]
-        after = max(before * exp32(step * column_values[p]), LEAST)
+        after = maximum(before * exp32(step * column_values[p]), LEAST)
         exponentials[i, c] = after
         total = totals[i] + (np.float64(after) - np.float64(before))
         totals[i] = total
@@ -155,7 +156,7 @@ def _sweep_all(
 ):  # fmt: skip
     """A step for every weight that is or becomes nonzero; returns the approximate decrease of the objective."""
     k = weights.shape[1]
-    slopes = np.empty(k, np.float32)
+    slopes = empty(k, np.float32)
     taken = 0.0
     for j in range(weights.shape[0]):
         if mass[j] <= alpha and not used[j]:
@@ -201,7 +202,7 @@ def _list_used(weights, used):
         if used[j]:
             for c in range(weights.shape[1]):
                 count += weights[j, c] != _ZERO
-    features, classes = np.empty(count, np.uint32), np.empty(count, np.uint32)
+    features, classes = empty(count, np.uint32), empty(count, np.uint32)
     at = 0
     for j in range(weights.shape[0]):
         if used[j]:
@@ -257,7 +258,7 @@ def _move_biases(steps, factors, costs, bias, exponentials, totals, shares):
         line = exponentials[i]
         total = _ZERO
         for c in range(bias.size):
-            line[c] = max(line[c] * factors[c], LEAST)
+            line[c] = maximum(line[c] * factors[c], LEAST)
             total += line[c]
         totals[i] = np.float64(total)
         shares[i] = np.float32(costs[i] / totals[i])
@@ -271,7 +272,7 @@ def column_facts(starts, column_rows, column_values, costs):
     for j in range(n):
         for p in range(starts[j], starts[j + 1]):
             x = np.float64(abs(column_values[p]))
-            largest[j] = max(largest[j], x)
+            largest[j] = maximum(largest[j], x)
             mass[j] += costs[column_rows[p]] * x
     return largest, mass
 
@@ -289,14 +290,14 @@ def _scores_of(c, starts, column_rows, column_values, weights, used, bias, score
 
 @fast_kernel
 def exact_loss(starts, column_rows, column_values, targets, costs, reference, weights, used, bias):
-    """The loss with scores in double precision."""
+    """Return the loss with scores in double precision."""
     n, k = costs.size, bias.size
     scores, own, totals = np.empty(n), np.zeros(n), np.zeros(n)
     tops = np.full(n, 0.0 if reference else -1e300)
     for c in range(k):
         _scores_of(c, starts, column_rows, column_values, weights, used, bias, scores)
         for i in range(n):
-            tops[i] = max(tops[i], scores[i])
+            tops[i] = maximum(tops[i], scores[i])
             if targets[i] == c:
                 own[i] = scores[i]
     if reference:
@@ -334,14 +335,14 @@ def one_round(
         shares,
     )  # fmt: skip
     before += penalty(weights, used, bias, alpha, bias_alpha, ridge)
-    factors = np.empty(bias.size, np.float32)
+    factors = empty(bias.size, np.float32)
     taken = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)
     taken += _sweep_all(
         starts, column_rows, column_values, targets, costs, largest, mass, alpha, ridge, 0.0, weights, used,
         exponentials, totals, shares,
     )  # fmt: skip
     features, classes = _list_used(weights, used)
-    least = TINY * tolerance * before / max(1, features.size)
+    least = TINY * tolerance * before / maximum(1, features.size)
     sweeps = 1
     for _ in range(sweeps_over_used):
         fell = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)

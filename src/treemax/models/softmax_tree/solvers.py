@@ -201,7 +201,7 @@ def _problem(
 
 
 def penalty(coef: Matrix, alpha: float, ridge: float = 0.0) -> float:
-    """The penalty of weights in double precision: alpha |w|_1 + ridge / 2 |w|_2^2.
+    """Return the penalty of weights in double precision: alpha |w|_1 + ridge / 2 |w|_2^2.
 
     >>> penalty(np.array([[3.0, -1.0]], dtype=np.float32), alpha=0.5, ridge=0.2)
     3.0
@@ -221,7 +221,7 @@ def _solve(problem: _Problem, start: Start | None, tolerance: float, max_iterati
 
 
 def _start(problem: _Problem, start: Start | None) -> tuple[Matrix, NDArray[np.float32]]:
-    """The initial solution, validated and in the format of the rows."""
+    """Return the initial solution, validated and in the format of the rows."""
     shape = (problem.outputs, problem.rows.shape[1])
     sparse = isinstance(problem.rows, SparseRows)
     if start is None:
@@ -238,7 +238,7 @@ def _start(problem: _Problem, start: Start | None) -> tuple[Matrix, NDArray[np.f
 
 
 def _without_rows(problem: _Problem, coef: Matrix, bias: NDArray[np.float32]) -> Solution:
-    """The solution without rows: zero weights, and the initial biases unless they are penalised."""
+    """Return the solution without rows: zero weights, and the initial biases unless they are penalised."""
     before = penalty(coef, problem.alpha, problem.ridge) + problem.bias_alpha * float(abs(bias).sum())
     nothing, _ = _start(problem, None)
     return Solution(nothing, bias * np.float32(problem.bias_alpha == 0), 0.0, before, 0, True)

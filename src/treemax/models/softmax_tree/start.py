@@ -23,12 +23,12 @@ Weights: TypeAlias = NDArray[np.float32] | None  # of rows; None: all one
 
 
 def as_matrix(rows: Rows) -> Any:
-    """Rows as a NumPy or SciPy matrix."""
+    """Return the rows as a NumPy or SciPy matrix."""
     return rows.to_scipy() if isinstance(rows, SparseRows) else rows
 
 
 def class_means(rows: Rows, labels: Indices, n_labels: int, weights: Weights = None) -> tuple[Any, NDArray[np.float64]]:
-    """The mean row of every class, zero for classes without rows, and the number of its rows; weighted."""
+    """Return the mean row of every class, zero for classes without rows, and the number of its rows; weighted."""
     counts = np.bincount(labels, weights, minlength=n_labels).astype(np.float64)
     if weights is None:
         shares = (1.0 / np.maximum(counts, 1.0))[labels].astype(np.float32)
@@ -56,7 +56,7 @@ def prototype_leaves(
 def kmeans_leaves(
     rows: Rows, depth: int, random: np.random.RandomState, n_init: int = 1, weights: Weights = None
 ) -> Indices:
-    """The leaf of every row, by k-means over all rows and greedy merging of the clusters."""
+    """Return the leaf of every row, by k-means over all rows and greedy merging of the clusters."""
     own = np.ones(len(rows)) if weights is None else weights.astype(np.float64)
     return _clustered(as_matrix(rows), own, depth, random, n_init)
 

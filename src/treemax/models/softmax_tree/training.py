@@ -59,7 +59,7 @@ class Leaf:
     bias: NDArray[np.float32]
 
     def places(self, labels: Indices) -> Indices:
-        """Indices of labels in the classes, -1 if missing."""
+        """Return the indices of labels in the classes, -1 if missing."""
         if not len(self.classes):
             return np.full(len(labels), -1)
         place = np.minimum(np.searchsorted(self.classes, labels), len(self.classes) - 1)
@@ -103,7 +103,7 @@ class TaoSettings:
         return exact and not self.accept_worse
 
     def penalty(self, node: Plane | Leaf) -> float:
-        """The penalty of the weights of a node."""
+        """Return the penalty of the weights of a node."""
         alpha, ridge = self.plane_costs if isinstance(node, Plane) else (self.alpha, self.ridge)
         return penalty(node.coef, alpha, ridge)
 
@@ -137,17 +137,17 @@ class SoftmaxTreeState:
         return None not in self.planes and None not in self.leaves
 
     def penalty(self, settings: TaoSettings) -> float:
-        """The penalty of the weights of all nodes."""
+        """Return the penalty of the weights of all nodes."""
         return sum(settings.penalty(node) for node in [*self.planes, *self.leaves] if node is not None)
 
 
 def table_of(rows: Rows, labels: Indices, weights: NDArray[np.float32] | None = None) -> Table:
-    """Rows with their classes, and their weights if they are not all one."""
+    """Return the rows with their classes, and their weights if they are not all one."""
     return Table(rows, {"labels": labels} if weights is None else {"labels": labels, "weights": weights})
 
 
 def weights_in(table: Table, rows: Indices) -> NDArray[np.float32] | None:
-    """The weights of some rows; None if all rows have weight one."""
+    """Return the weights of some rows; None if all rows have weight one."""
     weights = table.columns.get("weights")
     return None if weights is None else weights[rows]
 
@@ -176,7 +176,7 @@ class Objective:
         return own
 
     def loss(self, state: SoftmaxTreeState, node: int, rows: Indices) -> NDArray[np.float64]:
-        """The loss of rows in the subtree of a node."""
+        """Return the loss of rows in the subtree of a node."""
         n_inner = 2**state.depth - 1
         if node >= n_inner:
             leaf = state.leaves[node - n_inner]
@@ -190,7 +190,7 @@ class Objective:
         return out
 
     def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
-        """The loss of rows at a leaf in the objective, times their weights."""
+        """Return the loss of rows at a leaf in the objective, times their weights."""
         return self.weighted(self.counted(*self.leaf_losses(leaf, rows)), rows)
 
     def weighted(self, losses: NDArray[np.float64], rows: Indices) -> NDArray[np.float64]:
@@ -198,7 +198,7 @@ class Objective:
         return losses if weights is None else losses * weights
 
     def counted(self, cross_entropy: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The loss in the objective, from the cross-entropy and the zero-one loss."""
+        """Return the loss in the objective, from the cross-entropy and the zero-one loss."""
         if self.settings.missing == ZERO_ONE:
             return wrong.astype(np.float64)
         if self.settings.missing == BETA:
@@ -261,7 +261,7 @@ def _cost(losses: NDArray[np.float64], penalty_of_weights: float) -> Cost:
 
 
 def _outcome(before: Cost, after: Cost, accepted: bool) -> NDArray[np.float64]:
-    """The change of the objective, and whether the new parameters are accepted."""
+    """Return the change of the objective, and whether the new parameters are accepted."""
     return np.array([after.finite - before.finite if accepted else 0.0, accepted])
 
 
@@ -342,14 +342,14 @@ def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -
 
 
 def score_node(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
-    """The scores of rows at the plane of a node."""
+    """Return the scores of rows at the plane of a node."""
     plane = common.state.planes[problem.node]
     assert plane is not None
     return (Objective(table, common.settings).plane_scores(plane, rows),)
 
 
 def score_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
-    """The loss of the rows of a leaf, and the number of wrong predictions."""
+    """Return the loss of the rows of a leaf, and the number of wrong predictions."""
     objective, leaf = Objective(table, common.settings), common.state.leaves[problem.node]
     assert leaf is not None
     cross_entropy, wrong = objective.leaf_losses(leaf, rows)
@@ -373,7 +373,7 @@ def _zeros(table: Table, n: int) -> Matrix:
 
 
 def _initial_weights(old: Leaf, classes: Indices, n_features: int) -> tuple[Matrix, NDArray[np.float32]]:
-    """The weights of a leaf for the given classes, zero for new ones."""
+    """Return the weights of a leaf for the given classes, zero for new ones."""
     place = old.places(classes)
     known = np.flatnonzero(place >= 0)
     bias = np.zeros(len(classes), np.float32)
@@ -471,12 +471,12 @@ class Tao:
                 return
 
     def _may_grow(self, iteration: int) -> bool:
-        """Whether leaves may be split now, between two iterations."""
+        """Return whether leaves may be split now, between two iterations."""
         last = self.state.history[-1] if self.state.history else None
         return self.settings.growth < 1.0 and last is not None and (last.iteration, last.depth) == (iteration - 1, 0)
 
     def rows_to_learn(self, iteration: int, iterations: int) -> Indices:
-        """All rows in the last iteration, before that a random sample of the rows."""
+        """Return all rows in the last iteration, before that a random sample of the rows."""
         n, share = len(self.table), self.settings.early_share
         if share == 1.0 or iteration == iterations - 1:
             return np.arange(n)
@@ -542,12 +542,12 @@ class Tao:
             self.leaf_rows = [self._weighted(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
 
     def _weighted(self, rows: Indices, chances: NDArray[np.float32]) -> WeightedRows:
-        """Rows with these probabilities of reaching a leaf, times their weights."""
+        """Return the rows with these probabilities of reaching a leaf, times their weights."""
         weights = weights_in(self.table, rows)
         return WeightedRows(rows, chances if weights is None else chances * weights)
 
     def _scores(self, nodes: range, rows_of: Sequence[Indices]) -> list[NDArray[np.float32]]:
-        """The scores of the rows of each node at its plane."""
+        """Return the scores of the rows of each node at its plane."""
         problems = [NodeRows(node, rows_of[node]) for node in nodes]
         found = all_results(self.executor, score_node, Common(self.settings, self.state), problems)
         return [scores for (scores,) in found]
@@ -582,11 +582,11 @@ class Tao:
     # --- evaluation -------------------------------------------------------------------------------------
 
     def objective(self) -> float:
-        """The objective (equation 1), without dropped rows."""
+        """Return the objective (equation 1), without dropped rows."""
         return self.evaluate()[0]
 
     def evaluate(self) -> tuple[float, float]:
-        """The objective (equation 1, without dropped rows) and the error on the training rows."""
+        """Return the objective (equation 1, without dropped rows) and the error on the training rows."""
         first = 2**self.state.depth - 1
         problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
         common = Common(self.settings, self.state)
@@ -633,7 +633,7 @@ def _should_split(tao: Tao, place: int) -> bool:
 
 
 def state_parts(state: SoftmaxTreeState) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The training state of a complete tree as a JSON-serialisable header and arrays."""
+    """Return the training state of a complete tree as a JSON-serialisable header and arrays."""
     planes: list[Any] = [plane for plane in state.planes if plane is not None]
     leaves: list[Any] = [leaf for leaf in state.leaves if leaf is not None]
     matrices = [node.coef for node in [*planes, *leaves]]
@@ -694,7 +694,7 @@ def _middle(part: slice) -> int:
 
 
 def _leaves_below(node: int, depth: int) -> slice:
-    """The indices of the leaves below a node."""
+    """Return the indices of the leaves below a node."""
     own = int(np.log2(node + 1))
     width, place = 2 ** (depth - own), node + 1 - 2**own
     return slice(place * width, (place + 1) * width)

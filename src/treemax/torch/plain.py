@@ -20,8 +20,7 @@ def forward(
     """-log p of the targets, and the tensors for the backward pass; adds the outputs to `statistics`, if given."""
     packed = pack_rows(target, layer, ignore_index)
     rows = Rows.unpack(packed, len(target), layer)
-    logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulation_dtype(hidden.dtype))
-    log_probability = torch.log_softmax(logits + root_bias(layer), dim=1)
+    log_probability = torch.log_softmax(root_logits(hidden, layer), dim=1)
     counted = rows.root_target >= 0
     own = rows.root_target.clamp(min=0)[:, None]
     loss = -log_probability.gather(1, own).squeeze(1) * counted
@@ -84,6 +83,12 @@ def _add_statistics(
         sums.index_add_(0, classes[order], part)
 
 
+def root_logits(hidden: Tensor, layer: Layer) -> Tensor:
+    """Logits of the root's children, differentiable; minus infinity for those without classes below."""
+    logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulation_dtype(hidden.dtype))
+    return logits + root_bias(layer)
+
+
 def root_weight(dtype: torch.dtype, layer: Layer) -> Tensor:
     """Weights of the root's children: direct classes, top nodes, padding."""
     rows = torch.cat([layer.weight.index_select(0, layer.direct), layer.node_weight[: layer.n_top]]).to(dtype)
@@ -134,22 +139,24 @@ def backward(
         grad_output = grad_output / rows.n_counted.clamp(min=1)
     row_gradients = grad_output.expand(len(hidden))
     gradients = Gradients.like(layer)
-    error = (saved.root_error * row_gradients[:, None]).to(hidden.dtype)
-    hidden_gradient = error @ root_weight(hidden.dtype, layer)
-    _set_root(gradients, layer, error.T @ hidden, error.sum(dim=0, dtype=accumulation_dtype(error.dtype)))
+    hidden_gradient = set_root(saved.root_error, hidden, layer, row_gradients, gradients)
     for level in range(len(layer.children)):
         error = _error(saved.outputs[level], _target_child(rows, layer, level), row_gradients[rows.order], hidden.dtype)
-        _add_level(error, hidden, layer, level, rows, hidden_gradient, gradients)
+        add_level(error, hidden, layer, level, rows.order, rows.starts[level], hidden_gradient, gradients)
     return hidden_gradient, gradients
 
 
-def _set_root(gradients: Gradients, layer: Layer, weight: Tensor, bias: Tensor) -> None:
+def set_root(root_error: Tensor, hidden: Tensor, layer: Layer, row_gradients: Tensor, gradients: Gradients) -> Tensor:
+    """Write the gradients by the parameters of the root's children; returns the root's part of that by hidden."""
+    error = (root_error * row_gradients[:, None]).to(hidden.dtype)
+    weight, bias = error.T @ hidden, error.sum(dim=0, dtype=accumulation_dtype(error.dtype))
     n_direct, n_top = len(layer.direct), layer.n_top
     gradients.weight.index_copy_(0, layer.direct, weight[:n_direct].to(gradients.weight.dtype))
     gradients.node_weight[:n_top] = weight[n_direct : n_direct + n_top]
     if gradients.bias is not None and gradients.node_bias is not None:
         gradients.bias.index_copy_(0, layer.direct, bias[:n_direct].to(gradients.bias.dtype))
         gradients.node_bias[:n_top] = bias[n_direct : n_direct + n_top]
+    return error @ root_weight(hidden.dtype, layer)
 
 
 def _error(output: Tensor, target: Tensor, grad_output: Tensor, dtype: torch.dtype) -> Tensor:
@@ -159,10 +166,14 @@ def _error(output: Tensor, target: Tensor, grad_output: Tensor, dtype: torch.dty
     return error.to(dtype)
 
 
-def _add_level(
-    error: Tensor, hidden: Tensor, layer: Layer, level: int, rows: Rows, hidden_gradient: Tensor, gradients: Gradients
-) -> None:
-    """Add the gradient by hidden of a level, and write the gradients by its children's parameters."""
+def add_level(
+    error: Tensor, hidden: Tensor, layer: Layer, level: int, order: Tensor, starts: Tensor, hidden_gradient: Tensor,
+    gradients: Gradients,
+) -> None:  # fmt: skip
+    """Add the gradient by hidden of a level, and write the gradients by its children's parameters.
+
+    The rows of node v are order[starts[v] : starts[v + 1]]; the errors are in this order.
+    """
     table = layer.children[level]
     weight, _ = layer.parameters_of(level)
     weight_gradient, bias_gradient = gradients.parameters_of(layer, level)
@@ -170,10 +181,10 @@ def _add_level(
     weight_gradient[rows_of_level] = 0
     if bias_gradient is not None:
         bias_gradient[rows_of_level] = 0
-    for node, start, stop in _nonempty_nodes(rows.starts[level]):
+    for node, start, stop in _nonempty_nodes(starts):
         exists = table[node] >= 0
         at = table[node][exists].long()
-        of_node, part = rows.order[start:stop], error[start:stop][:, exists]
+        of_node, part = order[start:stop], error[start:stop][:, exists]
         hidden_gradient[of_node] += part @ weight[at].to(hidden.dtype)
         weight_gradient[at] = (part.T @ hidden[of_node]).to(weight.dtype)
         if bias_gradient is not None:

@@ -466,6 +466,36 @@ def _pair_gradients(sizes: Sizes, level: int) -> Program:
     return _level_gradients(sizes, level, 0, pairs=True)
 
 
+def binary_at_root(logits: Tensor, children: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """See `treemax.torch.plain.binary_at_root`."""
+    loss = logits.new_empty(len(logits))
+    return loss, _binary(logits, None, None, None, children, loss, dtype, 1)
+
+
+def binary_at_level(
+    logits: Tensor, rows: Tensor, starts: Tensor, nodes: Tensor, place: Tensor, layer: Layer, level: int, loss: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """See `treemax.torch.plain.binary_at_level`; the parts of a row's loss are summed in no fixed order."""
+    return _binary(
+        logits, rows, starts[-1:], nodes, place, loss, dtype, layer.n_places // layer.children[level].numel()
+    )
+
+
+def _binary(
+    logits: Tensor, rows: Tensor | None, n_used: Tensor | None, nodes: Tensor | None, places: Tensor, loss: Tensor,
+    dtype: torch.dtype, below: int,
+) -> Tensor:  # fmt: skip
+    n_pairs, width = logits.shape
+    error = logits if dtype == torch.float32 else torch.empty_like(logits, dtype=dtype)
+    block = min(2048, _power_of_two(width))
+    _run(
+        "binary", (n_pairs,), logits, rows, n_used, nodes, places, loss, error, places.shape[1], PAIRS=rows is not None,
+        BELOW=below, WIDTH=width, BLOCK=block, num_warps=2 if block <= 512 else 4,
+    )  # fmt: skip
+    return error
+
+
 def root_logits(hidden: Tensor, layer: Layer) -> Tensor:
     """See `treemax.torch.plain.root_logits`; not differentiable."""
     sizes = _sizes(hidden, layer)

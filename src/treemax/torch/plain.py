@@ -130,6 +130,35 @@ def _nonempty_nodes(starts: Tensor) -> list[tuple[int, int, int]]:
     return [(node, a, b) for node, (a, b) in enumerate(pairwise(bounds)) if b > a]
 
 
+def binary_at_root(logits: Tensor, children: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The binary cross-entropy of each row at the root, and its gradient by the logits; overwrites the logits.
+
+    `children` are the positive children of each row, -1 for none.
+    """
+    positive = torch.zeros_like(logits, dtype=torch.int8)
+    positive.scatter_reduce_(1, children.clamp(min=0), (children >= 0).to(torch.int8), "amax")
+    negative_loss = torch.logaddexp(logits, logits.new_zeros(())).sum(dim=1)  # 0 for missing children, of logit -inf
+    loss = negative_loss - torch.where(positive > 0, logits, 0).sum(dim=1)
+    return loss, logits.sigmoid_().sub_(positive).to(dtype)
+
+
+def binary_at_level(
+    logits: Tensor, rows: Tensor, starts: Tensor, nodes: Tensor, place: Tensor, layer: Layer, level: int, loss: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The gradient of the binary cross-entropy by the logits of pairs of row and node; adds it to the rows' losses.
+
+    `place` has the places of each row's labels. Pairs from starts[-1] on are unused.
+    """
+    table = layer.children[level]
+    child = place[rows] // (layer.n_places // table.numel()) - nodes[:, None] * table.shape[1]
+    child = child.masked_fill_(child >= table.shape[1], -1).clamp_(min=-1)
+    part, error = binary_at_root(logits, child, dtype)
+    used = torch.arange(len(rows), device=rows.device) < starts[-1]
+    loss.index_add_(0, rows, part.masked_fill_(~used, 0))
+    return error
+
+
 def backward(
     grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:

@@ -167,8 +167,9 @@ def classes_above(hidden: Tensor, layer: Layer, threshold: float) -> tuple[Tenso
     scores = root[rows, n_direct + nodes]
     for level, table in enumerate(layer.children):
         nodes, order = torch.sort(nodes, stable=True)
-        pairs = (part.split(max(1, AT_ONCE // table.shape[1])) for part in (rows[order], nodes, scores[order]))
-        parts = [_children_above(hidden, layer, level, *piece, threshold) for piece in zip(*pairs)]
+        size = max(1, AT_ONCE // table.shape[1])
+        pieces = zip(rows[order].split(size), nodes.split(size), scores[order].split(size))
+        parts = [_children_above(hidden, layer, level, *piece, threshold) for piece in pieces]
         rows, nodes, scores = (torch.cat([part[i] for part in parts]) for i in range(3))
     if layer.children:
         found.append((rows, layer.children[-1].flatten()[nodes].long(), scores))

@@ -255,6 +255,41 @@ def _level_softmax(
 
 
 @triton.jit
+def binary_kernel(
+    logits, rows, n_used, nodes, places, loss, error, n_labels, PAIRS: tl.constexpr, BELOW: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The binary cross-entropy of one row at the root or, with PAIRS, of one pair of row and node, and its gradient by
+    the logits. A child is positive if a label of the row is below it."""
+    at = tl.program_id(0).to(tl.int64)
+    row = at
+    first_child = at * 0
+    if PAIRS:
+        if at >= tl.load(n_used):
+            return
+        row = tl.load(rows + at)
+        first_child = tl.load(nodes + at) * WIDTH
+    total = 0.0
+    for first in range(0, WIDTH, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        value = _logits(logits, at, column, WIDTH)
+        positive = tl.zeros((BLOCK,), tl.float32)
+        for i in range(n_labels):
+            child = tl.load(places + row * n_labels + i) // BELOW - first_child
+            positive = tl.where((column == child) & (column < WIDTH), 1.0, positive)
+        small = tl.exp(-tl.abs(value))
+        losses = tl.maximum(value, 0.0) + tl.log(1.0 + small) - tl.where(positive > 0, value, 0.0)
+        total += tl.sum(losses, axis=0)
+        probability = tl.where(value >= 0, 1.0, small) / (1.0 + small)
+        difference = (probability - positive).to(error.dtype.element_ty)
+        tl.store(error + at * WIDTH + column, difference, mask=column < WIDTH)
+    if PAIRS:
+        tl.atomic_add(loss + row, total, sem="relaxed")
+    else:
+        tl.store(loss + row, total)
+
+
+@triton.jit
 def _reduce(loss, value, n_rows, n_counted, MEAN: tl.constexpr, BLOCK: tl.constexpr):
     """The sum or the mean of the rows' losses, which other programs have just stored."""
     column = tl.arange(0, BLOCK)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 NEEDS = {
-    "torch": ["*tree_softmax*.py", "test_examples.py", "test_reassignment.py"],
+    "torch": ["*tree_sigmoid*.py", "*tree_softmax*.py", "test_examples.py", "test_reassignment.py"],
     "river": ["test_river.py"],
     "annif": ["test_annif.py", "test_annif_http.py"],
 }

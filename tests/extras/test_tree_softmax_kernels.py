@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from treemax.torch import TreeSoftmax, grouped
+from treemax.torch import TreeSigmoid, TreeSoftmax, grouped
 
 interpreted = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
 pytestmark = pytest.mark.skipif(
@@ -60,3 +60,24 @@ def answers_of(layer, hidden, target):
     gradients = torch.autograd.grad(weighted, [hidden, *layer.parameters()])
     exact, beam = layer.topk(hidden, 5, beam=None), layer.topk(hidden, 3, beam=3)
     return [loss.detach(), *gradients, *exact, *beam, layer._statistics.counts, *layer._statistics.sums]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_kernels_of_several_labels_agree_with_plain_pytorch(name, monkeypatch, high_precision):
+    torch.manual_seed(0)
+    settings = {key: value for key, value in SETTINGS[name].items() if key != "reassign_every"}
+    layer = TreeSigmoid(24, 50, device=DEVICE, **settings)
+    n_rows = 30 if name != "many rows at a node" else 150
+    hidden = torch.randn(n_rows, 24, device=DEVICE, requires_grad=True)
+    target = torch.randint(50, (n_rows, 4), device=DEVICE)
+    target[:10, 1], target[10:20, 2:], target[25:27] = 3, -100, -100
+    answers = []
+    for fast in (False, True):
+        monkeypatch.setattr(grouped, "can_use", lambda tensor, fast=fast: fast)
+        loss = layer(hidden, target)
+        weighted = (loss * torch.linspace(0, 1, loss.numel(), device=DEVICE)).sum() if loss.dim() else loss
+        gradients = torch.autograd.grad(weighted, [hidden, *layer.parameters()])
+        exact, beam = layer.topk(hidden, 5, beam=None), layer.topk(hidden, 3, beam=3)
+        answers.append([loss.detach(), *gradients, *exact, *beam, layer.predict(hidden, 0.3)])
+    for plain, kernel in zip(*answers):
+        torch.testing.assert_close(kernel, plain, rtol=1e-4, atol=1e-5)

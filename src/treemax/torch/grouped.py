@@ -280,25 +280,34 @@ def _level_plan(sizes: Sizes, level: int) -> LevelPlan:
         N_BOUNDS=sizes.n_bounds, N_PLACES=sizes.n_places, BELOW=below, N_DIRECT=sizes.n_direct, N_TOP=sizes.nodes[0][0],
         WIDTH=sizes.root_width, BLOCK=wide, ARITY=arity, ARITY_BLOCK=_power_of_two(arity), num_warps=4,
     )  # fmt: skip
-    gradients = [_level_gradients(sizes, level, below, step) for step in (0, 1)]
-    return LevelPlan(_logits_program(sizes, level, 1, 3), softmax, (gradients[0], gradients[1]))
+    gradients = [_level_gradients(sizes, level, step, pairs=False) for step in (0, 1)]
+    return LevelPlan(_logits_program(sizes, level, pairs=False), softmax, (gradients[0], gradients[1]))
 
 
-def _logits_program(sizes: Sizes, level: int, order: int, starts: int) -> Program:
-    """Logits of a level; `order` and `starts` are the indices of these fields in the packed rows."""
+def _fields(sizes: Sizes, level: int, pairs: bool) -> dict[str, int]:
+    """Where the kernels find the rows and the starts of the nodes: in packed `Rows`, or in pairs of row and node, with
+    rows and starts of one level."""
+    if pairs:
+        return {"ORDER": 0, "STARTS": 1, "FIRST": 0}
+    return {"ORDER": 1, "STARTS": 3, "FIRST": sum(above + 1 for above, _ in sizes.nodes[:level])}
+
+
+def _logits_program(sizes: Sizes, level: int, pairs: bool) -> Program:
+    """Logits of a level."""
     n_nodes, arity = sizes.nodes[level]
     blocks = LOGITS[sizes.hidden_type == torch.float32].within(arity, sizes.features)
     n_tiles, tiling = _tiling(sizes.n_rows, n_nodes)
-    first = sum(above + 1 for above, _ in sizes.nodes[:level]) if starts == 3 else 0
     return Program(
-        "node_logits", (n_tiles, -(-arity // blocks.children)), N_NODES=n_nodes, ORDER=order, STARTS=starts, FIRST=first,
-        ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, **tiling,
-        **blocks.options(),
+        "node_logits", (n_tiles, -(-arity // blocks.children)), N_NODES=n_nodes, ARITY=arity,
+        FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, **_fields(sizes, level, pairs),
+        **tiling, **blocks.options(),
     )  # fmt: skip
 
 
-def _level_gradients(sizes: Sizes, level: int, below: int, slope_step: int) -> Program:
+def _level_gradients(sizes: Sizes, level: int, slope_step: int, pairs: bool) -> Program:
+    """Gradients of a level. For pairs, the outputs are errors that include the output gradient."""
     n_nodes, arity = sizes.nodes[level]
+    below = sizes.n_places // (n_nodes * arity)
     single = sizes.hidden_type == torch.float32
     rows, node = (kind[single].within(arity, sizes.features) for kind in (HIDDEN_GRADIENT, WEIGHT_GRADIENT))
     n_tiles, tiling = _tiling(sizes.n_rows, n_nodes)
@@ -307,9 +316,8 @@ def _level_gradients(sizes: Sizes, level: int, below: int, slope_step: int) -> P
     registers = node.registers if smaller == 1 else None
     n_programs = n_tiles * -(-sizes.features // rows.features) + n_nodes * -(-arity // node.children)
     return Program(
-        "level_gradients", (n_programs,), ADDS=level > 0, MEAN=sizes.reduction == "mean", SLOPE_STEP=slope_step,
-        N_BOUNDS=sizes.n_bounds, FIRST=sum(above + 1 for above, _ in sizes.nodes[:level]), BELOW=below, N_NODES=n_nodes,
-        ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, TILES=n_tiles, **tiling,
+        "level_gradients", (n_programs,), ADDS=level > 0, PAIRS=pairs, MEAN=sizes.reduction == "mean", SLOPE_STEP=slope_step,
+        N_BOUNDS=sizes.n_bounds, **_fields(sizes, level, pairs), BELOW=below, N_NODES=n_nodes, ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, TILES=n_tiles, **tiling,
         CHILDREN_OF_ROWS=rows.children, FEATURES_OF_ROWS=rows.features, CHILDREN_OF_NODE=node.children,
         FEATURES_OF_NODE=node.features, num_warps=node.warps, num_stages=node.stages, maxnreg=registers,
     )  # fmt: skip
@@ -437,7 +445,63 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
 @lru_cache(maxsize=256)
 def _pair_program(sizes: Sizes, level: int) -> Program:
     """Logits for pairs of row and node."""
-    return _logits_program(sizes, level, 0, 1)
+    return _logits_program(sizes, level, pairs=True)
+
+
+def add_level(
+    error: Tensor, hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: Tensor, hidden_gradient: Tensor,
+    gradients: Gradients,
+) -> None:  # fmt: skip
+    """See `treemax.torch.plain.add_level`; the gradient by hidden, in float32, is summed in no fixed order."""
+    sizes = _sizes(hidden, layer)._replace(n_rows=len(rows))
+    weight, _ = layer.parameters_of(level)
+    _pair_gradients(sizes, level)(
+        _stream(hidden), hidden, weight, layer.children[level], torch.cat([rows, starts]), error, None, hidden_gradient,
+        *gradients.parameters_of(layer, level), len(rows),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _pair_gradients(sizes: Sizes, level: int) -> Program:
+    return _level_gradients(sizes, level, 0, pairs=True)
+
+
+def binary_at_root(logits: Tensor, children: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """See `treemax.torch.plain.binary_at_root`."""
+    loss = logits.new_empty(len(logits))
+    return loss, _binary(logits, None, None, None, children, loss, dtype, 1)
+
+
+def binary_at_level(
+    logits: Tensor, rows: Tensor, starts: Tensor, nodes: Tensor, place: Tensor, layer: Layer, level: int, loss: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """See `treemax.torch.plain.binary_at_level`; the parts of a row's loss are summed in no fixed order."""
+    return _binary(
+        logits, rows, starts[-1:], nodes, place, loss, dtype, layer.n_places // layer.children[level].numel()
+    )
+
+
+def _binary(
+    logits: Tensor, rows: Tensor | None, n_used: Tensor | None, nodes: Tensor | None, places: Tensor, loss: Tensor,
+    dtype: torch.dtype, below: int,
+) -> Tensor:  # fmt: skip
+    n_pairs, width = logits.shape
+    error = logits if dtype == torch.float32 else torch.empty_like(logits, dtype=dtype)
+    block = min(2048, _power_of_two(width))
+    _run(
+        "binary", (n_pairs,), logits, rows, n_used, nodes, places, loss, error, places.shape[1], PAIRS=rows is not None,
+        BELOW=below, WIDTH=width, BLOCK=block, num_warps=2 if block <= 512 else 4,
+    )  # fmt: skip
+    return error
+
+
+def root_logits(hidden: Tensor, layer: Layer) -> Tensor:
+    """See `treemax.torch.plain.root_logits`; not differentiable."""
+    sizes = _sizes(hidden, layer)
+    logits = torch.empty(sizes.n_rows, sizes.root_width, dtype=torch.float32, device=hidden.device)
+    _root_program(sizes)(_stream(hidden), hidden, *layer[:4], layer.direct, layer.root_empty, logits, sizes.n_rows)
+    return logits
 
 
 @lru_cache(maxsize=256)
@@ -453,24 +517,24 @@ def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
     return can_run(hidden, layer) and max(widths) <= WIDEST_BEST and max(k, beam) <= MOST_BEST
 
 
-def best_at_root(hidden: Tensor, layer: Layer, k: int, beam: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def best_at_root(
+    hidden: Tensor, layer: Layer, k: int, beam: int, sigmoid: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """log p and indices of the k best direct classes, and of the `beam` + 1 best nodes."""
-    sizes = _sizes(hidden, layer)
-    logits = torch.empty(sizes.n_rows, sizes.root_width, dtype=torch.float32, device=hidden.device)
-    _root_program(sizes)(_stream(hidden), hidden, *layer[:4], layer.direct, layer.root_empty, logits, sizes.n_rows)
+    logits = root_logits(hidden, layer)
     n_rows, width = logits.shape
     scores, node_scores = (logits.new_empty(n_rows, number) for number in (k, beam + 1))
     classes, nodes = (torch.empty_like(part, dtype=torch.int64) for part in (scores, node_scores))
     block = _power_of_two(width)
     _run(
         "root_best", (n_rows,), logits, layer.direct, scores, classes, node_scores, nodes, len(layer.direct),
-        WIDTH=width, BLOCK=block, BEST=k, BEAM=beam, num_warps=4 if block <= 2048 else 8,
+        WIDTH=width, BLOCK=block, BEST=k, BEAM=beam, SIGMOID=sigmoid, num_warps=4 if block <= 2048 else 8,
     )  # fmt: skip
     return scores, classes, node_scores, nodes
 
 
 def best_below(
-    logits: Tensor, order: Tensor, nodes: Tensor, above: Tensor, table: Tensor, k: int
+    logits: Tensor, order: Tensor, nodes: Tensor, above: Tensor, table: Tensor, k: int, sigmoid: bool
 ) -> tuple[Tensor, Tensor]:
     """log p and indices of the k best classes below each of some nodes; logits are in the order of `order`."""
     n_pairs, width = logits.shape
@@ -478,6 +542,6 @@ def best_below(
     classes = torch.empty_like(scores, dtype=torch.int64)
     _run(
         "level_best", (n_pairs,), logits, order, nodes.contiguous(), above.contiguous(), table, scores, classes,
-        WIDTH=width, BLOCK=_power_of_two(width), BEST=k, num_warps=2 if width <= 1024 else 4,
+        WIDTH=width, BLOCK=_power_of_two(width), BEST=k, SIGMOID=sigmoid, num_warps=2 if width <= 1024 else 4,
     )  # fmt: skip
     return scores, classes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from treemax.torch import grouped, plain
+from treemax.torch import grouped, label_loss, plain
 from treemax.torch.layer import Gradients, Layer, Rows, SavedForBackward, accumulation_dtype
 from treemax.torch.reassignment import Statistics
 
@@ -28,7 +28,8 @@ def path_loss(
     """-log p of the targets (reduction "none"), their mean or their sum.
 
     Computed in the type of `hidden`. Rows whose target is `ignore_index` have no loss. Eager calls add the outputs of
-    nodes to `statistics`, if given.
+    nodes to `statistics`, if given. A target of two dimensions has several labels for each row, and the loss is that of
+    `treemax.torch.label_loss`.
     """
     if torch.compiler.is_compiling():
         return _forward(hidden, target, *layer, ignore_index, reduction)[0]
@@ -44,13 +45,18 @@ def _compute(
     reduction: str,
     statistics: Statistics | None = None,
 ) -> tuple[Tensor, SavedForBackward]:
+    hidden, target = hidden.contiguous(), target.contiguous()
+    if target.dim() == 2:
+        return label_loss.forward(hidden, target, layer, ignore_index, reduction)
     backend = grouped if grouped.can_run(hidden, layer) else plain
-    return backend.forward(hidden.contiguous(), target.contiguous(), layer, ignore_index, reduction, statistics)
+    return backend.forward(hidden, target, layer, ignore_index, reduction, statistics)
 
 
 def _differentiate(
-    grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
+    grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str, several: bool
 ) -> tuple[Tensor, Gradients]:
+    if several:
+        return label_loss.backward(grad_output, hidden.contiguous(), layer, saved, reduction)
     backend = grouped if grouped.can_run(hidden, layer) else plain
     return backend.backward(grad_output, hidden.contiguous(), layer, saved, reduction)
 
@@ -75,17 +81,18 @@ class _PathLoss(torch.autograd.Function):
         value, saved = _compute(hidden, call.target, layer, call.ignore_index, call.reduction, call.statistics)
         ctx.save_for_backward(hidden, *parameters, *saved[:2], *saved.outputs)
         ctx.tables, ctx.reduction, ctx.plan = call.tables, call.reduction, saved.plan
+        ctx.several = call.target.dim() == 2
         return value
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> Any:
         if torch.is_grad_enabled():
-            raise RuntimeError("the loss of a tree softmax can be differentiated only once (create_graph=False).")
+            raise RuntimeError("the loss of a tree layer can be differentiated only once (create_graph=False).")
         hidden, weight, bias, node_weight, node_bias, *tensors = ctx.saved_tensors
         layer = Layer(weight, bias, node_weight, node_bias, *ctx.tables)
         rows, root_error, *outputs = tensors
         saved = SavedForBackward(rows, root_error, outputs, ctx.plan)
-        hidden_gradient, gradients = _differentiate(grad_output, hidden, layer, saved, ctx.reduction)
+        hidden_gradient, gradients = _differentiate(grad_output, hidden, layer, saved, ctx.reduction, ctx.several)
         return hidden_gradient, *gradients, None
 
 
@@ -105,8 +112,8 @@ def _forward_operator(hidden: Tensor, target: Tensor, *rest: Any) -> tuple[Any, 
 
 
 def _backward_operator(grad_output: Tensor, hidden: Tensor, *rest: Any) -> tuple[Any, ...]:
-    layer, saved, reduction = Layer(*rest[:10]), SavedForBackward(*rest[10:13]), rest[13]
-    hidden_gradient, gradients = _differentiate(grad_output, hidden, layer, saved, reduction)
+    layer, saved = Layer(*rest[:10]), SavedForBackward(*rest[10:13])
+    hidden_gradient, gradients = _differentiate(grad_output, hidden, layer, saved, *rest[13:])
     nothing = hidden_gradient.new_empty(0)
     return hidden_gradient, *(nothing.clone() if part is None else part for part in gradients)
 
@@ -118,7 +125,7 @@ _forward = torch.library.custom_op(
 )  # fmt: skip
 _backward = torch.library.custom_op(
     "treemax::path_loss_backward", _backward_operator, mutates_args=(),
-    schema=f"(Tensor grad_output, Tensor hidden, {_LAYER}, {_SAVED}, str reduction)"
+    schema=f"(Tensor grad_output, Tensor hidden, {_LAYER}, {_SAVED}, str reduction, bool several)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
@@ -127,11 +134,12 @@ _backward = torch.library.custom_op(
 def _forward_shapes(hidden: Tensor, target: Tensor, *rest: Any) -> Any:
     layer, reduction = Layer(*rest[:10]), rest[-1]
     n_rows, width = hidden.shape[0], layer.root_empty.shape[0]
+    kind = label_loss.Pairs if target.dim() == 2 else Rows
     return (
         hidden.new_empty(n_rows if reduction == "none" else (), dtype=accumulation_dtype(hidden.dtype)),
-        target.new_empty(Rows.packed_size(n_rows, layer)),
+        target.new_empty(kind.packed_size(target.numel(), layer)),
         hidden.new_empty(n_rows, width),
-        [hidden.new_empty(n_rows, table.shape[1]) for table in layer.children],
+        [hidden.new_empty(target.numel(), table.shape[1]) for table in layer.children],
     )
 
 
@@ -143,11 +151,11 @@ def _backward_shapes(grad_output: Tensor, hidden: Tensor, *rest: Any) -> Any:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    hidden, _, *rest = inputs
+    hidden, target, *rest = inputs
     layer = Layer(*rest[:10])
     _, *saved, outputs = output
     ctx.set_materialize_grads(False)
-    ctx.reduction, ctx.n_levels = rest[-1], len(layer.children)
+    ctx.reduction, ctx.n_levels, ctx.several = rest[-1], len(layer.children), target.dim() == 2
     ctx.save_for_backward(hidden, *layer[:9], *layer.children, *saved, *outputs)
 
 
@@ -158,7 +166,8 @@ def _differentiate_operator(ctx: Any, grad_output: Tensor | None, *others: Any) 
     hidden, *tensors = ctx.saved_tensors
     children, (rows, root_error, *outputs) = tensors[9 : 9 + n_levels], tensors[9 + n_levels :]
     layer = Layer._make([*tensors[:9], children])
-    hidden_gradient, *parts = _backward(grad_output, hidden, *layer, rows, root_error, outputs, ctx.reduction)
+    saved = rows, root_error, outputs
+    hidden_gradient, *parts = _backward(grad_output, hidden, *layer, *saved, ctx.reduction, ctx.several)
     parts = [None if parameter is None else part for parameter, part in zip(layer[:4], parts)]
     return hidden_gradient, None, *parts, *[None] * 5, [None] * n_levels, None, None
 

@@ -20,8 +20,7 @@ def forward(
     """-log p of the targets, and the tensors for the backward pass; adds the outputs to `statistics`, if given."""
     packed = pack_rows(target, layer, ignore_index)
     rows = Rows.unpack(packed, len(target), layer)
-    logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulation_dtype(hidden.dtype))
-    log_probability = torch.log_softmax(logits + root_bias(layer), dim=1)
+    log_probability = torch.log_softmax(root_logits(hidden, layer), dim=1)
     counted = rows.root_target >= 0
     own = rows.root_target.clamp(min=0)[:, None]
     loss = -log_probability.gather(1, own).squeeze(1) * counted
@@ -84,6 +83,12 @@ def _add_statistics(
         sums.index_add_(0, classes[order], part)
 
 
+def root_logits(hidden: Tensor, layer: Layer) -> Tensor:
+    """Logits of the root's children, differentiable; minus infinity for those without classes below."""
+    logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulation_dtype(hidden.dtype))
+    return logits + root_bias(layer)
+
+
 def root_weight(dtype: torch.dtype, layer: Layer) -> Tensor:
     """Weights of the root's children: direct classes, top nodes, padding."""
     rows = torch.cat([layer.weight.index_select(0, layer.direct), layer.node_weight[: layer.n_top]]).to(dtype)
@@ -125,6 +130,35 @@ def _nonempty_nodes(starts: Tensor) -> list[tuple[int, int, int]]:
     return [(node, a, b) for node, (a, b) in enumerate(pairwise(bounds)) if b > a]
 
 
+def binary_at_root(logits: Tensor, children: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The binary cross-entropy of each row at the root, and its gradient by the logits; overwrites the logits.
+
+    `children` are the positive children of each row, -1 for none.
+    """
+    positive = torch.zeros_like(logits, dtype=torch.int8)
+    positive.scatter_reduce_(1, children.clamp(min=0), (children >= 0).to(torch.int8), "amax")
+    negative_loss = torch.logaddexp(logits, logits.new_zeros(())).sum(dim=1)  # 0 for missing children, of logit -inf
+    loss = negative_loss - torch.where(positive > 0, logits, 0).sum(dim=1)
+    return loss, logits.sigmoid_().sub_(positive).to(dtype)
+
+
+def binary_at_level(
+    logits: Tensor, rows: Tensor, starts: Tensor, nodes: Tensor, place: Tensor, layer: Layer, level: int, loss: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The gradient of the binary cross-entropy by the logits of pairs of row and node; adds it to the rows' losses.
+
+    `place` has the places of each row's labels. Pairs from starts[-1] on are unused.
+    """
+    table = layer.children[level]
+    child = place[rows] // (layer.n_places // table.numel()) - nodes[:, None] * table.shape[1]
+    child = child.masked_fill_(child >= table.shape[1], -1).clamp_(min=-1)
+    part, error = binary_at_root(logits, child, dtype)
+    used = torch.arange(len(rows), device=rows.device) < starts[-1]
+    loss.index_add_(0, rows, part.masked_fill_(~used, 0))
+    return error
+
+
 def backward(
     grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:
@@ -134,22 +168,24 @@ def backward(
         grad_output = grad_output / rows.n_counted.clamp(min=1)
     row_gradients = grad_output.expand(len(hidden))
     gradients = Gradients.like(layer)
-    error = (saved.root_error * row_gradients[:, None]).to(hidden.dtype)
-    hidden_gradient = error @ root_weight(hidden.dtype, layer)
-    _set_root(gradients, layer, error.T @ hidden, error.sum(dim=0, dtype=accumulation_dtype(error.dtype)))
+    hidden_gradient = set_root(saved.root_error, hidden, layer, row_gradients, gradients)
     for level in range(len(layer.children)):
         error = _error(saved.outputs[level], _target_child(rows, layer, level), row_gradients[rows.order], hidden.dtype)
-        _add_level(error, hidden, layer, level, rows, hidden_gradient, gradients)
+        add_level(error, hidden, layer, level, rows.order, rows.starts[level], hidden_gradient, gradients)
     return hidden_gradient, gradients
 
 
-def _set_root(gradients: Gradients, layer: Layer, weight: Tensor, bias: Tensor) -> None:
+def set_root(root_error: Tensor, hidden: Tensor, layer: Layer, row_gradients: Tensor, gradients: Gradients) -> Tensor:
+    """Write the gradients by the parameters of the root's children; returns the root's part of that by hidden."""
+    error = (root_error * row_gradients[:, None]).to(hidden.dtype)
+    weight, bias = error.T @ hidden, error.sum(dim=0, dtype=accumulation_dtype(error.dtype))
     n_direct, n_top = len(layer.direct), layer.n_top
     gradients.weight.index_copy_(0, layer.direct, weight[:n_direct].to(gradients.weight.dtype))
     gradients.node_weight[:n_top] = weight[n_direct : n_direct + n_top]
     if gradients.bias is not None and gradients.node_bias is not None:
         gradients.bias.index_copy_(0, layer.direct, bias[:n_direct].to(gradients.bias.dtype))
         gradients.node_bias[:n_top] = bias[n_direct : n_direct + n_top]
+    return error @ root_weight(hidden.dtype, layer)
 
 
 def _error(output: Tensor, target: Tensor, grad_output: Tensor, dtype: torch.dtype) -> Tensor:
@@ -159,10 +195,14 @@ def _error(output: Tensor, target: Tensor, grad_output: Tensor, dtype: torch.dty
     return error.to(dtype)
 
 
-def _add_level(
-    error: Tensor, hidden: Tensor, layer: Layer, level: int, rows: Rows, hidden_gradient: Tensor, gradients: Gradients
-) -> None:
-    """Add the gradient by hidden of a level, and write the gradients by its children's parameters."""
+def add_level(
+    error: Tensor, hidden: Tensor, layer: Layer, level: int, order: Tensor, starts: Tensor, hidden_gradient: Tensor,
+    gradients: Gradients,
+) -> None:  # fmt: skip
+    """Add the gradient by hidden of a level, and write the gradients by its children's parameters.
+
+    The rows of node v are order[starts[v] : starts[v + 1]]; the errors are in this order.
+    """
     table = layer.children[level]
     weight, _ = layer.parameters_of(level)
     weight_gradient, bias_gradient = gradients.parameters_of(layer, level)
@@ -170,10 +210,10 @@ def _add_level(
     weight_gradient[rows_of_level] = 0
     if bias_gradient is not None:
         bias_gradient[rows_of_level] = 0
-    for node, start, stop in _nonempty_nodes(rows.starts[level]):
+    for node, start, stop in _nonempty_nodes(starts):
         exists = table[node] >= 0
         at = table[node][exists].long()
-        of_node, part = rows.order[start:stop], error[start:stop][:, exists]
+        of_node, part = order[start:stop], error[start:stop][:, exists]
         hidden_gradient[of_node] += part @ weight[at].to(hidden.dtype)
         weight_gradient[at] = (part.T @ hidden[of_node]).to(weight.dtype)
         if bias_gradient is not None:

@@ -255,6 +255,41 @@ def _level_softmax(
 
 
 @triton.jit
+def binary_kernel(
+    logits, rows, n_used, nodes, places, loss, error, n_labels, PAIRS: tl.constexpr, BELOW: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The binary cross-entropy of one row at the root or, with PAIRS, of one pair of row and node, and its gradient by
+    the logits. A child is positive if a label of the row is below it."""
+    at = tl.program_id(0).to(tl.int64)
+    row = at
+    first_child = at * 0
+    if PAIRS:
+        if at >= tl.load(n_used):
+            return
+        row = tl.load(rows + at)
+        first_child = tl.load(nodes + at) * WIDTH
+    total = 0.0
+    for first in range(0, WIDTH, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        value = _logits(logits, at, column, WIDTH)
+        positive = tl.zeros((BLOCK,), tl.float32)
+        for i in range(n_labels):
+            child = tl.load(places + row * n_labels + i) // BELOW - first_child
+            positive = tl.where((column == child) & (column < WIDTH), 1.0, positive)
+        small = tl.exp(-tl.abs(value))
+        losses = tl.maximum(value, 0.0) + tl.log(1.0 + small) - tl.where(positive > 0, value, 0.0)
+        total += tl.sum(losses, axis=0)
+        probability = tl.where(value >= 0, 1.0, small) / (1.0 + small)
+        difference = (probability - positive).to(error.dtype.element_ty)
+        tl.store(error + at * WIDTH + column, difference, mask=column < WIDTH)
+    if PAIRS:
+        tl.atomic_add(loss + row, total, sem="relaxed")
+    else:
+        tl.store(loss + row, total)
+
+
+@triton.jit
 def _reduce(loss, value, n_rows, n_counted, MEAN: tl.constexpr, BLOCK: tl.constexpr):
     """The sum or the mean of the rows' losses, which other programs have just stored."""
     column = tl.arange(0, BLOCK)
@@ -343,30 +378,31 @@ def _scale(rows, n_rows, N_BOUNDS: tl.constexpr, MEAN: tl.constexpr):
 @triton.jit
 def level_gradients_kernel(
     hidden, weight, table, rows, output, slope, hidden_gradient, weight_gradient, bias_gradient, n_rows,
-    ADDS: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr, FIRST: tl.constexpr,
-    BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ADDS: tl.constexpr, PAIRS: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr,
+    ORDER: tl.constexpr, STARTS: tl.constexpr, FIRST: tl.constexpr, BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, TILES: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     CHILDREN_OF_ROWS: tl.constexpr, FEATURES_OF_ROWS: tl.constexpr, CHILDREN_OF_NODE: tl.constexpr,
     FEATURES_OF_NODE: tl.constexpr,
 ):  # fmt: skip
     """All gradients of a level: of the rows at its nodes, still without the slope of the loss, and of its children's
-    parameters."""
-    starts = rows + 3 * n_rows + FIRST
+    parameters. With PAIRS a row may be at several nodes, and the outputs are errors with the slope in them."""
+    order = rows + ORDER * n_rows
+    starts = rows + STARTS * n_rows + FIRST
     feature_blocks: tl.constexpr = (FEATURES + FEATURES_OF_ROWS - 1) // FEATURES_OF_ROWS
     child_blocks: tl.constexpr = (ARITY + CHILDREN_OF_NODE - 1) // CHILDREN_OF_NODE
     at = tl.program_id(0)
     if at < TILES * feature_blocks:
         _hidden_gradient(
-            at // feature_blocks, at % feature_blocks, weight, table, rows + n_rows, starts, output, hidden_gradient,
-            n_rows, ADDS, BELOW, N_NODES, ARITY, FEATURES, PRECISION, STEP, STEPS, BLOCK_ROWS, CHILDREN_OF_ROWS,
+            at // feature_blocks, at % feature_blocks, weight, table, order, starts, output, hidden_gradient,
+            n_rows, ADDS, PAIRS, BELOW, N_NODES, ARITY, FEATURES, PRECISION, STEP, STEPS, BLOCK_ROWS, CHILDREN_OF_ROWS,
             FEATURES_OF_ROWS,
         )  # fmt: skip
     else:
         at -= TILES * feature_blocks
         scale = _scale(rows, n_rows, N_BOUNDS, MEAN)
         _weight_gradient(
-            at // child_blocks, at % child_blocks, hidden, rows + n_rows, starts, table, output, slope, scale, weight_gradient,
-            bias_gradient, n_rows, SLOPE_STEP, BELOW, ARITY, FEATURES, HAS_BIAS, PRECISION, 16, CHILDREN_OF_NODE,
+            at // child_blocks, at % child_blocks, hidden, order, starts, table, output, slope, scale, weight_gradient,
+            bias_gradient, n_rows, PAIRS, SLOPE_STEP, BELOW, ARITY, FEATURES, HAS_BIAS, PRECISION, 16, CHILDREN_OF_NODE,
             FEATURES_OF_NODE,
         )  # fmt: skip
 
@@ -381,7 +417,7 @@ def _error(output, at, column, inside, wanted, WIDTH: tl.constexpr):
 @triton.jit
 def _hidden_gradient(
     tile, feature_block, weight, table, order, starts, output, gradient, n_rows, ADDS: tl.constexpr,
-    BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr,
+    PAIRS: tl.constexpr, BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr,
     STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
     BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
@@ -391,11 +427,11 @@ def _hidden_gradient(
         position = start + tl.arange(0, BLOCK_ROWS)
         is_row = position < stop
         row = tl.load(order + position, mask=is_row, other=0)
-        wanted = tl.load(order + n_rows + position, mask=is_row, other=0) // BELOW - node * ARITY
         feature = feature_block * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
         is_feature = feature < FEATURES
-        kind = gradient.dtype.element_ty
+        kind = output.dtype.element_ty
         total = tl.zeros((BLOCK_ROWS, BLOCK_FEATURES), tl.float32)
+        wanted = _wanted(order, position, is_row, node, n_rows, PAIRS, BELOW, ARITY)
         for first in range(0, ARITY, BLOCK_CHILDREN):
             column = first + tl.arange(0, BLOCK_CHILDREN)
             inside = is_row[:, None] & (column < ARITY)[None, :]
@@ -406,15 +442,18 @@ def _hidden_gradient(
             total = tl.dot(error.to(kind), w.to(kind), total, input_precision=PRECISION)
         to = gradient + row[:, None] * FEATURES + feature[None, :]
         mask = is_row[:, None] & is_feature[None, :]
-        if ADDS:
-            total += tl.load(to, mask=mask, other=0.0).to(tl.float32)
-        tl.store(to, total.to(kind), mask=mask)
+        if PAIRS:
+            tl.atomic_add(to, total, mask=mask, sem="relaxed")
+        else:
+            if ADDS:
+                total += tl.load(to, mask=mask, other=0.0).to(tl.float32)
+            tl.store(to, total.to(kind), mask=mask)
 
 
 @triton.jit
 def _weight_gradient(
     node, child_block, hidden, order, starts, table, output, slope, scale, gradient, bias_gradient, n_rows,
-    SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr,
+    PAIRS: tl.constexpr, SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr,
     HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
     BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
@@ -442,6 +481,7 @@ def _weight_gradient(
             slope,
             scale,
             n_rows,
+            PAIRS,
             SLOPE_STEP,
             BELOW,
             ARITY,
@@ -462,8 +502,8 @@ def _weight_gradient(
             total = tl.zeros((BLOCK_CHILDREN, BLOCK_FEATURES), tl.float32)
             for later in range(start, stop, BLOCK_ROWS):
                 row, error = _errors_of(
-                    later, stop, node, column, is_child, order, output, slope, scale, n_rows, SLOPE_STEP, BELOW, ARITY,
-                    BLOCK_ROWS,
+                    later, stop, node, column, is_child, order, output, slope, scale, n_rows, PAIRS, SLOPE_STEP, BELOW,
+                    ARITY, BLOCK_ROWS,
                 )  # fmt: skip
                 is_row = (later + tl.arange(0, BLOCK_ROWS) < stop)[:, None]
                 at = hidden + row[:, None] * FEATURES + first + feature
@@ -478,18 +518,29 @@ def _weight_gradient(
 
 @triton.jit
 def _errors_of(
-    start, stop, node, column, is_child, order, output, slope, scale, n_rows, SLOPE_STEP: tl.constexpr,
-    BELOW: tl.constexpr, ARITY: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    start, stop, node, column, is_child, order, output, slope, scale, n_rows, PAIRS: tl.constexpr,
+    SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Some rows of a node, and the gradients of the loss by the logits of some children, children first."""
     position = start + tl.arange(0, BLOCK_ROWS)
     is_row = position < stop
     row = tl.load(order + position, mask=is_row, other=0)
-    wanted = tl.load(order + n_rows + position, mask=is_row, other=0) // BELOW - node * ARITY
-    row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
+    wanted = _wanted(order, position, is_row, node, n_rows, PAIRS, BELOW, ARITY)
     inside = is_child[:, None] & is_row[None, :]
     error = _error(output, position[None, :], column[:, None], inside, wanted[None, :], ARITY)
-    return row, error * row_slope[None, :]
+    if not PAIRS:
+        row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
+        error = error * row_slope[None, :]
+    return row, error
+
+
+@triton.jit
+def _wanted(order, position, is_row, node, n_rows, PAIRS: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr):
+    """The child on the path of each row; of pairs none, whose outputs are errors already."""
+    wanted = position * 0 - 1
+    if not PAIRS:
+        wanted = tl.load(order + n_rows + position, mask=is_row, other=0) // BELOW - node * ARITY
+    return wanted
 
 
 @triton.jit
@@ -646,17 +697,25 @@ def _value_of(key):
 
 
 @triton.jit
+def _log_probabilities(logits, SIGMOID: tl.constexpr):
+    """log p of the children of a node: a softmax, or a sigmoid of each."""
+    if SIGMOID:
+        found = tl.minimum(logits, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logits)))
+    else:
+        largest = tl.max(logits, axis=0)
+        found = logits - (largest + tl.log(tl.sum(tl.exp(logits - largest), axis=0)))
+    return found
+
+
+@triton.jit
 def root_best_kernel(
     logits, direct, class_scores, classes, node_scores, nodes, n_direct,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr, BEAM: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr, BEAM: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """log p of the best direct classes of a row, and of its best nodes, one more than the beam is wide."""
     at = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    value = _logits(logits, at, column, WIDTH)
-    largest = tl.max(value, axis=0)
-    log_total = largest + tl.log(tl.sum(tl.exp(value - largest), axis=0))
-    value = value - log_total
+    value = _log_probabilities(_logits(logits, at, column, WIDTH), SIGMOID)
     nothing = tl.full((BLOCK,), -float("inf"), tl.float32)
     key = _sortable(tl.where(column < n_direct, value, nothing), column)
     for i in range(BEST):
@@ -676,17 +735,15 @@ def root_best_kernel(
 
 @triton.jit
 def level_best_kernel(
-    logits, order, nodes, above, table, scores, classes, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr
-):
+    logits, order, nodes, above, table, scores, classes, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr,
+    SIGMOID: tl.constexpr,
+):  # fmt: skip
     """log p of the best classes below one node of a row."""
     at = tl.program_id(0).to(tl.int64)
     pair = tl.load(order + at)
     node = tl.load(nodes + pair)
     column = tl.arange(0, BLOCK)
-    value = tl.load(logits + at * WIDTH + column, mask=column < WIDTH, other=-float("inf"))
-    largest = tl.max(value, axis=0)
-    log_total = largest + tl.log(tl.sum(tl.exp(value - largest), axis=0))
-    value = value - log_total + tl.load(above + pair)
+    value = _log_probabilities(_logits(logits, at, column, WIDTH), SIGMOID) + tl.load(above + pair)
     nothing = tl.full((BLOCK,), -float("inf"), tl.float32)
     value = tl.where(value == value, value, nothing)  # below a node without classes there is no number
     key = _sortable(value, column)

@@ -35,8 +35,8 @@ def test_run_runs_the_command_in_the_folder_of_the_project(monkeypatch):
 
 def test_a_command_with_blanks_is_not_run(monkeypatch):
     monkeypatch.setattr(command.subprocess, "run", None)
-    with pytest.raises(SystemExit, match="SUITES filled in"):
-        command.main(["peers/label-tree-p1", "--run"])
+    with pytest.raises(SystemExit, match="FOLDER filled in"):
+        command.main(["peers/means", "--run"])
 
 
 @pytest.mark.parametrize("arguments", [["no/such"], ["softmax-tree/missing", "--rnu"]])

@@ -24,7 +24,7 @@ TREES: dict[str, tuple[str, dict[str, Any]]] = {  # the shown name, the model, i
     "online-label-tree": ("online-label-tree", {}),
 }
 OTHERS = ("learned-tree", "recall-tree", "one-vs-all", "lom-tree")  # the softmax trees take minutes
-TEXTS = ("a river in Africa", "a former Spanish gold coin", "a person who plays the violin")
+TEXTS = ("a river in Africa", "a former Spanish gold coin", "a small sailing boat")
 HEADER = f"{'model':<20} {'P@1':>7} {'P@5':>7} {'train s':>9} {'us/example':>11} {'model MB':>9}"
 
 

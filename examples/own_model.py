@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treemax import modelfile
-from treemax.checks import check_save_and_load
+from treemax.checks.reproducing import check_save_and_load
 from treemax.models import LabelClassifier
 from treemax.models.trained import FromAllProbabilities
 

@@ -54,9 +54,9 @@ def test_answers_of_a_softmax_are_those_of_its_scores(problem):
 
 def test_quality_of_a_tree_is_what_the_tree_says_itself(tree, problem):
     found = judging.quality(judging.answers(tree, problem.test), problem.test.y)
-    perplexity, coverage = tree.perplexity(problem.test.X, problem.test.y)
-    assert found.coverage == pytest.approx(100 * coverage) and 0 < found.coverage < 100
-    assert found.perplexity == pytest.approx(perplexity, rel=1e-5)
+    own = tree.perplexity(problem.test.X, problem.test.y)
+    assert found.coverage == pytest.approx(100 * own.coverage) and 0 < found.coverage < 100
+    assert found.perplexity == pytest.approx(own.perplexity, rel=1e-5)
     assert found.error == pytest.approx(100 * (tree.predict(problem.test.X) != problem.test.y).mean())
     top = tree.predict_topk(problem.test.X, 5)
     misses = [own not in labels[scores > 0] for own, labels, scores in zip(problem.test.y, *top)]

@@ -23,8 +23,7 @@ class TreeSigmoid(TreeLayer):
     Every child of a node has a logistic classifier, and the probability of a label is the product of the sigmoids along
     its path (Jasinska et al., 2016). The loss of a row is the binary cross-entropy, summed over the children of the root
     and of every node that has a label of the row below it. So a training step computes only the nodes on the paths of
-    the batch's labels. The tree is fixed: `structure` may be a clustering of the labels, which usually predicts better
-    than the random default.
+    the batch's labels. The tree is fixed, random by default; `structure` may be a clustering of the labels.
 
     Parameters
     ----------

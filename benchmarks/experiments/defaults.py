@@ -60,7 +60,7 @@ SEARCHES = {
     "cost": Search("label-tree", {"cost": ["auto", 0.25, 0.5, 1.0, 2.0, 4.0]}, "The cost of LabelTree"),
     "loss": Search("label-tree", {"loss": ["squared_hinge", "logistic"]}, "The loss of LabelTree, each with its own cost"),
     "leaf": Search("label-tree", {"max_leaf": [50, 100, 150, 200, 400]}, "The largest number of labels below a node of LabelTree"),
-    "temperature": Search("label-tree", {"temperature": [1.0, 1.25, 1.5, 1.75, 2.0, 2.5]}, "The temperature of LabelTree"),
+    "temperature": Search("label-tree", {"temperature": ["auto", 1.0, 1.32, 1.75, 2.3, 3.0]}, "The temperature of LabelTree"),
     "threshold": Search("label-tree", {"threshold": [0.02, 0.05, 0.1, 0.2]}, "The weights that LabelTree drops"),
     "rate": Search(
         "online-label-tree", {"learning_rate": ["auto", 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0]},

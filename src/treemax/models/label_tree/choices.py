@@ -106,6 +106,7 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
     last_pass = PASSES * (len(costs) + 1)
     visits = kernels.visits(n, last_pass, seed)
     weights, alphas = kernels.aligned((len(features) + 1) * 16), kernels.aligned(n * 16)
+    active = np.empty(n, np.uint32)
     row_costs = kernels.empty_costs(n, siblings)
     scores = np.empty((len(costs), len(positive), len(held) * 16), np.float32)
     for b, own_positive in enumerate(positive):
@@ -116,7 +117,7 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
             resting[held] = last_pass
             kernels.write_costs(order, solver.cost, siblings, b, row_costs)
             block = kernels.Block(own_positive, valid, inverse[c], row_costs, weights, alphas, resting)
-            kernels.run_passes(PASSES * (c + (c > 0)), PASSES * (c + 2), visits, local, block, solver)
+            kernels.run_passes(PASSES * (c + (c > 0)), PASSES * (c + 2), visits, local, block, active, solver)
             kernels.score_held(held, local, weights, scores[c, b])
     histograms = np.zeros((len(costs), 2, kernels.BINS))
     no_slopes = (np.empty(0, np.float32), np.empty(0))

@@ -16,7 +16,15 @@ import numpy as np
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into, exp32, next_random, stride
 from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.jit import (
+    bare_fast_inline_kernel,
+    bare_fast_kernel,
+    bare_inline_kernel,
+    bare_kernel,
+    fast_inline_kernel,
+    fast_kernel,
+    kernel,
+)
 from treemax.kernels.sparse_rows import Rows
 
 SQUARED_HINGE, LOGISTIC = 0, 1
@@ -87,7 +95,7 @@ class Block(NamedTuple):
     resting: np.ndarray  # the next pass that visits a row
 
 
-@kernel
+@bare_kernel
 def _local_rows(source, rows, order, local_of, local_indptr, local_indices, features):
     """Number the features of these rows 0, 1, 2, ... by first appearance in `order`; `local_of` is zero before and after."""
     n_local = np.uint32(0)
@@ -147,7 +155,7 @@ def _weighted_step(alpha, sign, score, squares, cost, loss):
     return _hinge_step(alpha, sign, score, vector.divide(one, vector.add(squares, diagonal)), diagonal)
 
 
-@fast_inline_kernel
+@bare_fast_inline_kernel
 def _scores(rows, first, last, weights, bias):
     """Return the scores of sixteen siblings for a row; two sums hide the latency of the additions."""
     indices, values = rows.indices, rows.values
@@ -164,7 +172,7 @@ def _scores(rows, first, last, weights, bias):
     return vector.add(even, odd)
 
 
-@fast_inline_kernel
+@bare_fast_inline_kernel
 def _prefetch(near, far, rows, weights, alphas):
     """Prefetch the weights of the next row, and the entries of a later one."""
     for p in range(np.uint64(rows.indptr[near]), np.uint64(rows.indptr[near + np.uint64(1)])):
@@ -176,19 +184,18 @@ def _prefetch(near, far, rows, weights, alphas):
     vector.prefetch(alphas, far * _WIDTH)
 
 
-@fast_kernel
-def one_pass(number, start, step, rows, block, loss, constant, small):
+@bare_fast_kernel
+def one_pass(number, start, step, rows, block, active, loss, constant, small):
     """One pass of dual coordinate descent over the rows that are not skipped, for sixteen siblings; returns the number
-    of rows that changed by more than `small`, which is relative to the cost if the block has costs."""
+    of rows that changed by more than `small`, which is relative to the cost if the block has costs. `active` is scratch
+    for the numbers of the rows."""
     positive, valid, inverse, costs, weights, alphas, resting = block
     indptr, indices, values = rows
-    step = np.uint64(step)
     bias = np.uint64(weights.size) - _WIDTH
     one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
     by_pair = costs.size > inverse.size
     moving, rests = 0, _RESTS if small > 0 else 0
-    active = _active_rows(number, start, step, resting)
-    n_active = np.uint64(active.size)
+    n_active = _find_active(number, start, step, resting, active)
     for a in range(n_active):
         if weights.size > _FITS:
             near, far = minimum(a + np.uint64(1), n_active - np.uint64(1)), minimum(a + _AHEAD, n_active - np.uint64(1))
@@ -226,20 +233,19 @@ def one_pass(number, start, step, rows, block, loss, constant, small):
     return moving
 
 
-@kernel
-def _active_rows(number, start, step, resting):
-    """Return the rows that pass `number` visits, in its order."""
-    n = np.uint64(resting.size)
-    active, n_active = empty(n, np.uint32), np.uint64(0)
-    i = np.uint64(start)
+@bare_kernel
+def _find_active(number, start, step, resting, active):
+    """Write the rows that pass `number` visits, in its order; return how many there are."""
+    n, n_active = np.uint64(resting.size), np.uint64(0)
+    i, step = np.uint64(start), np.uint64(step)
     for _ in range(n):
         active[n_active] = i
         n_active += np.uint64(resting[i] <= number)
         i = i + step if i + step < n else i + step - n
-    return active[:n_active]
+    return n_active
 
 
-@fast_kernel
+@bare_fast_kernel
 def score_held(held, rows, weights, scores):
     """Write the scores of sixteen siblings for the held-out rows."""
     bias = np.uint64(weights.size) - _WIDTH
@@ -248,13 +254,18 @@ def score_held(held, rows, weights, scores):
         vector.store(scores, np.uint64(h) * _WIDTH, _scores(rows, first, last, weights, bias))
 
 
-@fast_kernel
+@kernel
 def calibrate(held, siblings, held_scores, statistics):
     """Add the calibration statistics of the held-out rows; rows and right children count by their weights."""
+    _calibrate(held, siblings, held_scores, statistics, empty(siblings.n_children, np.float32))
+
+
+@bare_fast_kernel
+def _calibrate(held, siblings, held_scores, statistics, scores):
+    """The same as `calibrate`, with scratch for the scores of a row."""
     child_indptr, children, n_children, row_weights, pair_weights = siblings
     slopes, likelihood, histogram = statistics
     n_held = held.size
-    scores = empty(n_children, np.float32)
     for h in range(n_held):
         i = held[h]
         weight = np.float64(row_weights[i]) if row_weights.size else 1.0
@@ -309,7 +320,7 @@ def local_problem(source, rows, seed, local_of):
     return order, local_indptr, local_indices, features[: np.int64(n_local)]
 
 
-@kernel
+@bare_kernel
 def write_local_values(source, rows, order, length, siblings, solver, local_values, inverse):
     """The values of the rows in their local order, over `length`, and the `inverse` of a block."""
     at = 0
@@ -332,7 +343,7 @@ def empty_costs(n, siblings):
     return aligned(n if siblings.row_weights.size else 0)
 
 
-@kernel
+@bare_kernel
 def write_costs(order, cost, siblings, block, costs):
     """Write the cost of each row, in local order: the common cost times the weight of the row. If pairs have weights,
     write it for each sibling of a block, times the weight of the pair for positive siblings."""
@@ -351,7 +362,7 @@ def write_costs(order, cost, siblings, block, costs):
                 costs[i * 16 + c] = own * pair_weights[q]
 
 
-@inline_kernel
+@bare_inline_kernel
 def _inverse(squares, row, siblings, solver):
     """The length of the step that a row allows, or its squared length if its pairs have weights."""
     if siblings.pair_weights.size:
@@ -360,7 +371,7 @@ def _inverse(squares, row, siblings, solver):
     return _step_length(squares, solver.loss, cost)
 
 
-@inline_kernel
+@bare_inline_kernel
 def _step_length(squares, loss, cost):
     """The length of the step that a row of this squared length and cost allows."""
     if loss == LOGISTIC:
@@ -368,7 +379,7 @@ def _step_length(squares, loss, cost):
     return _ONE / (squares + np.float32(0.5) / cost)
 
 
-@kernel
+@bare_kernel
 def look_over(rows, places, order, length, siblings, solver, inverse, first_at):
     """For a part of the rows, with their places in the local order: write `inverse` as `write_local_values` does, and the
     first place of every feature."""
@@ -384,24 +395,35 @@ def look_over(rows, places, order, length, siblings, solver, inverse, first_at):
 @kernel
 def positive_bits(order, siblings):
     """Return the positive children of each row as bits, sixteen per row, for each block of sixteen children."""
+    positive = zeros((siblings.n_children + 15) // 16 * order.size, np.uint32)
+    _set_positive_bits(order, siblings, positive)
+    return positive
+
+
+@bare_kernel
+def _set_positive_bits(order, siblings, positive):
     n = order.size
-    positive = zeros((siblings.n_children + 15) // 16 * n, np.uint32)
     for i in range(n):
         for q in range(siblings.indptr[order[i]], siblings.indptr[order[i] + 1]):
             c = siblings.children[q]
             positive[c // 16 * n + i] |= np.uint32(1) << np.uint32(c % 16)
-    return positive
 
 
 @kernel
 def held_places(numbers, order, held_share):
     """Return the places of the held-out rows: about one row in `held_share`, the same rows in every node."""
-    held, n_held = empty(numbers.size, np.int64), 0
+    held = empty(numbers.size, np.int64)
+    return held[: _find_held(numbers, order, held_share, held)]
+
+
+@bare_kernel
+def _find_held(numbers, order, held_share, held):
+    n_held = 0
     for i in range(numbers.size if held_share > 0 else 0):
         if (next_random(np.uint64(numbers[order[i]])) >> np.uint64(33)) % np.uint64(held_share) == 0:
             held[n_held] = i
             n_held += 1
-    return held[:n_held]
+    return n_held
 
 
 @kernel
@@ -417,13 +439,13 @@ def visits(n, passes, seed):
     return Visits(starts, steps)
 
 
-@kernel
+@bare_kernel
 def step_constant(loss, cost):
     """Return the constant of the update of a loss, which depends on the cost."""
     return cost if loss == LOGISTIC else np.float32(0.5) / cost
 
 
-@kernel
+@bare_kernel
 def least_move(solver, weighted):
     """Return the change of a dual variable that counts as one: smaller if the cost is far from one. If rows are weighted,
     it is relative to their costs."""
@@ -431,20 +453,20 @@ def least_move(solver, weighted):
     return least / solver.cost if weighted else least
 
 
-@kernel
+@bare_kernel
 def is_settled(moving, n, small):
     """Whether so few of n rows changed that training has converged."""
     return moving <= _DONE * n if small > 0 else moving == 0
 
 
-@kernel
-def run_passes(first, last, visits, rows, block, solver):
-    """Run passes `first` to `last`, exclusive; fewer on convergence."""
+@bare_kernel
+def run_passes(first, last, visits, rows, block, active, solver):
+    """Run passes `first` to `last`, exclusive; fewer on convergence. `active` is scratch, as in `one_pass`."""
     n = block.inverse.size
     constant, least = step_constant(solver.loss, solver.cost), least_move(solver, block.costs.size > 0)
     for number in range(first, last):
         start, step = visits.starts[number], visits.steps[number]
-        moving = one_pass(number, start, step, rows, block, solver.loss, constant, least)
+        moving = one_pass(number, start, step, rows, block, active, solver.loss, constant, least)
         if is_settled(moving, n, solver.small):
             return
 
@@ -468,6 +490,7 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
     held = held_places(numbers, order, plan.held_share)
     blocks, block_held = (n_children + 15) // 16, held.size * 16
     weights, alphas, resting = aligned((n_local + 1) * 16), aligned(n * 16), empty(n, np.int32)
+    active = empty(n, np.uint32)
     held_scores = empty(blocks * block_held, np.float32)
     biases, early_biases = empty(n_children, np.float32), zeros(n_children, np.float32)
     masks, early_masks = empty(blocks * n_local, np.uint32), zeros(blocks * n_local, np.uint32)
@@ -487,12 +510,12 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
         alphas[:] = 0
         start_resting(positive[b * n : (b + 1) * n], held, join_at, solver.small, resting)
         block = Block(positive[b * n : (b + 1) * n], valid, inverse, costs, weights, alphas, resting)
-        run_passes(np.int64(0), join_at, order_of_passes, local, block, solver)
+        run_passes(np.int64(0), join_at, order_of_passes, local, block, active, solver)
         if join_at > 0:
             score_held(held, local, weights, held_scores[b * block_held : (b + 1) * block_held])
             early_kept, n_early = keep_large(weights, plan.least, valid, wanted, early_masks[own], early_kept, n_early)
             copy_into(early_biases[16 * b :], weights[n_local * 16 :], in_block)
-        run_passes(join_at, plan.passes, order_of_passes, local, block, solver)
+        run_passes(join_at, plan.passes, order_of_passes, local, block, active, solver)
         kept, n_kept = keep_large(weights, plan.least, valid, everything, masks[own], kept, n_kept)
         copy_into(biases[16 * b :], weights[n_local * 16 :], in_block)
     calibrate(order[held], siblings, held_scores, statistics)
@@ -507,7 +530,7 @@ def join_pass(passes, held_share):
     return maximum(1, passes // 2) if held_share > 0 else 0
 
 
-@kernel
+@bare_kernel
 def start_resting(positive, held, join_at, small, resting):
     """Write the first pass that visits each row: of the rows without positive siblings, a third begins with each of the
     first passes, since all of them together teach little more at first."""
@@ -520,57 +543,87 @@ def start_resting(positive, held, join_at, small, resting):
 @kernel
 def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
     """Append the weights of a block that are large enough, of wanted features; the masks are their siblings."""
-    bound = vector.splat(least)
-    zero = vector.splat(np.float32(0.0))
+    total = n_kept + _mark_large(weights, least, valid, wanted, masks)
+    if total > kept.size:
+        larger = empty(maximum(total, 2 * kept.size), np.float32)
+        copy_into(larger, kept, n_kept)
+        kept = larger
+    _append_marked(weights, masks, kept, n_kept)
+    return kept, total
+
+
+@bare_kernel
+def _mark_large(weights, least, valid, wanted, masks):
+    """Write the masks of `keep_large`; return the number of weights."""
+    bound, zero, n = vector.splat(least), vector.splat(np.float32(0.0)), 0
     for j in range(masks.size):
         masks[j] = 0
-        if not wanted[j]:
-            continue
-        w = vector.load(weights, np.uint64(j) * _WIDTH)
-        size = vector.maximum(w, vector.subtract(zero, w))
-        mask = np.uint32(~vector.bits_above(bound, size) & valid)
-        masks[j] = mask
-        if mask:
-            if n_kept + 16 > kept.size:
-                larger = empty(2 * kept.size, np.float32)
-                copy_into(larger, kept, n_kept)
-                kept = larger
-            while mask:
-                kept[n_kept] = weights[np.uint64(j) * _WIDTH + np.uint64(vector.lowest_bit(mask))]
-                n_kept += 1
-                mask &= mask - np.uint32(1)
-    return kept, n_kept
+        if wanted[j]:
+            w = vector.load(weights, np.uint64(j) * _WIDTH)
+            size = vector.maximum(w, vector.subtract(zero, w))
+            masks[j] = np.uint32(~vector.bits_above(bound, size) & valid)
+            n += _count_bits(masks[j])
+    return n
+
+
+@bare_kernel
+def _append_marked(weights, masks, kept, n_kept):
+    for j in range(masks.size):
+        mask = masks[j]
+        while mask:
+            kept[n_kept] = weights[np.uint64(j) * _WIDTH + np.uint64(vector.lowest_bit(mask))]
+            n_kept += 1
+            mask &= mask - np.uint32(1)
+
+
+@bare_inline_kernel
+def _count_bits(mask):
+    n = 0
+    while mask:
+        mask &= mask - np.uint32(1)
+        n += 1
+    return n
 
 
 @kernel
 def merged(features, masks, kept, blocks):
     """Return the entries of all blocks, by feature."""
-    n_local = features.size
     place = zeros(blocks, np.int64)
+    n_features = _find_places(masks, features.size, place)
+    kept_features, starts = empty(n_features, np.uint32), zeros(n_features + 1, np.int64)
+    children, weights = empty(kept.size, np.uint32), empty(kept.size, np.float32)
+    _merge(features, masks, kept, place, kept_features, starts, children, weights)
+    return kept_features, starts, children, weights
+
+
+@bare_kernel
+def _find_places(masks, n_local, place):
+    """Write the first of the kept weights of each block; return the number of features that have any."""
     n_features = 0
     for j in range(n_local):
         any_child = np.uint32(0)
-        for b in range(blocks):
+        for b in range(place.size):
             any_child |= masks[b * n_local + j]
         n_features += any_child != 0
-    for b in range(1, blocks):
-        count = 0
-        for j in range(n_local):
-            mask = masks[(b - 1) * n_local + j]
-            while mask:
-                mask &= mask - np.uint32(1)
-                count += 1
-        place[b] = place[b - 1] + count
-    kept_features, starts = empty(n_features, np.uint32), zeros(n_features + 1, np.int64)
-    entry_children, entry_weights = empty(kept.size, np.uint32), empty(kept.size, np.float32)
+    for b in range(1, place.size):
+        place[b] = place[b - 1]
+        for j in range((b - 1) * n_local, b * n_local):
+            place[b] += _count_bits(masks[j])
+    return n_features
+
+
+@bare_kernel
+def _merge(features, masks, kept, place, kept_features, starts, children, weights):
+    """Write the entries of all blocks, by feature; `place` is used up."""
+    n_local = features.size
     at, k = 0, 0
     for j in range(n_local):
         before = at
-        for b in range(blocks):
+        for b in range(place.size):
             mask = masks[b * n_local + j]
             while mask:
-                entry_children[at] = np.uint32(16 * b) + vector.lowest_bit(mask)
-                entry_weights[at] = kept[place[b]]
+                children[at] = np.uint32(16 * b) + vector.lowest_bit(mask)
+                weights[at] = kept[place[b]]
                 place[b] += 1
                 at += 1
                 mask &= mask - np.uint32(1)
@@ -578,4 +631,3 @@ def merged(features, masks, kept, blocks):
             kept_features[k] = features[j]
             k += 1
             starts[k] = at
-    return kept_features, starts, entry_children, entry_weights

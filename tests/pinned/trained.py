@@ -1,6 +1,6 @@
 """What every model learns from small data with a fixed seed; `python tests/pinned/trained.py` stores it anew.
 
-Nearly all first answers are the same on all machines. Bits are the same where processor and libraries are: what is
+Nearly all first answers are the same on all machines, but for models that search for a local optimum. Bits are the same where processor and libraries are: what is
 stored says of which it is.
 """
 

@@ -22,7 +22,6 @@ from treemax.kernels.jit import (
     bare_inline_kernel,
     bare_kernel,
     fast_inline_kernel,
-    fast_kernel,
     kernel,
 )
 from treemax.kernels.sparse_rows import Rows

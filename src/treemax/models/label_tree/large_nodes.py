@@ -126,9 +126,7 @@ class LargeNode:
                 costs = self._costs(places)
                 block = kernels.Block(positive[places], valid, self.inverse[places], costs, weights, part, rests)
                 scratch = np.empty(len(places), dtype=np.uint32)
-                moving += kernels.one_pass(
-                    number, 0, 1, rows.arrays, block, scratch, self.solver.loss, constant, least
-                )
+                moving += kernels.one_pass(number, 0, 1, rows.arrays, block, scratch, self.solver.loss, constant, least)
                 alphas.reshape(-1, WIDTH)[places] = part.reshape(-1, WIDTH)
                 resting[places] = rests
             done = kernels.is_settled(moving, self.n, SMALL)

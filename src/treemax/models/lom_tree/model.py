@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, ascends
-from treemax.kernels.scorers import EMPTY, SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
+from treemax.kernels.scorers import EMPTY
 from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies

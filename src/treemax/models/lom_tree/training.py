@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
-from treemax.kernels.scorers import SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, Nodes, Way
 from treemax.models.lom_tree.model import (

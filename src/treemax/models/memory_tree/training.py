@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import Rows, take_rows
-from treemax.kernels.scorers import SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.memory_tree import kernels
 from treemax.models.memory_tree.kernels import NODES, REGRESSORS, Nodes, Rates, Scorer, Way
 from treemax.models.memory_tree.model import MemoryStore, MemoryTreeModel, empty_nodes

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, SparseScorers, moved
+from treemax.kernels.feature_tables import SparseScorers
+from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, moved
 from treemax.models.calibration import Calibration
 from treemax.models.parts import (
     check_memory,

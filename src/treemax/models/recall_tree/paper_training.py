@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
-from treemax.kernels.scorers import MIX, SparseScorers
+from treemax.kernels.feature_tables import MIX, SparseScorers
 from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies

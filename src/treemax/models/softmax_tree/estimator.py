@@ -23,7 +23,7 @@ from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
 from treemax.models.softmax_tree.smoothing import best_smoothing
 from treemax.models.softmax_tree.start import Weights
-from treemax.models.softmax_tree.training import (
+from treemax.models.softmax_tree.state import (
     BETA,
     DROP,
     ZERO_ONE,
@@ -32,8 +32,8 @@ from treemax.models.softmax_tree.training import (
     TaoSettings,
     state_from_parts,
     state_parts,
-    table_of,
 )
+from treemax.models.softmax_tree.training import table_of
 from treemax.parallel.pools import Executor, Table, pool_for
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count

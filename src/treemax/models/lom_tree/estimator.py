@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ RATE = 5.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k a
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class LOMTree(OnlineTreeClassifier):
     """Online multi-class binary tree of linear regressors that predicts the most frequent labels of a leaf.
 
@@ -89,33 +91,19 @@ class LOMTree(OnlineTreeClassifier):
     ONE_LABEL_ONLY = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {"least_weight": 1.0}
     FIXED_IN_STREAM = ("learning_rate",)
-    settings_: LOMTreeSettings
-    model_: LOMTreeModel
+    settings_: LOMTreeSettings = field(init=False)
+    model_: LOMTreeModel = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        max_nodes: int | str = "auto",
-        swap_resistance: float = 4.0,
-        least_weight: float = 0.03,
-        passes: int = 3,
-        learning_rate: float | str = "auto",
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        max_labels: int | None = None,
-        class_weight: Any = None,
-    ) -> None:
-        self.max_nodes = max_nodes
-        self.swap_resistance = swap_resistance
-        self.least_weight = least_weight
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_labels = max_labels
-        self.class_weight = class_weight
+    max_nodes: int | str = "auto"
+    swap_resistance: float = 4.0
+    least_weight: float = 0.03
+    passes: int = 3
+    learning_rate: float | str = "auto"
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    max_labels: int | None = None
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ SHARPNESS = 10.0  # of the softmax over the scores of a leaf
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class ContextualMemoryTree(OnlineTreeClassifier):
     """Online tree that remembers all rows, and answers with the labels of the most similar rows of a leaf.
 
@@ -105,43 +107,24 @@ class ContextualMemoryTree(OnlineTreeClassifier):
         "skip_itself": False,
     }
     FIXED_IN_STREAM = ("learning_rate", "scorer_rate", "one_against_some", "random_state")
-    settings_: MemoryTreeSettings
-    model_: MemoryTreeModel
+    settings_: MemoryTreeSettings = field(init=False)
+    model_: MemoryTreeModel = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        leaf_factor: float = 10.0,
-        alpha: float = 0.3,
-        dreams: int = 5,
-        passes: int = 3,
-        learning_rate: float | str = "auto",
-        scorer_rate: float = SCORER_RATE,
-        one_against_some: bool = True,
-        reward_first_pass: bool = True,
-        train_dreams: bool = True,
-        skip_itself: bool = True,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        max_labels: int | None = None,
-        class_weight: Any = None,
-    ) -> None:
-        self.leaf_factor = leaf_factor
-        self.alpha = alpha
-        self.dreams = dreams
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.scorer_rate = scorer_rate
-        self.one_against_some = one_against_some
-        self.reward_first_pass = reward_first_pass
-        self.train_dreams = train_dreams
-        self.skip_itself = skip_itself
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_labels = max_labels
-        self.class_weight = class_weight
+    leaf_factor: float = 10.0
+    alpha: float = 0.3
+    dreams: int = 5
+    passes: int = 3
+    learning_rate: float | str = "auto"
+    scorer_rate: float = SCORER_RATE
+    one_against_some: bool = True
+    reward_first_pass: bool = True
+    train_dreams: bool = True
+    skip_itself: bool = True
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    max_labels: int | None = None
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,6 +79,7 @@ class OnlineTreeClassifier(OnlineLabelClassifier):
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class RecallTree(WithRate, OnlineTreeClassifier):
     """Online multi-class tree that selects a few candidate labels, ranked by linear regressors.
 
@@ -194,59 +195,32 @@ class RecallTree(WithRate, OnlineTreeClassifier):
     FIXED_IN_STREAM = (
         "algorithm", "arity", "learning_rate", "router_rate", "least_gradient", "least_share", "scale",
     )  # fmt: skip
-    settings_: RecallTreeSettings
-    model_: Model
+    settings_: RecallTreeSettings = field(init=False)
+    model_: Model = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        algorithm: str = "beam",
-        n_candidates: int | str = "auto",
-        beam: int = 16,
-        arity: int = 16,
-        depth: int | str = "auto",
-        prior: float = 0.3,
-        passes: int | str = "auto",
-        learning_rate: float | str = "auto",
-        router_rate: float | str = "auto",
-        final_rate: float = 0.1,
-        least_gradient: float | str = "auto",
-        least_share: float = 0.1,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        bound: float | None = 1.0,
-        path_features: bool | str = True,
-        router_weight: str = "increase",
-        calibration: float = 0.05,
-        scale: bool = True,
-        max_labels: int | None = None,
-        randomized_routing: bool = False,
-        class_weight: Any = None,
-    ) -> None:
-        self.algorithm = algorithm
-        self.n_candidates = n_candidates
-        self.beam = beam
-        self.arity = arity
-        self.depth = depth
-        self.prior = prior
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.router_rate = router_rate
-        self.final_rate = final_rate
-        self.least_gradient = least_gradient
-        self.least_share = least_share
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.bound = bound
-        self.path_features = path_features
-        self.router_weight = router_weight
-        self.calibration = calibration
-        self.scale = scale
-        self.max_labels = max_labels
-        self.randomized_routing = randomized_routing
-        self.class_weight = class_weight
+    algorithm: str = "beam"
+    n_candidates: int | str = "auto"
+    beam: int = 16
+    arity: int = 16
+    depth: int | str = "auto"
+    prior: float = 0.3
+    passes: int | str = "auto"
+    learning_rate: float | str = "auto"
+    router_rate: float | str = "auto"
+    final_rate: float = 0.1
+    least_gradient: float | str = "auto"
+    least_share: float = 0.1
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    bound: float | None = 1.0
+    path_features: bool | str = True
+    router_weight: str = "increase"
+    calibration: float = 0.05
+    scale: bool = True
+    max_labels: int | None = None
+    randomized_routing: bool = False
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

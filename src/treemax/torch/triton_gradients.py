@@ -10,7 +10,7 @@ from treemax.torch.triton_tree import root_children, tile_of_rows
 
 @triton.jit
 def _scale(rows, n_rows, N_BOUNDS: tl.constexpr, MEAN: tl.constexpr):
-    """What the losses of rows were multiplied by."""
+    """Return the factor of the losses of rows in the reduced loss."""
     scale = 1.0
     if MEAN:
         scale = scale / tl.maximum(tl.load(rows + 3 * n_rows + N_BOUNDS), 1).to(tl.float32)
@@ -26,8 +26,10 @@ def level_gradients_kernel(
     CHILDREN_OF_ROWS: tl.constexpr, FEATURES_OF_ROWS: tl.constexpr, CHILDREN_OF_NODE: tl.constexpr,
     FEATURES_OF_NODE: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a level: of the rows at its nodes, still without the slope of the loss, and of its children's
-    parameters. With PAIRS a row may be at several nodes, and the outputs are errors with the slope in them."""
+    """Compute the gradients of a level: of the rows at its nodes, without the gradient of the loss, and of the parameters.
+
+    With PAIRS a row may be at several nodes, and `output` has errors that include the gradient of the loss.
+    """
     order = rows + ORDER * n_rows
     starts = rows + STARTS * n_rows + FIRST
     feature_blocks: tl.constexpr = (FEATURES + FEATURES_OF_ROWS - 1) // FEATURES_OF_ROWS
@@ -51,7 +53,7 @@ def level_gradients_kernel(
 
 @triton.jit
 def _error(output, at, column, inside, wanted, WIDTH: tl.constexpr):
-    """The gradient of rows' own losses by logits; zero outside."""
+    """Return the gradient of the losses of rows with respect to the logits; zero outside."""
     value = tl.load(output + at * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     return tl.where(inside, value - tl.where(column == wanted, 1.0, 0.0), 0.0)
 
@@ -63,7 +65,7 @@ def _hidden_gradient(
     STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
     BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient that a level gives to one tile of rows, for a block of features; added to that of levels before."""
+    """Compute the gradient of a tile of rows at a level, for a block of features; with ADDS, add to the previous levels."""
     node, start, stop = tile_of_rows(starts, tile, N_NODES, BLOCK_ROWS, STEP, STEPS)
     if start < stop:
         position = start + tl.arange(0, BLOCK_ROWS)
@@ -99,10 +101,10 @@ def _weight_gradient(
     HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
     BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of a node's children, zero where the node has no rows.
+    """Compute the gradient of the parameters of a block of a node's children; zero if the node has no rows.
 
-    Most nodes have few rows, so their errors are fetched once for all features; those with many are gone through
-    again for each block of features.
+    Most nodes have few rows, whose errors are loaded once for all features; those of more rows are loaded again for each
+    block of features.
     """
     start, stop = tl.load(starts + node), tl.load(starts + node + 1)
     column = child_block * BLOCK_CHILDREN + tl.arange(0, BLOCK_CHILDREN)
@@ -163,7 +165,7 @@ def _errors_of(
     start, stop, node, column, is_child, order, output, slope, scale, n_rows, PAIRS: tl.constexpr,
     SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Some rows of a node, and the gradients of the loss by the logits of some children, children first."""
+    """Return some rows of a node, and the gradient of the loss with respect to logits, with shape (children, rows)."""
     position = start + tl.arange(0, BLOCK_ROWS)
     is_row = position < stop
     row = tl.load(order + position, mask=is_row, other=0)
@@ -178,7 +180,7 @@ def _errors_of(
 
 @triton.jit
 def _wanted(order, position, is_row, node, n_rows, PAIRS: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr):
-    """The child on the path of each row; of pairs none, whose outputs are errors already."""
+    """Return the child on the path of each row; -1 with PAIRS, whose outputs are already errors."""
     wanted = position * 0 - 1
     if not PAIRS:
         wanted = tl.load(order + n_rows + position, mask=is_row, other=0) // BELOW - node * ARITY
@@ -194,8 +196,10 @@ def root_gradients_kernel(
     PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
     BLOCK_SUM: tl.constexpr,
 ):  # fmt: skip
-    """All gradients at the root: of the parameters of its children, and of hidden, to what the levels gave to it. The
-    products that they begin with may be there already."""
+    """Compute the gradients at the root: of the parameters of its children, and of `hidden`, added to those of the levels.
+
+    Without MULTIPLIES, the matrix products are given (`hidden_product`, `root_product`).
+    """
     scale = _scale(rows, n_rows, N_BOUNDS, MEAN)
     feature_blocks: tl.constexpr = (FEATURES + BLOCK_FEATURES - 1) // BLOCK_FEATURES
     direct_blocks: tl.constexpr = (N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
@@ -228,7 +232,7 @@ def _root_weight_gradient(
     WIDTH: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """For a block of children and a block of features."""
+    """Compute the gradient of the weights of a block of children, for a block of features."""
     is_direct, column, child, is_child = root_children(block, direct, direct_blocks, N_DIRECT, N_TOP, BLOCK_CHILDREN)
     gradient = tl.where(is_direct, weight_gradient, node_gradient)
     is_feature = (feature < FEATURES)[None, :]
@@ -263,7 +267,7 @@ def _root_hidden_gradient(
     FEATURES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
     BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """For a block of rows and of features: classes first, then nodes. The slope comes last."""
+    """Compute the gradient of a block of rows for a block of features, times the gradient of the loss."""
     row = (first_row + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     is_row = row < n_rows
     is_feature = (feature < FEATURES)[None, :]
@@ -303,7 +307,7 @@ def _root_bias_gradient(
     first_child, error, slope, scale, direct, bias, node_bias, n_rows, SLOPE_STEP: tl.constexpr,
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """For a few children of the root."""
+    """Compute the gradient of the biases of a few children of the root."""
     at = first_child + tl.arange(0, BLOCK)
     is_direct = at < N_DIRECT
     is_node = (at >= N_DIRECT) & (at < N_DIRECT + N_TOP)

@@ -1,11 +1,10 @@
-"""Triton kernels of a tree softmax.
+"""Triton kernels of the loss of a tree softmax, and of its search.
 
-The children of a node are rows of the weights given by a table, anywhere in memory: a row is several hundred
-bytes in one piece, so that nothing is lost by fetching them one by one, and nothing need be copied when the
-tree changes. To start a kernel costs as much as many of them run, so that a kernel does all that can be done at
-one time: programs of different numbers may have different tasks.
+The children of a node are rows of the weights, at the indices of a table. Each row is several hundred contiguous bytes,
+so gathering rows costs little, and nothing is copied when the tree changes. Launching a kernel often takes longer than
+running it, so one launch does several independent tasks, divided by program id.
 
-`rows` is packed as `treemax.torch.layer.Rows` says: the root's child of each row, the rows in the order of the tree,
+`rows` is packed as in `treemax.torch.layer.Rows`: the root's child of each row, the rows in the order of the tree,
 their places, where the rows of each node start, and two numbers.
 """
 
@@ -22,7 +21,7 @@ VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 def stream_of(device: int) -> int:
-    """The stream that PyTorch uses there now."""
+    """Return the current CUDA stream of PyTorch on a device."""
     return triton.runtime.driver.active.get_current_stream(device)
 
 
@@ -37,7 +36,7 @@ def prepare_kernel(
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """What a step begins with: rows in the order of the tree, and the logits of the root's children."""
+    """Sort the rows in the order of the tree, and compute the logits of the root's children."""
     n_items = n_rows
     if RANKS:
         n_items += N_BOUNDS
@@ -60,10 +59,10 @@ def _order_rows(
     first_item, target, root_child, place, bounds, rows, n_rows, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr,
     IGNORED: tl.constexpr, RANKS: tl.constexpr, ITEMS: tl.constexpr, OTHERS: tl.constexpr,
 ):  # fmt: skip
-    """Look up some rows, and count for each how many come before it in the order of the tree.
+    """Compute the positions of some rows in the order of the tree, by counting the rows before each.
 
-    Counting looks at every pair of rows, which takes less than sorting does as long as there are not too many. In
-    the same way it is counted how many rows come before a node. Without ranks, places are left in the order of the batch.
+    Counting compares all pairs of rows, which is faster than sorting unless there are many. The number of rows before
+    each node is counted in the same way. Without RANKS, rows keep the order of the batch.
     """
     item = first_item + tl.arange(0, ITEMS)
     is_row = item < n_rows
@@ -91,7 +90,7 @@ def _rank(
     own, own_number, target, place, n_rows, N_PLACES: tl.constexpr, IGNORED: tl.constexpr, ITEMS: tl.constexpr,
     OTHERS: tl.constexpr,
 ):  # fmt: skip
-    """How many rows have a lower place than each item, or the same and a lower number; and how many have a loss."""
+    """Return how many rows precede each item, by place and then by number, and how many rows have a loss."""
     before = tl.zeros((ITEMS,), tl.int32)
     counted = tl.zeros((OTHERS,), tl.int32)
     for first in range(0, n_rows, OTHERS):
@@ -113,7 +112,7 @@ def root_logits_kernel(
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """The logits of the root's children alone."""
+    """Compute the logits of the root's children."""
     _root_logits(
         tl.program_id(0), hidden, weight, bias, node_weight, node_bias, direct, root_empty, logits, n_rows,
         N_DIRECT, N_TOP, WIDTH, FEATURES, HAS_BIAS, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
@@ -126,7 +125,7 @@ def _root_logits(
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Logits of some rows for a block of the root's children, minus infinity where there is no class below."""
+    """Compute the logits of some rows for a block of the root's children; minus infinity if a child has no classes."""
     direct_blocks: tl.constexpr = (N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
     child_blocks: tl.constexpr = direct_blocks + (WIDTH - N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
     row = (at // child_blocks * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
@@ -164,8 +163,10 @@ def softmax_kernel(
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ARITY: tl.constexpr,
     ARITY_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Probabilities of children for one row, at a level and, with the first level, at the root; -log of the targets'
-    are added to its loss. The last program of the last level adds up the losses of all rows."""
+    """Compute the softmax of one row at its node of a level, and with ROOT also at the root, and add to its loss.
+
+    With REDUCES, the last program to finish reduces the losses of all rows.
+    """
     at = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + n_rows + at)
     place = tl.load(rows + 2 * n_rows + at)
@@ -192,7 +193,7 @@ def _root_softmax(
     row, logits, rows, target, error, counts, sums, NOTES: tl.constexpr, N_DIRECT: tl.constexpr,
     N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """-log of the probability of a row's child of the root; its gradient by the logits is stored."""
+    """Return the cross-entropy of a row at the root, and store its gradient with respect to the logits."""
     column = tl.arange(0, BLOCK)
     largest = -float("inf")
     total = 0.0
@@ -231,7 +232,7 @@ def _logits(logits, at, column, WIDTH: tl.constexpr):
 def _level_softmax(
     at, row, wanted, logits, target, output, sums, NOTES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """-log of the probability of a row's child at its node; the probabilities of all its children are stored."""
+    """Return the cross-entropy of a row at its node, and store the probabilities of the children."""
     column = tl.arange(0, BLOCK)
     value = tl.load(logits + at * WIDTH + column, mask=column < WIDTH, other=-float("inf"))
     largest = tl.max(value, axis=0)
@@ -249,8 +250,8 @@ def binary_kernel(
     logits, rows, n_used, nodes, places, loss, error, n_labels, PAIRS: tl.constexpr, BELOW: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The binary cross-entropy of one row at the root or, with PAIRS, of one pair of row and node, and its gradient by
-    the logits. A child is positive if a label of the row is below it."""
+    """Compute the binary cross-entropy of a row at the root, or with PAIRS of a pair of row and node, and its gradient
+    with respect to the logits. A child is positive if a label of the row is below it."""
     at = tl.program_id(0).to(tl.int64)
     row = at
     first_child = at * 0
@@ -281,7 +282,7 @@ def binary_kernel(
 
 @triton.jit
 def _reduce(loss, value, n_rows, n_counted, MEAN: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum or the mean of the rows' losses, which other programs have just stored."""
+    """Compute the sum or the mean of the losses of all rows, which other programs have stored."""
     column = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, n_rows, BLOCK):
@@ -302,10 +303,9 @@ def node_logits_kernel(
     HAS_BIAS: tl.constexpr, BLOCK_ROWS: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Logits of one tile of rows, all at one node, for a block of the node's children.
+    """Compute the logits of a tile of rows, all at one node, for a block of the node's children.
 
-    The order of the rows is part ORDER of what is packed, and where those of each node start begins with number FIRST
-    of part STARTS.
+    The order of the rows is part ORDER of `rows`; the first row of each node is in part STARTS, from index FIRST.
     """
     starts = rows + STARTS * n_rows + FIRST
     node, start, stop = tile_of_rows(starts, tl.program_id(0), N_NODES, BLOCK_ROWS, STEP, STEPS)
@@ -338,7 +338,7 @@ def node_logits_kernel(
 
 @triton.jit
 def _sortable(value, column):
-    """One whole number that orders by value, the lower column first among equals."""
+    """Return an integer that sorts by value, and by column among equal values, the lower first."""
     bits = value.to(tl.int32, bitcast=True)
     bits = tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
     return (bits.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
@@ -353,7 +353,7 @@ def _value_of(key):
 
 @triton.jit
 def _log_probabilities(logits, SIGMOID: tl.constexpr):
-    """log p of the children of a node: a softmax, or a sigmoid of each."""
+    """Return the log-probabilities of the children of a node: log-softmax, or the log-sigmoid of each."""
     if SIGMOID:
         found = tl.minimum(logits, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logits)))
     else:
@@ -367,7 +367,7 @@ def root_best_kernel(
     logits, direct, class_scores, classes, node_scores, nodes, n_direct,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr, BEAM: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """log p of the best direct classes of a row, and of its best nodes, one more than the beam is wide."""
+    """Find the best direct classes of a row and its best nodes, one more than the beam width, with log-probabilities."""
     at = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     value = _log_probabilities(_logits(logits, at, column, WIDTH), SIGMOID)
@@ -393,7 +393,7 @@ def level_best_kernel(
     logits, order, nodes, above, table, scores, classes, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr,
     SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """log p of the best classes below one node of a row."""
+    """Find the best classes below one node of a row, with log-probabilities."""
     at = tl.program_id(0).to(tl.int64)
     pair = tl.load(order + at)
     node = tl.load(nodes + pair)

@@ -10,8 +10,8 @@ import triton.language as tl
 def root_children(
     block, direct, direct_blocks: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Whether a block of the root's children is one of classes, their numbers below the root and among classes or
-    nodes, and which of them exist."""
+    """Return whether a block of the root's children has classes or nodes, their indices below the root and among the
+    classes or nodes, and which of them exist."""
     is_direct = block < direct_blocks
     first = tl.where(is_direct, block * BLOCK, N_DIRECT + (block - direct_blocks) * BLOCK)
     column = first.to(tl.int64) + tl.arange(0, BLOCK)
@@ -22,10 +22,10 @@ def root_children(
 
 @triton.jit
 def tile_of_rows(starts, tile, n_nodes, BLOCK_ROWS: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr):
-    """The node of a tile of rows, the tile's first row and the end of the node's rows.
+    """Return the node of a tile of rows, the first row of the tile and the end of the node's rows.
 
-    The tiles of node v begin at starts[v] // BLOCK_ROWS + v: that leaves each node as many as it needs, and needs
-    no counting. A tile too many begins after the end. The node is found by looking at every STEP-th, then at those between.
+    The tiles of node v begin at starts[v] // BLOCK_ROWS + v, which is enough for every node without counting tiles; the
+    first row of a superfluous tile is after the end. The node is searched in two steps: every STEP-th, then those between.
     """
     node = tl.arange(0, STEPS) * STEP
     inside = node < n_nodes

@@ -158,8 +158,8 @@ def _root_logits(
 @triton.jit
 def softmax_kernel(
     logits, rows, level_logits, target, loss, error, output, value, counts, root_sums, level_sums, n_rows,
-    ROOT: tl.constexpr, REDUCES: tl.constexpr, MEAN: tl.constexpr, NOTES_ROOT: tl.constexpr,
-    NOTES_LEVEL: tl.constexpr, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, BELOW: tl.constexpr,
+    ROOT: tl.constexpr, REDUCES: tl.constexpr, MEAN: tl.constexpr, ROOT_SUMS: tl.constexpr,
+    LEVEL_SUMS: tl.constexpr, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, BELOW: tl.constexpr,
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ARITY: tl.constexpr,
     ARITY_BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -172,13 +172,13 @@ def softmax_kernel(
     place = tl.load(rows + 2 * n_rows + at)
     if ROOT:
         row_loss = _root_softmax(
-            row, logits, rows, target, error, counts, root_sums, NOTES_ROOT, N_DIRECT, N_TOP, WIDTH, BLOCK
+            row, logits, rows, target, error, counts, root_sums, ROOT_SUMS, N_DIRECT, N_TOP, WIDTH, BLOCK
         )
     else:
         row_loss = tl.load(loss + row)
     if place < N_PLACES:
         row_loss += _level_softmax(
-            at, row, place // BELOW % ARITY, level_logits, target, output, level_sums, NOTES_LEVEL, ARITY, ARITY_BLOCK
+            at, row, place // BELOW % ARITY, level_logits, target, output, level_sums, LEVEL_SUMS, ARITY, ARITY_BLOCK
         )
     tl.store(loss + row, row_loss)
     if REDUCES:
@@ -190,7 +190,7 @@ def softmax_kernel(
 
 @triton.jit
 def _root_softmax(
-    row, logits, rows, target, error, counts, sums, NOTES: tl.constexpr, N_DIRECT: tl.constexpr,
+    row, logits, rows, target, error, counts, sums, SUMS: tl.constexpr, N_DIRECT: tl.constexpr,
     N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Return the cross-entropy of a row at the root, and store its gradient with respect to the logits."""
@@ -212,12 +212,12 @@ def _root_softmax(
         probability = tl.exp(_logits(logits, row, to, WIDTH) - log_total)
         difference = tl.where(counted, probability - tl.where(to == wanted, 1.0, 0.0), 0.0)
         tl.store(error + row * WIDTH + to, difference.to(error.dtype.element_ty), mask=to < WIDTH)
-        if NOTES:
+        if SUMS:
             if wanted >= N_DIRECT:
                 sums_of_class = sums + tl.load(target + row) * N_TOP
                 is_node = (to >= N_DIRECT) & (to < N_DIRECT + N_TOP)
                 tl.atomic_add(sums_of_class + to - N_DIRECT, probability, mask=is_node)
-    if NOTES:
+    if SUMS:
         if wanted >= N_DIRECT:
             tl.atomic_add(counts + tl.load(target + row), 1.0)
     return tl.where(counted, log_total - own, 0.0)
@@ -230,7 +230,7 @@ def _logits(logits, at, column, WIDTH: tl.constexpr):
 
 @triton.jit
 def _level_softmax(
-    at, row, wanted, logits, target, output, sums, NOTES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    at, row, wanted, logits, target, output, sums, SUMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Return the cross-entropy of a row at its node, and store the probabilities of the children."""
     column = tl.arange(0, BLOCK)
@@ -240,7 +240,7 @@ def _level_softmax(
     own = tl.sum(tl.where(column == wanted, value, 0.0), axis=0)
     probability = tl.exp(value - log_total)
     tl.store(output + at * WIDTH + column, probability.to(output.dtype.element_ty), mask=column < WIDTH)
-    if NOTES:
+    if SUMS:
         tl.atomic_add(sums + tl.load(target + row) * WIDTH + column, probability, mask=column < WIDTH)
     return log_total - own
 

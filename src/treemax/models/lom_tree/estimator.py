@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.lom_tree.kernels import Way
+from treemax.models.lom_tree.kernels import Options
 from treemax.models.lom_tree.model import LOMTreeModel
 from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, ensure_capacity, learn, nodes_for
 from treemax.models.parts import settings_from
@@ -148,14 +148,14 @@ class LOMTree(OnlineTreeClassifier):
         self, model: LOMTreeModel, rows: Rows, targets: Targets, orders: Iterable[NDArray[np.uint32]]
     ) -> Iterator[int]:
         clipped = clip_outliers(rows, self.settings_.initial)
-        yield from learn(model, clipped, targets, orders, self.settings_, self._way(model.n_labels))
+        yield from learn(model, clipped, targets, orders, self.settings_, self._options(model.n_labels))
 
     def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.regressors.bias[:1]  # of the root, which sees every row
 
-    def _way(self, n_labels: int) -> Way:
+    def _options(self, n_labels: int) -> Options:
         max_nodes = nodes_for(n_labels) if is_auto(self.max_nodes) else int(self.max_nodes)
-        return Way(max_nodes, float(self.swap_resistance), float(self.least_weight))
+        return Options(max_nodes, float(self.swap_resistance), float(self.least_weight))
 
     # --- answering --------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.memory_tree.kernels import CLIPPED, REGRESSORS, SOFTMAX, Way
+from treemax.models.memory_tree.kernels import CLIPPED, REGRESSORS, SOFTMAX, Options
 from treemax.models.memory_tree.model import MemoryTreeModel
 from treemax.models.memory_tree.training import MemoryTreeSettings, empty_model, ensure_capacity, remember, revisit
 from treemax.models.parts import settings_from
@@ -149,10 +149,10 @@ class ContextualMemoryTree(OnlineTreeClassifier):
 
     def _learn_passes(self, model: MemoryTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
         first, *others = row_orders(len(rows), self.passes, self.random_state)
-        way = self._way(model)
-        early = way._replace(rewards=bool(self.reward_first_pass))
+        options = self._options(model)
+        early = options._replace(rewards=bool(self.reward_first_pass))
         yield from remember(model, rows, targets, first, self.settings_, early)
-        yield from revisit(model, others, self.settings_, way)
+        yield from revisit(model, others, self.settings_, options)
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> MemoryTreeModel:
         width = mean_squared_length(rows)[1]
@@ -163,8 +163,8 @@ class ContextualMemoryTree(OnlineTreeClassifier):
             initial=1.0 / width,
         )
         seed = int(check_random_state(self.random_state).randint(2**31))
-        how = (REGRESSORS if self.one_against_some else CLIPPED) if multi_label else SOFTMAX
-        return empty_model(isinstance(rows, SparseRows), rows.shape[1], len(index), how, seed)
+        output = (REGRESSORS if self.one_against_some else CLIPPED) if multi_label else SOFTMAX
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], len(index), output, seed)
 
     def _resized(self, model: MemoryTreeModel, n_features: int, n_labels: int) -> MemoryTreeModel:
         self._restart_if_frozen(model)
@@ -178,16 +178,16 @@ class ContextualMemoryTree(OnlineTreeClassifier):
 
     def _continue(self, model: MemoryTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
         order = np.arange(len(rows), dtype=np.uint32)
-        return remember(model, rows, targets, order, self.settings_, self._way(model))
+        return remember(model, rows, targets, order, self.settings_, self._options(model))
 
     def _biases(self, model: MemoryTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.routers.bias[:1]  # of the root, which sees every row
 
-    def _search(self) -> Way:
-        return self._way(self.model_)
+    def _search(self) -> Options:
+        return self._options(self.model_)
 
-    def _way(self, model: MemoryTreeModel) -> Way:
-        return Way(
+    def _options(self, model: MemoryTreeModel) -> Options:
+        return Options(
             alpha=float(self.alpha),
             leaf_factor=float(self.leaf_factor),
             dreams=int(self.dreams),
@@ -196,7 +196,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
             train_dreams=bool(self.train_dreams),
             skip_itself=bool(self.skip_itself),
             learn_scorer=self.settings_.scorer_rate > 0.0,
-            how=model.how,
+            output=model.output,
             sharpness=np.float32(SHARPNESS),
         )
 

@@ -60,7 +60,7 @@ class Scorer(NamedTuple):
     squares: np.ndarray
 
 
-class Way(NamedTuple):
+class Options(NamedTuple):
     """Options of the algorithm."""
 
     alpha: float  # weight of the router's own score and of rewards, against balance
@@ -71,7 +71,7 @@ class Way(NamedTuple):
     train_dreams: bool  # re-insertion trains routers
     skip_itself: bool  # a memory is not its own nearest
     learn_scorer: bool
-    how: int  # SOFTMAX, CLIPPED or REGRESSORS
+    output: int  # SOFTMAX, CLIPPED or REGRESSORS
     sharpness: np.float32
 
 
@@ -161,9 +161,9 @@ def _pop(nodes, following, random):
 
 
 @bare_inline_kernel
-def _capacity(nodes, way):
+def _capacity(nodes, options):
     """The number of memories at which a leaf is split."""
-    return max(np.int64(2), np.int64(way.leaf_factor * np.log2(max(2.0, np.float64(nodes.used[INSERTED])))))
+    return max(np.int64(2), np.int64(options.leaf_factor * np.log2(max(2.0, np.float64(nodes.used[INSERTED])))))
 
 
 @bare_inline_kernel
@@ -181,11 +181,11 @@ def _update_router(x, node, score, positive, weight, routers, rates, one):
 
 
 @bare_inline_kernel
-def train_node(x, node, nodes, routers, way, rates, one):
+def train_node(x, node, nodes, routers, options, rates, one):
     """Train a router towards balance and its own score; returns the side of the row afterwards, which is counted."""
     score = _score(x, node, routers, one)
     balance = np.log2(max(FEW, nodes.sides[node, LEFT]) / (max(FEW, nodes.sides[node, RIGHT]) + 0.1))
-    objective = (1.0 - way.alpha) * balance + way.alpha * _clipped(score)
+    objective = (1.0 - options.alpha) * balance + options.alpha * _clipped(score)
     _update_router(x, node, score, objective >= 0.0, _ONE, routers, rates, one)
     side = LEFT if _score(x, node, routers, one) < _ZERO else RIGHT
     nodes.sides[node, side] += 1
@@ -193,19 +193,19 @@ def train_node(x, node, nodes, routers, way, rates, one):
 
 
 @bare_inline_kernel
-def _insert(x, memory, nodes, following, routers, way, rates, one, trains):
+def _insert(x, memory, nodes, following, routers, options, rates, one, trains):
     """Route a memory to a leaf and add it; returns the leaf."""
     node = np.int64(0)
     while nodes.left[node]:
         if trains:
-            side = train_node(x, node, nodes, routers, way, rates, one)
+            side = train_node(x, node, nodes, routers, options, rates, one)
         else:
             side = LEFT if _score(x, node, routers, one) < _ZERO else RIGHT
             nodes.sides[node, side] += 1
         node = np.int64(nodes.left[node]) + side
     _push(memory, node, nodes, following)
     if trains:
-        train_node(x, node, nodes, routers, way, rates, one)
+        train_node(x, node, nodes, routers, options, rates, one)
     return node
 
 
@@ -229,7 +229,7 @@ def _buckets_to_split(leaf, memories, nodes, following, routers):
 
 
 @inline_kernel
-def _split(leaf, memories, nodes, following, routers, way, rates, one):
+def _split(leaf, memories, nodes, following, routers, options, rates, one):
     """Divide the memories of a leaf between two new ones, whose routers are trained on them."""
     left = nodes.used[NODES]
     nodes.used[NODES] += 2
@@ -244,7 +244,7 @@ def _split(leaf, memories, nodes, following, routers, way, rates, one):
         side = LEFT if _score(x, leaf, routers, one) < _ZERO else RIGHT
         nodes.sides[leaf, side] += 1
         _push(memory, left + side, nodes, following)
-        train_node(x, left + side, nodes, routers, way, rates, one)
+        train_node(x, left + side, nodes, routers, options, rates, one)
         memory = after
     nodes.sizes[leaf] = 0
     nodes.left[leaf] = left
@@ -296,7 +296,7 @@ def _update_scorer(dense, memory, target, weight, memories, scorer, rates):
 
 
 @bare_inline_kernel
-def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer, way, rates, own, random):
+def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer, options, rates, own, random):
     """Try one side of a random node on the path of a row, and train its router by the reward there.
 
     At the leaf, the scorer is trained on a random memory.
@@ -305,10 +305,10 @@ def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer
     if length < 2:
         return
     node = own.path[np.int64(_uniform(random) * length)]
-    without = own_memory if way.skip_itself else np.int64(NONE)
+    without = own_memory if options.skip_itself else np.int64(NONE)
     if node == leaf:
         memory = _random_memory(leaf, nodes, following, random)
-        if way.learn_scorer and memory != NONE and memory != without:
+        if options.learn_scorer and memory != NONE and memory != without:
             _update_scorer(own.spread, memory, reward(own_memory, memory, memories), _ONE, memories, scorer, rates)
         return
     in_left, in_right = max(FEW, nodes.sides[node, LEFT]), max(FEW, nodes.sides[node, RIGHT])
@@ -317,11 +317,11 @@ def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer
     memory, found = _nearest(own.spread, leaf, without, memories, nodes, following, scorer), _ZERO
     if memory != NONE:
         found = reward(own_memory, memory, memories)
-        if way.learn_scorer:
+        if options.learn_scorer:
             weight = np.float32(length / (length - 1.0))
             _update_scorer(own.spread, memory, found, weight, memories, scorer, rates)
     signed = found if side == RIGHT else -found
-    objective = (1.0 - way.alpha) * np.log(in_left / in_right) + way.alpha * signed
+    objective = (1.0 - options.alpha) * np.log(in_left / in_right) + options.alpha * signed
     weight = np.float32(min(MOST_WEIGHT, max(LEAST_WEIGHT, abs(objective))))
     score = _score(x, node, routers, own.one)
     _update_router(x, node, score, objective >= 0.0, weight, routers, rates, own.one)
@@ -358,9 +358,9 @@ def _forget(n, own):
 
 
 @bare_inline_kernel
-def _to_probabilities(n, how, sharpness, values, counts):
+def _to_probabilities(n, output, sharpness, values, counts):
     """Convert scores to probabilities, in place; a softmax counts a label once for each memory with its score."""
-    if how == SOFTMAX:
+    if output == SOFTMAX:
         top, total = _LOWEST, _ZERO
         for q in range(n):
             top = max(top, values[q])
@@ -369,7 +369,7 @@ def _to_probabilities(n, how, sharpness, values, counts):
             total += values[q]
         for q in range(n):
             values[q] /= total
-    elif how == CLIPPED:
+    elif output == CLIPPED:
         for q in range(n):
             values[q] = min(_ONE, max(_ZERO, values[q]))
     else:
@@ -378,16 +378,16 @@ def _to_probabilities(n, how, sharpness, values, counts):
 
 
 @bare_inline_kernel
-def _answer(x, memories, nodes, following, routers, regressors, scorer, way, own):
+def _answer(x, memories, nodes, following, routers, regressors, scorer, options, own):
     """The labels of a row's leaf and their probabilities; returns their number."""
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     spread(x, own.spread)
     n = _collect(leaf, memories, nodes, following, scorer, own)
     clear(x, own.spread)
     _forget(n, own)
-    if way.how == REGRESSORS:
+    if options.output == REGRESSORS:
         scores_of(regressors, own.labels, n, x, own.scores)
-    _to_probabilities(n, way.how, way.sharpness, own.scores, own.counts)
+    _to_probabilities(n, options.output, options.sharpness, own.scores, own.counts)
     return n
 
 
@@ -437,25 +437,25 @@ def _train_regressors(x, own_memory, leaf, memories, nodes, following, regressor
 
 
 @inline_kernel
-def _query(memory, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, found, needed):
+def _query(memory, memories, nodes, following, routers, regressors, scorer, options, rates, own, random, found, needed):
     """What a row does before insertions: count whether it is answered, reward update, and one-against-some.
 
     Returns False, and the buckets it needs, if there is no room.
     """
     x = row_of(memories.rows, memory)
-    answers = way.how == REGRESSORS and not way.first_pass
+    answers = options.output == REGRESSORS and not options.first_pass
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     if not _has_buckets(x, 1, routers, needed, 0):
         return False
     if answers and not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes, following), regressors, needed, 1):
         return False
-    if way.first_pass:
-        n = _answer(x, memories, nodes, following, routers, regressors, scorer, way, own)
+    if options.first_pass:
+        n = _answer(x, memories, nodes, following, routers, regressors, scorer, options, own)
         found[0] += _is_right(memory, n, memories, own)
         found[1] += 1
     spread(x, own.spread)
-    if way.rewards:
-        _update_by_reward(x, memory, memories, nodes, following, routers, scorer, way, rates, own, random)
+    if options.rewards:
+        _update_by_reward(x, memory, memories, nodes, following, routers, scorer, options, rates, own, random)
     if answers:
         _train_regressors(x, memory, leaf, memories, nodes, following, regressors, scorer, rates, own)
     clear(x, own.spread)
@@ -470,7 +470,7 @@ def _has_buckets(x, n_owners, scorers, needed, place):
 
 @inline_kernel
 def _insert_in_phases(
-    trains, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, state, needed
+    trains, memories, nodes, following, routers, regressors, scorer, options, rates, own, random, state, needed
 ):
     """Insert the memory of `state`, or a random one; returns False if there is no room for the next phase."""
     if state[PHASE] == CHOOSE:
@@ -484,11 +484,11 @@ def _insert_in_phases(
     if state[PHASE] == ROUTE:
         if trains and not _has_buckets(x, DEEPEST + 1, routers, needed, 0):
             return False
-        state[LEAF] = _insert(x, memory, nodes, following, routers, way, rates, own.one, trains)
+        state[LEAF] = _insert(x, memory, nodes, following, routers, options, rates, own.one, trains)
         state[PHASE] = ANSWER
     leaf = state[LEAF]
     if state[PHASE] == ANSWER:
-        if way.how == REGRESSORS and trains:
+        if options.output == REGRESSORS and trains:
             if not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes, following), regressors, needed, 1):
                 return False
             spread(x, own.spread)
@@ -496,19 +496,19 @@ def _insert_in_phases(
             clear(x, own.spread)
         state[PHASE] = SPLIT
     # A leaf that cannot be divided is tried again when it has grown by as much.
-    if nodes.sizes[leaf] % _capacity(nodes, way) == 0 and nodes.depths[leaf] < DEEPEST:
+    if nodes.sizes[leaf] % _capacity(nodes, options) == 0 and nodes.depths[leaf] < DEEPEST:
         if _can_be_divided(leaf, memories, nodes, following, routers, own.one):
             needed[0] = _buckets_to_split(leaf, memories, nodes, following, routers)
             if nodes.left.size - nodes.used[NODES] < 2 or not reserve(routers, needed[0]):
                 return False
-            _split(leaf, memories, nodes, following, routers, way, rates, own.one)
+            _split(leaf, memories, nodes, following, routers, options, rates, own.one)
     state[PHASE] = CHOOSE
     return True
 
 
 @kernel
 def learn(
-    order, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, state, found, needed
+    order, memories, nodes, following, routers, regressors, scorer, options, rates, own, random, state, found, needed
 ):
     """Learn the memories of `order` from where `state` says; returns False if an array must be enlarged first.
 
@@ -519,15 +519,39 @@ def learn(
         if state[STEP] == 0:
             memory = np.int64(order[state[ROW]])
             if not _query(
-                memory, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, found, needed
+                memory,
+                memories,
+                nodes,
+                following,
+                routers,
+                regressors,
+                scorer,
+                options,
+                rates,
+                own,
+                random,
+                found,
+                needed,
             ):
                 return False
             state[MEMORY] = memory
-            state[STEP] = 1 if way.first_pass else 2
-        while state[STEP] < 2 + way.dreams:
-            trains = way.first_pass or way.train_dreams
+            state[STEP] = 1 if options.first_pass else 2
+        while state[STEP] < 2 + options.dreams:
+            trains = options.first_pass or options.train_dreams
             if not _insert_in_phases(
-                trains, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, state, needed
+                trains,
+                memories,
+                nodes,
+                following,
+                routers,
+                regressors,
+                scorer,
+                options,
+                rates,
+                own,
+                random,
+                state,
+                needed,
             ):
                 return False
             state[STEP] += 1
@@ -540,11 +564,11 @@ def learn(
 
 
 @kernel
-def predict(rows, n_rows, memories, nodes, following, routers, regressors, scorer, way, own, ids, probabilities):
+def predict(rows, n_rows, memories, nodes, following, routers, regressors, scorer, options, own, ids, probabilities):
     """The most probable labels of each row's leaf, and their probabilities."""
     k = ids.shape[1]
     for i in range(n_rows):
-        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, way, own)
+        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, options, own)
         filled = np.int64(0)
         for q in range(n):
             filled = offer(own.labels[q], own.scores[q], ids[i], probabilities[i], filled)
@@ -554,10 +578,10 @@ def predict(rows, n_rows, memories, nodes, following, routers, regressors, score
 
 
 @kernel
-def probabilities_of_all(rows, n_rows, memories, nodes, following, routers, regressors, scorer, way, own, out):
+def probabilities_of_all(rows, n_rows, memories, nodes, following, routers, regressors, scorer, options, own, out):
     """The probability of every label, which is zero if it is not in the row's leaf; `out` must be zero."""
     for i in range(n_rows):
-        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, way, own)
+        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, options, own)
         for q in range(n):
             out[i, own.labels[q]] = own.scores[q]
 

@@ -21,8 +21,8 @@ from treemax.models.memory_tree.kernels import (
     REGRESSORS,
     Memories,
     Nodes,
+    Options,
     Scorer,
-    Way,
     Workspace,
 )
 from treemax.models.memory_tree.tracing import trace_labels
@@ -151,7 +151,7 @@ class MemoryTreeModel(CandidateModel):
 
     n_labels: int
     n_features: int
-    how: int  # scores become probabilities
+    output: int  # scores become probabilities
     routers: Scorers
     regressors: Scorers  # one-against-some, for rows with several labels; else none
     scorer: Scorer
@@ -191,33 +191,33 @@ class MemoryTreeModel(CandidateModel):
             np.zeros(DEEPEST + 1, np.int64), np.zeros(1, real),
         )  # fmt: skip
 
-    def top_k(self, rows: Rows, k: int, search: Way, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+    def top_k(self, rows: Rows, k: int, search: Options, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k best labels of each row's leaf (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         self._run(rows, k, threads, search, lambda block: (ids[block], probabilities[block]), kernels.predict)
         return ids, probabilities
 
-    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Way) -> Trace:
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Options) -> Trace:
         """The path to the leaf of the row, and the remembered rows there, for `explain`."""
         return trace_labels(self, row, ids, scores, search)
 
     top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
     top_k_allowed = FromAllProbabilities.top_k_allowed
 
-    def probabilities(self, rows: Rows, search: Way, threads: int = 1) -> NDArray[np.float32]:
+    def probabilities(self, rows: Rows, search: Options, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""
         out = np.zeros((len(rows), self.n_labels), np.float32)
         self._run(rows, self.n_labels, threads, search, lambda block: (out[block],), kernels.probabilities_of_all)
         return out
 
-    def _run(self, rows: Rows, width: int, threads: int, way: Way, outputs: Any, kernel: Any) -> None:
+    def _run(self, rows: Rows, width: int, threads: int, options: Options, outputs: Any, kernel: Any) -> None:
         memories, routers = self.store.view(), prediction_scorers(self.routers)
         regressors = prediction_scorers(self.regressors)
 
         def answer(block: slice) -> None:
             kernel(
                 self.rows(rows[block]), block.stop - block.start, memories, self.nodes, self.following, routers, regressors,
-                self.scorer, way, self.workspace(), *outputs(block),
+                self.scorer, options, self.workspace(), *outputs(block),
             )  # fmt: skip
 
         run_all(blocks(len(rows), width), answer, threads)
@@ -265,7 +265,7 @@ class MemoryTreeModel(CandidateModel):
         else:
             arrays["memories/rows"] = arrays["memories/rows"][stays]
         arrays |= _tree_without(arrays, stays)
-        if self.how == REGRESSORS:
+        if self.output == REGRESSORS:
             arrays |= regressors_without(arrays, kept)
         return self.from_parts(header, arrays, int(kept.sum()))
 
@@ -275,7 +275,7 @@ class MemoryTreeModel(CandidateModel):
         header = {
             "n_features": self.n_features, "sparse": self.is_sparse, "found": self.found.tolist(), "resume": resume,
             "random": [int(self.random[0]) >> 32, int(self.random[0]) & 0xFFFFFFFF],
-            "how": self.how,
+            "how": self.output,
         }  # fmt: skip
         arrays = {f"nodes/{name}": getattr(self.nodes, name)[:n] for name in ("left", "sides", "sizes")}
         arrays["nodes/memories"] = self.lists()
@@ -284,7 +284,7 @@ class MemoryTreeModel(CandidateModel):
         if resume:
             arrays["scorer/squares"] = self.scorer.squares[: self.n_features]
         arrays |= {f"routers/{key}": array for key, array in scorer_arrays(self.routers, n, resume).items()}
-        if self.how == REGRESSORS:
+        if self.output == REGRESSORS:
             own = scorer_arrays(self.regressors, self.n_labels, resume)
             arrays |= {f"regressors/{key}": array for key, array in own.items()}
         return header, arrays
@@ -293,7 +293,7 @@ class MemoryTreeModel(CandidateModel):
     def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> MemoryTreeModel:
         """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
-        how = whole_number("how", header["how"], most=REGRESSORS)
+        output = whole_number("how", header["how"], most=REGRESSORS)
         n_features = whole_number("n_features", header["n_features"])
         if not sparse:
             check_memory("a block of rows", 4 * ROWS_AT_ONCE * n_features)
@@ -301,7 +301,7 @@ class MemoryTreeModel(CandidateModel):
         nodes, following = _restored_tree(arrays, store.n)
         routers = scorers_from_arrays(arrays, "routers", len(nodes.left), 1, n_features, sparse, resume)
         regressors = empty_scorers(sparse, 0, 1, n_features)
-        if how == REGRESSORS:
+        if output == REGRESSORS:
             regressors = scorers_from_arrays(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         weights = np.array(expect(arrays, "scorer/weights", np.float32, (n_features,)))
         if not np.abs(weights).max(initial=0.0) <= LARGEST_WEIGHT:
@@ -313,7 +313,7 @@ class MemoryTreeModel(CandidateModel):
         random = np.array([(high % 2**32) << 32 | low % 2**32], np.uint64)
         found = whole_numbers("found", header["found"], 2)
         return cls(
-            n_labels, n_features, how, routers, regressors, Scorer(weights, squares), nodes, following, store, random, found, resume
+            n_labels, n_features, output, routers, regressors, Scorer(weights, squares), nodes, following, store, random, found, resume
         )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def memories_of(model, leaf):
     found, memory = [], int(model.nodes.first[leaf])
     while memory >= 0:
         found.append(memory)
-        memory = int(model.following[memory])
+        memory = int(model.store.following[memory])
     assert len(found) == model.nodes.sizes[leaf]
     return found
 

@@ -51,6 +51,7 @@ class Memories(NamedTuple):
     rows: Any  # a matrix, or the three arrays of sparse rows
     starts: np.ndarray  # of the labels of each memory
     labels: np.ndarray  # sorted for each memory
+    following: np.ndarray  # the next memory in the leaf, or NONE
 
 
 class Scorer(NamedTuple):
@@ -134,14 +135,14 @@ def _descend(x, node, nodes, routers, path, one):
 
 
 @bare_inline_kernel
-def _push(memory, leaf, nodes, following):
-    following[memory] = nodes.first[leaf]
+def _push(memory, leaf, nodes, memories):
+    memories.following[memory] = nodes.first[leaf]
     nodes.first[leaf] = memory
     nodes.sizes[leaf] += 1
 
 
 @bare_inline_kernel
-def _pop(nodes, following, random):
+def _pop(nodes, memories, random):
     """Take out a random memory, of all memories with the same probability."""
     node = np.int64(0)
     while nodes.left[node]:
@@ -151,11 +152,11 @@ def _pop(nodes, following, random):
         node = np.int64(nodes.left[node]) + side
     before, memory = np.int64(NONE), nodes.first[node]
     for _ in range(np.int64(_uniform(random) * nodes.sizes[node])):
-        before, memory = memory, following[memory]
+        before, memory = memory, memories.following[memory]
     if before == NONE:
-        nodes.first[node] = following[memory]
+        nodes.first[node] = memories.following[memory]
     else:
-        following[before] = following[memory]
+        memories.following[before] = memories.following[memory]
     nodes.sizes[node] -= 1
     return memory
 
@@ -193,7 +194,7 @@ def train_node(x, node, nodes, routers, options, rates, one):
 
 
 @bare_inline_kernel
-def _insert(x, memory, nodes, following, routers, options, rates, one, trains):
+def _insert(x, memory, nodes, memories, routers, options, rates, one, trains):
     """Route a memory to a leaf and add it; returns the leaf."""
     node = np.int64(0)
     while nodes.left[node]:
@@ -203,33 +204,33 @@ def _insert(x, memory, nodes, following, routers, options, rates, one, trains):
             side = LEFT if _score(x, node, routers, one) < _ZERO else RIGHT
             nodes.sides[node, side] += 1
         node = np.int64(nodes.left[node]) + side
-    _push(memory, node, nodes, following)
+    _push(memory, node, nodes, memories)
     if trains:
         train_node(x, node, nodes, routers, options, rates, one)
     return node
 
 
 @inline_kernel
-def _can_be_divided(leaf, memories, nodes, following, routers, one):
+def _can_be_divided(leaf, memories, nodes, routers, one):
     """Return whether the router of a leaf sends memories to both sides."""
     on_right, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         on_right += _score(row_of(memories.rows, memory), leaf, routers, one) >= _ZERO
-        memory = following[memory]
+        memory = memories.following[memory]
     return 0 < on_right < nodes.sizes[leaf]
 
 
 @inline_kernel
-def _buckets_to_split(leaf, memories, nodes, following, routers):
+def _buckets_to_split(leaf, memories, nodes, routers):
     needed, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         needed += buckets_needed(routers, row_of(memories.rows, memory), 2)
-        memory = following[memory]
+        memory = memories.following[memory]
     return needed
 
 
 @inline_kernel
-def _split(leaf, memories, nodes, following, routers, options, rates, one):
+def _split(leaf, memories, nodes, routers, options, rates, one):
     """Divide the memories of a leaf between two new ones, whose routers are trained on them."""
     left = nodes.used[NODES]
     nodes.used[NODES] += 2
@@ -240,10 +241,10 @@ def _split(leaf, memories, nodes, following, routers, options, rates, one):
     nodes.first[leaf] = NONE
     nodes.sides[leaf, LEFT] = nodes.sides[leaf, RIGHT] = 0
     while memory != NONE:
-        after, x = following[memory], row_of(memories.rows, memory)
+        after, x = memories.following[memory], row_of(memories.rows, memory)
         side = LEFT if _score(x, leaf, routers, one) < _ZERO else RIGHT
         nodes.sides[leaf, side] += 1
-        _push(memory, left + side, nodes, following)
+        _push(memory, left + side, nodes, memories)
         train_node(x, left + side, nodes, routers, options, rates, one)
         memory = after
     nodes.sizes[leaf] = 0
@@ -268,7 +269,7 @@ def reward(one, other, memories):
 
 
 @bare_inline_kernel
-def _nearest(dense, leaf, without, memories, nodes, following, scorer):
+def _nearest(dense, leaf, without, memories, nodes, scorer):
     """The memory of a leaf with the highest score, except for one; NONE if there is no other."""
     best, nearest, memory = _LOWEST, np.int64(NONE), nodes.first[leaf]
     while memory != NONE:
@@ -276,15 +277,15 @@ def _nearest(dense, leaf, without, memories, nodes, following, scorer):
             score = similarity(dense, memories.rows, memory, scorer.weights)
             if score > best:
                 best, nearest = score, memory
-        memory = following[memory]
+        memory = memories.following[memory]
     return nearest
 
 
 @bare_inline_kernel
-def _random_memory(leaf, nodes, following, random):
+def _random_memory(leaf, nodes, memories, random):
     memory = nodes.first[leaf]
     for _ in range(np.int64(_uniform(random) * nodes.sizes[leaf])):
-        memory = following[memory]
+        memory = memories.following[memory]
     return memory
 
 
@@ -296,7 +297,7 @@ def _update_scorer(dense, memory, target, weight, memories, scorer, rates):
 
 
 @bare_inline_kernel
-def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer, options, rates, own, random):
+def _update_by_reward(x, own_memory, memories, nodes, routers, scorer, options, rates, own, random):
     """Try one side of a random node on the path of a row, and train its router by the reward there.
 
     At the leaf, the scorer is trained on a random memory.
@@ -307,14 +308,14 @@ def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer
     node = own.path[np.int64(_uniform(random) * length)]
     without = own_memory if options.skip_itself else np.int64(NONE)
     if node == leaf:
-        memory = _random_memory(leaf, nodes, following, random)
+        memory = _random_memory(leaf, nodes, memories, random)
         if options.learn_scorer and memory != NONE and memory != without:
             _update_scorer(own.spread, memory, reward(own_memory, memory, memories), _ONE, memories, scorer, rates)
         return
     in_left, in_right = max(FEW, nodes.sides[node, LEFT]), max(FEW, nodes.sides[node, RIGHT])
     side = RIGHT if _uniform(random) < 0.5 else LEFT
     leaf, _ = _descend(x, np.int64(nodes.left[node]) + side, nodes, routers, own.path, own.one)
-    memory, found = _nearest(own.spread, leaf, without, memories, nodes, following, scorer), _ZERO
+    memory, found = _nearest(own.spread, leaf, without, memories, nodes, scorer), _ZERO
     if memory != NONE:
         found = reward(own_memory, memory, memories)
         if options.learn_scorer:
@@ -331,7 +332,7 @@ def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer
 
 
 @bare_inline_kernel
-def _collect(leaf, memories, nodes, following, scorer, own):
+def _collect(leaf, memories, nodes, scorer, own):
     """The labels of the memories of a leaf, each with the score of its best memory; returns their number."""
     n, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
@@ -347,7 +348,7 @@ def _collect(leaf, memories, nodes, following, scorer, own):
                 own.scores[at], own.counts[at] = score, _ONE
             elif score == own.scores[at]:
                 own.counts[at] += _ONE
-        memory = following[memory]
+        memory = memories.following[memory]
     return n
 
 
@@ -378,11 +379,11 @@ def _to_probabilities(n, output, sharpness, values, counts):
 
 
 @bare_inline_kernel
-def _answer(x, memories, nodes, following, routers, regressors, scorer, options, own):
+def _answer(x, memories, nodes, routers, regressors, scorer, options, own):
     """The labels of a row's leaf and their probabilities; returns their number."""
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     spread(x, own.spread)
-    n = _collect(leaf, memories, nodes, following, scorer, own)
+    n = _collect(leaf, memories, nodes, scorer, own)
     clear(x, own.spread)
     _forget(n, own)
     if options.output == REGRESSORS:
@@ -406,19 +407,19 @@ def _is_right(memory, n, memories, own):
 
 
 @bare_inline_kernel
-def _entries_of_leaf(leaf, memories, nodes, following):
+def _entries_of_leaf(leaf, memories, nodes):
     """Upper bound of the number of labels of a leaf."""
     n, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         n += memories.starts[memory + 1] - memories.starts[memory]
-        memory = following[memory]
+        memory = memories.following[memory]
     return n
 
 
 @bare_inline_kernel
-def _train_regressors(x, own_memory, leaf, memories, nodes, following, regressors, scorer, rates, own):
+def _train_regressors(x, own_memory, leaf, memories, nodes, regressors, scorer, rates, own):
     """One-against-some: logistic loss of the labels of a leaf."""
-    n = _collect(leaf, memories, nodes, following, scorer, own)
+    n = _collect(leaf, memories, nodes, scorer, own)
     scores_of(regressors, own.labels, n, x, own.scores)
     for q in range(n):
         own.gradients[q] = _ONE / (_ONE + exp32(-own.scores[q]))
@@ -437,7 +438,7 @@ def _train_regressors(x, own_memory, leaf, memories, nodes, following, regressor
 
 
 @inline_kernel
-def _query(memory, memories, nodes, following, routers, regressors, scorer, options, rates, own, random, found, needed):
+def _query(memory, memories, nodes, routers, regressors, scorer, options, rates, own, random, found, needed):
     """What a row does before insertions: count whether it is answered, reward update, and one-against-some.
 
     Returns False, and the buckets it needs, if there is no room.
@@ -447,17 +448,17 @@ def _query(memory, memories, nodes, following, routers, regressors, scorer, opti
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     if not _has_buckets(x, 1, routers, needed, 0):
         return False
-    if answers and not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes, following), regressors, needed, 1):
+    if answers and not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes), regressors, needed, 1):
         return False
     if options.first_pass:
-        n = _answer(x, memories, nodes, following, routers, regressors, scorer, options, own)
+        n = _answer(x, memories, nodes, routers, regressors, scorer, options, own)
         found[0] += _is_right(memory, n, memories, own)
         found[1] += 1
     spread(x, own.spread)
     if options.rewards:
-        _update_by_reward(x, memory, memories, nodes, following, routers, scorer, options, rates, own, random)
+        _update_by_reward(x, memory, memories, nodes, routers, scorer, options, rates, own, random)
     if answers:
-        _train_regressors(x, memory, leaf, memories, nodes, following, regressors, scorer, rates, own)
+        _train_regressors(x, memory, leaf, memories, nodes, regressors, scorer, rates, own)
     clear(x, own.spread)
     return True
 
@@ -469,13 +470,11 @@ def _has_buckets(x, n_owners, scorers, needed, place):
 
 
 @inline_kernel
-def _insert_in_phases(
-    trains, memories, nodes, following, routers, regressors, scorer, options, rates, own, random, state, needed
-):
+def _insert_in_phases(trains, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, needed):
     """Insert the memory of `state`, or a random one; returns False if there is no room for the next phase."""
     if state[PHASE] == CHOOSE:
         if state[STEP] > 1:
-            state[MEMORY] = _pop(nodes, following, random)
+            state[MEMORY] = _pop(nodes, memories, random)
         else:
             nodes.used[INSERTED] += 1
         state[PHASE] = ROUTE
@@ -484,32 +483,30 @@ def _insert_in_phases(
     if state[PHASE] == ROUTE:
         if trains and not _has_buckets(x, DEEPEST + 1, routers, needed, 0):
             return False
-        state[LEAF] = _insert(x, memory, nodes, following, routers, options, rates, own.one, trains)
+        state[LEAF] = _insert(x, memory, nodes, memories, routers, options, rates, own.one, trains)
         state[PHASE] = ANSWER
     leaf = state[LEAF]
     if state[PHASE] == ANSWER:
         if options.output == REGRESSORS and trains:
-            if not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes, following), regressors, needed, 1):
+            if not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes), regressors, needed, 1):
                 return False
             spread(x, own.spread)
-            _train_regressors(x, memory, leaf, memories, nodes, following, regressors, scorer, rates, own)
+            _train_regressors(x, memory, leaf, memories, nodes, regressors, scorer, rates, own)
             clear(x, own.spread)
         state[PHASE] = SPLIT
     # A leaf that cannot be divided is tried again when it has grown by as much.
     if nodes.sizes[leaf] % _capacity(nodes, options) == 0 and nodes.depths[leaf] < DEEPEST:
-        if _can_be_divided(leaf, memories, nodes, following, routers, own.one):
-            needed[0] = _buckets_to_split(leaf, memories, nodes, following, routers)
+        if _can_be_divided(leaf, memories, nodes, routers, own.one):
+            needed[0] = _buckets_to_split(leaf, memories, nodes, routers)
             if nodes.left.size - nodes.used[NODES] < 2 or not reserve(routers, needed[0]):
                 return False
-            _split(leaf, memories, nodes, following, routers, options, rates, own.one)
+            _split(leaf, memories, nodes, routers, options, rates, own.one)
     state[PHASE] = CHOOSE
     return True
 
 
 @kernel
-def learn(
-    order, memories, nodes, following, routers, regressors, scorer, options, rates, own, random, state, found, needed
-):
+def learn(order, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, found, needed):
     """Learn the memories of `order` from where `state` says; returns False if an array must be enlarged first.
 
     `found` counts the rows answered before they were inserted, and all of them; `needed` has the buckets that
@@ -519,19 +516,7 @@ def learn(
         if state[STEP] == 0:
             memory = np.int64(order[state[ROW]])
             if not _query(
-                memory,
-                memories,
-                nodes,
-                following,
-                routers,
-                regressors,
-                scorer,
-                options,
-                rates,
-                own,
-                random,
-                found,
-                needed,
+                memory, memories, nodes, routers, regressors, scorer, options, rates, own, random, found, needed
             ):
                 return False
             state[MEMORY] = memory
@@ -539,19 +524,7 @@ def learn(
         while state[STEP] < 2 + options.dreams:
             trains = options.first_pass or options.train_dreams
             if not _insert_in_phases(
-                trains,
-                memories,
-                nodes,
-                following,
-                routers,
-                regressors,
-                scorer,
-                options,
-                rates,
-                own,
-                random,
-                state,
-                needed,
+                trains, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, needed
             ):
                 return False
             state[STEP] += 1
@@ -564,11 +537,11 @@ def learn(
 
 
 @kernel
-def predict(rows, n_rows, memories, nodes, following, routers, regressors, scorer, options, own, ids, probabilities):
+def predict(rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, ids, probabilities):
     """The most probable labels of each row's leaf, and their probabilities."""
     k = ids.shape[1]
     for i in range(n_rows):
-        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, options, own)
+        n = _answer(row_of(rows, i), memories, nodes, routers, regressors, scorer, options, own)
         filled = np.int64(0)
         for q in range(n):
             filled = offer(own.labels[q], own.scores[q], ids[i], probabilities[i], filled)
@@ -578,16 +551,16 @@ def predict(rows, n_rows, memories, nodes, following, routers, regressors, score
 
 
 @kernel
-def probabilities_of_all(rows, n_rows, memories, nodes, following, routers, regressors, scorer, options, own, out):
+def probabilities_of_all(rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, out):
     """The probability of every label, which is zero if it is not in the row's leaf; `out` must be zero."""
     for i in range(n_rows):
-        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, options, own)
+        n = _answer(row_of(rows, i), memories, nodes, routers, regressors, scorer, options, own)
         for q in range(n):
             out[i, own.labels[q]] = own.scores[q]
 
 
 @kernel
-def gather(nodes, following, order):
+def gather(nodes, memories, order):
     """Write the memories of all leaves, in the order of the nodes."""
     n = np.int64(0)
     for node in range(nodes.used[NODES]):
@@ -595,4 +568,4 @@ def gather(nodes, following, order):
         while memory != NONE:
             order[n] = memory
             n += 1
-            memory = following[memory]
+            memory = memories.following[memory]

@@ -28,7 +28,7 @@ from treemax.models.memory_tree.kernels import (
 from treemax.models.memory_tree.tracing import trace_labels
 from treemax.models.parts import check_memory, expect, expect_counts, expect_squares, truth, whole_number, whole_numbers
 from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
-from treemax.models.recall_tree.training import empty_scorers
+from treemax.models.recall_tree.training import empty_scorers, enlarged_array
 from treemax.models.rows import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
 from treemax.models.scorers import Scorers, prediction_scorers
 from treemax.models.trained import FromAllProbabilities
@@ -44,6 +44,7 @@ class MemoryStore:
     rows: tuple[NDArray[Any], ...]  # a matrix; or indptr, indices and values
     starts: NDArray[np.int64]
     labels: NDArray[np.uint32]
+    following: NDArray[np.int64]  # of each memory: the next in its leaf, or NONE
 
     @property
     def is_sparse(self) -> bool:
@@ -51,7 +52,8 @@ class MemoryStore:
 
     def view(self) -> Memories:
         """The memories as kernels read them."""
-        return Memories(self._rows_of_view(), read_only(self.starts[: self.n + 1]), read_only(self.labels))
+        starts, labels = read_only(self.starts[: self.n + 1]), read_only(self.labels)
+        return Memories(self._rows_of_view(), starts, labels, self.following)
 
     def _rows_of_view(self) -> Any:
         if not self.is_sparse:
@@ -76,6 +78,8 @@ class MemoryStore:
                 _extended(own[2], end, values[part]),
             )
         self.n += n
+        if self.n > len(self.following):
+            self.following = enlarged_array(self.following, max(self.n, 2 * len(self.following)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays to save, without spare capacity."""
@@ -99,7 +103,7 @@ class MemoryStore:
         rows: tuple[NDArray[Any], ...] = (np.zeros((0, n_features), np.float32),)
         if sparse:
             rows = (start, np.zeros(0, np.uint32), np.zeros(0, np.float32))
-        return cls(0, rows, start, np.zeros(0, np.uint32))
+        return cls(0, rows, start, np.zeros(0, np.uint32), np.zeros(0, np.int64))
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], sparse: bool, n_features: int, n_labels: int) -> MemoryStore:
@@ -124,7 +128,7 @@ class MemoryStore:
             rows = (indptr, indices, expect(arrays, "memories/values", np.float32, (n_values,)))
         if not np.abs(rows[-1]).max(initial=0.0) <= 2.0:
             raise ValueError("the memories are not rows of length one")
-        return cls(n, rows, starts, labels)
+        return cls(n, rows, starts, labels, np.full(n, NONE, np.int64))
 
 
 def _extended(array: NDArray[Any], n: int, more: NDArray[Any]) -> NDArray[Any]:
@@ -156,7 +160,6 @@ class MemoryTreeModel(CandidateModel):
     regressors: Scorers  # one-against-some, for rows with several labels; else none
     scorer: Scorer
     nodes: Nodes
-    following: NDArray[np.int64]  # of each memory: the next in its leaf, or NONE
     store: MemoryStore
     random: NDArray[np.uint64]
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
@@ -216,7 +219,7 @@ class MemoryTreeModel(CandidateModel):
 
         def answer(block: slice) -> None:
             kernel(
-                self.rows(rows[block]), block.stop - block.start, memories, self.nodes, self.following, routers, regressors,
+                self.rows(rows[block]), block.stop - block.start, memories, self.nodes, routers, regressors,
                 self.scorer, options, self.workspace(), *outputs(block),
             )  # fmt: skip
 
@@ -225,7 +228,7 @@ class MemoryTreeModel(CandidateModel):
     def lists(self) -> NDArray[np.int64]:
         """The memories, leaf by leaf in the order of the nodes, each leaf's in the order of its list."""
         order = np.empty(self.store.n, np.int64)
-        kernels.gather(self.nodes, self.following, order)
+        kernels.gather(self.nodes, self.store.view(), order)
         return order
 
     def node_labels(self) -> NodeLabels:
@@ -298,7 +301,7 @@ class MemoryTreeModel(CandidateModel):
         if not sparse:
             check_memory("a block of rows", 4 * ROWS_AT_ONCE * n_features)
         store = MemoryStore.from_arrays(arrays, sparse, n_features, n_labels)
-        nodes, following = _restored_tree(arrays, store.n)
+        nodes = _restored_tree(arrays, store)
         routers = scorers_from_arrays(arrays, "routers", len(nodes.left), 1, n_features, sparse, resume)
         regressors = empty_scorers(sparse, 0, 1, n_features)
         if output == REGRESSORS:
@@ -313,7 +316,7 @@ class MemoryTreeModel(CandidateModel):
         random = np.array([(high % 2**32) << 32 | low % 2**32], np.uint64)
         found = whole_numbers("found", header["found"], 2)
         return cls(
-            n_labels, n_features, output, routers, regressors, Scorer(weights, squares), nodes, following, store, random, found, resume
+            n_labels, n_features, output, routers, regressors, Scorer(weights, squares), nodes, store, random, found, resume
         )  # fmt: skip
 
 
@@ -338,8 +341,9 @@ def empty_nodes(n: int) -> Nodes:
     )  # fmt: skip
 
 
-def _restored_tree(arrays: dict[str, NDArray[Any]], n_memories: int) -> tuple[Nodes, NDArray[np.int64]]:
-    n = len(arrays["nodes/left"])
+def _restored_tree(arrays: dict[str, NDArray[Any]], store: MemoryStore) -> Nodes:
+    """Restore the nodes, and the lists of memories in the store; raise ValueError if they are inconsistent."""
+    n, n_memories, following = len(arrays["nodes/left"]), store.n, store.following
     left = expect(arrays, "nodes/left", np.int32, (n,))
     inner = np.flatnonzero(left)
     if not np.array_equal(np.sort(left[inner]), np.arange(1, n, 2)) or not n % 2 or (left[inner] <= inner).any():
@@ -361,10 +365,9 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], n_memories: int) -> tuple[No
         nodes.depths[left[node] : left[node] + 2] = nodes.depths[node] + 1
     if nodes.depths.max() > DEEPEST:
         raise ValueError(f"the tree is {nodes.depths.max()} levels deep, expected at most {DEEPEST}")
-    following = np.full(n_memories, NONE, np.int64)
     following[order[:-1]] = order[1:]
     filled = np.flatnonzero(nodes.sizes)
     ends = np.cumsum(nodes.sizes[filled])
     following[order[ends - 1]] = NONE
     nodes.first[filled] = order[ends - nodes.sizes[filled]]
-    return nodes, following
+    return nodes

@@ -80,7 +80,7 @@ def _memories(model: MemoryTreeModel, leaf: int) -> Iterator[int]:
     memory = int(model.nodes.first[leaf])
     while memory != NONE:
         yield memory
-        memory = int(model.following[memory])
+        memory = int(model.store.following[memory])
 
 
 def _labels(model: MemoryTreeModel, memories: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:

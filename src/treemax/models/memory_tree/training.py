@@ -49,7 +49,7 @@ def empty_model(sparse: bool, n_features: int, n_labels: int, output: int, seed:
     model = MemoryTreeModel(
         n_labels, n_features, output, empty_scorers(sparse, INITIAL_NODES, 1, n_features),
         empty_scorers(sparse, n_labels if output == REGRESSORS else 0, 1, n_features), scorer, empty_nodes(INITIAL_NODES),
-        np.zeros(0, np.int64), MemoryStore.empty(sparse, n_features), np.array([seed], np.uint64),
+        MemoryStore.empty(sparse, n_features), np.array([seed], np.uint64),
     )  # fmt: skip
     model.regressors.bias[:] = INITIAL_BIAS
     return model
@@ -103,8 +103,6 @@ def remember(
     for start in range(0, len(order), ROWS_AT_ONCE):
         piece, first = order[start : start + ROWS_AT_ONCE], model.store.n
         model.store.add(model.rows(take_rows(rows, piece)), take_targets(targets, piece))
-        if model.store.n > len(model.following):
-            model.following = enlarged_array(model.following, max(model.store.n, 2 * len(model.following)))
         _learn(model, np.arange(first, model.store.n), settings, options._replace(first_pass=True))
         yield len(piece)
 
@@ -128,7 +126,7 @@ def _learn(model: MemoryTreeModel, order: NDArray[np.int64], settings: MemoryTre
     memories, own = model.store.view(), model.workspace()
     state, needed = np.zeros(5, np.int64), np.zeros(2, np.int64)
     while not kernels.learn(
-        order, memories, model.nodes, model.following, model.routers, model.regressors, model.scorer, options,
+        order, memories, model.nodes, model.routers, model.regressors, model.scorer, options,
         settings.rates, own, model.random, state, model.found, needed,
     ):  # fmt: skip
         _ensure_room(model, needed)

@@ -409,3 +409,12 @@ def test_parameters_are_refused_by_name(parameters, message):
     X, y = problem(20)
     with pytest.raises(ValueError, match=message):
         tree(**parameters).fit(X, y)
+
+
+def test_a_model_of_dense_rows_refuses_more_features():
+    X, y = problem(200)
+    model = treemax.LOMTree(verbose=0).partial_fit(X, y)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="X has 24 features, but LOMTree was started with 12 dense features"):
+        model.partial_fit(sp.csr_matrix(np.hstack([X, X])), y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)

@@ -137,7 +137,7 @@ class LOMTree(OnlineTreeClassifier):
         )
 
     def _resized(self, model: LOMTreeModel, n_features: int, n_labels: int) -> LOMTreeModel:
-        self._restart_if_frozen(model)
+        self._check_learnable(model, n_features)
         ensure_capacity(model, n_labels, n_features)
         return model
 

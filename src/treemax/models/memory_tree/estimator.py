@@ -167,12 +167,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
         return empty_model(isinstance(rows, SparseRows), rows.shape[1], len(index), output, seed)
 
     def _resized(self, model: MemoryTreeModel, n_features: int, n_labels: int) -> MemoryTreeModel:
-        self._restart_if_frozen(model)
-        if n_features > model.n_features and not model.is_sparse:
-            raise ValueError(
-                f"X has {n_features} features, but ContextualMemoryTree was started with {model.n_features} dense features, "
-                "and their number is fixed. Use sparse rows if new features may appear."
-            )
+        self._check_learnable(model, n_features)
         ensure_capacity(model, n_labels, n_features)
         return model
 

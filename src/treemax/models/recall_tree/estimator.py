@@ -53,8 +53,13 @@ class OnlineTreeClassifier(OnlineLabelClassifier):
 
     model_: Any
 
-    def _restart_if_frozen(self, model: Any) -> None:
-        """Make a model that was saved without its learning state trainable again, with a warning."""
+    def _check_learnable(self, model: Any, n_features: int) -> None:
+        """Raise if a model of dense rows would get more features; restart a learning state that was not saved."""
+        if n_features > model.n_features and not model.is_sparse:
+            raise ValueError(
+                f"X has {n_features} features, but {type(self).__name__} was started with {model.n_features} dense features, "
+                "and their number is fixed. Use sparse rows if new features may appear."
+            )
         if not model.knows_squares:
             warnings.warn(
                 "This model was saved without its learning state, which starts afresh. "
@@ -294,12 +299,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         return self._settings(rows, STREAM_RATE * suggested.rate, suggested.initial, 1.0, 1)
 
     def _resized(self, model: Model, n_features: int, n_labels: int) -> Model:
-        self._restart_if_frozen(model)
-        if n_features > model.n_features and not model.is_sparse:
-            raise ValueError(
-                f"X has {n_features} features, but RecallTree was started with {model.n_features} dense features, and "
-                "their number is fixed. Use sparse rows if new features may appear."
-            )
+        self._check_learnable(model, n_features)
         n_candidates = self._search_of(model, n_labels).n_candidates
         if isinstance(model, PaperTreeModel):
             self._check_path_features(model)

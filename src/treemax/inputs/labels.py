@@ -21,6 +21,7 @@ from treemax.inputs.label_values import LONGEST_FIXED, as_integers, dtype_for, u
 from treemax.inputs.rows import ascends, is_arrow, read_only
 from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import validation
+from treemax.storage import Strings, string_arrays
 
 ALL_ONE = read_only(np.empty(0, dtype=np.float32))  # weights that are all one, for kernels
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # types of a row of several labels
@@ -332,7 +333,7 @@ class LabelIndex:
     def __init__(self, labels: Iterable[Any] = (), dtype: Any = None) -> None:
         values = labels if isinstance(labels, np.ndarray) and labels.dtype == object else list(labels)
         self.dtype: np.dtype | None = None if dtype is None else np.dtype(dtype)
-        self._packed: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None  # strings of a loaded model
+        self._packed: Strings | None = None  # of a loaded model
         self._values: NDArray[Any] | None = np.empty(0, dtype=object)  # by id, with spare capacity
         self._size = 0
         self._ids: dict[Any, int] | None = {}
@@ -383,7 +384,7 @@ class LabelIndex:
         ids = np.asarray(ids)
         if self._packed is not None and self._values is None and ids.size < self._size // 16:
             out = np.empty(ids.shape, dtype=object)
-            out.ravel()[:] = [self._unpack(int(i)) for i in ids.ravel()]
+            out.ravel()[:] = [self._packed[i] for i in ids.ravel().tolist()]
             return self._as_given(out)
         return self._as_given(self._all().take(ids))  # NumPy's indexing may crash here when out of memory
 
@@ -397,10 +398,7 @@ class LabelIndex:
         """Return the arrays for the model file."""
         if not self.holds_strings:
             return {"integers": self._all().astype(np.int64)}
-        encoded = [label.encode("utf-8", "surrogatepass") for label in self._all()]
-        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-        np.cumsum([len(label) for label in encoded], out=offsets[1:])
-        return {"bytes": np.frombuffer(b"".join(encoded), dtype=np.uint8), "offsets": offsets}
+        return string_arrays(self._all())
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], dtype: str | None) -> LabelIndex:
@@ -435,7 +433,7 @@ class LabelIndex:
         valid = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
         if not (valid and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(offsets):
             raise ValueError("the label index is damaged: the offsets do not fit its text")
-        self._packed, self._values, self._size = (text, offsets), None, len(offsets) - 1
+        self._packed, self._values, self._size = Strings(text, offsets), None, len(offsets) - 1
         _check_utf8(text, offsets)
         hashes = np.empty(self._size, dtype=np.uint64)
         validation.string_hashes(read_only(text), read_only(offsets), hashes)
@@ -444,7 +442,7 @@ class LabelIndex:
             self._lookup()
         if self.dtype is not None and self.dtype.kind == "U":
             long = np.flatnonzero(np.diff(offsets) > LONGEST_FIXED).tolist()
-            self.dtype = dtype_for(map(self._unpack, long), np.dtype(str))
+            self.dtype = dtype_for(map(self._packed.__getitem__, long), np.dtype(str))
 
     def copy(self) -> LabelIndex:
         """Return an independent copy."""
@@ -479,15 +477,11 @@ class LabelIndex:
 
     def _all(self) -> NDArray[Any]:
         if self._values is None:
+            assert self._packed is not None
             values = np.empty(self._size, dtype=object)
-            values[:] = [self._unpack(i) for i in range(self._size)]
+            values[:] = self._packed.all()
             self._values = values
         return self._values[: self._size]
-
-    def _unpack(self, i: int) -> str:
-        assert self._packed is not None
-        text, offsets = self._packed
-        return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
 
     def _append(self, labels: list[Any]) -> None:
         if self.dtype is not None:

@@ -27,11 +27,10 @@ from treemax.models.memory_tree.kernels import (
 )
 from treemax.models.memory_tree.tracing import trace_labels
 from treemax.models.parts import check_memory, expect, expect_counts, expect_squares, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
+from treemax.models.recall_tree.model import OnlineTreeModel, regressors_without, scorer_arrays, scorers_from_arrays
 from treemax.models.recall_tree.training import empty_scorers, enlarged_array
 from treemax.models.rows import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
 from treemax.models.scorers import Scorers, prediction_scorers
-from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -150,7 +149,7 @@ def _expect_starts(arrays: dict[str, NDArray[Any]], name: str, n: int, end: int)
 
 
 @dataclass
-class MemoryTreeModel(CandidateModel):
+class MemoryTreeModel(OnlineTreeModel):
     """A binary tree grown online, with memories in its leaves; `n_labels` labels are known so far."""
 
     n_labels: int
@@ -203,9 +202,6 @@ class MemoryTreeModel(CandidateModel):
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Options) -> Trace:
         """The path to the leaf of the row, and the remembered rows there, for `explain`."""
         return trace_labels(self, row, ids, scores, search)
-
-    top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
-    top_k_allowed = FromAllProbabilities.top_k_allowed
 
     def probabilities(self, rows: Rows, search: Options, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""

@@ -213,12 +213,12 @@ def test_prefixed_and_part_are_inverse() -> None:
 # --- large files ---------------------------------------------------------------------------------------
 
 
-def sparse_model(path: Path, specs: list[modelfile._ArraySpec]) -> modelfile._Layout:
+def sparse_model(path: Path, specs: list[modelfile.ArraySpec]) -> modelfile.Layout:
     """A model file of zeros of any size that takes no room: everything but the arrays is written."""
     size = len(modelfile._header_text({}, specs, [10**19] * len(specs)))
-    offsets = modelfile._Layout(size, 0, specs).offsets
+    offsets = modelfile.Layout(size, 0, specs).offsets
     text = modelfile._header_text({}, specs, offsets).ljust(size)
-    layout = modelfile._Layout(size, zlib.crc32(text), specs)
+    layout = modelfile.Layout(size, zlib.crc32(text), specs)
     with path.open("wb") as file:
         for position, piece in [(modelfile.HEADER_START, text), *layout.structure()]:
             file.seek(position)
@@ -230,7 +230,7 @@ def sparse_model(path: Path, specs: list[modelfile._ArraySpec]) -> modelfile._La
 def test_files_beyond_four_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "large.treemax"
     count = 6 * 2**30 // 4
-    specs = [modelfile._ArraySpec("large", "<f4", (count,), False), modelfile._ArraySpec("last", "<i8", (3,), False)]
+    specs = [modelfile.ArraySpec("large", "<f4", (count,), False), modelfile.ArraySpec("last", "<i8", (3,), False)]
     values = struct.pack("<3q", 7, 8, 9)
     specs[1] = replace(specs[1], crc32=zlib.crc32(specs[1].npy_header() + values))
     layout = sparse_model(path, specs)
@@ -252,7 +252,7 @@ def test_files_beyond_four_gigabytes(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_opening_a_large_model_touches_few_pages(tmp_path: Path) -> None:
     path = tmp_path / "large.treemax"
-    sparse_model(path, [modelfile._ArraySpec(f"w{i}", "<f4", (32, 2**20), False) for i in range(8)])
+    sparse_model(path, [modelfile.ArraySpec(f"w{i}", "<f4", (32, 2**20), False) for i in range(8)])
     program = f"""
 from pathlib import Path
 from treemax.modelfile import read_model
@@ -624,7 +624,7 @@ def forged(path: Path, change: object) -> None:
     whole = json.loads(content[128 : 128 + size])
     whole = change(whole) or whole
     text = (whole if isinstance(whole, bytes) else json.dumps(whole).encode()).ljust(size)
-    local = modelfile._next_member("header.json", 0, len(text), zlib.crc32(text)).local_header()
+    local = modelfile.next_member("header.json", 0, len(text), zlib.crc32(text)).local_header()
     path.write_bytes(local + text + content[128 + size :])
 
 
@@ -683,7 +683,7 @@ def test_forged_headers_are_refused(small: Path, kind: str, verify: bool | None)
 
 def test_an_enormous_header_is_refused_before_it_is_read(small: Path) -> None:
     content = bytearray(small.read_bytes())
-    start = modelfile._next_member("header.json", 0, 2**60, 0).local_header()
+    start = modelfile.next_member("header.json", 0, 2**60, 0).local_header()
     small.write_bytes(start + content[128:])
     with pytest.raises(ModelFileError, match="header claims"):
         read_model(small)

@@ -19,8 +19,8 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
@@ -28,16 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.replacing import remove_stale, replacing
+from treemax.zip_layout import HEADER_MEMBER, ArraySpec, Layout, next_member
 
 FORMAT_VERSION = 1
 MAGIC = "treemax"
-ALIGNMENT = 64  # of every array: a cache line, and the widest vector register
 VERIFY_UP_TO = 64 * 2**20  # size of files whose arrays are verified by default
 MAX_HEADER_BYTES = 64 * 2**20
 LARGEST = 1e30  # number in a model: products of larger ones overflow float32
 SUMS = ("squares", "square", "cells")  # arrays with AdaGrad's sums, which may be larger
 
-HEADER_MEMBER = "header.json"
 HEADER_START = 128  # offset of the JSON in every version of the format
 _CHUNK = 16 * 2**20
 _DTYPES = ("|b1", "|i1", "|u1", *(f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)))
@@ -53,106 +52,6 @@ AnyPath = str | os.PathLike[str]
 
 class ModelFileError(ValueError):
     """A model file cannot be read, or a model cannot be saved."""
-
-
-# --- layout --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _ArraySpec:
-    """Description of an array in the header, which determines its position in the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    fortran_order: bool
-    crc32: int = 2**32 - 1  # of the whole member with its .npy header; a placeholder of maximal width until known
-
-    @property
-    def n_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    def npy_header(self) -> bytes:
-        """Return the .npy header, padded so that the array is aligned."""
-        text = f"{{'descr': '{self.dtype}', 'fortran_order': {self.fortran_order}, 'shape': {self.shape}, }}"
-        length = _aligned(10 + len(text) + 1) - 10
-        return b"\x93NUMPY\x01\x00" + struct.pack("<H", length) + text.ljust(length - 1).encode() + b"\n"
-
-
-@dataclass(frozen=True)
-class _Member:
-    """A member of the archive: the offsets of its local header and content, and its checksum."""
-
-    name: str
-    start: int
-    content: int
-    size: int
-    crc32: int
-
-    def local_header(self) -> bytes:
-        name = self.name.encode()
-        zip64 = struct.pack("<HHQQ", 1, 16, self.size, self.size)
-        padding = self.content - self.start - 30 - len(name) - len(zip64) - 6
-        align = struct.pack("<HHH", 0xD935, 2 + padding, ALIGNMENT) + bytes(padding)
-        fixed = struct.pack("<I", 0x04034B50) + _common_fields(self.crc32)
-        return fixed + struct.pack("<HH", len(name), len(zip64) + len(align)) + name + zip64 + align
-
-    def central_entry(self) -> bytes:
-        name = self.name.encode()
-        zip64 = struct.pack("<HHQQQ", 1, 24, self.size, self.size, self.start)
-        fixed = struct.pack("<IH", 0x02014B50, 3 << 8 | 45) + _common_fields(self.crc32)
-        rest = struct.pack("<HHHHHII", len(name), len(zip64), 0, 0, 0, (stat.S_IFREG | 0o644) << 16, 0xFFFFFFFF)
-        return fixed + rest + name + zip64
-
-
-def _common_fields(crc32: int) -> bytes:
-    """Return the fields: version 4.5, UTF-8 names, stored, 1 January 1980, checksum; sizes are in the zip64 field.
-
-    Every entry is zip64, so that there is one form for all sizes.
-    """
-    return struct.pack("<HHHHHIII", 45, 0x800, 0, 0, 0x21, crc32, 0xFFFFFFFF, 0xFFFFFFFF)
-
-
-def _next_member(name: str, start: int, size: int, crc32: int) -> _Member:
-    return _Member(name, start, _aligned(start + 30 + len(name.encode()) + 20 + 6), size, crc32)
-
-
-def _end_records(n_members: int, start: int, size: int) -> bytes:
-    """Return the end of the archive: the zip64 record, its locator, and the 32-bit record."""
-    record = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 3 << 8 | 45, 45, 0, 0, n_members, n_members, size, start)
-    locator = struct.pack("<IIQI", 0x07064B50, 0, start + size, 1)
-    return record + locator + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
-
-
-def _aligned(position: int) -> int:
-    return -(-position // ALIGNMENT) * ALIGNMENT
-
-
-class _Layout:
-    """Offsets of a file with a header of this size and these arrays."""
-
-    def __init__(self, header_size: int, header_crc32: int, specs: Iterable[_ArraySpec]) -> None:
-        self.members = [_next_member(HEADER_MEMBER, 0, header_size, header_crc32)]
-        self.npy_headers: list[tuple[int, bytes]] = []  # (position, bytes)
-        self.offsets: list[int] = []  # of the data of each array
-        end = self.members[0].content + header_size
-        for spec in specs:
-            npy_header = spec.npy_header()
-            member = _next_member(spec.name + ".npy", end, len(npy_header) + spec.n_bytes, spec.crc32)
-            self.members.append(member)
-            self.npy_headers.append((member.content, npy_header))
-            self.offsets.append(member.content + len(npy_header))
-            end = member.content + member.size
-        self.central_start = end
-        entries = b"".join(member.central_entry() for member in self.members)
-        self.tail = entries + _end_records(len(self.members), end, len(entries))
-        self.file_size = end + len(self.tail)
-
-    def structure(self) -> Iterator[tuple[int, bytes]]:
-        """Yield all bytes of the file except the header text and the data of arrays, with their positions."""
-        yield from ((member.start, member.local_header()) for member in self.members)
-        yield from self.npy_headers
-        yield self.central_start, self.tail
 
 
 # --- writing -------------------------------------------------------------------------------------------
@@ -179,17 +78,17 @@ def write_model(path: AnyPath, header: Mapping[str, Any], arrays: Mapping[str, A
 
 def _write(file: BinaryIO, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     content, stored, specs, header_size = _planned(header, arrays)
-    layout = _Layout(header_size, 0, specs)
+    layout = Layout(header_size, 0, specs)
     offsets = layout.offsets
     file.truncate(layout.file_size)  # so that an error can state the space needed
     specs = [_write_array(file, offset, spec, array) for offset, spec, array in zip(offsets, specs, stored.values())]
     text = _header_text(content, specs, offsets).ljust(header_size)
     _write_at(file, HEADER_START, text)
-    for position, piece in _Layout(header_size, zlib.crc32(text), specs).structure():
+    for position, piece in Layout(header_size, zlib.crc32(text), specs).structure():
         _write_at(file, position, piece)
 
 
-def _planned(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[Any, Arrays, list[_ArraySpec], int]:
+def _planned(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[Any, Arrays, list[ArraySpec], int]:
     """Return the JSON-compatible header, the arrays, their specifications and the size of the header."""
     content = _plain(dict(header), "header")
     stored = {name: np.asarray(array) for name, array in arrays.items()}
@@ -202,7 +101,7 @@ def _planned(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[Any,
     return content, stored, specs, header_size
 
 
-def _spec(name: str, array: NDArray[Any]) -> _ArraySpec:
+def _spec(name: str, array: NDArray[Any]) -> ArraySpec:
     _check_name(name)
     if array.dtype.hasobject:
         raise ModelFileError(f"Array {name!r} holds Python objects; a model file takes numbers only.")
@@ -212,7 +111,7 @@ def _spec(name: str, array: NDArray[Any]) -> _ArraySpec:
             f"Array {name!r} has dtype {array.dtype}; a model file takes booleans, integers, floats and complex "
             "numbers of up to 8 bytes a part. Store text as UTF-8 bytes and offsets."
         )
-    return _ArraySpec(name, dtype, array.shape, array.flags.f_contiguous and not array.flags.c_contiguous)
+    return ArraySpec(name, dtype, array.shape, array.flags.f_contiguous and not array.flags.c_contiguous)
 
 
 def _check_name(name: Any) -> None:
@@ -223,7 +122,7 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _header_text(content: Any, specs: list[_ArraySpec], offsets: list[int]) -> bytes:
+def _header_text(content: Any, specs: list[ArraySpec], offsets: list[int]) -> bytes:
     from treemax import __version__  # circular import
 
     whole = {
@@ -236,7 +135,7 @@ def _header_text(content: Any, specs: list[_ArraySpec], offsets: list[int]) -> b
     return json.dumps(whole, allow_nan=False).encode("ascii")
 
 
-def _described(spec: _ArraySpec, offset: int) -> dict[str, Any]:
+def _described(spec: ArraySpec, offset: int) -> dict[str, Any]:
     return {
         "name": spec.name,
         "dtype": spec.dtype,
@@ -270,7 +169,7 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-def _write_array(file: BinaryIO, offset: int, spec: _ArraySpec, array: NDArray[Any]) -> _ArraySpec:
+def _write_array(file: BinaryIO, offset: int, spec: ArraySpec, array: NDArray[Any]) -> ArraySpec:
     """Write the data of an array; return its specification with the checksum."""
     ordered = array.T if spec.fortran_order else array
     content: Any = np.ascontiguousarray(ordered, dtype=spec.dtype).reshape(-1).view(np.uint8)
@@ -314,7 +213,7 @@ def read_model(path: AnyPath, verify: bool | None = None) -> tuple[dict[str, Any
     try:
         whole, header_size, header_crc32 = _read_header(mapped)
         specs = _read_specs(whole)
-        layout = _Layout(header_size, header_crc32, specs)
+        layout = Layout(header_size, header_crc32, specs)
         _check_structure(mapped, layout, whole["arrays"])
         views = [_view(mapped, offset, spec) for offset, spec in zip(layout.offsets, specs)]
         if verify or (verify is None and len(mapped) <= VERIFY_UP_TO):
@@ -352,7 +251,7 @@ def _read_header(mapped: mmap.mmap) -> tuple[dict[str, Any], int, int]:
     """Verify the start of the file; return the parsed header, its size and its checksum."""
     start = mapped[:HEADER_START]
     size, crc32 = _header_size_and_crc32(start.ljust(HEADER_START, b"\0"))
-    expected = _next_member(HEADER_MEMBER, 0, size, crc32).local_header()
+    expected = next_member(HEADER_MEMBER, 0, size, crc32).local_header()
     if start != expected:
         _refuse_start(start, expected)
     if size > MAX_HEADER_BYTES:
@@ -406,7 +305,7 @@ def _check_version(whole: dict[str, Any]) -> None:
         )
 
 
-def _read_specs(whole: dict[str, Any]) -> list[_ArraySpec]:
+def _read_specs(whole: dict[str, Any]) -> list[ArraySpec]:
     if not isinstance(whole.get("header"), dict) or not isinstance(whole.get("arrays"), list):
         raise ModelFileError("is damaged: its header lacks 'header' or 'arrays'.")
     specs = [_read_spec(entry) for entry in whole["arrays"]]
@@ -416,7 +315,7 @@ def _read_specs(whole: dict[str, Any]) -> list[_ArraySpec]:
     return specs
 
 
-def _read_spec(entry: Any) -> _ArraySpec:
+def _read_spec(entry: Any) -> ArraySpec:
     if not isinstance(entry, dict):
         raise ModelFileError("is damaged: an array is not described by an object.")
     name, dtype, shape = str(entry.get("name")), entry.get("dtype"), entry.get("shape")
@@ -428,7 +327,7 @@ def _read_spec(entry: Any) -> _ArraySpec:
         raise ModelFileError(f"is damaged: array {name!r} has the impossible shape {shape!r:.200}.")
     if type(fortran_order) is not bool or type(crc32) is not int or not 0 <= crc32 < 2**32:
         raise ModelFileError(f"is damaged: the description of array {name!r} is incomplete.")
-    return _ArraySpec(name, dtype, tuple(shape), fortran_order, crc32)
+    return ArraySpec(name, dtype, tuple(shape), fortran_order, crc32)
 
 
 def _possible_shape(shape: list[Any], item_size: int) -> bool:
@@ -437,7 +336,7 @@ def _possible_shape(shape: list[Any], item_size: int) -> bool:
     return math.prod(n or 1 for n in shape) * item_size <= _MAX_EXTENT
 
 
-def _check_structure(mapped: mmap.mmap, layout: _Layout, entries: list[dict[str, Any]]) -> None:
+def _check_structure(mapped: mmap.mmap, layout: Layout, entries: list[dict[str, Any]]) -> None:
     """Raise unless every offset and size in the file follows from the header."""
     size = len(mapped)
     if size < layout.file_size:
@@ -452,7 +351,7 @@ def _check_structure(mapped: mmap.mmap, layout: _Layout, entries: list[dict[str,
             raise ModelFileError(f"is damaged near byte {position:,}: the archive does not match its header.")
 
 
-def _view(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> NDArray[Any]:
+def _view(mapped: mmap.mmap, offset: int, spec: ArraySpec) -> NDArray[Any]:
     order: Any = "F" if spec.fortran_order else "C"
     try:
         return np.ndarray(spec.shape, spec.dtype, buffer=mapped, offset=offset, order=order)
@@ -460,7 +359,7 @@ def _view(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> NDArray[Any]:
         raise ModelFileError(f"is damaged: array {spec.name!r} cannot be created ({error}).") from error
 
 
-def _verify_content(mapped: mmap.mmap, offset: int, spec: _ArraySpec) -> None:
+def _verify_content(mapped: mmap.mmap, offset: int, spec: ArraySpec) -> None:
     crc32 = zlib.crc32(spec.npy_header())
     content = memoryview(mapped)[offset : offset + spec.n_bytes]
     for start in range(0, len(content), _CHUNK):
@@ -582,7 +481,7 @@ def save(thing: Saveable, path: AnyPath, **options: Any) -> None:
 def saved_bytes(thing: Saveable, **options: Any) -> int:
     """Return the size of the file that `save` would write."""
     _, _, specs, header_size = without_changes(thing, lambda thing: _planned(*object_parts(thing, **options)))
-    return _Layout(header_size, 0, specs).file_size
+    return Layout(header_size, 0, specs).file_size
 
 
 def without_changes(thing: Any, work: Callable[[Any], Result]) -> Result:

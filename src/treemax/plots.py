@@ -19,7 +19,7 @@ from treemax.parameters import check_number
 from treemax.trees import NodeLabels, Tree
 
 if TYPE_CHECKING:
-    from treemax.models.softmax_tree.training import Record
+    from treemax.models.softmax_tree.state import Record
 
 LINE = 0.1  # inches per line of a node's box
 

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import DataConversionWarning
 
-from treemax.inputs.labels import LabelIndex, RaggedLabels, distinct, read_labels, target_ids
+from treemax.inputs.label_values import distinct
+from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels, target_ids
 
 WORDS = ["b", "a", "b"]
 NUMBERS = [7, -2, 7]

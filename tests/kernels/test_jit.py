@@ -134,17 +134,30 @@ def test_a_kernel_is_compiled_again_when_a_module_that_it_uses_has_changed(tmp_p
     }
     for name, source in sources.items():
         (package / name).write_text(source)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     program = "from package.caller import add_twice; print(add_twice(0), sum(add_twice.stats.cache_hits.values()))"
-
-    def printed():
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.split()
-
-    assert [printed(), printed()] == [["22", "0"], ["22", "1"]]
+    assert [printed(program, tmp_path), printed(program, tmp_path)] == ["22 0", "22 1"]
     (package / file).write_text(sources[file].replace(before, after))
-    assert [printed(), printed()] == [["24", "0"], ["24", "1"]]
+    assert [printed(program, tmp_path), printed(program, tmp_path)] == ["24 0", "24 1"]
+
+
+def printed(program, folder):
+    """Run a program in a folder that also has the cache of its kernels."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_kernel_is_compiled_again_when_a_type_of_its_arguments_was_renamed(tmp_path):
+    """Numba's cache names the types of arguments, which may not exist any more after an upgrade."""
+    source = (
+        "from typing import NamedTuple\nfrom treemax.kernels.jit import kernel\nclass Pair(NamedTuple):\n"
+        "    one: int\n    two: int\n@kernel\ndef add(pair):\n    return pair.one + pair.two\n"
+    )
+    for name in ("Pair", "Couple"):
+        (tmp_path / "module.py").write_text(source.replace("Pair", name))
+        program = f"from module import add, {name}; print(add({name}(1, 2)), sum(add.stats.cache_hits.values()))"
+        assert [printed(program, tmp_path), printed(program, tmp_path)] == ["3 0", "3 1"]
 
 
 @pytest.mark.slow

@@ -54,9 +54,11 @@ def explain(
     if text is not None and not takes_text(loaded):
         raise ValueError(f"{model} was trained on features, not on text: give a row of features with --data.")
     given = [text] if data is None else _row(loaded, data, row, reading)
-    told = loaded.explain(given, label=None if label is None else label_from_text(label, loaded.label_index_), k=k)
+    explanation = loaded.explain(
+        given, label=None if label is None else label_from_text(label, loaded.label_index_), k=k
+    )
     answer = {
-        "text": lambda: told.to_text(features), "json": told.to_json, "html": lambda: told.to_html(features, page=True),
+        "text": lambda: explanation.to_text(features), "json": explanation.to_json, "html": lambda: explanation.to_html(features, page=True),
     }[form]()  # fmt: skip
     encoded = answer.rstrip("\n").encode("utf-8", "backslashreplace")  # half a character is escaped
     if output is None:

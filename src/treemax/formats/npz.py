@@ -32,7 +32,7 @@ from treemax.formats.streams import LineReader, seekable
 from treemax.inputs.labels import RaggedLabels, read_labels
 from treemax.inputs.limits import MAX_FEATURES
 from treemax.inputs.rows import SparseRows, ascends
-from treemax.modelfile import HEADER_MEMBER
+from treemax.zip_layout import HEADER_MEMBER
 
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 4 * 1024 * 1024  # of dense rows

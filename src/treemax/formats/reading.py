@@ -137,16 +137,14 @@ def open_examples(
     label_separator: str | None = None,
     weight_column: str | None = None,
 ) -> Reader:
-    """Open a file of examples for reading in chunks, with bounded memory.
-
-    Folders of such files, Arrow tables and Hugging Face data sets are read the same way.
+    """Open a file, a folder or a table of examples for reading in chunks, with bounded memory.
 
     Parameters
     ----------
     path
-        The file, an open `LineReader`, or `-` for standard input; gzip is recognised by its content. Or a folder of files of one format,
-        which are read sorted by name. Or a pyarrow table, record batches or data set, a Hugging Face data set,
-        or any object with Arrow's PyCapsule protocol.
+        A file, an open `LineReader`, or `-` for standard input; gzip is recognised by its content. Or a folder of files
+        of one format, which are read in the order of their names. Or a pyarrow table, record batches or data set, a
+        Hugging Face data set, or any object with Arrow's PyCapsule protocol.
     format
         One of `FORMATS`, or "auto" to detect it by the name of the file, else by its first lines.
     chunk_rows

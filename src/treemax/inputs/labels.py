@@ -7,7 +7,7 @@ Models work with ids 0, 1, 2, ... only. `read_labels` converts `y` to `RaggedLab
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any, Literal
@@ -17,14 +17,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 
+from treemax.inputs.label_values import LONGEST_FIXED, as_integers, dtype_for, uniform_values
 from treemax.inputs.rows import ascends, is_arrow, read_only
 from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import validation
+from treemax.storage import Strings, string_arrays
 
-LONGEST_FIXED = 100  # characters up to which labels are returned as fixed-width NumPy strings
 ALL_ONE = read_only(np.empty(0, dtype=np.float32))  # weights that are all one, for kernels
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # types of a row of several labels
-
 LEAST_RELEVANCE = 1e-9  # as of other weights
 
 Form = Literal["vector", "lists", "indicator", "dense-indicator"]
@@ -146,20 +146,6 @@ class Targets:
         return Targets(self.indptr[start : max(start, stop) + 1], self.ids, weights, self.relevance)
 
 
-def dtype_for(labels: Iterable[Any], dtype: np.dtype) -> np.dtype:
-    """Return the dtype for arrays of labels: fixed-width strings only if no label is long.
-
-    With fixed width, one label of a million characters would make every other as large. NumPy also strips
-    trailing NULs.
-
-    >>> dtype_for(["cat"], np.dtype(str)), dtype_for(["cat", "c" * 101], np.dtype(str))
-    (dtype('<U'), dtype('O'))
-    """
-    if dtype.kind != "U" or all(len(label) <= LONGEST_FIXED and label[-1:] != "\0" for label in labels):
-        return dtype
-    return np.dtype(object)
-
-
 def take_targets(targets: Targets, rows: NDArray[Any]) -> Targets:
     """Return the label ids of some rows, with their weights."""
     indptr, entries = _entries_of(targets.indptr, rows)
@@ -252,7 +238,7 @@ def _read_rows(rows: list[Any], name: str, string_dtype: np.dtype) -> RaggedLabe
     """Convert a list of labels or of label lists."""
     if any(isinstance(row, ROW_TYPES) for row in rows):
         return _read_lists(rows, name)
-    values, dtype = _uniform(rows, name, None)
+    values, dtype = uniform_values(rows, name, None)
     return RaggedLabels(np.arange(len(rows) + 1), values, string_dtype if dtype.kind == "O" else dtype, "vector")
 
 
@@ -265,36 +251,7 @@ def _read_array(y: NDArray[Any], name: str) -> RaggedLabels:
         return RaggedLabels(np.arange(len(y) + 1), y.astype(object), np.dtype(str), "vector")
     if y.dtype.kind not in "biuf":
         raise ValueError(f"Unknown label type: {name} has dtype {y.dtype}; labels must be strings or integers.")
-    return RaggedLabels(np.arange(len(y) + 1), _integers(y, name), y.dtype, "vector")
-
-
-def _integers(y: NDArray[Any], name: str, row_of: Callable[[int], int] = int) -> NDArray[np.int64]:
-    """Convert integer labels to int64; floats must be integers that float64 represents exactly."""
-    if y.dtype.kind == "f":
-        for valid, complaint in (
-            (np.isfinite(y), "Input {name} contains NaN or infinity at row {row}."),
-            (
-                y == np.floor(y),
-                "Unknown label type: continuous. {name} has {label} at row {row}; labels must be strings or integers.",
-            ),
-            (
-                np.abs(y) < 2**53,
-                "{name} has {label} at row {row}: a float of that size does not represent integers exactly; pass integers.",
-            ),
-        ):
-            if not valid.all():
-                at = int(np.argmin(valid))
-                raise ValueError(complaint.format(name=name, label=y[at], row=row_of(at)))
-    elif y.size and y.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name} has labels outside the range of 64-bit integers.")
-    return y.astype(np.int64)
-
-
-def _floats(labels: list[Any], name: str) -> NDArray[np.float64]:
-    try:
-        return np.array(labels, dtype=np.float64)
-    except OverflowError:
-        raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
+    return RaggedLabels(np.arange(len(y) + 1), as_integers(y, name), y.dtype, "vector")
 
 
 def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
@@ -302,7 +259,7 @@ def _read_lists(rows: list[Any], name: str) -> RaggedLabels:
         rows = _in_order(rows, name)
     indptr = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=indptr[1:])
-    values, dtype = _uniform(list(chain.from_iterable(rows)), name, indptr)
+    values, dtype = uniform_values(list(chain.from_iterable(rows)), name, indptr)
     return RaggedLabels(indptr, values, np.dtype(str) if dtype.kind == "O" else dtype, "lists")
 
 
@@ -315,41 +272,6 @@ def _in_order(rows: list[Any], name: str) -> list[Any]:
                 "Give every row a list of labels (it may be empty)."
             )
     return [sorted(row, key=str) if isinstance(row, set | frozenset) else row for row in rows]
-
-
-def _uniform(labels: list[Any], name: str, indptr: NDArray[np.int64] | None) -> tuple[NDArray[Any], np.dtype]:
-    """Convert labels that are all strings or all integers to one array; errors name the row."""
-
-    def row_of(position: int) -> int:
-        return position if indptr is None else int(np.searchsorted(indptr, position, side="right")) - 1
-
-    types = set(map(type, labels))
-    if all(issubclass(kind, str) for kind in types):
-        out = np.empty(len(labels), dtype=object)
-        out[:] = labels if types <= {str} else [str.__str__(label) for label in labels]
-        return out, np.dtype(object)
-    integers = (int, bool, np.integer, np.bool_)
-    if all(issubclass(kind, integers) for kind in types):
-        dtype = np.dtype(bool if types <= {bool, np.bool_} else np.int64)
-        try:
-            return np.array(labels, dtype=np.int64), dtype
-        except OverflowError:
-            raise ValueError(f"{name} has labels outside the range of 64-bit integers.") from None
-    if all(issubclass(kind, (*integers, float, np.floating)) for kind in types):
-        return _integers(_floats(labels, name), name, row_of), np.dtype(np.float64)
-    first = labels[0]
-    for position, label in enumerate(labels):
-        if not isinstance(label, (str, *integers)):
-            raise ValueError(
-                f"Unknown label type: {name} has {label!r} ({type(label).__name__}) at row {row_of(position)}; "
-                "labels must be strings or integers."
-            )
-        if isinstance(label, str) != isinstance(first, str):
-            raise ValueError(
-                f"{name} mixes strings and integers: row {row_of(position)} has {label!r} after {first!r}. "
-                "Labels must be all strings or all integers."
-            )
-    raise AssertionError("unreachable")
 
 
 def _read_indicator(y: Any, name: str, form: Form = "indicator") -> RaggedLabels:
@@ -411,7 +333,7 @@ class LabelIndex:
     def __init__(self, labels: Iterable[Any] = (), dtype: Any = None) -> None:
         values = labels if isinstance(labels, np.ndarray) and labels.dtype == object else list(labels)
         self.dtype: np.dtype | None = None if dtype is None else np.dtype(dtype)
-        self._packed: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None  # strings of a loaded model
+        self._packed: Strings | None = None  # of a loaded model
         self._values: NDArray[Any] | None = np.empty(0, dtype=object)  # by id, with spare capacity
         self._size = 0
         self._ids: dict[Any, int] | None = {}
@@ -436,7 +358,7 @@ class LabelIndex:
 
     def add(self, labels: Any, dtype: Any = None) -> NDArray[np.int64]:
         """Return the ids of `labels`; new labels get the next ids."""
-        values, found = (labels, np.dtype(dtype)) if dtype is not None else _uniform(list(labels), "labels", None)
+        values, found = (labels, np.dtype(dtype)) if dtype is not None else uniform_values(list(labels), "labels", None)
         if len(values) == 0:  # neither strings nor integers
             return np.empty(0, dtype=np.int64)
         self.check_kind(found)
@@ -462,7 +384,7 @@ class LabelIndex:
         ids = np.asarray(ids)
         if self._packed is not None and self._values is None and ids.size < self._size // 16:
             out = np.empty(ids.shape, dtype=object)
-            out.ravel()[:] = [self._unpack(int(i)) for i in ids.ravel()]
+            out.ravel()[:] = [self._packed[i] for i in ids.ravel().tolist()]
             return self._as_given(out)
         return self._as_given(self._all().take(ids))  # NumPy's indexing may crash here when out of memory
 
@@ -476,10 +398,7 @@ class LabelIndex:
         """Return the arrays for the model file."""
         if not self.holds_strings:
             return {"integers": self._all().astype(np.int64)}
-        encoded = [label.encode("utf-8", "surrogatepass") for label in self._all()]
-        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-        np.cumsum([len(label) for label in encoded], out=offsets[1:])
-        return {"bytes": np.frombuffer(b"".join(encoded), dtype=np.uint8), "offsets": offsets}
+        return string_arrays(self._all())
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], dtype: str | None) -> LabelIndex:
@@ -514,7 +433,7 @@ class LabelIndex:
         valid = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype == np.int64
         if not (valid and len(offsets) and offsets[0] == 0 and offsets[-1] == len(text)) or not ascends(offsets):
             raise ValueError("the label index is damaged: the offsets do not fit its text")
-        self._packed, self._values, self._size = (text, offsets), None, len(offsets) - 1
+        self._packed, self._values, self._size = Strings(text, offsets), None, len(offsets) - 1
         _check_utf8(text, offsets)
         hashes = np.empty(self._size, dtype=np.uint64)
         validation.string_hashes(read_only(text), read_only(offsets), hashes)
@@ -523,7 +442,7 @@ class LabelIndex:
             self._lookup()
         if self.dtype is not None and self.dtype.kind == "U":
             long = np.flatnonzero(np.diff(offsets) > LONGEST_FIXED).tolist()
-            self.dtype = dtype_for(map(self._unpack, long), np.dtype(str))
+            self.dtype = dtype_for(map(self._packed.__getitem__, long), np.dtype(str))
 
     def copy(self) -> LabelIndex:
         """Return an independent copy."""
@@ -558,15 +477,11 @@ class LabelIndex:
 
     def _all(self) -> NDArray[Any]:
         if self._values is None:
+            assert self._packed is not None
             values = np.empty(self._size, dtype=object)
-            values[:] = [self._unpack(i) for i in range(self._size)]
+            values[:] = self._packed.all()
             self._values = values
         return self._values[: self._size]
-
-    def _unpack(self, i: int) -> str:
-        assert self._packed is not None
-        text, offsets = self._packed
-        return bytes(text[offsets[i] : offsets[i + 1]]).decode("utf-8", "surrogatepass")
 
     def _append(self, labels: list[Any]) -> None:
         if self.dtype is not None:
@@ -614,22 +529,6 @@ def _newest(lookup: dict[Any, int], count: int) -> list[Any]:
     """Return the last `count` labels in order of arrival, which dictionaries keep."""
     newest = [label for label, _ in zip(reversed(lookup), range(count))]
     return newest[::-1]
-
-
-def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted distinct numbers and the inverse, as np.unique with return_inverse.
-
-    >>> distinct(np.array([7, 3, 7]))
-    (array([3, 7]), array([1, 0, 1]))
-    """
-    least, most = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
-    if most - least > 8 * len(numbers):  # too sparse for a table
-        ordered = np.sort(numbers)
-        ordered = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-        return ordered, np.searchsorted(ordered, numbers)
-    there = np.zeros(most - least + 1, dtype=bool)
-    there[numbers - least] = True
-    return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[numbers - least]
 
 
 def _is_sorted(labels: RaggedLabels, ids: NDArray[np.int64]) -> bool:

@@ -92,7 +92,16 @@ def _compiled(function: Function, **options: Any) -> Function:
         return cast(Function, numba.njit(**options)(function))
     file = compiled._cache._cache_file
     file._source_stamp = (file._source_stamp, _sources_digest(function.__module__))
+    file._load_index = functools.partial(_cached_versions, file._load_index)
     return cast(Function, compiled)
+
+
+def _cached_versions(load: Callable[[], dict[Any, str]]) -> dict[Any, str]:
+    """Return the cached versions of a kernel by signature; none if a type of a signature no longer exists."""
+    try:
+        return load()
+    except (AttributeError, ImportError):  # a named tuple was renamed or moved in an upgrade
+        return {}
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import numpy as np
 
 from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.row_sorting import MAX_FLOAT32, sort_row
 
 # Error codes of malformed lines.
 BAD_LABEL = 1
@@ -40,7 +41,6 @@ _MAX_LABEL_DIGITS = 18  # that always fit into a signed 64-bit integer
 _MAX_DIGITS = 19  # that always fit into an unsigned 64-bit integer
 _EXACT_MANTISSA = np.uint64(2**53)
 _MARGIN = 2.0**-50  # above the error of the five roundings of `_nearby`
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _MAX_EXPONENT = 10**12  # no line has enough digits for a larger one to matter
 
 # Status of a parsed number.
@@ -96,7 +96,7 @@ def _nearby(mantissa, exponent):
     high = np.float32(estimate * (1.0 + _MARGIN))
     if low != high:
         return 0.0, _UNDECIDED
-    if float(low) > _MAX_FLOAT32:
+    if float(low) > MAX_FLOAT32:
         return 0.0, _TOO_LARGE
     return float(low), _GOOD
 
@@ -177,7 +177,7 @@ def _number(block, at):
         value = float(mantissa)  # exact, as is the power of ten: a single rounding
         value = value / _POWERS[np.uint64(-exponent)] if exponent < 0 else value * _POWERS[np.uint64(exponent)]
         value = float(np.float32(value))
-        status = _GOOD if value <= _MAX_FLOAT32 else _TOO_LARGE
+        status = _GOOD if value <= MAX_FLOAT32 else _TOO_LARGE
     else:
         value, status = _nearby(mantissa, exponent)
     return -value if negative else value, at, status
@@ -192,7 +192,7 @@ def _resolved_number(block, at, known_at, known, deferred, counts):
             counts[0] += 1
         if counts[0] < len(known_at) and known_at[counts[0]] == at:
             value = known[counts[0]]
-            status = _GOOD if abs(value) <= _MAX_FLOAT32 else _TOO_LARGE
+            status = _GOOD if abs(value) <= MAX_FLOAT32 else _TOO_LARGE
         else:
             if counts[1] < len(deferred):
                 deferred[counts[1], 0] = at
@@ -327,69 +327,6 @@ def _features(
 
 
 @inline_kernel
-def _sort_runs(keys, size, run):
-    """Sort every run of `run` keys by insertion."""
-    for first in range(np.uint64(0), size, run):
-        for right in range(first + _ONE, minimum(first + run, size)):
-            key = keys[right]
-            place = np.uint64(right)
-            while place > first and keys[place - _ONE] > key:
-                keys[place] = keys[place - _ONE]
-                place -= _ONE
-            keys[place] = key
-
-
-@inline_kernel
-def _merge(source, target, first, middle, last):
-    left, right = first, middle
-    for place in range(first, last):
-        if left < middle and (right >= last or source[left] <= source[right]):
-            target[place] = source[left]
-            left += _ONE
-        else:
-            target[place] = source[right]
-            right += _ONE
-
-
-@kernel
-def _sort_keys(keys, spare, size):
-    """Merge sort, fast for any order of the indices; returns the array with the result."""
-    run = np.uint64(16)
-    _sort_runs(keys, size, run)
-    while run < size:
-        for first in range(np.uint64(0), size, _TWO * run):
-            middle, last = minimum(first + run, size), minimum(first + _TWO * run, size)
-            _merge(keys, spare, first, middle, last)
-        keys, spare = spare, keys
-        run *= _TWO
-    return keys
-
-
-@kernel
-def _sort_row(indices, values, start, stop, keys, spare, row_values):
-    """Sort a row by index and sum duplicates; return the new end of the row, and whether the sums fit."""
-    size = stop - start
-    for entry in range(size):
-        keys[entry] = np.uint64(indices[start + entry]) << _SHIFT | entry
-        row_values[entry] = values[start + entry]
-    ordered = _sort_keys(keys, spare, size)
-    end = start
-    for entry in range(size):
-        index = np.uint32(ordered[entry] >> _SHIFT)
-        value = row_values[ordered[entry] & _LOW_HALF]
-        if end > start and indices[end - _ONE] == index:
-            total = np.float32(values[end - _ONE] + value)
-            if not abs(total) <= _MAX_FLOAT32:
-                return start, False
-            values[end - _ONE] = total
-        else:
-            indices[end] = index
-            values[end] = value
-            end += _ONE
-    return end, True
-
-
-@inline_kernel
 def _add_bad(bad, n_bad, line, place, error):
     if n_bad < len(bad):
         bad[n_bad, 0], bad[n_bad, 1], bad[n_bad, 2] = line, place, error
@@ -427,7 +364,7 @@ def parse_rows(
                 known_at, known, deferred, counts,
             )  # fmt: skip
             if error == 0 and not ascending:
-                n_values, fits = _sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
+                n_values, fits = sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
                 error = 0 if fits else SUM_RANGE
         if error != 0:
             _add_bad(bad, n_bad, line, here, error)
@@ -532,7 +469,7 @@ def _named_features(
                 index += nameless
                 nameless += _ONE
             value = float(np.float32(value * scale))
-            if not abs(value) <= _MAX_FLOAT32:
+            if not abs(value) <= MAX_FLOAT32:
                 return n_values, at, VALUE_RANGE, here
             indices[n_values] = np.uint32(index & mask)
             values[n_values] = np.float32(value)
@@ -586,7 +523,7 @@ def parse_named_rows(
                     block, bar, mask, indices, values, n_values, known_at, known, deferred, counts
                 )
                 if error == 0:
-                    n_values, fits = _sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
+                    n_values, fits = sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
                     error = 0 if fits else SUM_RANGE
             if error != 0:
                 _add_bad(bad, n_bad, line, here, error)

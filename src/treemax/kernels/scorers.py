@@ -14,21 +14,23 @@ from numba import types
 from numba.extending import overload
 
 from treemax.kernels import atomic, vector
-from treemax.kernels.buckets import LANES, matches
+from treemax.kernels.buckets import LANES
+from treemax.kernels.feature_tables import (
+    MIX,
+    SIZE_BITS,
+    SparseScorers,
+    most_entries,
+    n_entries,
+    sparse_step,
+    weight_of,
+)
 from treemax.kernels.intrinsics import minimum
-from treemax.kernels.jit import BARE_OPTIONS, bare_inline_kernel, bare_kernel, fast_inline_kernel, inline_kernel, kernel
+from treemax.kernels.jit import BARE_OPTIONS, fast_inline_kernel, inline_kernel, kernel
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
-MIX = np.uint64(0x9E3779B97F4A7C15)
 AHEAD = 2  # scorers prefetched: they are far apart in memory
-BUCKET_WORDS = 2 * LANES  # eight owners, numbered from 1 (0 is free), and their eight weights
 LEAST_NEW = np.float32(0.05)  # smallest gradient that creates a weight; existing weights learn from smaller ones
-FULL = 6  # mean entries per bucket at which a table of several buckets grows
-NOWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO = np.float32(0.0)
-_SIZE_BITS, _ENTRIES, _START = np.uint64(31), np.uint64(5), np.uint64(32)
-_ONE, _LANES, _WORDS = np.uint64(1), np.uint64(LANES), np.uint64(BUCKET_WORDS)
-_LANE_BITS, _HALF = np.uint64(3), np.uint64(32)
 
 
 class DenseScorers(NamedTuple):
@@ -53,22 +55,6 @@ class HalfScorers(NamedTuple):
     halves: np.ndarray
     scale: np.ndarray
     bias: np.ndarray
-
-
-class SparseScorers(NamedTuple):
-    """One linear scorer per owner, stored as a small hash table from owners to weights for every feature.
-
-    Scoring a row looks up its owners in the tables of its features, each a contiguous piece of memory, small for a
-    rare feature. A table has one or more buckets of a cache line, with eight owners and their weights, which are
-    compared at once. Tables are consecutive; a full one moves to the end with twice the size, and leaves a hole.
-    """
-
-    tables: np.ndarray  # of a feature: its first bucket (32 bits), its entries (27), log2 of its buckets (5); or 0
-    buckets: np.ndarray  # words: owners and the bits of weights; aligned
-    entry_squares: np.ndarray  # eight per bucket
-    used: np.ndarray  # buckets in use; a lock; buckets reserved for rows being learned; 1: single thread
-    bias: np.ndarray
-    bias_squares: np.ndarray
 
 
 class SparseGroups(NamedTuple):
@@ -156,131 +142,7 @@ def pair(group, item):
     return np.uint64(group) << np.uint64(32) | np.uint64(item)
 
 
-# --- the tables of features ------------------------------------------------------------------------------
-# An entry is a position in a bucket: bucket * 8 + position.
-
-
-@bare_inline_kernel
-def _entries(word):
-    return word >> _ENTRIES & np.uint64(0x7FFFFFF)
-
-
-@bare_inline_kernel
-def _most_entries(bits):
-    """Return the capacity of a table: a single bucket may be full, several must keep free entries."""
-    return np.uint64(FULL) << bits if bits else _LANES
-
-
-@bare_inline_kernel
-def _home(word, wanted):
-    """Return the first bucket to probe for an owner, and the mask of the table's buckets."""
-    last = (_ONE << (word & _SIZE_BITS)) - _ONE
-    return (np.uint64(wanted) * MIX) >> _HALF & last, last
-
-
-@bare_inline_kernel
-def _entry(buckets, word, wanted):
-    """Return the entry of an owner, numbered from 1, in a table."""
-    if word == 0:
-        return NOWHERE
-    at, last = _home(word, wanted)
-    for _ in range(last + _ONE):
-        bucket = (word >> _START) + at
-        bits = matches(buckets, bucket * _WORDS, wanted)
-        if bits:
-            return bucket * _LANES + np.uint64(vector.lowest_bit(bits))
-        if buckets[bucket * _WORDS + _LANES - _ONE] == 0:
-            return NOWHERE
-        at = (at + _ONE) & last
-    return NOWHERE
-
-
-@bare_inline_kernel
-def _weight_place(entry):
-    """Return the position of the weight of an entry."""
-    return (entry >> _LANE_BITS) * _WORDS + _LANES + (entry & (_LANES - _ONE))
-
-
-@bare_inline_kernel
-def _weight(buckets, word, wanted):
-    """Return the weight of an owner in a table, 0 if it is not there; branches only at full buckets."""
-    at, _ = _home(word, wanted)
-    place = ((word >> _START) + at) * _WORDS
-    bits = matches(buckets, place, wanted)
-    if (bits == 0) & (buckets[place + _LANES - _ONE] != 0):
-        entry = _entry(buckets, word, wanted)
-        return np.uint32(buckets[_weight_place(entry)]).view(np.float32) if entry != NOWHERE else _ZERO
-    lane = np.uint64(vector.lowest_bit(bits | np.uint32(128)))
-    weight = np.uint32(buckets[place + _LANES + lane]).view(np.float32)
-    return weight if bits else _ZERO
-
-
-@bare_inline_kernel
-def _put(buckets, word, wanted):
-    """Insert a new owner into a table with free entries; return its entry."""
-    at, last = _home(word, wanted)
-    while True:
-        bucket = (word >> _START) + at
-        free = matches(buckets, bucket * _WORDS, np.uint32(0))
-        if free:
-            lane = np.uint64(vector.lowest_bit(free))
-            buckets[bucket * _WORDS + lane] = wanted
-            return bucket * _LANES + lane
-        at = (at + _ONE) & last
-
-
-@bare_kernel
-def _larger(scorers, feature):
-    """Create the table of a feature, or double it; the caller holds the lock, and there is room."""
-    word, buckets, squares = scorers.tables[feature], scorers.buckets, scorers.entry_squares
-    bits = (word & _SIZE_BITS) + _ONE if word else np.uint64(0)
-    new = np.uint64(scorers.used[0]) << _START | _entries(word) << _ENTRIES | bits
-    scorers.used[0] += np.int64(1) << np.int64(bits)
-    if word:
-        first, n = word >> _START, _ONE << (word & _SIZE_BITS)
-        for entry in range(first * _LANES, (first + n) * _LANES):
-            owner = buckets[_weight_place(entry) - _LANES]
-            if owner:
-                to = _put(buckets, new, owner)
-                buckets[_weight_place(to)] = buckets[_weight_place(entry)]
-                squares[to] = squares[entry]
-    scorers.tables[feature] = new
-
-
-@bare_kernel
-def _new_entry(scorers, feature, wanted):
-    """Insert an owner into the table of a feature, with the lock; return its entry."""
-    while not (scorers.used[3] or atomic.acquire(scorers.used, 1)):  # acquiring the lock orders memory accesses
-        pass
-    entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
-    if entry == NOWHERE:
-        word = scorers.tables[feature]
-        if word == 0 or _entries(word) == _most_entries(word & _SIZE_BITS):
-            _larger(scorers, feature)
-        entry = _put(scorers.buckets, scorers.tables[feature], wanted)
-        scorers.tables[feature] += _ONE << _ENTRIES
-    atomic.release(scorers.used, 1)
-    return entry
-
-
-@fast_inline_kernel
-def _change(step, total, rate, initial):
-    return rate * step / np.sqrt(total + initial)
-
-
-@bare_inline_kernel
-def _sparse_step(scorers, feature, owner, step, rate, initial, makes_new):
-    wanted = np.uint32(owner + 1)
-    entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
-    if entry == NOWHERE:
-        if not makes_new:
-            return
-        entry = _new_entry(scorers, feature, wanted)
-    total = scorers.entry_squares[entry] + step * step
-    scorers.entry_squares[entry] = total
-    place = _weight_place(entry)
-    weight = np.uint32(scorers.buckets[place]).view(np.float32) - _change(step, total, rate, initial)
-    scorers.buckets[place] = np.float32(weight).view(np.uint32)
+# --- room for sparse rows ---------------------------------------------------------------------------------
 
 
 def buckets_needed(scorers, x, n_owners):
@@ -297,9 +159,9 @@ def _overload_buckets_needed(scorers, x, n_owners):
         needed = np.int64(0)
         for feature in x[0]:
             word = scorers.tables[feature]
-            entries, bits = _entries(word) + np.uint64(n_owners), word & _SIZE_BITS
-            if word == 0 or entries > _most_entries(bits):
-                while entries > _most_entries(bits):
+            entries, bits = n_entries(word) + np.uint64(n_owners), word & SIZE_BITS
+            if word == 0 or entries > most_entries(bits):
+                while entries > most_entries(bits):
                     bits += np.uint64(1)
                 needed += np.int64(2) << np.int64(bits)  # including all smaller sizes
         return needed
@@ -348,56 +210,6 @@ def _overload_release(scorers, n_buckets):
     return sparse
 
 
-@bare_kernel
-def repack(old, new):
-    """Copy all tables to new buckets, without holes."""
-    end = np.uint64(0)
-    for feature in range(old.tables.size):
-        word = old.tables[feature]
-        if word:
-            first, n = word >> _START, _ONE << (word & _SIZE_BITS)
-            new.tables[feature] = word & np.uint64(0xFFFFFFFF) | end << _START
-            for at in range(n * _WORDS):
-                new.buckets[end * _WORDS + at] = old.buckets[first * _WORDS + at]
-            for at in range(n * _LANES):
-                new.entry_squares[end * _LANES + at] = old.entry_squares[first * _LANES + at]
-            end += n
-    new.used[0] = np.int64(end)
-
-
-@bare_kernel
-def list_entries(scorers, owners, weights, squares):
-    """List the entries of all tables, feature by feature."""
-    n = 0
-    for word in scorers.tables:
-        if word:
-            first, size = word >> _START, _ONE << (word & _SIZE_BITS)
-            for entry in range(first * _LANES, (first + size) * _LANES):
-                place = _weight_place(entry)
-                if scorers.buckets[place - _LANES]:
-                    owners[n] = scorers.buckets[place - _LANES] - np.uint32(1)
-                    weights[n] = np.uint32(scorers.buckets[place]).view(np.float32)
-                    squares[n] = scorers.entry_squares[entry]
-                    n += 1
-
-
-@bare_kernel
-def fill(scorers, entries, owners, weights, squares):
-    """Insert listed entries into empty tables, `entries` per feature; return False if an owner is repeated."""
-    n = 0
-    for feature in range(entries.size):
-        word = scorers.tables[feature]
-        for _ in range(entries[feature]):
-            wanted = owners[n] + np.uint32(1)
-            if _entry(scorers.buckets, word, wanted) != NOWHERE:
-                return False
-            entry = _put(scorers.buckets, word, wanted)
-            scorers.buckets[_weight_place(entry)] = np.float32(weights[n]).view(np.uint32)
-            scorers.entry_squares[entry] = squares[n]
-            n += 1
-    return True
-
-
 # --- scores and updates ----------------------------------------------------------------------------------
 
 
@@ -439,7 +251,7 @@ def _overload_scores(scorers, group, width, x, out):
             for p in range(np.uint64(indices.size)):
                 word = scorers.tables[indices[p]]
                 if word:
-                    total += values[p] * _weight(scorers.buckets, word, wanted)
+                    total += values[p] * weight_of(scorers.buckets, word, wanted)
             out[0] = total
 
         return sparse
@@ -483,7 +295,7 @@ def _overload_update(scorers, group, gradients, width, x, rate, initial):
             indices, values = x
             _bias_step(scorers, group, gradients[0], rate, initial)
             for p in range(np.uint64(indices.size)):
-                _sparse_step(scorers, indices[p], group, gradients[0] * values[p], rate, initial, True)
+                sparse_step(scorers, indices[p], group, gradients[0] * values[p], rate, initial, True)
 
         return sparse
 
@@ -549,7 +361,7 @@ def _overload_scores_of(scorers, owners, n, x, out):
             word, value = scorers.tables[indices[p]], values[p]
             if word:
                 for q in range(n):
-                    out[q] += value * _weight(scorers.buckets, word, np.uint32(owners[q] + 1))
+                    out[q] += value * weight_of(scorers.buckets, word, np.uint32(owners[q] + 1))
 
     return sparse
 
@@ -578,7 +390,7 @@ def _overload_update_of(scorers, owners, gradients, n, x, rate, initial):
                 gradient = gradients[q]
                 if gradient != _ZERO:
                     makes_new = abs(gradient) >= LEAST_NEW
-                    _sparse_step(scorers, indices[p], owners[q], gradient * values[p], rate, initial, makes_new)
+                    sparse_step(scorers, indices[p], owners[q], gradient * values[p], rate, initial, makes_new)
 
     return sparse
 

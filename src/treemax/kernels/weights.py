@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from treemax.kernels.feature_tables import weight_of
 from treemax.kernels.jit import inline_kernel, kernel
-from treemax.kernels.scorers import _weight, pair, slot
+from treemax.kernels.scorers import pair, slot
 from treemax.kernels.search import NO_FEATURE, _home
 
 _LOW_WORD = np.uint64(0xFFFFFFFF)
@@ -69,7 +70,7 @@ def sparse_weights(scorers, owner, indices, out):
     wanted = np.uint32(owner + 1)
     for p in range(indices.size):
         word = scorers.tables[indices[p]]
-        out[p] = _weight(scorers.buckets, word, wanted) if word else np.float32(0.0)
+        out[p] = weight_of(scorers.buckets, word, wanted) if word else np.float32(0.0)
 
 
 @kernel

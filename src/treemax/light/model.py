@@ -13,7 +13,7 @@ from treemax.calibration import LEADING
 from treemax.frequencies import empty_row_frequencies, label_frequencies, most_frequent
 from treemax.light.calibration import RowCalibration
 from treemax.light.rows import Row, is_sparse, renumbered, rows_of, take
-from treemax.light.text import NeedsLibrary, Strings, check_analysis, hashing, tfidf
+from treemax.light.text import NeedsLibrary, check_analysis, hashing, tfidf
 from treemax.light.trees import (
     LabelTree,
     LearnedTree,
@@ -26,6 +26,7 @@ from treemax.light.trees import (
     softmax,
 )
 from treemax.modelfile import AnyPath, Arrays, ModelFileError, part, read_checked, read_header
+from treemax.storage import Strings
 from treemax.topk import TopK as TopK
 from treemax.topk import check_k
 
@@ -102,7 +103,7 @@ def _damaged(error: Exception, what: str) -> ModelFileError:
 def _vectorizer(header: dict[str, Any], arrays: Arrays) -> Callable[[str], Row]:
     state = header["state"]
     if header["class"] == "TfidfText":
-        return tfidf(state["parameters"], Strings(part("terms", arrays)).all(), arrays["idf"])
+        return tfidf(state["parameters"], _strings(part("terms", arrays)).all(), arrays["idf"])
     return hashing(state["parameters"])
 
 
@@ -262,7 +263,7 @@ class Labels:
     """The labels by id; strings are decoded when they are answered."""
 
     def __init__(self, arrays: Arrays, dtype: str | None) -> None:
-        self._values = arrays["integers"] if "integers" in arrays else Strings(arrays)
+        self._values = arrays["integers"] if "integers" in arrays else _strings(arrays)
         self._dtype = dtype
 
     def __len__(self) -> int:
@@ -276,6 +277,15 @@ class Labels:
         else:
             labels = self._values[ids]
         return labels if self._dtype is None else labels.astype(self._dtype)
+
+
+def _strings(arrays: Arrays) -> Strings:
+    """Return the strings of a model file, whose offsets are validated."""
+    offsets = arrays["offsets"]
+    lengths = np.diff(offsets.astype(np.float64), prepend=0.0, append=float(len(arrays["bytes"])))
+    if offsets.ndim != 1 or (lengths < 0).any():
+        raise ValueError("the offsets of strings are not in order")
+    return Strings(arrays["bytes"], offsets)
 
 
 def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool, n_labels: int) -> Floats:

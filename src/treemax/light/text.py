@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treemax.light.rows import Row
-from treemax.modelfile import Arrays
 
 Vectorizer = Callable[[str], Row]
 
@@ -30,27 +28,6 @@ CHARACTERS = 0xD6E8FEB86659FD93
 
 class NeedsLibrary(ValueError):
     """A model that `treemax.light` cannot answer for."""
-
-
-class Strings:
-    """Strings that are stored as bytes and offsets, decoded on demand."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self._text, self._offsets = arrays["bytes"], arrays["offsets"]
-        bounds = np.diff(self._offsets.astype(np.float64), prepend=0.0, append=float(len(self._text)))
-        if self._offsets.ndim != 1 or (bounds < 0).any():
-            raise ValueError("the offsets of strings are not in order")
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def __getitem__(self, number: int) -> str:
-        first, last = self._offsets[number : number + 2].tolist()
-        return self._text[first:last].tobytes().decode("utf-8", "surrogatepass")
-
-    def all(self) -> list[str]:
-        text = self._text.tobytes()
-        return [text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(self._offsets.tolist())]
 
 
 def check_analysis(parameters: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from treemax.light.rows import Row, renumbered, take
 from treemax.modelfile import Arrays
+from treemax.storage import decode_sorted
 
 Floats = NDArray[np.float64]
 Probabilities = NDArray[np.float32]
@@ -206,13 +207,13 @@ class _CompactWeights:
 
     def __init__(self, arrays: Arrays, n_children: Ids) -> None:
         n_features, counts = (arrays[name].astype(np.int64) for name in ("n_features", "counts"))
-        inner, steps = np.flatnonzero(n_children), _decode_varints(arrays["steps"])
-        if min(n_features.min(initial=0), counts.min(initial=0)) < 0 or sum(n_features.tolist()) != len(steps):
-            raise ValueError("the numbers of weights are not those of the features")
+        inner = np.flatnonzero(n_children)
+        if counts.min(initial=0) < 0:
+            raise ValueError("a feature has a negative number of weights")
         self._slots = np.zeros(len(n_children) + 1, dtype=np.int64)
         self._slots[inner + 1] = n_features
         np.cumsum(self._slots, out=self._slots)
-        self._features = _from_steps(steps, n_features)
+        self._features = decode_sorted(arrays["steps"], n_features)
         self._starts = np.concatenate([[0], np.cumsum(counts)])
         self._children, self._codes = arrays["children"], arrays["codes"]
         self._scales = np.zeros(len(n_children), dtype=np.float32)
@@ -236,23 +237,6 @@ def _to_bfloat16(weights: NDArray[np.float32]) -> NDArray[np.float32]:
     words = weights.view(np.uint32).astype(np.uint64)
     rounded = words + np.uint64(0x7FFF) + (words >> np.uint64(16) & np.uint64(1))
     return (rounded & np.uint64(0xFFFF0000)).astype(np.uint32).view(np.float32)
-
-
-def _from_steps(steps: Ids, counts: Ids) -> Ids:
-    """Return the features of nodes from the steps between them."""
-    before = np.concatenate([[0], np.cumsum(steps)])
-    features: Ids = before[1:] - np.repeat(before[np.cumsum(counts) - counts], counts)
-    return features
-
-
-def _decode_varints(text: NDArray[np.uint8]) -> Ids:
-    """Decode integers of seven bits per byte, the lowest first."""
-    if len(text) == 0:
-        return np.empty(0, dtype=np.int64)
-    ends = np.flatnonzero(text < 0x80)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    place = np.arange(len(text)) - np.repeat(starts, ends - starts + 1)
-    return np.add.reduceat((text & 0x7F).astype(np.int64) << (7 * place), starts)
 
 
 # --- LearnedTree ---------------------------------------------------------------------------------------
@@ -355,7 +339,7 @@ class _RoundedRecords:
 
     def __init__(self, arrays: Arrays, filled: Ids) -> None:
         self._starts = np.concatenate([[0], np.cumsum(filled)])
-        self._features = _from_steps(_decode_varints(arrays["steps"]), filled)
+        self._features = decode_sorted(arrays["steps"], filled)
         self._masks, self._codes, self._offsets = (arrays[name] for name in ("masks", "codes", "offsets"))
         counts = sum((self._masks >> lane & 1).astype(np.int64) for lane in range(LANES))
         self._first_code = np.concatenate([[0], np.cumsum(counts)])

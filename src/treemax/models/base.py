@@ -19,15 +19,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from treemax.inputs.labels import (
-    LabelIndex,
-    RaggedLabels,
-    Targets,
-    check_same_length,
-    distinct,
-    read_labels,
-    target_ids,
-)
+from treemax.inputs.label_values import distinct
+from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, check_same_length, read_labels, target_ids
 from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, as_rows, check_scale, is_arrow, take_rows
 from treemax.inputs.weights import check_known_labels, read_weights, repetitions, with_class_weight

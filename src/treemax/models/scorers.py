@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import read_only
 from treemax.kernels import weights as kernels
-from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups, SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
+from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups
 from treemax.parallel.locks import fork_safe
 
 Scorers = DenseScorers | SparseScorers | SparseGroups

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.kernels.buckets import LANES
-from treemax.kernels.scorers import BUCKET_WORDS, FULL, SparseScorers, fill, list_entries, repack
+from treemax.kernels.feature_tables import BUCKET_WORDS, FULL, SparseScorers, fill, list_entries, repack
 
 MIN_BUCKETS = 256
 _CACHE_LINE = 64

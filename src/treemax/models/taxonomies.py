@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from treemax.inputs.labels import LabelIndex, dtype_for
+from treemax.inputs.label_values import dtype_for
+from treemax.inputs.labels import LabelIndex
 from treemax.inputs.rows import Rows, read_only
 from treemax.kernels import taxonomies as kernels
 from treemax.models.label_changes import LabelChanges

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
 from treemax.modelfile import Arrays
-from treemax.models.searching import SparseProbabilities, TopKAllowed, empty_top_k, two_searches
+from treemax.models.searching import (
+    SparseProbabilities,
+    TopKAllowed,
+    best_weighted,
+    empty_top_k,
+    first_allowed,
+    two_searches,
+)
 
 Ids: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -96,4 +103,37 @@ class FromAllProbabilities:
             of_all = self.probabilities(rows[block], search, threads)
             out[block] = np.take_along_axis(of_all, np.maximum(ids[block], 0), axis=1)
         out[ids < 0] = 0.0
+        return out
+
+
+class FromCandidates(FromAllProbabilities):
+    """Mixin: all other predictions for a model whose `top_k` finds few labels of a row, -1 if there are fewer than k."""
+
+    n_labels: int
+
+    def top_k(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
+        """Return the k best labels of each row, best first, and their probabilities."""
+        raise NotImplementedError
+
+    def n_candidates(self, search: Any) -> int:
+        """Return the largest number of labels of a row that may have a probability."""
+        raise NotImplementedError
+
+    def top_k_weighted(self, rows: Rows, k: int, weights: Floats, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
+        """Return the k candidates with the largest products of probability and weight, and their probabilities."""
+        return best_weighted(*self.top_k(rows, self.n_candidates(search), search, threads), weights, k)
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: Floats, search: Any, threads: int = 1
+    ) -> TopKAllowed:
+        """Return the `n_first` best candidates and the k best of those with a weight."""
+        ids, scores = self.top_k(rows, max(n_first, self.n_candidates(search)), search, threads)
+        return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
+
+    def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
+        """Return the probability of every label for each row; zero if it is not a candidate."""
+        ids, scores = self.top_k(rows, self.n_candidates(search), search, threads)
+        out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
+        row, place = np.nonzero(ids >= 0)
+        out[row, ids[row, place]] = scores[row, place]
         return out

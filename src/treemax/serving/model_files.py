@@ -14,6 +14,7 @@ import treemax
 from treemax import modelfile
 from treemax.replacing import replacing
 from treemax.serving.served_model import ServedModel, can_learn
+from treemax.zip_layout import HEADER_MEMBER
 
 
 def load_copy(name: str, path: Path, folder: Path, learns: bool) -> ServedModel:
@@ -71,7 +72,7 @@ def _fingerprint(path: Path) -> str:
     """Return a hash of the header, which has the checksums of all arrays."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return hashlib.sha256(archive.read(modelfile.HEADER_MEMBER)).hexdigest()
+            return hashlib.sha256(archive.read(HEADER_MEMBER)).hexdigest()
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, zipfile.LargeZipFile):
         raise modelfile.ModelFileError(f"{path}: is not a model file, or is not complete.") from None
 

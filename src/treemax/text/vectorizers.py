@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ class TextInput:
 
 
 @saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class TfidfText(CheckedParameters, TextInput, TransformerMixin, BaseEstimator):
     """Convert texts to tf-idf features over a vocabulary learned from the training texts.
 
@@ -96,36 +98,19 @@ class TfidfText(CheckedParameters, TextInput, TransformerMixin, BaseEstimator):
     ['apple', 'red']
     """
 
-    def __init__(
-        self,
-        *,
-        ngram_range: tuple[int, int] = (1, 1),
-        min_df: float | str = "auto",
-        max_df: float = 1.0,
-        max_features: int | None = None,
-        sublinear_tf: bool = True,
-        norm: str | None = "l2",
-        binary: bool = False,
-        lowercase: bool = True,
-        strip_accents: str | None = None,
-        stop_words: Any = None,
-        analyzer: Any = "word",
-        token_pattern: str = r"(?u)\b\w\w+\b",
-        tokenizer: Any = None,
-    ) -> None:
-        self.ngram_range = ngram_range
-        self.min_df = min_df
-        self.max_df = max_df
-        self.max_features = max_features
-        self.sublinear_tf = sublinear_tf
-        self.norm = norm
-        self.binary = binary
-        self.lowercase = lowercase
-        self.strip_accents = strip_accents
-        self.stop_words = stop_words
-        self.analyzer = analyzer
-        self.token_pattern = token_pattern
-        self.tokenizer = tokenizer
+    ngram_range: tuple[int, int] = (1, 1)
+    min_df: float | str = "auto"
+    max_df: float = 1.0
+    max_features: int | None = None
+    sublinear_tf: bool = True
+    norm: str | None = "l2"
+    binary: bool = False
+    lowercase: bool = True
+    strip_accents: str | None = None
+    stop_words: Any = None
+    analyzer: Any = "word"
+    token_pattern: str = r"(?u)\b\w\w+\b"
+    tokenizer: Any = None
 
     def fit(self, texts: Any, y: Any = None) -> TfidfText:
         """Learn the vocabulary and the idf weights."""
@@ -249,6 +234,7 @@ class TfidfText(CheckedParameters, TextInput, TransformerMixin, BaseEstimator):
 
 
 @saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class HashingText(TextInput, TransformerMixin, BaseEstimator):
     """Hash words, word n-grams and character n-grams into 2^`bits` columns; stateless.
 
@@ -297,22 +283,12 @@ class HashingText(TextInput, TransformerMixin, BaseEstimator):
     ((2, 262144), 6, False)
     """
 
-    def __init__(
-        self,
-        *,
-        bits: int = 18,
-        ngram_range: tuple[int, int] | None = (1, 1),
-        char_ngram_range: tuple[int, int] | None = None,
-        lowercase: bool = True,
-        log_counts: bool = True,
-        unit_length: bool = True,
-    ) -> None:
-        self.bits = bits
-        self.ngram_range = ngram_range
-        self.char_ngram_range = char_ngram_range
-        self.lowercase = lowercase
-        self.log_counts = log_counts
-        self.unit_length = unit_length
+    bits: int = 18
+    ngram_range: tuple[int, int] | None = (1, 1)
+    char_ngram_range: tuple[int, int] | None = None
+    lowercase: bool = True
+    log_counts: bool = True
+    unit_length: bool = True
 
     def fit(self, texts: Any = None, y: Any = None) -> HashingText:
         """Validate the parameters; nothing is learned."""

@@ -276,7 +276,7 @@ def _level_plan(sizes: Sizes, level: int) -> LevelPlan:
     below = sizes.n_places // (n_nodes * arity)
     softmax = Program(
         "softmax", (sizes.n_rows,), ROOT=level == 0, REDUCES=last and sizes.reduction != "none",
-        MEAN=sizes.reduction == "mean", NOTES_ROOT=sizes.has_statistics and level == 0, NOTES_LEVEL=sizes.has_statistics and not last,
+        MEAN=sizes.reduction == "mean", ROOT_SUMS=sizes.has_statistics and level == 0, LEVEL_SUMS=sizes.has_statistics and not last,
         N_BOUNDS=sizes.n_bounds, N_PLACES=sizes.n_places, BELOW=below, N_DIRECT=sizes.n_direct, N_TOP=sizes.nodes[0][0],
         WIDTH=sizes.root_width, BLOCK=wide, ARITY=arity, ARITY_BLOCK=_power_of_two(arity), num_warps=4,
     )  # fmt: skip

@@ -1,11 +1,10 @@
-"""Triton kernels of a tree softmax.
+"""Triton kernels of the loss of a tree softmax, and of its search.
 
-The children of a node are rows of the weights given by a table, anywhere in memory: a row is several hundred
-bytes in one piece, so that nothing is lost by fetching them one by one, and nothing need be copied when the
-tree changes. To start a kernel costs as much as many of them run, so that a kernel does all that can be done at
-one time: programs of different numbers may have different tasks.
+The children of a node are rows of the weights, at the indices of a table. Each row is several hundred contiguous bytes,
+so gathering rows costs little, and nothing is copied when the tree changes. Launching a kernel often takes longer than
+running it, so one launch does several independent tasks, divided by program id.
 
-`rows` is packed as `treemax.torch.layer.Rows` says: the root's child of each row, the rows in the order of the tree,
+`rows` is packed as in `treemax.torch.layer.Rows`: the root's child of each row, the rows in the order of the tree,
 their places, where the rows of each node start, and two numbers.
 """
 
@@ -14,11 +13,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from treemax.torch.triton_gradients import level_gradients_kernel as level_gradients_kernel
+from treemax.torch.triton_gradients import root_gradients_kernel as root_gradients_kernel
+from treemax.torch.triton_tree import root_children, tile_of_rows
+
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 def stream_of(device: int) -> int:
-    """The stream that PyTorch uses there now."""
+    """Return the current CUDA stream of PyTorch on a device."""
     return triton.runtime.driver.active.get_current_stream(device)
 
 
@@ -33,7 +36,7 @@ def prepare_kernel(
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """What a step begins with: rows in the order of the tree, and the logits of the root's children."""
+    """Sort the rows in the order of the tree, and compute the logits of the root's children."""
     n_items = n_rows
     if RANKS:
         n_items += N_BOUNDS
@@ -56,10 +59,10 @@ def _order_rows(
     first_item, target, root_child, place, bounds, rows, n_rows, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr,
     IGNORED: tl.constexpr, RANKS: tl.constexpr, ITEMS: tl.constexpr, OTHERS: tl.constexpr,
 ):  # fmt: skip
-    """Look up some rows, and count for each how many come before it in the order of the tree.
+    """Compute the positions of some rows in the order of the tree, by counting the rows before each.
 
-    Counting looks at every pair of rows, which takes less than sorting does as long as there are not too many. In
-    the same way it is counted how many rows come before a node. Without ranks, places are left in the order of the batch.
+    Counting compares all pairs of rows, which is faster than sorting unless there are many. The number of rows before
+    each node is counted in the same way. Without RANKS, rows keep the order of the batch.
     """
     item = first_item + tl.arange(0, ITEMS)
     is_row = item < n_rows
@@ -87,7 +90,7 @@ def _rank(
     own, own_number, target, place, n_rows, N_PLACES: tl.constexpr, IGNORED: tl.constexpr, ITEMS: tl.constexpr,
     OTHERS: tl.constexpr,
 ):  # fmt: skip
-    """How many rows have a lower place than each item, or the same and a lower number; and how many have a loss."""
+    """Return how many rows precede each item, by place and then by number, and how many rows have a loss."""
     before = tl.zeros((ITEMS,), tl.int32)
     counted = tl.zeros((OTHERS,), tl.int32)
     for first in range(0, n_rows, OTHERS):
@@ -109,7 +112,7 @@ def root_logits_kernel(
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """The logits of the root's children alone."""
+    """Compute the logits of the root's children."""
     _root_logits(
         tl.program_id(0), hidden, weight, bias, node_weight, node_bias, direct, root_empty, logits, n_rows,
         N_DIRECT, N_TOP, WIDTH, FEATURES, HAS_BIAS, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
@@ -122,12 +125,12 @@ def _root_logits(
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Logits of some rows for a block of the root's children, minus infinity where there is no class below."""
+    """Compute the logits of some rows for a block of the root's children; minus infinity if a child has no classes."""
     direct_blocks: tl.constexpr = (N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
     child_blocks: tl.constexpr = direct_blocks + (WIDTH - N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
     row = (at // child_blocks * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
     is_row = row < n_rows
-    is_direct, column, child, is_child = _root_children(
+    is_direct, column, child, is_child = root_children(
         at % child_blocks, direct, direct_blocks, N_DIRECT, N_TOP, BLOCK_CHILDREN
     )
     is_column = is_child | ((column >= N_DIRECT + N_TOP) & (column < WIDTH))
@@ -149,45 +152,33 @@ def _root_logits(
     tl.store(to, total, mask=is_row[:, None] & is_column[None, :])
 
 
-@triton.jit
-def _root_children(
-    block, direct, direct_blocks: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Whether a block of the root's children is one of classes, their numbers below the root and among classes or
-    nodes, and which of them exist."""
-    is_direct = block < direct_blocks
-    first = tl.where(is_direct, block * BLOCK, N_DIRECT + (block - direct_blocks) * BLOCK)
-    column = first.to(tl.int64) + tl.arange(0, BLOCK)
-    is_child = column < tl.where(is_direct, N_DIRECT, N_DIRECT + N_TOP)
-    own_class = tl.load(direct + column, mask=is_direct & is_child, other=0)
-    return is_direct, column, tl.where(is_direct, own_class, column - N_DIRECT), is_child
-
-
 # --- from logits to the loss ---------------------------------------------------------------------------
 
 
 @triton.jit
 def softmax_kernel(
     logits, rows, level_logits, target, loss, error, output, value, counts, root_sums, level_sums, n_rows,
-    ROOT: tl.constexpr, REDUCES: tl.constexpr, MEAN: tl.constexpr, NOTES_ROOT: tl.constexpr,
-    NOTES_LEVEL: tl.constexpr, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, BELOW: tl.constexpr,
+    ROOT: tl.constexpr, REDUCES: tl.constexpr, MEAN: tl.constexpr, ROOT_SUMS: tl.constexpr,
+    LEVEL_SUMS: tl.constexpr, N_BOUNDS: tl.constexpr, N_PLACES: tl.constexpr, BELOW: tl.constexpr,
     N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ARITY: tl.constexpr,
     ARITY_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Probabilities of children for one row, at a level and, with the first level, at the root; -log of the targets'
-    are added to its loss. The last program of the last level adds up the losses of all rows."""
+    """Compute the softmax of one row at its node of a level, and with ROOT also at the root, and add to its loss.
+
+    With REDUCES, the last program to finish reduces the losses of all rows.
+    """
     at = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + n_rows + at)
     place = tl.load(rows + 2 * n_rows + at)
     if ROOT:
         row_loss = _root_softmax(
-            row, logits, rows, target, error, counts, root_sums, NOTES_ROOT, N_DIRECT, N_TOP, WIDTH, BLOCK
+            row, logits, rows, target, error, counts, root_sums, ROOT_SUMS, N_DIRECT, N_TOP, WIDTH, BLOCK
         )
     else:
         row_loss = tl.load(loss + row)
     if place < N_PLACES:
         row_loss += _level_softmax(
-            at, row, place // BELOW % ARITY, level_logits, target, output, level_sums, NOTES_LEVEL, ARITY, ARITY_BLOCK
+            at, row, place // BELOW % ARITY, level_logits, target, output, level_sums, LEVEL_SUMS, ARITY, ARITY_BLOCK
         )
     tl.store(loss + row, row_loss)
     if REDUCES:
@@ -199,10 +190,10 @@ def softmax_kernel(
 
 @triton.jit
 def _root_softmax(
-    row, logits, rows, target, error, counts, sums, NOTES: tl.constexpr, N_DIRECT: tl.constexpr,
+    row, logits, rows, target, error, counts, sums, SUMS: tl.constexpr, N_DIRECT: tl.constexpr,
     N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """-log of the probability of a row's child of the root; its gradient by the logits is stored."""
+    """Return the cross-entropy of a row at the root, and store its gradient with respect to the logits."""
     column = tl.arange(0, BLOCK)
     largest = -float("inf")
     total = 0.0
@@ -221,12 +212,12 @@ def _root_softmax(
         probability = tl.exp(_logits(logits, row, to, WIDTH) - log_total)
         difference = tl.where(counted, probability - tl.where(to == wanted, 1.0, 0.0), 0.0)
         tl.store(error + row * WIDTH + to, difference.to(error.dtype.element_ty), mask=to < WIDTH)
-        if NOTES:
+        if SUMS:
             if wanted >= N_DIRECT:
                 sums_of_class = sums + tl.load(target + row) * N_TOP
                 is_node = (to >= N_DIRECT) & (to < N_DIRECT + N_TOP)
                 tl.atomic_add(sums_of_class + to - N_DIRECT, probability, mask=is_node)
-    if NOTES:
+    if SUMS:
         if wanted >= N_DIRECT:
             tl.atomic_add(counts + tl.load(target + row), 1.0)
     return tl.where(counted, log_total - own, 0.0)
@@ -239,9 +230,9 @@ def _logits(logits, at, column, WIDTH: tl.constexpr):
 
 @triton.jit
 def _level_softmax(
-    at, row, wanted, logits, target, output, sums, NOTES: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    at, row, wanted, logits, target, output, sums, SUMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """-log of the probability of a row's child at its node; the probabilities of all its children are stored."""
+    """Return the cross-entropy of a row at its node, and store the probabilities of the children."""
     column = tl.arange(0, BLOCK)
     value = tl.load(logits + at * WIDTH + column, mask=column < WIDTH, other=-float("inf"))
     largest = tl.max(value, axis=0)
@@ -249,7 +240,7 @@ def _level_softmax(
     own = tl.sum(tl.where(column == wanted, value, 0.0), axis=0)
     probability = tl.exp(value - log_total)
     tl.store(output + at * WIDTH + column, probability.to(output.dtype.element_ty), mask=column < WIDTH)
-    if NOTES:
+    if SUMS:
         tl.atomic_add(sums + tl.load(target + row) * WIDTH + column, probability, mask=column < WIDTH)
     return log_total - own
 
@@ -259,8 +250,8 @@ def binary_kernel(
     logits, rows, n_used, nodes, places, loss, error, n_labels, PAIRS: tl.constexpr, BELOW: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The binary cross-entropy of one row at the root or, with PAIRS, of one pair of row and node, and its gradient by
-    the logits. A child is positive if a label of the row is below it."""
+    """Compute the binary cross-entropy of a row at the root, or with PAIRS of a pair of row and node, and its gradient
+    with respect to the logits. A child is positive if a label of the row is below it."""
     at = tl.program_id(0).to(tl.int64)
     row = at
     first_child = at * 0
@@ -291,7 +282,7 @@ def binary_kernel(
 
 @triton.jit
 def _reduce(loss, value, n_rows, n_counted, MEAN: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum or the mean of the rows' losses, which other programs have just stored."""
+    """Compute the sum or the mean of the losses of all rows, which other programs have stored."""
     column = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, n_rows, BLOCK):
@@ -306,39 +297,18 @@ def _reduce(loss, value, n_rows, n_counted, MEAN: tl.constexpr, BLOCK: tl.conste
 
 
 @triton.jit
-def _tile(starts, tile, n_nodes, BLOCK_ROWS: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr):
-    """The node of a tile of rows, the tile's first row and the end of the node's rows.
-
-    The tiles of node v begin at starts[v] // BLOCK_ROWS + v: that leaves each node as many as it needs, and needs
-    no counting. A tile too many begins after the end. The node is found by looking at every STEP-th, then at those between.
-    """
-    node = tl.arange(0, STEPS) * STEP
-    inside = node < n_nodes
-    begins = tl.load(starts + node, mask=inside, other=0) // BLOCK_ROWS + node <= tile
-    low = (tl.sum((inside & begins).to(tl.int32), axis=0) - 1) * STEP
-    node = low + tl.arange(0, STEP)
-    inside = node < n_nodes
-    begins = tl.load(starts + node, mask=inside, other=0) // BLOCK_ROWS + node <= tile
-    low += tl.sum((inside & begins).to(tl.int32), axis=0) - 1
-    start = tl.load(starts + low)
-    first = start + (tile - start // BLOCK_ROWS - low) * BLOCK_ROWS
-    return low, first, tl.load(starts + low + 1)
-
-
-@triton.jit
 def node_logits_kernel(
     hidden, weight, bias, table, rows, logits, n_rows, N_NODES: tl.constexpr,
     ORDER: tl.constexpr, STARTS: tl.constexpr, FIRST: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK_ROWS: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Logits of one tile of rows, all at one node, for a block of the node's children.
+    """Compute the logits of a tile of rows, all at one node, for a block of the node's children.
 
-    The order of the rows is part ORDER of what is packed, and where those of each node start begins with number FIRST
-    of part STARTS.
+    The order of the rows is part ORDER of `rows`; the first row of each node is in part STARTS, from index FIRST.
     """
     starts = rows + STARTS * n_rows + FIRST
-    node, start, stop = _tile(starts, tl.program_id(0), N_NODES, BLOCK_ROWS, STEP, STEPS)
+    node, start, stop = tile_of_rows(starts, tl.program_id(0), N_NODES, BLOCK_ROWS, STEP, STEPS)
     if start >= stop:
         return
     position = start + tl.arange(0, BLOCK_ROWS)
@@ -363,327 +333,12 @@ def node_logits_kernel(
     tl.store(to, total, mask=is_row[:, None] & (column < ARITY)[None, :])
 
 
-# --- gradients -----------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _scale(rows, n_rows, N_BOUNDS: tl.constexpr, MEAN: tl.constexpr):
-    """What the losses of rows were multiplied by."""
-    scale = 1.0
-    if MEAN:
-        scale = scale / tl.maximum(tl.load(rows + 3 * n_rows + N_BOUNDS), 1).to(tl.float32)
-    return scale
-
-
-@triton.jit
-def level_gradients_kernel(
-    hidden, weight, table, rows, output, slope, hidden_gradient, weight_gradient, bias_gradient, n_rows,
-    ADDS: tl.constexpr, PAIRS: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr,
-    ORDER: tl.constexpr, STARTS: tl.constexpr, FIRST: tl.constexpr, BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr, TILES: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    CHILDREN_OF_ROWS: tl.constexpr, FEATURES_OF_ROWS: tl.constexpr, CHILDREN_OF_NODE: tl.constexpr,
-    FEATURES_OF_NODE: tl.constexpr,
-):  # fmt: skip
-    """All gradients of a level: of the rows at its nodes, still without the slope of the loss, and of its children's
-    parameters. With PAIRS a row may be at several nodes, and the outputs are errors with the slope in them."""
-    order = rows + ORDER * n_rows
-    starts = rows + STARTS * n_rows + FIRST
-    feature_blocks: tl.constexpr = (FEATURES + FEATURES_OF_ROWS - 1) // FEATURES_OF_ROWS
-    child_blocks: tl.constexpr = (ARITY + CHILDREN_OF_NODE - 1) // CHILDREN_OF_NODE
-    at = tl.program_id(0)
-    if at < TILES * feature_blocks:
-        _hidden_gradient(
-            at // feature_blocks, at % feature_blocks, weight, table, order, starts, output, hidden_gradient,
-            n_rows, ADDS, PAIRS, BELOW, N_NODES, ARITY, FEATURES, PRECISION, STEP, STEPS, BLOCK_ROWS, CHILDREN_OF_ROWS,
-            FEATURES_OF_ROWS,
-        )  # fmt: skip
-    else:
-        at -= TILES * feature_blocks
-        scale = _scale(rows, n_rows, N_BOUNDS, MEAN)
-        _weight_gradient(
-            at // child_blocks, at % child_blocks, hidden, order, starts, table, output, slope, scale, weight_gradient,
-            bias_gradient, n_rows, PAIRS, SLOPE_STEP, BELOW, ARITY, FEATURES, HAS_BIAS, PRECISION, 16, CHILDREN_OF_NODE,
-            FEATURES_OF_NODE,
-        )  # fmt: skip
-
-
-@triton.jit
-def _error(output, at, column, inside, wanted, WIDTH: tl.constexpr):
-    """The gradient of rows' own losses by logits; zero outside."""
-    value = tl.load(output + at * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    return tl.where(inside, value - tl.where(column == wanted, 1.0, 0.0), 0.0)
-
-
-@triton.jit
-def _hidden_gradient(
-    tile, feature_block, weight, table, order, starts, output, gradient, n_rows, ADDS: tl.constexpr,
-    PAIRS: tl.constexpr, BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr,
-    STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
-    BLOCK_FEATURES: tl.constexpr,
-):  # fmt: skip
-    """The gradient that a level gives to one tile of rows, for a block of features; added to that of levels before."""
-    node, start, stop = _tile(starts, tile, N_NODES, BLOCK_ROWS, STEP, STEPS)
-    if start < stop:
-        position = start + tl.arange(0, BLOCK_ROWS)
-        is_row = position < stop
-        row = tl.load(order + position, mask=is_row, other=0)
-        feature = feature_block * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
-        is_feature = feature < FEATURES
-        kind = output.dtype.element_ty
-        total = tl.zeros((BLOCK_ROWS, BLOCK_FEATURES), tl.float32)
-        wanted = _wanted(order, position, is_row, node, n_rows, PAIRS, BELOW, ARITY)
-        for first in range(0, ARITY, BLOCK_CHILDREN):
-            column = first + tl.arange(0, BLOCK_CHILDREN)
-            inside = is_row[:, None] & (column < ARITY)[None, :]
-            error = _error(output, position[:, None], column[None, :], inside, wanted[:, None], ARITY)
-            child = tl.load(table + node * ARITY + column, mask=column < ARITY, other=-1).to(tl.int64)
-            mask = (child >= 0)[:, None] & is_feature[None, :]
-            w = tl.load(weight + child[:, None] * FEATURES + feature[None, :], mask=mask, other=0.0)
-            total = tl.dot(error.to(kind), w.to(kind), total, input_precision=PRECISION)
-        to = gradient + row[:, None] * FEATURES + feature[None, :]
-        mask = is_row[:, None] & is_feature[None, :]
-        if PAIRS:
-            tl.atomic_add(to, total, mask=mask, sem="relaxed")
-        else:
-            if ADDS:
-                total += tl.load(to, mask=mask, other=0.0).to(tl.float32)
-            tl.store(to, total.to(kind), mask=mask)
-
-
-@triton.jit
-def _weight_gradient(
-    node, child_block, hidden, order, starts, table, output, slope, scale, gradient, bias_gradient, n_rows,
-    PAIRS: tl.constexpr, SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr,
-    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
-    BLOCK_FEATURES: tl.constexpr,
-):  # fmt: skip
-    """The gradient of a block of a node's children, zero where the node has no rows.
-
-    Most nodes have few rows, so their errors are fetched once for all features; those with many are gone through
-    again for each block of features.
-    """
-    start, stop = tl.load(starts + node), tl.load(starts + node + 1)
-    column = child_block * BLOCK_CHILDREN + tl.arange(0, BLOCK_CHILDREN)
-    child = tl.load(table + node * ARITY + column, mask=column < ARITY, other=-1).to(tl.int64)
-    is_child = child >= 0
-    bias_total = tl.zeros((BLOCK_CHILDREN,), tl.float32)
-    feature = tl.arange(0, BLOCK_FEATURES)[None, :]
-    to = gradient + child[:, None] * FEATURES + feature
-    if stop - start <= BLOCK_ROWS:
-        row, error = _errors_of(
-            start,
-            stop,
-            node,
-            column,
-            is_child,
-            order,
-            output,
-            slope,
-            scale,
-            n_rows,
-            PAIRS,
-            SLOPE_STEP,
-            BELOW,
-            ARITY,
-            BLOCK_ROWS,
-        )
-        bias_total += tl.sum(error, axis=1)
-        error = error.to(hidden.dtype.element_ty)
-        at = hidden + row[:, None] * FEATURES + feature
-        is_row = (start + tl.arange(0, BLOCK_ROWS) < stop)[:, None]
-        for first in range(0, FEATURES, BLOCK_FEATURES):
-            inside = first + feature < FEATURES
-            x = tl.load(at + first, mask=is_row & inside, other=0.0)
-            total = tl.dot(error, x, input_precision=PRECISION)
-            tl.store(to + first, total.to(gradient.dtype.element_ty), mask=is_child[:, None] & inside)
-    else:
-        for first in range(0, FEATURES, BLOCK_FEATURES):
-            inside = first + feature < FEATURES
-            total = tl.zeros((BLOCK_CHILDREN, BLOCK_FEATURES), tl.float32)
-            for later in range(start, stop, BLOCK_ROWS):
-                row, error = _errors_of(
-                    later, stop, node, column, is_child, order, output, slope, scale, n_rows, PAIRS, SLOPE_STEP, BELOW,
-                    ARITY, BLOCK_ROWS,
-                )  # fmt: skip
-                is_row = (later + tl.arange(0, BLOCK_ROWS) < stop)[:, None]
-                at = hidden + row[:, None] * FEATURES + first + feature
-                x = tl.load(at, mask=is_row & inside, other=0.0)
-                total = tl.dot(error.to(x.dtype), x, total, input_precision=PRECISION)
-                if first == 0:
-                    bias_total += tl.sum(error, axis=1)
-            tl.store(to + first, total.to(gradient.dtype.element_ty), mask=is_child[:, None] & inside)
-    if HAS_BIAS:
-        tl.store(bias_gradient + child, bias_total.to(bias_gradient.dtype.element_ty), mask=is_child)
-
-
-@triton.jit
-def _errors_of(
-    start, stop, node, column, is_child, order, output, slope, scale, n_rows, PAIRS: tl.constexpr,
-    SLOPE_STEP: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-):  # fmt: skip
-    """Some rows of a node, and the gradients of the loss by the logits of some children, children first."""
-    position = start + tl.arange(0, BLOCK_ROWS)
-    is_row = position < stop
-    row = tl.load(order + position, mask=is_row, other=0)
-    wanted = _wanted(order, position, is_row, node, n_rows, PAIRS, BELOW, ARITY)
-    inside = is_child[:, None] & is_row[None, :]
-    error = _error(output, position[None, :], column[:, None], inside, wanted[None, :], ARITY)
-    if not PAIRS:
-        row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
-        error = error * row_slope[None, :]
-    return row, error
-
-
-@triton.jit
-def _wanted(order, position, is_row, node, n_rows, PAIRS: tl.constexpr, BELOW: tl.constexpr, ARITY: tl.constexpr):
-    """The child on the path of each row; of pairs none, whose outputs are errors already."""
-    wanted = position * 0 - 1
-    if not PAIRS:
-        wanted = tl.load(order + n_rows + position, mask=is_row, other=0) // BELOW - node * ARITY
-    return wanted
-
-
-@triton.jit
-def root_gradients_kernel(
-    hidden, weight, node_weight, direct, rows, error, slope, hidden_product, root_product,
-    hidden_gradient, weight_gradient, bias_gradient, node_gradient, node_bias_gradient, n_rows,
-    MULTIPLIES: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr,
-    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
-    BLOCK_SUM: tl.constexpr,
-):  # fmt: skip
-    """All gradients at the root: of the parameters of its children, and of hidden, to what the levels gave to it. The
-    products that they begin with may be there already."""
-    scale = _scale(rows, n_rows, N_BOUNDS, MEAN)
-    feature_blocks: tl.constexpr = (FEATURES + BLOCK_FEATURES - 1) // BLOCK_FEATURES
-    direct_blocks: tl.constexpr = (N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
-    child_blocks: tl.constexpr = direct_blocks + (WIDTH - N_DIRECT + BLOCK_CHILDREN - 1) // BLOCK_CHILDREN
-    at = tl.program_id(0)
-    feature = at % feature_blocks * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
-    block = at // feature_blocks
-    if block < child_blocks:
-        _root_weight_gradient(
-            block, feature, hidden, direct, error, slope, scale, root_product, weight_gradient, node_gradient, n_rows,
-            direct_blocks, MULTIPLIES, SLOPE_STEP, N_DIRECT, N_TOP, WIDTH, FEATURES, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
-        )  # fmt: skip
-    elif block < child_blocks + (n_rows + BLOCK_ROWS - 1) // BLOCK_ROWS:
-        _root_hidden_gradient(
-            (block - child_blocks) * BLOCK_ROWS, feature, weight, node_weight, direct, rows, error, slope, scale, hidden_product,
-            hidden_gradient, n_rows, MULTIPLIES, SLOPE_STEP, N_DIRECT, N_TOP, WIDTH, FEATURES, PRECISION, BLOCK_ROWS, BLOCK_CHILDREN, BLOCK_FEATURES,
-        )  # fmt: skip
-    elif HAS_BIAS:
-        at -= (child_blocks + (n_rows + BLOCK_ROWS - 1) // BLOCK_ROWS) * feature_blocks
-        _root_bias_gradient(
-            at * BLOCK_SUM, error, slope, scale, direct, bias_gradient, node_bias_gradient, n_rows, SLOPE_STEP, N_DIRECT,
-            N_TOP, WIDTH, BLOCK_SUM,
-        )  # fmt: skip
-
-
-@triton.jit
-def _root_weight_gradient(
-    block, feature, hidden, direct, error, slope, scale, product, weight_gradient, node_gradient, n_rows,
-    direct_blocks: tl.constexpr, MULTIPLIES: tl.constexpr, SLOPE_STEP: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr,
-    WIDTH: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    BLOCK_CHILDREN: tl.constexpr, BLOCK_FEATURES: tl.constexpr,
-):  # fmt: skip
-    """For a block of children and a block of features."""
-    is_direct, column, child, is_child = _root_children(block, direct, direct_blocks, N_DIRECT, N_TOP, BLOCK_CHILDREN)
-    gradient = tl.where(is_direct, weight_gradient, node_gradient)
-    is_feature = (feature < FEATURES)[None, :]
-    total = tl.zeros((BLOCK_CHILDREN, BLOCK_FEATURES), tl.float32)
-    if MULTIPLIES:
-        row = tl.arange(0, BLOCK_ROWS).to(tl.int64)
-        error_at = error + row[:, None] * WIDTH + column[None, :]
-        hidden_at = hidden + row[:, None] * FEATURES + feature[None, :]
-        for first in range(0, n_rows, BLOCK_ROWS):
-            is_row = (first + row < n_rows)[:, None]
-            e = tl.load(error_at, mask=is_row & is_child[None, :], other=0.0)
-            x = tl.load(hidden_at, mask=is_row & is_feature, other=0.0)
-            if SLOPE_STEP == 1:
-                row_slope = tl.load(slope + first + row, mask=first + row < n_rows, other=0.0).to(tl.float32)
-                e = (e.to(tl.float32) * row_slope[:, None]).to(x.dtype)
-            total = tl.dot(tl.trans(e), x, total, input_precision=PRECISION)
-            error_at += BLOCK_ROWS * WIDTH
-            hidden_at += BLOCK_ROWS * FEATURES
-    else:
-        at = product + column[:, None] * FEATURES + feature[None, :]
-        total += tl.load(at, mask=is_child[:, None] & is_feature, other=0.0).to(tl.float32)
-    if SLOPE_STEP == 0:
-        total = total * tl.load(slope).to(tl.float32)
-    to = gradient + child[:, None] * FEATURES + feature[None, :]
-    tl.store(to, (total * scale).to(weight_gradient.dtype.element_ty), mask=is_child[:, None] & is_feature)
-
-
-@triton.jit
-def _root_hidden_gradient(
-    first_row, feature, weight, node_weight, direct, rows, error, slope, scale, product, gradient, n_rows,
-    MULTIPLIES: tl.constexpr, SLOPE_STEP: tl.constexpr, N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr,
-    FEATURES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_CHILDREN: tl.constexpr,
-    BLOCK_FEATURES: tl.constexpr,
-):  # fmt: skip
-    """For a block of rows and of features: classes first, then nodes. The slope comes last."""
-    row = (first_row + tl.arange(0, BLOCK_ROWS)).to(tl.int64)
-    is_row = row < n_rows
-    is_feature = (feature < FEATURES)[None, :]
-    kind = gradient.dtype.element_ty
-    to = gradient + row[:, None] * FEATURES + feature[None, :]
-    total = tl.zeros((BLOCK_ROWS, BLOCK_FEATURES), tl.float32)
-    if MULTIPLIES:
-        for first in range(0, N_DIRECT, BLOCK_CHILDREN):
-            column = first + tl.arange(0, BLOCK_CHILDREN)
-            is_child = column < N_DIRECT
-            child = tl.load(direct + column, mask=is_child, other=0)
-            e = tl.load(
-                error + row[:, None] * WIDTH + column[None, :], mask=is_row[:, None] & is_child[None, :], other=0.0
-            )
-            at = weight + child[:, None] * FEATURES + feature[None, :]
-            w = tl.load(at, mask=is_child[:, None] & is_feature, other=0.0)
-            total = tl.dot(e, w.to(kind), total, input_precision=PRECISION)
-        for first in range(0, N_TOP, BLOCK_CHILDREN):
-            node = first + tl.arange(0, BLOCK_CHILDREN)
-            is_child = node < N_TOP
-            at = error + row[:, None] * WIDTH + N_DIRECT + node[None, :]
-            e = tl.load(at, mask=is_row[:, None] & is_child[None, :], other=0.0)
-            at = node_weight + node[:, None] * FEATURES + feature[None, :]
-            w = tl.load(at, mask=is_child[:, None] & is_feature, other=0.0)
-            total = tl.dot(e, w.to(kind), total, input_precision=PRECISION)
-    else:
-        at = product + row[:, None] * FEATURES + feature[None, :]
-        total += tl.load(at, mask=is_row[:, None] & is_feature, other=0.0).to(tl.float32)
-    has_more = tl.load(rows + row, mask=is_row, other=-1) >= N_DIRECT
-    total += tl.load(to, mask=has_more[:, None] & is_feature, other=0.0).to(tl.float32)
-    row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32) * scale
-    tl.store(to, (total * row_slope[:, None]).to(kind), mask=is_row[:, None] & is_feature)
-
-
-@triton.jit
-def _root_bias_gradient(
-    first_child, error, slope, scale, direct, bias, node_bias, n_rows, SLOPE_STEP: tl.constexpr,
-    N_DIRECT: tl.constexpr, N_TOP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """For a few children of the root."""
-    at = first_child + tl.arange(0, BLOCK)
-    is_direct = at < N_DIRECT
-    is_node = (at >= N_DIRECT) & (at < N_DIRECT + N_TOP)
-    total = tl.zeros((128, BLOCK), tl.float32)
-    for first in range(0, n_rows, 128):
-        row = (first + tl.arange(0, 128)).to(tl.int64)
-        is_row = row < n_rows
-        e = tl.load(error + row[:, None] * WIDTH + at[None, :], mask=is_row[:, None] & (at < WIDTH)[None, :], other=0.0)
-        row_slope = tl.load(slope + row * SLOPE_STEP, mask=is_row, other=0.0).to(tl.float32)
-        total += e.to(tl.float32) * row_slope[:, None]
-    value = (tl.sum(total, axis=0) * scale).to(bias.dtype.element_ty)
-    child = tl.load(direct + at, mask=is_direct, other=0)
-    tl.store(bias + child, value, mask=is_direct)
-    tl.store(node_bias + at - N_DIRECT, value, mask=is_node)
-
-
 # --- the best of many ----------------------------------------------------------------------------------
 
 
 @triton.jit
 def _sortable(value, column):
-    """One whole number that orders by value, the lower column first among equals."""
+    """Return an integer that sorts by value, and by column among equal values, the lower first."""
     bits = value.to(tl.int32, bitcast=True)
     bits = tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
     return (bits.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
@@ -698,7 +353,7 @@ def _value_of(key):
 
 @triton.jit
 def _log_probabilities(logits, SIGMOID: tl.constexpr):
-    """log p of the children of a node: a softmax, or a sigmoid of each."""
+    """Return the log-probabilities of the children of a node: log-softmax, or the log-sigmoid of each."""
     if SIGMOID:
         found = tl.minimum(logits, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logits)))
     else:
@@ -712,7 +367,7 @@ def root_best_kernel(
     logits, direct, class_scores, classes, node_scores, nodes, n_direct,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr, BEAM: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """log p of the best direct classes of a row, and of its best nodes, one more than the beam is wide."""
+    """Find the best direct classes of a row and its best nodes, one more than the beam width, with log-probabilities."""
     at = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     value = _log_probabilities(_logits(logits, at, column, WIDTH), SIGMOID)
@@ -738,7 +393,7 @@ def level_best_kernel(
     logits, order, nodes, above, table, scores, classes, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BEST: tl.constexpr,
     SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """log p of the best classes below one node of a row."""
+    """Find the best classes below one node of a row, with log-probabilities."""
     at = tl.program_id(0).to(tl.int64)
     pair = tl.load(order + at)
     node = tl.load(nodes + pair)

@@ -17,18 +17,18 @@ from tests.models.online_trees import (
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.lom_tree import kernels
-from treemax.models.lom_tree.kernels import DEEPEST, Way
+from treemax.models.lom_tree.kernels import DEEPEST, Options
 from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, learn, nodes_for
 
 SETTINGS = LOMTreeSettings(0.3, 0.5)
 
 
-def learned(X, y, way, sparse=False, passes=1):
+def learned(X, y, options, sparse=False, passes=1):
     model = empty_model(sparse, X.shape[1], int(np.max(y)) + 1)
     rows = as_rows(sp.csr_matrix(X) if sparse else X)
     targets = Targets(np.arange(len(y) + 1), np.asarray(y, np.uint32))
     orders = [np.arange(len(y), dtype=np.uint32)] * passes
-    list(learn(model, rows, targets, orders, SETTINGS, way))
+    list(learn(model, rows, targets, orders, SETTINGS, options))
     return model, rows
 
 
@@ -53,8 +53,8 @@ class Node:
 class Reference:
     """Algorithm 1, plain: objects and dictionaries, the smallest leaf by looking at all of them."""
 
-    def __init__(self, n_features, way):
-        self.n_features, self.way, self.n_inner = n_features, way, 0
+    def __init__(self, n_features, options):
+        self.n_features, self.options, self.n_inner = n_features, options, 0
         self.root, self.n_swaps, self.n_right = Node(None, 0), 0, 0
 
     def count(self, node, label):
@@ -66,8 +66,8 @@ class Reference:
         if len(leaf.counts) < 2:
             return False
         gain, smallest = leaf.size - max(leaf.counts.values()), self.root.smallest
-        enough = gain > self.way.swap_resistance * (smallest + 1) and leaf.size > smallest
-        return self.n_inner < self.way.max_nodes or enough
+        enough = gain > self.options.swap_resistance * (smallest + 1) and leaf.size > smallest
+        return self.n_inner < self.options.max_nodes or enough
 
     def take_out_smallest(self):
         leaf = self.root
@@ -84,7 +84,7 @@ class Reference:
         self.n_inner -= 1
 
     def split(self, leaf):
-        if self.n_inner == self.way.max_nodes:
+        if self.n_inner == self.options.max_nodes:
             self.take_out_smallest()
         leaf.left, leaf.right = Node(leaf, leaf.size // 2), Node(leaf, leaf.size - leaf.size // 2)
         leaf.weights, leaf.squares = np.zeros((2, self.n_features + 1))
@@ -98,7 +98,7 @@ class Reference:
         own = self.mean([node.sums.get(label, 0.0)], [node.trained.get(label, 0)])
         side = -1 if everything > own + 1e-12 else 1
         if side * (node.weights @ x) < 1:
-            step = side * min(1.0, max(self.way.least_weight, abs(own - everything))) * x
+            step = side * min(1.0, max(self.options.least_weight, abs(own - everything))) * x
             node.squares += step**2
             node.weights += adagrad.step(step, node.squares, SETTINGS.rate, SETTINGS.initial)
         node.sums[label] = node.sums.get(label, 0.0) + node.weights @ x
@@ -129,16 +129,17 @@ class Reference:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(
-    "way", [Way(39, 4.0, 0.1), Way(160, 4.0, 1.0), Way(20, 1.0, 0.3), Way(1, 1.0, 1.0), Way(6, 0.2, 0.1)]
+    "options",
+    [Options(39, 4.0, 0.1), Options(160, 4.0, 1.0), Options(20, 1.0, 0.3), Options(1, 1.0, 1.0), Options(6, 0.2, 0.1)],
 )
-def test_learns_as_the_reference_does(way, sparse):
+def test_learns_as_the_reference_does(options, sparse):
     X, y = problem(600)
     X[np.abs(X) < 0.4] = 0.0
-    model, rows = learned(X, y, way, sparse, passes=2)
-    reference = Reference(X.shape[1], way)
+    model, rows = learned(X, y, options, sparse, passes=2)
+    reference = Reference(X.shape[1], options)
     for x, label in zip([*X, *X], [*y.tolist(), *y.tolist()]):
         reference.train(x, label)
-    assert reference.n_swaps > 0 or way.max_nodes > 100
+    assert reference.n_swaps > 0 or options.max_nodes > 100
     assert model.n_inner == reference.n_inner
     compare_nodes(model, reference.root)
     assert model.found.tolist() == [reference.n_right, 1200]
@@ -190,13 +191,13 @@ def score_of(regressors, number, x, out):
 # --- the tree stays a tree -------------------------------------------------------------------------------
 
 
-def check_tree(model, way, n_rows):
+def check_tree(model, options, n_rows):
     """Whatever the rows were."""
     nodes = model.nodes
     levels = model.levels()
     order = np.concatenate(levels)
     assert len(np.unique(order)) == len(order) == 2 * model.n_inner + 1
-    assert model.n_inner <= way.max_nodes and model.depth <= DEEPEST
+    assert model.n_inner <= options.max_nodes and model.depth <= DEEPEST
     inner = order[nodes.regressors[order] > 0]
     leaves = order[nodes.regressors[order] == 0]
     assert len(np.unique(nodes.regressors[inner])) == len(inner)
@@ -214,7 +215,7 @@ def check_tree(model, way, n_rows):
         if len(counts):
             assert counts[lists.labels[own] == nodes.best[node]] == nodes.largest[node]
     assert (nodes.totals[inner] > 1).all()
-    if way.max_nodes >= n_rows:  # no swap: every row is in one leaf
+    if options.max_nodes >= n_rows:  # no swap: every row is in one leaf
         assert nodes.smallest[leaves].sum() == n_rows == nodes.totals[order[0]]
 
 
@@ -228,9 +229,9 @@ def check_tree(model, way, n_rows):
 )
 def test_the_tree_stays_a_tree(examples, max_nodes, swap_resistance, least_weight, sparse):
     y, *columns = np.array(examples).T
-    X, way = np.array(columns, dtype=np.float32).T.copy(), Way(max_nodes, swap_resistance, least_weight)
-    model, rows = learned(X, y, way, sparse, passes=2)
-    check_tree(model, way, 2 * len(y))
+    X, options = np.array(columns, dtype=np.float32).T.copy(), Options(max_nodes, swap_resistance, least_weight)
+    model, rows = learned(X, y, options, sparse, passes=2)
+    check_tree(model, options, 2 * len(y))
     ids, probabilities = model.top_k(rows, 3)
     assert (ids[:, 0] >= 0).all() and (np.diff(probabilities, axis=1) <= 0).all()
     all_of_them = model.probabilities(rows)
@@ -238,7 +239,7 @@ def test_the_tree_stays_a_tree(examples, max_nodes, swap_resistance, least_weigh
     np.testing.assert_array_equal(all_of_them[np.arange(len(y)), ids[:, 0]], probabilities[:, 0])
     header, arrays = model.to_parts(resume=True)
     again = type(model).from_parts(header, arrays, model.n_labels)
-    check_tree(again, way, 2 * len(y))
+    check_tree(again, options, 2 * len(y))
     np.testing.assert_array_equal(again.top_k(rows, 3)[0], ids)
 
 
@@ -248,17 +249,17 @@ def test_what_swaps_leave_behind_is_swept(sparse):
     random = np.random.RandomState(0)
     y = np.arange(30_000) // 100 % 100 * 3 + random.randint(3, size=30_000)
     X = random.normal(size=(300, 8))[y] + 0.3 * random.normal(size=(30_000, 8))
-    way = Way(10, 1.0, 0.1)
-    model, _ = learned(X.astype(np.float32), y, way, sparse)
-    check_tree(model, way, len(y))
+    options = Options(10, 1.0, 0.1)
+    model, _ = learned(X.astype(np.float32), y, options, sparse)
+    check_tree(model, options, len(y))
     assert len(model.nodes.totals) < 1000 and len(model.regressors.bias) < 500
 
 
 def test_rows_that_cannot_be_told_apart_do_not_make_a_chain_without_end():
     y = np.random.RandomState(0).randint(2000, size=6000)
-    way = Way(8000, 4.0, 0.1)
-    model, _ = learned(np.zeros((6000, 3), np.float32), y, way)
-    check_tree(model, way, 6000)
+    options = Options(8000, 4.0, 0.1)
+    model, _ = learned(np.zeros((6000, 3), np.float32), y, options)
+    check_tree(model, options, 6000)
 
 
 def test_one_label_needs_no_tree():
@@ -269,7 +270,7 @@ def test_one_label_needs_no_tree():
 
 def test_a_leaf_that_no_row_came_to_answers_as_its_parent():
     """Two labels at the root split it; the row goes to one side, and the other is empty."""
-    model, _ = learned(np.array([[1.0], [-1.0]], np.float32), np.array([0, 1]), Way(4, 4.0, 0.1))
+    model, _ = learned(np.array([[1.0], [-1.0]], np.float32), np.array([0, 1]), Options(4, 4.0, 0.1))
     assert model.n_inner == 1 and sorted(model.nodes.totals[1:3].tolist()) == [0, 1]
     for x in ([[1.0]], [[-1.0]]):
         ids, probabilities = model.top_k(as_rows(np.array(x)), 2)
@@ -347,7 +348,7 @@ def test_numbers_at_the_edge_of_what_is_accepted_do_no_harm():
     X, y = problem(300, 10)
     for scale in (1e-9, 1e14):
         model = tree().fit(X * np.float32(scale), y)
-        check_tree(model.model_, Way(40, 4.0, 0.1), 900)
+        check_tree(model.model_, Options(40, 4.0, 0.1), 900)
         assert np.isfinite(model.predict_proba(X)).all()
 
 
@@ -408,3 +409,12 @@ def test_parameters_are_refused_by_name(parameters, message):
     X, y = problem(20)
     with pytest.raises(ValueError, match=message):
         tree(**parameters).fit(X, y)
+
+
+def test_a_model_of_dense_rows_refuses_more_features():
+    X, y = problem(200)
+    model = treemax.LOMTree(verbose=0).partial_fit(X, y)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="X has 24 features, but LOMTree was started with 12 dense features"):
+        model.partial_fit(sp.csr_matrix(np.hstack([X, X])), y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)

@@ -42,8 +42,8 @@ class Regressor:
 
 
 class Reference:
-    def __init__(self, n_features, settings, way, seed, sparse):
-        self.n_features, self.settings, self.way, self.sparse = n_features, settings, way, sparse
+    def __init__(self, n_features, settings, options, seed, sparse):
+        self.n_features, self.settings, self.options, self.sparse = n_features, settings, options, sparse
         self.root, self.random, self.n_nodes = Node(n_features, 0), Random(seed), 1
         self.rows, self.labels, self.n_right = [], [], 0
         self.weights, self.squares = np.zeros((2, n_features))
@@ -52,7 +52,7 @@ class Reference:
     # --- the tree ---
 
     def capacity(self):
-        return max(2, int(self.way.leaf_factor * np.log2(max(2, len(self.rows)))))
+        return max(2, int(self.options.leaf_factor * np.log2(max(2, len(self.rows)))))
 
     def path(self, x, node):
         found = [node]
@@ -70,7 +70,7 @@ class Reference:
 
     def train_node(self, node, x):
         left, right = (max(0.001, count) for count in node.counts)
-        score, alpha = np.clip(node.score(x), -1, 1), self.way.alpha
+        score, alpha = np.clip(node.score(x), -1, 1), self.options.alpha
         objective = (1 - alpha) * np.log2(left / (right + 0.1)) + alpha * score
         self.update_router(node, x, 1 if objective >= 0 else -1, 1.0)
         side = node.side(x)
@@ -89,7 +89,7 @@ class Reference:
         node.memories.insert(0, memory)
         if trains:
             self.train_node(node, x)
-            if self.way.how == REGRESSORS:
+            if self.options.output == REGRESSORS:
                 self.train_regressors(memory, node)
         self.split(node)
 
@@ -130,7 +130,7 @@ class Reference:
         return max(others, key=lambda memory: self.similarity(x, memory), default=None)
 
     def update_scorer(self, x, memory, target, weight):
-        if self.way.learn_scorer:
+        if self.options.learn_scorer:
             step = weight * (self.similarity(x, memory) - target) * x * self.rows[memory]
             self.squares += step**2
             self.weights -= self.settings.scorer_rate * step / np.sqrt(self.squares + self.settings.initial**2)
@@ -140,7 +140,7 @@ class Reference:
         path = self.path(x, self.root)
         if len(path) < 2:
             return
-        node, without = path[int(self.random.uniform() * len(path))], own if self.way.skip_itself else None
+        node, without = path[int(self.random.uniform() * len(path))], own if self.options.skip_itself else None
         if node.left is None:
             memory = node.memories[int(self.random.uniform() * len(node.memories))]
             if memory != without:
@@ -152,7 +152,7 @@ class Reference:
         if memory is not None:
             found = self.reward(own, memory)
             self.update_scorer(x, memory, found, len(path) / (len(path) - 1))
-        alpha = self.way.alpha
+        alpha = self.options.alpha
         objective = (1 - alpha) * np.log(left / right) + alpha * (found if side else -found)
         self.update_router(node, x, 1 if objective >= 0 else -1, min(100.0, max(0.01, abs(objective))))
 
@@ -168,7 +168,7 @@ class Reference:
     def answer(self, x):
         """The scores of the labels of a row's leaf, before they become probabilities."""
         scores = self.best_scores(x, self.path(x, self.root)[-1])
-        if self.way.how != REGRESSORS:
+        if self.options.output != REGRESSORS:
             return scores
         return {label: self.regressors[label].weights @ np.append(x, 1.0) for label in scores}
 
@@ -193,16 +193,16 @@ class Reference:
         self.rows.append(x)
         self.labels.append(labels)
         own = len(self.rows) - 1
-        if self.way.rewards:
+        if self.options.rewards:
             self.update_by_reward(own)
         self.insert(own, True)
-        for _ in range(self.way.dreams):
+        for _ in range(self.options.dreams):
             self.insert(self.pop(), True)
 
     def revisit(self, own):
         leaf = self.path(self.rows[own], self.root)[-1]
         self.update_by_reward(own)
-        if self.way.how == REGRESSORS:
+        if self.options.output == REGRESSORS:
             self.train_regressors(own, leaf)
-        for _ in range(self.way.dreams):
-            self.insert(self.pop(), self.way.train_dreams)
+        for _ in range(self.options.dreams):
+            self.insert(self.pop(), self.options.train_dreams)

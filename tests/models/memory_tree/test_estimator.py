@@ -14,11 +14,11 @@ from tests.models.online_trees import assert_same_in_pieces, assert_warns_withou
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.memory_tree import kernels
-from treemax.models.memory_tree.kernels import CLIPPED, DEEPEST, REGRESSORS, SOFTMAX, Way
+from treemax.models.memory_tree.kernels import CLIPPED, DEEPEST, REGRESSORS, SOFTMAX, Options
 from treemax.models.memory_tree.training import MemoryTreeSettings, empty_model, remember, revisit
 
 SETTINGS = MemoryTreeSettings(0.2, 0.1, 0.5, 0.1)
-WAY = Way(0.1, 2.0, 2, True, True, True, True, True, SOFTMAX, np.float32(10.0))
+OPTIONS = Options(0.1, 2.0, 2, True, True, True, True, True, SOFTMAX, np.float32(10.0))
 SEED = 12345
 
 
@@ -35,38 +35,38 @@ def several(y, n_labels=30):
     return [sorted({label, (label + 7) % n_labels} if label % 3 else {label}) for label in np.asarray(y).tolist()]
 
 
-def learned(X, labels, way, sparse=False, n_labels=30, later=()):
-    model = empty_model(sparse, X.shape[1], n_labels, way.how, SEED)
+def learned(X, labels, options, sparse=False, n_labels=30, later=()):
+    model = empty_model(sparse, X.shape[1], n_labels, options.output, SEED)
     rows = as_rows(sp.csr_matrix(X) if sparse else X)
     indptr = np.concatenate([[0], np.cumsum([len(own) for own in labels])])
     targets = Targets(indptr, np.array([label for own in labels for label in own], np.uint32))
-    list(remember(model, rows, targets, np.arange(len(X), dtype=np.uint32), SETTINGS, way))
-    list(revisit(model, later, SETTINGS, way))
+    list(remember(model, rows, targets, np.arange(len(X), dtype=np.uint32), SETTINGS, options))
+    list(revisit(model, later, SETTINGS, options))
     return model, rows
 
 
 # --- the algorithm ---------------------------------------------------------------------------------------
 
-WAYS = {
-    "the usual": WAY,
-    "no rewards at first, itself is found": WAY._replace(rewards=False, skip_itself=False, alpha=0.3),
-    "dreams do not train": WAY._replace(train_dreams=False, dreams=3, leaf_factor=1.0),
-    "cosine": WAY._replace(learn_scorer=False, dreams=0, alpha=0.5),
-    "several labels, nearest": WAY._replace(how=CLIPPED),
-    "several labels, one against some": WAY._replace(how=REGRESSORS),
-    "several labels, dreams do not train": WAY._replace(how=REGRESSORS, train_dreams=False),
+VARIANTS = {
+    "the usual": OPTIONS,
+    "no rewards at first, itself is found": OPTIONS._replace(rewards=False, skip_itself=False, alpha=0.3),
+    "dreams do not train": OPTIONS._replace(train_dreams=False, dreams=3, leaf_factor=1.0),
+    "cosine": OPTIONS._replace(learn_scorer=False, dreams=0, alpha=0.5),
+    "several labels, nearest": OPTIONS._replace(output=CLIPPED),
+    "several labels, one against some": OPTIONS._replace(output=REGRESSORS),
+    "several labels, dreams do not train": OPTIONS._replace(output=REGRESSORS, train_dreams=False),
 }
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_learns_as_the_reference_does(name, sparse):
-    way = WAYS[name]
+    options = VARIANTS[name]
     X, y = problem()
-    labels = [[label] for label in y.tolist()] if way.how == SOFTMAX else several(y)
+    labels = [[label] for label in y.tolist()] if options.output == SOFTMAX else several(y)
     later = [np.random.RandomState(1).permutation(len(X)).astype(np.uint32)]
-    model, rows = learned(X, labels, way, sparse, later=later)
-    reference = Reference(X.shape[1], SETTINGS, way, SEED, sparse)
+    model, rows = learned(X, labels, options, sparse, later=later)
+    reference = Reference(X.shape[1], SETTINGS, options, SEED, sparse)
     unit = X.astype(float) / np.linalg.norm(X.astype(float), axis=1)[:, None]
     for x, own in zip(unit, labels):
         reference.remember(x, own)
@@ -77,8 +77,8 @@ def test_learns_as_the_reference_does(name, sparse):
     assert model.n_nodes == reference.n_nodes > 10
     compare_nodes(model, reference.root)
     np.testing.assert_allclose(model.scorer.weights, reference.weights, atol=1e-4)
-    assert np.abs(reference.weights).max() > 0.01 or not way.learn_scorer
-    compare_answers(model, rows, unit, reference, way)
+    assert np.abs(reference.weights).max() > 0.01 or not options.learn_scorer
+    compare_answers(model, rows, unit, reference, options)
 
 
 def compare_nodes(model, root):
@@ -98,7 +98,7 @@ def memories_of(model, leaf):
     found, memory = [], int(model.nodes.first[leaf])
     while memory >= 0:
         found.append(memory)
-        memory = int(model.following[memory])
+        memory = int(model.store.following[memory])
     assert len(found) == model.nodes.sizes[leaf]
     return found
 
@@ -121,19 +121,19 @@ def score_of(routers, number, x, out):
     return out[0]
 
 
-def compare_answers(model, rows, unit, reference, way):
-    ids, probabilities = model.top_k(rows, 3, way)
-    of_all = model.probabilities(rows, way)
+def compare_answers(model, rows, unit, reference, options):
+    ids, probabilities = model.top_k(rows, 3, options)
+    of_all = model.probabilities(rows, options)
     for i in range(0, len(unit), 7):
         if min(abs(node.score(unit[i])) for node in reference.path(unit[i], reference.root)[:-1]) < 2e-3:
             continue  # routers of dense rows answer in half precision
         scores = reference.answer(unit[i])
         values = np.array(list(scores.values()))
-        if way.how == SOFTMAX:
-            values = np.exp(way.sharpness * (values - values.max()))
+        if options.output == SOFTMAX:
+            values = np.exp(options.sharpness * (values - values.max()))
             values /= values.sum()
         else:
-            values = np.clip(values, 0, 1) if way.how == CLIPPED else 1 / (1 + np.exp(-values))
+            values = np.clip(values, 0, 1) if options.output == CLIPPED else 1 / (1 + np.exp(-values))
         expected = dict(zip(scores, values.tolist()))
         assert set(np.flatnonzero(of_all[i]).tolist()) <= set(expected)
         np.testing.assert_allclose(of_all[i, list(expected)], values, atol=3e-3)
@@ -171,23 +171,23 @@ def check_tree(model):
 )
 def test_the_tree_stays_a_tree(examples, leaf_factor, alpha, dreams, sparse, multi_label):
     y, *columns = np.array(examples).T
-    X, how = np.array(columns, dtype=np.float32).T.copy(), REGRESSORS if multi_label else SOFTMAX
-    way = WAY._replace(leaf_factor=leaf_factor, alpha=alpha, dreams=dreams, how=how)
+    X, output = np.array(columns, dtype=np.float32).T.copy(), REGRESSORS if multi_label else SOFTMAX
+    options = OPTIONS._replace(leaf_factor=leaf_factor, alpha=alpha, dreams=dreams, output=output)
     labels = [[label] for label in y.tolist()]
-    model, rows = learned(X, labels, way, sparse, 9, later=[np.arange(len(y), dtype=np.uint32)])
+    model, rows = learned(X, labels, options, sparse, 9, later=[np.arange(len(y), dtype=np.uint32)])
     check_tree(model)
-    ids, probabilities = model.top_k(rows, 3, way)
+    ids, probabilities = model.top_k(rows, 3, options)
     assert (ids[:, 0] >= 0).all() and (np.diff(probabilities, axis=1) <= 0).all()
     header, arrays = model.to_parts(resume=True)
     again = type(model).from_parts(header, arrays, model.n_labels)
     check_tree(again)
-    np.testing.assert_array_equal(again.top_k(rows, 3, way)[0], ids)
-    np.testing.assert_array_equal(again.probabilities(rows, way), model.probabilities(rows, way))
+    np.testing.assert_array_equal(again.top_k(rows, 3, options)[0], ids)
+    np.testing.assert_array_equal(again.probabilities(rows, options), model.probabilities(rows, options))
 
 
 def test_rows_that_cannot_be_told_apart_stay_in_one_leaf():
-    way = WAY._replace(leaf_factor=1.0)
-    model, _ = learned(np.ones((500, 3), np.float32), [[i % 30] for i in range(500)], way)
+    options = OPTIONS._replace(leaf_factor=1.0)
+    model, _ = learned(np.ones((500, 3), np.float32), [[i % 30] for i in range(500)], options)
     assert model.n_nodes == 1 and model.nodes.sizes[0] == 500
     check_tree(model)
 
@@ -195,11 +195,11 @@ def test_rows_that_cannot_be_told_apart_stay_in_one_leaf():
 def test_a_leaf_without_memories_is_not_asked():
     """Every answer comes from a memory, also where dreams have emptied a leaf."""
     X, y = problem(200, 10)
-    way = WAY._replace(leaf_factor=0.3, dreams=3)
-    model, _ = learned(X, [[label] for label in y.tolist()], way, n_labels=10)
+    options = OPTIONS._replace(leaf_factor=0.3, dreams=3)
+    model, _ = learned(X, [[label] for label in y.tolist()], options, n_labels=10)
     leaves = model.nodes.left[: model.n_nodes] == 0
     assert (model.nodes.sizes[: model.n_nodes][leaves] == 0).any()
-    ids, _ = model.top_k(as_rows(np.random.RandomState(3).normal(size=(500, 12)).astype(np.float32)), 1, way)
+    ids, _ = model.top_k(as_rows(np.random.RandomState(3).normal(size=(500, 12)).astype(np.float32)), 1, options)
     assert (ids >= 0).all()
 
 

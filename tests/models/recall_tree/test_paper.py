@@ -234,8 +234,8 @@ def compare_nodes(model, root):
 
 
 @kernel
-def recall_of_node(node, way, nodes):
-    return kernels.recall(node, way, nodes)
+def recall_of_node(node, options, nodes):
+    return kernels.recall(node, options, nodes)
 
 
 @settings(deadline=None)
@@ -244,7 +244,7 @@ def test_the_bound_is_equation_1(total, share, bound):
     covered = int(share * total)
     nodes = empty_model(False, 1, 1, 1).nodes
     nodes.total[0], nodes.covered[0] = total, covered
-    assert recall_of_node(0, Descent(1, 1, bound).way, nodes) == pytest.approx(
+    assert recall_of_node(0, Descent(1, 1, bound).options, nodes) == pytest.approx(
         bernstein(covered, total, bound), abs=1e-12
     )
 
@@ -253,7 +253,7 @@ def test_the_example_of_the_paper_for_empirical_recall():
     """Label 1 twice, label 4 fifty times, label 3 ten times, two candidates: 60 of 62."""
     y = np.array([1] * 2 + [4] * 50 + [3] * 10)
     model, _ = learned(np.zeros((62, 2), np.float32), y, Descent(2, 1))
-    assert recall_of_node(0, Descent(2, 1, 0.0).way, model.nodes) == pytest.approx(60 / 62)
+    assert recall_of_node(0, Descent(2, 1, 0.0).options, model.nodes) == pytest.approx(60 / 62)
 
 
 @settings(deadline=None, max_examples=30)
@@ -306,7 +306,7 @@ def test_path_features_can_be_as_good_as_the_tree(bound):
     model.regressors.bias[model.nodes.labels[0, 0]] = 0.5  # the root has no feature
     ends = np.empty(len(rows), np.int64)
     kernels.find_nodes(
-        model.rows(rows), len(rows), model.nodes, model.routers, descent.way, model.workspace(descent), ends
+        model.rows(rows), len(rows), model.nodes, model.routers, descent.options, model.workspace(descent), ends
     )
     model.path_scores = None
     ids, _ = model.top_k(rows, 1, descent)

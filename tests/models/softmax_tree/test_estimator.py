@@ -17,21 +17,8 @@ from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.estimator import ALPHA_FOR_FEW_ROWS, ALPHAS, _progress_text
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 from treemax.models.softmax_tree.smoothing import best_smoothing
-from treemax.models.softmax_tree.training import (
-    BETA,
-    DROP,
-    LEAST_CHANCE,
-    ZERO_ONE,
-    Leaf,
-    Objective,
-    Plane,
-    Record,
-    SoftmaxTreeState,
-    Tao,
-    TaoSettings,
-    grow,
-    table_of,
-)
+from treemax.models.softmax_tree.state import BETA, DROP, ZERO_ONE, Leaf, Plane, Record, SoftmaxTreeState, TaoSettings
+from treemax.models.softmax_tree.training import LEAST_CHANCE, Objective, Tao, grow, table_of
 from treemax.parallel.pools import Threads
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ BYTES_OF_FEATURE, BYTES_OF_LABEL = 64, 128  # of training
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class DoubleSampling(LabelClassifier):
     """Double sampling, (pi, kappa)-DS: a baseline that learns ten weights for all classes together. One label a row.
 
@@ -81,7 +83,7 @@ class DoubleSampling(LabelClassifier):
     """
 
     ONE_LABEL_ONLY = True
-    model_: DoubleSamplingModel
+    model_: DoubleSamplingModel = field(init=False)
     supports_compact = supports_weights = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {
         "distance": "euclidean",
@@ -90,30 +92,16 @@ class DoubleSampling(LabelClassifier):
         "calibration": 0.0,
     }
 
-    def __init__(
-        self,
-        *,
-        n_candidates: int = 25,
-        distance: str = "cosine",
-        adversaries: str = "nearest",
-        n_adversaries: int = 5,
-        rows_per_class: float = 100.0,
-        calibration: float = 0.05,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        class_weight: Any = None,
-    ) -> None:
-        self.n_candidates = n_candidates
-        self.distance = distance
-        self.adversaries = adversaries
-        self.n_adversaries = n_adversaries
-        self.rows_per_class = rows_per_class
-        self.calibration = calibration
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.class_weight = class_weight
+    n_candidates: int = 25
+    distance: str = "cosine"
+    adversaries: str = "nearest"
+    n_adversaries: int = 5
+    rows_per_class: float = 100.0
+    calibration: float = 0.05
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

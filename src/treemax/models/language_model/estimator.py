@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ WORDS_AT_ONCE = 2**18  # bounds the memory of the contexts
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstimator):
     """Log-bilinear language model with a hierarchical softmax, whose tree can be learned.
 
@@ -150,60 +152,34 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         "assign_by": "log-gradient",
         "statistics": "running",
     }
-    model_: LanguageModel
-    vocabulary_: WordVocabulary
-    n_texts_: int
-    n_examples_: int
-    history_: list[dict[str, float]]
+    model_: LanguageModel = field(init=False)
+    vocabulary_: WordVocabulary = field(init=False)
+    n_texts_: int = field(init=False)
+    n_examples_: int = field(init=False)
+    history_: list[dict[str, float]] = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        tree: Any = "learned",
-        arity: int = 640,
-        direct: int | str = "auto",
-        dimension: int = 100,
-        context: int = 5,
-        transitions: str = "full",
-        passes: int = 4,
-        learning_rate: float | str = "auto",
-        schedule: str = "linear",
-        optimizer: str = "adagrad",
-        dropout: float = 0.3,
-        batch_size: int = 256,
-        assign_every: float = 0.1,
-        assign_until: float = 0.25,
-        min_count: int = 1,
-        max_words: int | None = None,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        assign_by: str = "difference",
-        statistics: str = "means",
-        tied: bool = False,
-    ) -> None:
-        self.tree = tree
-        self.arity = arity
-        self.direct = direct
-        self.dimension = dimension
-        self.context = context
-        self.transitions = transitions
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.optimizer = optimizer
-        self.dropout = dropout
-        self.batch_size = batch_size
-        self.assign_every = assign_every
-        self.assign_until = assign_until
-        self.min_count = min_count
-        self.max_words = max_words
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.assign_by = assign_by
-        self.statistics = statistics
-        self.tied = tied
+    tree: Any = "learned"
+    arity: int = 640
+    direct: int | str = "auto"
+    dimension: int = 100
+    context: int = 5
+    transitions: str = "full"
+    passes: int = 4
+    learning_rate: float | str = "auto"
+    schedule: str = "linear"
+    optimizer: str = "adagrad"
+    dropout: float = 0.3
+    batch_size: int = 256
+    assign_every: float = 0.1
+    assign_until: float = 0.25
+    min_count: int = 1
+    max_words: int | None = None
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    assign_by: str = "difference"
+    statistics: str = "means"
+    tied: bool = False
 
     def _check_parameters(self) -> None:
         choices_of = {

@@ -160,14 +160,14 @@ class TreeOutput(OutputVectors):
         super().__init__(structure.n_vectors, width, optimizer)
         self.structure, self.paths = structure, structure.paths()
         self.running: RunningShares | None = None
-        self._noting = threading.Lock()
+        self._lock = threading.Lock()
 
     def note(self, hidden: Floats, targets: Words) -> None:
         """Add the probabilities of a batch to the running sums, at all nodes of its paths whose children are not all words."""
         assert self.running is not None
         starts, ends = self.paths.starts[targets], self.paths.starts[targets + 1]
         per_node = self.structure.n_vectors // len(self.structure.n_children)
-        with self._noting:
+        with self._lock:
             for level in range(int((ends - starts).max()) - 1):
                 deep = np.flatnonzero(ends - starts > level + 1)
                 nodes = self.paths.firsts[starts[deep] + level].astype(np.int64) // per_node

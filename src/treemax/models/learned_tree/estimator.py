@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,6 +41,7 @@ SCHEDULES = {"linear": 0.0, "hold": 0.5}  # fraction of the training with a cons
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class LearnedTree(OnlineLabelClassifier, WithHierarchy):
     """Hierarchical softmax over embeddings of the features, whose tree is learned at the same time.
 
@@ -167,67 +168,36 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
     }
     supports_compact = supports_weights = True
     FIXED_IN_STREAM = ("tree", "start", "arity", "dimension", "statistics")
-    model_: LearnedTreeModel | GrowingTree
-    losses_: list[float]
+    model_: LearnedTreeModel | GrowingTree = field(init=False)
+    losses_: list[float] = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        tree: Any = "learned",
-        start: str = "clusters",
-        arity: int = 20,
-        dimension: int = 100,
-        passes: int | str = "auto",
-        learning_rate: float | str = "auto",
-        schedule: str = "linear",
-        optimizer: str = "adagrad",
-        objective: str = "log-likelihood",
-        dropout: float = 0.3,
-        labels: str = "all",
-        assign_every: float = 0.5,
-        assign_until: float = 0.25,
-        statistics: str = "means",
-        search: str = "exact",
-        beam: int = 10,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        calibration: float = 0.05,
-        n_assignments: int | None = None,
-        assign_by: str = "difference",
-        prior_count: float = 0.0,
-        max_depth: int | str | None = "auto",
-        max_labels: int | None = None,
-        stream_assign_every: int | str = "auto",
-        class_weight: Any = None,
-    ) -> None:
-        self.tree = tree
-        self.start = start
-        self.arity = arity
-        self.dimension = dimension
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.optimizer = optimizer
-        self.objective = objective
-        self.dropout = dropout
-        self.labels = labels
-        self.assign_every = assign_every
-        self.assign_until = assign_until
-        self.statistics = statistics
-        self.search = search
-        self.beam = beam
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.calibration = calibration
-        self.n_assignments = n_assignments
-        self.assign_by = assign_by
-        self.prior_count = prior_count
-        self.max_depth = max_depth
-        self.max_labels = max_labels
-        self.stream_assign_every = stream_assign_every
-        self.class_weight = class_weight
+    tree: Any = "learned"
+    start: str = "clusters"
+    arity: int = 20
+    dimension: int = 100
+    passes: int | str = "auto"
+    learning_rate: float | str = "auto"
+    schedule: str = "linear"
+    optimizer: str = "adagrad"
+    objective: str = "log-likelihood"
+    dropout: float = 0.3
+    labels: str = "all"
+    assign_every: float = 0.5
+    assign_until: float = 0.25
+    statistics: str = "means"
+    search: str = "exact"
+    beam: int = 10
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    calibration: float = 0.05
+    n_assignments: int | None = None
+    assign_by: str = "difference"
+    prior_count: float = 0.0
+    max_depth: int | str | None = "auto"
+    max_labels: int | None = None
+    stream_assign_every: int | str = "auto"
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.lom_tree.kernels import Way
+from treemax.models.lom_tree.kernels import Options
 from treemax.models.lom_tree.model import LOMTreeModel
 from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, ensure_capacity, learn, nodes_for
 from treemax.models.parts import settings_from
@@ -25,6 +26,7 @@ RATE = 5.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k a
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class LOMTree(OnlineTreeClassifier):
     """Online multi-class binary tree of linear regressors that predicts the most frequent labels of a leaf.
 
@@ -89,33 +91,19 @@ class LOMTree(OnlineTreeClassifier):
     ONE_LABEL_ONLY = True
     _PUBLISHED: ClassVar[dict[str, Any]] = {"least_weight": 1.0}
     FIXED_IN_STREAM = ("learning_rate",)
-    settings_: LOMTreeSettings
-    model_: LOMTreeModel
+    settings_: LOMTreeSettings = field(init=False)
+    model_: LOMTreeModel = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        max_nodes: int | str = "auto",
-        swap_resistance: float = 4.0,
-        least_weight: float = 0.03,
-        passes: int = 3,
-        learning_rate: float | str = "auto",
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        max_labels: int | None = None,
-        class_weight: Any = None,
-    ) -> None:
-        self.max_nodes = max_nodes
-        self.swap_resistance = swap_resistance
-        self.least_weight = least_weight
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_labels = max_labels
-        self.class_weight = class_weight
+    max_nodes: int | str = "auto"
+    swap_resistance: float = 4.0
+    least_weight: float = 0.03
+    passes: int = 3
+    learning_rate: float | str = "auto"
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    max_labels: int | None = None
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -149,7 +137,7 @@ class LOMTree(OnlineTreeClassifier):
         )
 
     def _resized(self, model: LOMTreeModel, n_features: int, n_labels: int) -> LOMTreeModel:
-        self._restart_if_frozen(model)
+        self._check_learnable(model, n_features)
         ensure_capacity(model, n_labels, n_features)
         return model
 
@@ -160,14 +148,14 @@ class LOMTree(OnlineTreeClassifier):
         self, model: LOMTreeModel, rows: Rows, targets: Targets, orders: Iterable[NDArray[np.uint32]]
     ) -> Iterator[int]:
         clipped = clip_outliers(rows, self.settings_.initial)
-        yield from learn(model, clipped, targets, orders, self.settings_, self._way(model.n_labels))
+        yield from learn(model, clipped, targets, orders, self.settings_, self._options(model.n_labels))
 
     def _biases(self, model: LOMTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.regressors.bias[:1]  # of the root, which sees every row
 
-    def _way(self, n_labels: int) -> Way:
+    def _options(self, n_labels: int) -> Options:
         max_nodes = nodes_for(n_labels) if is_auto(self.max_nodes) else int(self.max_nodes)
-        return Way(max_nodes, float(self.swap_resistance), float(self.least_weight))
+        return Options(max_nodes, float(self.swap_resistance), float(self.least_weight))
 
     # --- answering --------------------------------------------------------------------------------------
 

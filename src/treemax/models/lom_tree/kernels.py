@@ -56,7 +56,7 @@ class Tallies(NamedTuple):
     following: np.ndarray  # the slot of the next tally of the node, or NONE
 
 
-class Way(NamedTuple):
+class Options(NamedTuple):
     """Options of the algorithm."""
 
     max_nodes: int  # inner nodes (T)
@@ -104,21 +104,21 @@ def _take_out_smallest_leaf(nodes):
 
 
 @bare_inline_kernel
-def _wants_to_split(leaf, depth, nodes, way):
+def _wants_to_split(leaf, depth, nodes, options):
     """Return whether a leaf has several labels, and there is a free node or the swap criterion holds."""
     if nodes.largest[leaf] == nodes.totals[leaf] or depth == DEEPEST:
         return False
     gain = nodes.smallest[leaf] - nodes.largest[leaf]
     weakest = nodes.smallest[nodes.used[ROOT]]
-    return nodes.used[INNER] < way.max_nodes or (
-        weakest < nodes.smallest[leaf] and gain > way.swap_resistance * (weakest + 1)
+    return nodes.used[INNER] < options.max_nodes or (
+        weakest < nodes.smallest[leaf] and gain > options.swap_resistance * (weakest + 1)
     )
 
 
 @bare_inline_kernel
-def _split(leaf, nodes, way):
+def _split(leaf, nodes, options):
     """Split a leaf into two new ones, each with half of its size."""
-    if nodes.used[INNER] >= way.max_nodes:
+    if nodes.used[INNER] >= options.max_nodes:
         _take_out_smallest_leaf(nodes)
     left = nodes.used[NODES]
     nodes.used[NODES] += 2
@@ -182,7 +182,7 @@ def _descend(x, node, nodes, regressors, one):
 
 
 @bare_inline_kernel
-def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, initial, one):
+def _train_node(x, node, tally, score, nodes, tallies, regressors, options, rate, initial, one):
     """Update the regressor towards the side of the label; returns the new score of the row.
 
     The side is right if the mean score of the label (e) is at least that of all rows (E); the row is weighted by
@@ -192,7 +192,7 @@ def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, in
     mean = nodes.sums[node] / nodes.trained[node] if nodes.trained[node] else 0.0
     side = -_ONE if mean > own else _ONE
     if side * score < _ONE:
-        weight = np.float32(minimum(1.0, maximum(way.least_weight, abs(own - mean))))
+        weight = np.float32(minimum(1.0, maximum(options.least_weight, abs(own - mean))))
         one[0] = -side * weight
         update(regressors, nodes.regressors[node] - 1, one, 1, x, rate, initial)
         score = _score(x, node, nodes, regressors, one)
@@ -204,7 +204,7 @@ def _train_node(x, node, tally, score, nodes, tallies, regressors, way, rate, in
 
 
 @bare_inline_kernel
-def _train(x, label, nodes, tallies, regressors, way, rate, initial, one):
+def _train(x, label, nodes, tallies, regressors, options, rate, initial, one):
     """Algorithm 1 for one row; returns the prediction before it was learned.
 
     The prediction is that of the leaf which the row reaches if no regressor is updated on the way: the same path, until
@@ -216,7 +216,7 @@ def _train(x, label, nodes, tallies, regressors, way, rate, initial, one):
         above = np.int64(nodes.best[node])
         tally = _count(node, label, nodes, tallies)
         before = _score(x, node, nodes, regressors, one)
-        score = _train_node(x, node, tally, before, nodes, tallies, regressors, way, rate, initial, one)
+        score = _train_node(x, node, tally, before, nodes, tallies, regressors, options, rate, initial, one)
         if asking and (before < _ZERO) != (score < _ZERO):
             other = _descend(x, _child(node, before, nodes), nodes, regressors, one)
             answer, asking = np.int64(nodes.best[other]) if other != node else above, False
@@ -225,9 +225,9 @@ def _train(x, label, nodes, tallies, regressors, way, rate, initial, one):
     if asking:
         answer = np.int64(nodes.best[node]) if nodes.totals[node] else above
     tally = _count(node, label, nodes, tallies)
-    if _wants_to_split(node, depth, nodes, way):
-        _split(node, nodes, way)
-        score = _train_node(x, node, tally, _ZERO, nodes, tallies, regressors, way, rate, initial, one)
+    if _wants_to_split(node, depth, nodes, options):
+        _split(node, nodes, options)
+        score = _train_node(x, node, tally, _ZERO, nodes, tallies, regressors, options, rate, initial, one)
         node = _child(node, score, nodes)
         _count(node, label, nodes, tallies)
     nodes.smallest[node] += 1
@@ -246,7 +246,7 @@ def _has_room(nodes, tallies, regressors):
 
 
 @kernel
-def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors, way, found):
+def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors, options, found):
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
     `found` counts the rows whose label was predicted before they were learned.
@@ -257,7 +257,7 @@ def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors,
         n_buckets = buckets_needed(regressors, x, DEEPEST)
         if not (_has_room(nodes, tallies, regressors) and reserve(regressors, n_buckets)):
             return i
-        found[0] += _train(x, label, nodes, tallies, regressors, way, rate, initial, one) == label
+        found[0] += _train(x, label, nodes, tallies, regressors, options, rate, initial, one) == label
         release(regressors, n_buckets)
     return order.size
 

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, ascends
-from treemax.kernels.scorers import EMPTY, SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
+from treemax.kernels.scorers import EMPTY
 from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
 from treemax.models.lom_tree.tracing import trace_labels
 from treemax.models.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import SMALLEST_TABLE, CandidateModel, scorer_arrays, scorers_from_arrays
+from treemax.models.recall_tree.model import SMALLEST_TABLE, OnlineTreeModel, scorer_arrays, scorers_from_arrays
 from treemax.models.rows import ROWS_AT_ONCE, blocks
 from treemax.models.scorers import Scorers, prediction_scorers, trainable_scorers
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
-from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -40,7 +40,7 @@ class TallyLists(NamedTuple):
 
 
 @dataclass
-class LOMTreeModel(CandidateModel):
+class LOMTreeModel(OnlineTreeModel):
     """A binary tree grown online; `n_labels` labels are known so far."""
 
     n_labels: int
@@ -100,9 +100,6 @@ class LOMTreeModel(CandidateModel):
 
         run_all(blocks(len(rows), k), answer, threads)
         return ids, probabilities
-
-    top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
-    top_k_allowed = FromAllProbabilities.top_k_allowed
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """Return the probability of every label; zero if it is not in the row's leaf."""

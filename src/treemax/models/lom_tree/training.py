@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
-from treemax.kernels.scorers import SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.lom_tree import kernels
-from treemax.models.lom_tree.kernels import DEEPEST, Nodes, Way
+from treemax.models.lom_tree.kernels import DEEPEST, Nodes, Options
 from treemax.models.lom_tree.model import (
     LOMTreeModel,
     empty_nodes,
@@ -97,7 +97,7 @@ def learn(
     targets: Targets,
     orders: Iterable[NDArray[np.uint32]],
     settings: LOMTreeSettings,
-    way: Way,
+    options: Options,
 ) -> Iterator[int]:
     """Learn the rows in the given orders, in place; yields the size of each batch.
 
@@ -111,7 +111,7 @@ def learn(
             piece, learned = order[start : start + ROWS_AT_ONCE], 0
             while True:
                 learned = kernels.learn(
-                    form, labels, piece, learned, rate, initial, model.nodes, model.tallies, model.regressors, way, found
+                    form, labels, piece, learned, rate, initial, model.nodes, model.tallies, model.regressors, options, found
                 )  # fmt: skip
                 if learned == len(piece):
                     break

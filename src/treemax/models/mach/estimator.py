@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from treemax.parameters import check_choice, check_flag, check_number, is_auto
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class MACH(LabelClassifier):
     """Merged-average classifiers via hashing: a baseline with fewer outputs than labels.
 
@@ -76,35 +78,20 @@ class MACH(LabelClassifier):
     """
 
     supports_weights = supports_relevance = supports_compact = True
-    model_: MACHModel
+    model_: MACHModel = field(init=False)
     _PUBLISHED: ClassVar[dict[str, Any]] = {"calibration": 0.0, "scale": False}
 
-    def __init__(
-        self,
-        *,
-        n_buckets: int | str = "auto",
-        n_repetitions: int = 16,
-        combine: str = "mean",
-        passes: int | str = "auto",
-        learning_rate: float | str = "auto",
-        scale: bool = True,
-        calibration: float = 0.05,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        class_weight: Any = None,
-    ) -> None:
-        self.n_buckets = n_buckets
-        self.n_repetitions = n_repetitions
-        self.combine = combine
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.scale = scale
-        self.calibration = calibration
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.class_weight = class_weight
+    n_buckets: int | str = "auto"
+    n_repetitions: int = 16
+    combine: str = "mean"
+    passes: int | str = "auto"
+    learning_rate: float | str = "auto"
+    scale: bool = True
+    calibration: float = 0.05
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

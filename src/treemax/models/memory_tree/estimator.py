@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.memory_tree.kernels import CLIPPED, REGRESSORS, SOFTMAX, Way
+from treemax.models.memory_tree.kernels import CLIPPED, REGRESSORS, SOFTMAX, Options
 from treemax.models.memory_tree.model import MemoryTreeModel
 from treemax.models.memory_tree.training import MemoryTreeSettings, empty_model, ensure_capacity, remember, revisit
 from treemax.models.parts import settings_from
@@ -29,6 +30,7 @@ SHARPNESS = 10.0  # of the softmax over the scores of a leaf
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class ContextualMemoryTree(OnlineTreeClassifier):
     """Online tree that remembers all rows, and answers with the labels of the most similar rows of a leaf.
 
@@ -105,43 +107,24 @@ class ContextualMemoryTree(OnlineTreeClassifier):
         "skip_itself": False,
     }
     FIXED_IN_STREAM = ("learning_rate", "scorer_rate", "one_against_some", "random_state")
-    settings_: MemoryTreeSettings
-    model_: MemoryTreeModel
+    settings_: MemoryTreeSettings = field(init=False)
+    model_: MemoryTreeModel = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        leaf_factor: float = 10.0,
-        alpha: float = 0.3,
-        dreams: int = 5,
-        passes: int = 3,
-        learning_rate: float | str = "auto",
-        scorer_rate: float = SCORER_RATE,
-        one_against_some: bool = True,
-        reward_first_pass: bool = True,
-        train_dreams: bool = True,
-        skip_itself: bool = True,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        max_labels: int | None = None,
-        class_weight: Any = None,
-    ) -> None:
-        self.leaf_factor = leaf_factor
-        self.alpha = alpha
-        self.dreams = dreams
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.scorer_rate = scorer_rate
-        self.one_against_some = one_against_some
-        self.reward_first_pass = reward_first_pass
-        self.train_dreams = train_dreams
-        self.skip_itself = skip_itself
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_labels = max_labels
-        self.class_weight = class_weight
+    leaf_factor: float = 10.0
+    alpha: float = 0.3
+    dreams: int = 5
+    passes: int = 3
+    learning_rate: float | str = "auto"
+    scorer_rate: float = SCORER_RATE
+    one_against_some: bool = True
+    reward_first_pass: bool = True
+    train_dreams: bool = True
+    skip_itself: bool = True
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    max_labels: int | None = None
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -166,10 +149,10 @@ class ContextualMemoryTree(OnlineTreeClassifier):
 
     def _learn_passes(self, model: MemoryTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
         first, *others = row_orders(len(rows), self.passes, self.random_state)
-        way = self._way(model)
-        early = way._replace(rewards=bool(self.reward_first_pass))
+        options = self._options(model)
+        early = options._replace(rewards=bool(self.reward_first_pass))
         yield from remember(model, rows, targets, first, self.settings_, early)
-        yield from revisit(model, others, self.settings_, way)
+        yield from revisit(model, others, self.settings_, options)
 
     def _start(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> MemoryTreeModel:
         width = mean_squared_length(rows)[1]
@@ -180,31 +163,26 @@ class ContextualMemoryTree(OnlineTreeClassifier):
             initial=1.0 / width,
         )
         seed = int(check_random_state(self.random_state).randint(2**31))
-        how = (REGRESSORS if self.one_against_some else CLIPPED) if multi_label else SOFTMAX
-        return empty_model(isinstance(rows, SparseRows), rows.shape[1], len(index), how, seed)
+        output = (REGRESSORS if self.one_against_some else CLIPPED) if multi_label else SOFTMAX
+        return empty_model(isinstance(rows, SparseRows), rows.shape[1], len(index), output, seed)
 
     def _resized(self, model: MemoryTreeModel, n_features: int, n_labels: int) -> MemoryTreeModel:
-        self._restart_if_frozen(model)
-        if n_features > model.n_features and not model.is_sparse:
-            raise ValueError(
-                f"X has {n_features} features, but ContextualMemoryTree was started with {model.n_features} dense features, "
-                "and their number is fixed. Use sparse rows if new features may appear."
-            )
+        self._check_learnable(model, n_features)
         ensure_capacity(model, n_labels, n_features)
         return model
 
     def _continue(self, model: MemoryTreeModel, rows: Rows, targets: Targets) -> Iterator[int]:
         order = np.arange(len(rows), dtype=np.uint32)
-        return remember(model, rows, targets, order, self.settings_, self._way(model))
+        return remember(model, rows, targets, order, self.settings_, self._options(model))
 
     def _biases(self, model: MemoryTreeModel, ids: NDArray[np.uint32]) -> NDArray[np.float32]:
         return model.routers.bias[:1]  # of the root, which sees every row
 
-    def _search(self) -> Way:
-        return self._way(self.model_)
+    def _search(self) -> Options:
+        return self._options(self.model_)
 
-    def _way(self, model: MemoryTreeModel) -> Way:
-        return Way(
+    def _options(self, model: MemoryTreeModel) -> Options:
+        return Options(
             alpha=float(self.alpha),
             leaf_factor=float(self.leaf_factor),
             dreams=int(self.dreams),
@@ -213,7 +191,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
             train_dreams=bool(self.train_dreams),
             skip_itself=bool(self.skip_itself),
             learn_scorer=self.settings_.scorer_rate > 0.0,
-            how=model.how,
+            output=model.output,
             sharpness=np.float32(SHARPNESS),
         )
 

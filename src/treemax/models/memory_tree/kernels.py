@@ -12,13 +12,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from treemax.kernels.arithmetic import exp32, next_random
-from treemax.kernels.jit import BARE_OPTIONS, bare_inline_kernel, fast_inline_kernel, inline_kernel, kernel
+from treemax.kernels.jit import bare_inline_kernel, inline_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import buckets_needed, reserve, row_of, scores, scores_of, update, update_of
+from treemax.models.memory_tree.similarity_kernels import clear, similarity, spread, update_similarity
 
 LEFT, RIGHT = 0, 1
 NODES, INSERTED = 0, 1  # places in `used`
@@ -52,6 +51,7 @@ class Memories(NamedTuple):
     rows: Any  # a matrix, or the three arrays of sparse rows
     starts: np.ndarray  # of the labels of each memory
     labels: np.ndarray  # sorted for each memory
+    following: np.ndarray  # the next memory in the leaf, or NONE
 
 
 class Scorer(NamedTuple):
@@ -61,7 +61,7 @@ class Scorer(NamedTuple):
     squares: np.ndarray
 
 
-class Way(NamedTuple):
+class Options(NamedTuple):
     """Options of the algorithm."""
 
     alpha: float  # weight of the router's own score and of rewards, against balance
@@ -72,7 +72,7 @@ class Way(NamedTuple):
     train_dreams: bool  # re-insertion trains routers
     skip_itself: bool  # a memory is not its own nearest
     learn_scorer: bool
-    how: int  # SOFTMAX, CLIPPED or REGRESSORS
+    output: int  # SOFTMAX, CLIPPED or REGRESSORS
     sharpness: np.float32
 
 
@@ -98,115 +98,6 @@ class Workspace(NamedTuple):
     gradients: np.ndarray
     path: np.ndarray
     one: np.ndarray
-
-
-# --- rows ------------------------------------------------------------------------------------------------
-
-
-def spread(x, out):
-    """Write a row into a dense array of zeros."""
-    raise NotImplementedError
-
-
-def clear(x, out):
-    """Set the features of a row back to zero."""
-    raise NotImplementedError
-
-
-def similarity(dense, rows, memory, weights):
-    """The score of a memory for a row."""
-    raise NotImplementedError
-
-
-def update_similarity(dense, rows, memory, gradient, scorer, rate, initial):
-    """Update the scorer by AdaGrad."""
-    raise NotImplementedError
-
-
-@overload(spread, jit_options=BARE_OPTIONS)
-def _overload_spread(x, out):
-    if isinstance(x, types.Array):
-
-        def dense(x, out):
-            for d in range(x.size):
-                out[d] = x[d]
-
-        return dense
-
-    def sparse(x, out):
-        indices, values = x
-        for p in range(indices.size):
-            out[indices[p]] = values[p]
-
-    return sparse
-
-
-@overload(clear, jit_options=BARE_OPTIONS)
-def _overload_clear(x, out):
-    if isinstance(x, types.Array):
-        return lambda x, out: None
-
-    def sparse(x, out):
-        for feature in x[0]:
-            out[feature] = _ZERO
-
-    return sparse
-
-
-@fast_inline_kernel
-def _weighted_dot(a, rows, memory, weights):
-    total = _ZERO
-    for d in range(rows.shape[1]):
-        total += a[d] * rows[memory, d] * (_ONE + weights[d])
-    return total
-
-
-@fast_inline_kernel
-def _dense_step(a, rows, memory, gradient, weights, squares, rate, initial):
-    for d in range(rows.shape[1]):
-        step = gradient * a[d] * rows[memory, d]
-        total = squares[d] + step * step
-        squares[d] = total
-        weights[d] -= rate * step / np.sqrt(total + initial)
-
-
-@overload(similarity, jit_options=BARE_OPTIONS)
-def _overload_similarity(dense, rows, memory, weights):
-    if isinstance(rows, types.Array):
-        return lambda dense, rows, memory, weights: _weighted_dot(dense, rows, memory, weights)
-
-    def sparse(dense, rows, memory, weights):
-        indptr, indices, values = rows
-        total = _ZERO
-        for p in range(np.uint64(indptr[memory]), np.uint64(indptr[memory + 1])):
-            value = dense[indices[p]]
-            if value != _ZERO:
-                total += value * values[p] * (_ONE + weights[indices[p]])
-        return total
-
-    return sparse
-
-
-@overload(update_similarity, jit_options=BARE_OPTIONS)
-def _overload_update_similarity(dense, rows, memory, gradient, scorer, rate, initial):
-    if isinstance(rows, types.Array):
-
-        def of_dense(dense, rows, memory, gradient, scorer, rate, initial):
-            _dense_step(dense, rows, memory, gradient, scorer.weights, scorer.squares, rate, initial)
-
-        return of_dense
-
-    def of_sparse(dense, rows, memory, gradient, scorer, rate, initial):
-        indptr, indices, values = rows
-        for p in range(np.uint64(indptr[memory]), np.uint64(indptr[memory + 1])):
-            feature = indices[p]
-            step = gradient * dense[feature] * values[p]
-            if step != _ZERO:
-                total = scorer.squares[feature] + step * step
-                scorer.squares[feature] = total
-                scorer.weights[feature] -= rate * step / np.sqrt(total + initial)
-
-    return of_sparse
 
 
 # --- the tree --------------------------------------------------------------------------------------------
@@ -244,14 +135,14 @@ def _descend(x, node, nodes, routers, path, one):
 
 
 @bare_inline_kernel
-def _push(memory, leaf, nodes, following):
-    following[memory] = nodes.first[leaf]
+def _push(memory, leaf, nodes, memories):
+    memories.following[memory] = nodes.first[leaf]
     nodes.first[leaf] = memory
     nodes.sizes[leaf] += 1
 
 
 @bare_inline_kernel
-def _pop(nodes, following, random):
+def _pop(nodes, memories, random):
     """Take out a random memory, of all memories with the same probability."""
     node = np.int64(0)
     while nodes.left[node]:
@@ -261,19 +152,19 @@ def _pop(nodes, following, random):
         node = np.int64(nodes.left[node]) + side
     before, memory = np.int64(NONE), nodes.first[node]
     for _ in range(np.int64(_uniform(random) * nodes.sizes[node])):
-        before, memory = memory, following[memory]
+        before, memory = memory, memories.following[memory]
     if before == NONE:
-        nodes.first[node] = following[memory]
+        nodes.first[node] = memories.following[memory]
     else:
-        following[before] = following[memory]
+        memories.following[before] = memories.following[memory]
     nodes.sizes[node] -= 1
     return memory
 
 
 @bare_inline_kernel
-def _capacity(nodes, way):
+def _capacity(nodes, options):
     """The number of memories at which a leaf is split."""
-    return max(np.int64(2), np.int64(way.leaf_factor * np.log2(max(2.0, np.float64(nodes.used[INSERTED])))))
+    return max(np.int64(2), np.int64(options.leaf_factor * np.log2(max(2.0, np.float64(nodes.used[INSERTED])))))
 
 
 @bare_inline_kernel
@@ -291,11 +182,11 @@ def _update_router(x, node, score, positive, weight, routers, rates, one):
 
 
 @bare_inline_kernel
-def train_node(x, node, nodes, routers, way, rates, one):
+def train_node(x, node, nodes, routers, options, rates, one):
     """Train a router towards balance and its own score; returns the side of the row afterwards, which is counted."""
     score = _score(x, node, routers, one)
     balance = np.log2(max(FEW, nodes.sides[node, LEFT]) / (max(FEW, nodes.sides[node, RIGHT]) + 0.1))
-    objective = (1.0 - way.alpha) * balance + way.alpha * _clipped(score)
+    objective = (1.0 - options.alpha) * balance + options.alpha * _clipped(score)
     _update_router(x, node, score, objective >= 0.0, _ONE, routers, rates, one)
     side = LEFT if _score(x, node, routers, one) < _ZERO else RIGHT
     nodes.sides[node, side] += 1
@@ -303,43 +194,43 @@ def train_node(x, node, nodes, routers, way, rates, one):
 
 
 @bare_inline_kernel
-def _insert(x, memory, nodes, following, routers, way, rates, one, trains):
+def _insert(x, memory, nodes, memories, routers, options, rates, one, trains):
     """Route a memory to a leaf and add it; returns the leaf."""
     node = np.int64(0)
     while nodes.left[node]:
         if trains:
-            side = train_node(x, node, nodes, routers, way, rates, one)
+            side = train_node(x, node, nodes, routers, options, rates, one)
         else:
             side = LEFT if _score(x, node, routers, one) < _ZERO else RIGHT
             nodes.sides[node, side] += 1
         node = np.int64(nodes.left[node]) + side
-    _push(memory, node, nodes, following)
+    _push(memory, node, nodes, memories)
     if trains:
-        train_node(x, node, nodes, routers, way, rates, one)
+        train_node(x, node, nodes, routers, options, rates, one)
     return node
 
 
 @inline_kernel
-def _can_be_divided(leaf, memories, nodes, following, routers, one):
+def _can_be_divided(leaf, memories, nodes, routers, one):
     """Return whether the router of a leaf sends memories to both sides."""
     on_right, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         on_right += _score(row_of(memories.rows, memory), leaf, routers, one) >= _ZERO
-        memory = following[memory]
+        memory = memories.following[memory]
     return 0 < on_right < nodes.sizes[leaf]
 
 
 @inline_kernel
-def _buckets_to_split(leaf, memories, nodes, following, routers):
+def _buckets_to_split(leaf, memories, nodes, routers):
     needed, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         needed += buckets_needed(routers, row_of(memories.rows, memory), 2)
-        memory = following[memory]
+        memory = memories.following[memory]
     return needed
 
 
 @inline_kernel
-def _split(leaf, memories, nodes, following, routers, way, rates, one):
+def _split(leaf, memories, nodes, routers, options, rates, one):
     """Divide the memories of a leaf between two new ones, whose routers are trained on them."""
     left = nodes.used[NODES]
     nodes.used[NODES] += 2
@@ -350,11 +241,11 @@ def _split(leaf, memories, nodes, following, routers, way, rates, one):
     nodes.first[leaf] = NONE
     nodes.sides[leaf, LEFT] = nodes.sides[leaf, RIGHT] = 0
     while memory != NONE:
-        after, x = following[memory], row_of(memories.rows, memory)
+        after, x = memories.following[memory], row_of(memories.rows, memory)
         side = LEFT if _score(x, leaf, routers, one) < _ZERO else RIGHT
         nodes.sides[leaf, side] += 1
-        _push(memory, left + side, nodes, following)
-        train_node(x, left + side, nodes, routers, way, rates, one)
+        _push(memory, left + side, nodes, memories)
+        train_node(x, left + side, nodes, routers, options, rates, one)
         memory = after
     nodes.sizes[leaf] = 0
     nodes.left[leaf] = left
@@ -378,7 +269,7 @@ def reward(one, other, memories):
 
 
 @bare_inline_kernel
-def _nearest(dense, leaf, without, memories, nodes, following, scorer):
+def _nearest(dense, leaf, without, memories, nodes, scorer):
     """The memory of a leaf with the highest score, except for one; NONE if there is no other."""
     best, nearest, memory = _LOWEST, np.int64(NONE), nodes.first[leaf]
     while memory != NONE:
@@ -386,15 +277,15 @@ def _nearest(dense, leaf, without, memories, nodes, following, scorer):
             score = similarity(dense, memories.rows, memory, scorer.weights)
             if score > best:
                 best, nearest = score, memory
-        memory = following[memory]
+        memory = memories.following[memory]
     return nearest
 
 
 @bare_inline_kernel
-def _random_memory(leaf, nodes, following, random):
+def _random_memory(leaf, nodes, memories, random):
     memory = nodes.first[leaf]
     for _ in range(np.int64(_uniform(random) * nodes.sizes[leaf])):
-        memory = following[memory]
+        memory = memories.following[memory]
     return memory
 
 
@@ -406,7 +297,7 @@ def _update_scorer(dense, memory, target, weight, memories, scorer, rates):
 
 
 @bare_inline_kernel
-def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer, way, rates, own, random):
+def _update_by_reward(x, own_memory, memories, nodes, routers, scorer, options, rates, own, random):
     """Try one side of a random node on the path of a row, and train its router by the reward there.
 
     At the leaf, the scorer is trained on a random memory.
@@ -415,23 +306,23 @@ def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer
     if length < 2:
         return
     node = own.path[np.int64(_uniform(random) * length)]
-    without = own_memory if way.skip_itself else np.int64(NONE)
+    without = own_memory if options.skip_itself else np.int64(NONE)
     if node == leaf:
-        memory = _random_memory(leaf, nodes, following, random)
-        if way.learn_scorer and memory != NONE and memory != without:
+        memory = _random_memory(leaf, nodes, memories, random)
+        if options.learn_scorer and memory != NONE and memory != without:
             _update_scorer(own.spread, memory, reward(own_memory, memory, memories), _ONE, memories, scorer, rates)
         return
     in_left, in_right = max(FEW, nodes.sides[node, LEFT]), max(FEW, nodes.sides[node, RIGHT])
     side = RIGHT if _uniform(random) < 0.5 else LEFT
     leaf, _ = _descend(x, np.int64(nodes.left[node]) + side, nodes, routers, own.path, own.one)
-    memory, found = _nearest(own.spread, leaf, without, memories, nodes, following, scorer), _ZERO
+    memory, found = _nearest(own.spread, leaf, without, memories, nodes, scorer), _ZERO
     if memory != NONE:
         found = reward(own_memory, memory, memories)
-        if way.learn_scorer:
+        if options.learn_scorer:
             weight = np.float32(length / (length - 1.0))
             _update_scorer(own.spread, memory, found, weight, memories, scorer, rates)
     signed = found if side == RIGHT else -found
-    objective = (1.0 - way.alpha) * np.log(in_left / in_right) + way.alpha * signed
+    objective = (1.0 - options.alpha) * np.log(in_left / in_right) + options.alpha * signed
     weight = np.float32(min(MOST_WEIGHT, max(LEAST_WEIGHT, abs(objective))))
     score = _score(x, node, routers, own.one)
     _update_router(x, node, score, objective >= 0.0, weight, routers, rates, own.one)
@@ -441,7 +332,7 @@ def _update_by_reward(x, own_memory, memories, nodes, following, routers, scorer
 
 
 @bare_inline_kernel
-def _collect(leaf, memories, nodes, following, scorer, own):
+def _collect(leaf, memories, nodes, scorer, own):
     """The labels of the memories of a leaf, each with the score of its best memory; returns their number."""
     n, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
@@ -457,7 +348,7 @@ def _collect(leaf, memories, nodes, following, scorer, own):
                 own.scores[at], own.counts[at] = score, _ONE
             elif score == own.scores[at]:
                 own.counts[at] += _ONE
-        memory = following[memory]
+        memory = memories.following[memory]
     return n
 
 
@@ -468,9 +359,9 @@ def _forget(n, own):
 
 
 @bare_inline_kernel
-def _to_probabilities(n, how, sharpness, values, counts):
+def _to_probabilities(n, output, sharpness, values, counts):
     """Convert scores to probabilities, in place; a softmax counts a label once for each memory with its score."""
-    if how == SOFTMAX:
+    if output == SOFTMAX:
         top, total = _LOWEST, _ZERO
         for q in range(n):
             top = max(top, values[q])
@@ -479,7 +370,7 @@ def _to_probabilities(n, how, sharpness, values, counts):
             total += values[q]
         for q in range(n):
             values[q] /= total
-    elif how == CLIPPED:
+    elif output == CLIPPED:
         for q in range(n):
             values[q] = min(_ONE, max(_ZERO, values[q]))
     else:
@@ -488,16 +379,16 @@ def _to_probabilities(n, how, sharpness, values, counts):
 
 
 @bare_inline_kernel
-def _answer(x, memories, nodes, following, routers, regressors, scorer, way, own):
+def _answer(x, memories, nodes, routers, regressors, scorer, options, own):
     """The labels of a row's leaf and their probabilities; returns their number."""
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     spread(x, own.spread)
-    n = _collect(leaf, memories, nodes, following, scorer, own)
+    n = _collect(leaf, memories, nodes, scorer, own)
     clear(x, own.spread)
     _forget(n, own)
-    if way.how == REGRESSORS:
+    if options.output == REGRESSORS:
         scores_of(regressors, own.labels, n, x, own.scores)
-    _to_probabilities(n, way.how, way.sharpness, own.scores, own.counts)
+    _to_probabilities(n, options.output, options.sharpness, own.scores, own.counts)
     return n
 
 
@@ -516,19 +407,19 @@ def _is_right(memory, n, memories, own):
 
 
 @bare_inline_kernel
-def _entries_of_leaf(leaf, memories, nodes, following):
+def _entries_of_leaf(leaf, memories, nodes):
     """Upper bound of the number of labels of a leaf."""
     n, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         n += memories.starts[memory + 1] - memories.starts[memory]
-        memory = following[memory]
+        memory = memories.following[memory]
     return n
 
 
 @bare_inline_kernel
-def _train_regressors(x, own_memory, leaf, memories, nodes, following, regressors, scorer, rates, own):
+def _train_regressors(x, own_memory, leaf, memories, nodes, regressors, scorer, rates, own):
     """One-against-some: logistic loss of the labels of a leaf."""
-    n = _collect(leaf, memories, nodes, following, scorer, own)
+    n = _collect(leaf, memories, nodes, scorer, own)
     scores_of(regressors, own.labels, n, x, own.scores)
     for q in range(n):
         own.gradients[q] = _ONE / (_ONE + exp32(-own.scores[q]))
@@ -547,27 +438,27 @@ def _train_regressors(x, own_memory, leaf, memories, nodes, following, regressor
 
 
 @inline_kernel
-def _query(memory, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, found, needed):
+def _query(memory, memories, nodes, routers, regressors, scorer, options, rates, own, random, found, needed):
     """What a row does before insertions: count whether it is answered, reward update, and one-against-some.
 
     Returns False, and the buckets it needs, if there is no room.
     """
     x = row_of(memories.rows, memory)
-    answers = way.how == REGRESSORS and not way.first_pass
+    answers = options.output == REGRESSORS and not options.first_pass
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     if not _has_buckets(x, 1, routers, needed, 0):
         return False
-    if answers and not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes, following), regressors, needed, 1):
+    if answers and not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes), regressors, needed, 1):
         return False
-    if way.first_pass:
-        n = _answer(x, memories, nodes, following, routers, regressors, scorer, way, own)
+    if options.first_pass:
+        n = _answer(x, memories, nodes, routers, regressors, scorer, options, own)
         found[0] += _is_right(memory, n, memories, own)
         found[1] += 1
     spread(x, own.spread)
-    if way.rewards:
-        _update_by_reward(x, memory, memories, nodes, following, routers, scorer, way, rates, own, random)
+    if options.rewards:
+        _update_by_reward(x, memory, memories, nodes, routers, scorer, options, rates, own, random)
     if answers:
-        _train_regressors(x, memory, leaf, memories, nodes, following, regressors, scorer, rates, own)
+        _train_regressors(x, memory, leaf, memories, nodes, regressors, scorer, rates, own)
     clear(x, own.spread)
     return True
 
@@ -579,13 +470,11 @@ def _has_buckets(x, n_owners, scorers, needed, place):
 
 
 @inline_kernel
-def _insert_in_phases(
-    trains, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, state, needed
-):
+def _insert_in_phases(trains, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, needed):
     """Insert the memory of `state`, or a random one; returns False if there is no room for the next phase."""
     if state[PHASE] == CHOOSE:
         if state[STEP] > 1:
-            state[MEMORY] = _pop(nodes, following, random)
+            state[MEMORY] = _pop(nodes, memories, random)
         else:
             nodes.used[INSERTED] += 1
         state[PHASE] = ROUTE
@@ -594,32 +483,30 @@ def _insert_in_phases(
     if state[PHASE] == ROUTE:
         if trains and not _has_buckets(x, DEEPEST + 1, routers, needed, 0):
             return False
-        state[LEAF] = _insert(x, memory, nodes, following, routers, way, rates, own.one, trains)
+        state[LEAF] = _insert(x, memory, nodes, memories, routers, options, rates, own.one, trains)
         state[PHASE] = ANSWER
     leaf = state[LEAF]
     if state[PHASE] == ANSWER:
-        if way.how == REGRESSORS and trains:
-            if not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes, following), regressors, needed, 1):
+        if options.output == REGRESSORS and trains:
+            if not _has_buckets(x, _entries_of_leaf(leaf, memories, nodes), regressors, needed, 1):
                 return False
             spread(x, own.spread)
-            _train_regressors(x, memory, leaf, memories, nodes, following, regressors, scorer, rates, own)
+            _train_regressors(x, memory, leaf, memories, nodes, regressors, scorer, rates, own)
             clear(x, own.spread)
         state[PHASE] = SPLIT
     # A leaf that cannot be divided is tried again when it has grown by as much.
-    if nodes.sizes[leaf] % _capacity(nodes, way) == 0 and nodes.depths[leaf] < DEEPEST:
-        if _can_be_divided(leaf, memories, nodes, following, routers, own.one):
-            needed[0] = _buckets_to_split(leaf, memories, nodes, following, routers)
+    if nodes.sizes[leaf] % _capacity(nodes, options) == 0 and nodes.depths[leaf] < DEEPEST:
+        if _can_be_divided(leaf, memories, nodes, routers, own.one):
+            needed[0] = _buckets_to_split(leaf, memories, nodes, routers)
             if nodes.left.size - nodes.used[NODES] < 2 or not reserve(routers, needed[0]):
                 return False
-            _split(leaf, memories, nodes, following, routers, way, rates, own.one)
+            _split(leaf, memories, nodes, routers, options, rates, own.one)
     state[PHASE] = CHOOSE
     return True
 
 
 @kernel
-def learn(
-    order, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, state, found, needed
-):
+def learn(order, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, found, needed):
     """Learn the memories of `order` from where `state` says; returns False if an array must be enlarged first.
 
     `found` counts the rows answered before they were inserted, and all of them; `needed` has the buckets that
@@ -629,15 +516,15 @@ def learn(
         if state[STEP] == 0:
             memory = np.int64(order[state[ROW]])
             if not _query(
-                memory, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, found, needed
+                memory, memories, nodes, routers, regressors, scorer, options, rates, own, random, found, needed
             ):
                 return False
             state[MEMORY] = memory
-            state[STEP] = 1 if way.first_pass else 2
-        while state[STEP] < 2 + way.dreams:
-            trains = way.first_pass or way.train_dreams
+            state[STEP] = 1 if options.first_pass else 2
+        while state[STEP] < 2 + options.dreams:
+            trains = options.first_pass or options.train_dreams
             if not _insert_in_phases(
-                trains, memories, nodes, following, routers, regressors, scorer, way, rates, own, random, state, needed
+                trains, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, needed
             ):
                 return False
             state[STEP] += 1
@@ -650,11 +537,11 @@ def learn(
 
 
 @kernel
-def predict(rows, n_rows, memories, nodes, following, routers, regressors, scorer, way, own, ids, probabilities):
+def predict(rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, ids, probabilities):
     """The most probable labels of each row's leaf, and their probabilities."""
     k = ids.shape[1]
     for i in range(n_rows):
-        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, way, own)
+        n = _answer(row_of(rows, i), memories, nodes, routers, regressors, scorer, options, own)
         filled = np.int64(0)
         for q in range(n):
             filled = offer(own.labels[q], own.scores[q], ids[i], probabilities[i], filled)
@@ -664,16 +551,16 @@ def predict(rows, n_rows, memories, nodes, following, routers, regressors, score
 
 
 @kernel
-def probabilities_of_all(rows, n_rows, memories, nodes, following, routers, regressors, scorer, way, own, out):
+def probabilities_of_all(rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, out):
     """The probability of every label, which is zero if it is not in the row's leaf; `out` must be zero."""
     for i in range(n_rows):
-        n = _answer(row_of(rows, i), memories, nodes, following, routers, regressors, scorer, way, own)
+        n = _answer(row_of(rows, i), memories, nodes, routers, regressors, scorer, options, own)
         for q in range(n):
             out[i, own.labels[q]] = own.scores[q]
 
 
 @kernel
-def gather(nodes, following, order):
+def gather(nodes, memories, order):
     """Write the memories of all leaves, in the order of the nodes."""
     n = np.int64(0)
     for node in range(nodes.used[NODES]):
@@ -681,4 +568,4 @@ def gather(nodes, following, order):
         while memory != NONE:
             order[n] = memory
             n += 1
-            memory = following[memory]
+            memory = memories.following[memory]

@@ -21,17 +21,16 @@ from treemax.models.memory_tree.kernels import (
     REGRESSORS,
     Memories,
     Nodes,
+    Options,
     Scorer,
-    Way,
     Workspace,
 )
 from treemax.models.memory_tree.tracing import trace_labels
 from treemax.models.parts import check_memory, expect, expect_counts, expect_squares, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
-from treemax.models.recall_tree.training import empty_scorers
+from treemax.models.recall_tree.model import OnlineTreeModel, regressors_without, scorer_arrays, scorers_from_arrays
+from treemax.models.recall_tree.training import empty_scorers, enlarged_array
 from treemax.models.rows import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
 from treemax.models.scorers import Scorers, prediction_scorers
-from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -44,6 +43,7 @@ class MemoryStore:
     rows: tuple[NDArray[Any], ...]  # a matrix; or indptr, indices and values
     starts: NDArray[np.int64]
     labels: NDArray[np.uint32]
+    following: NDArray[np.int64]  # of each memory: the next in its leaf, or NONE
 
     @property
     def is_sparse(self) -> bool:
@@ -51,7 +51,8 @@ class MemoryStore:
 
     def view(self) -> Memories:
         """The memories as kernels read them."""
-        return Memories(self._rows_of_view(), read_only(self.starts[: self.n + 1]), read_only(self.labels))
+        starts, labels = read_only(self.starts[: self.n + 1]), read_only(self.labels)
+        return Memories(self._rows_of_view(), starts, labels, self.following)
 
     def _rows_of_view(self) -> Any:
         if not self.is_sparse:
@@ -76,6 +77,8 @@ class MemoryStore:
                 _extended(own[2], end, values[part]),
             )
         self.n += n
+        if self.n > len(self.following):
+            self.following = enlarged_array(self.following, max(self.n, 2 * len(self.following)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays to save, without spare capacity."""
@@ -99,7 +102,7 @@ class MemoryStore:
         rows: tuple[NDArray[Any], ...] = (np.zeros((0, n_features), np.float32),)
         if sparse:
             rows = (start, np.zeros(0, np.uint32), np.zeros(0, np.float32))
-        return cls(0, rows, start, np.zeros(0, np.uint32))
+        return cls(0, rows, start, np.zeros(0, np.uint32), np.zeros(0, np.int64))
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], sparse: bool, n_features: int, n_labels: int) -> MemoryStore:
@@ -124,7 +127,7 @@ class MemoryStore:
             rows = (indptr, indices, expect(arrays, "memories/values", np.float32, (n_values,)))
         if not np.abs(rows[-1]).max(initial=0.0) <= 2.0:
             raise ValueError("the memories are not rows of length one")
-        return cls(n, rows, starts, labels)
+        return cls(n, rows, starts, labels, np.full(n, NONE, np.int64))
 
 
 def _extended(array: NDArray[Any], n: int, more: NDArray[Any]) -> NDArray[Any]:
@@ -146,17 +149,16 @@ def _expect_starts(arrays: dict[str, NDArray[Any]], name: str, n: int, end: int)
 
 
 @dataclass
-class MemoryTreeModel(CandidateModel):
+class MemoryTreeModel(OnlineTreeModel):
     """A binary tree grown online, with memories in its leaves; `n_labels` labels are known so far."""
 
     n_labels: int
     n_features: int
-    how: int  # scores become probabilities
+    output: int  # scores become probabilities
     routers: Scorers
     regressors: Scorers  # one-against-some, for rows with several labels; else none
     scorer: Scorer
     nodes: Nodes
-    following: NDArray[np.int64]  # of each memory: the next in its leaf, or NONE
     store: MemoryStore
     random: NDArray[np.uint64]
     found: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
@@ -191,33 +193,30 @@ class MemoryTreeModel(CandidateModel):
             np.zeros(DEEPEST + 1, np.int64), np.zeros(1, real),
         )  # fmt: skip
 
-    def top_k(self, rows: Rows, k: int, search: Way, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
+    def top_k(self, rows: Rows, k: int, search: Options, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k best labels of each row's leaf (-1 if there are fewer), and their probabilities."""
         ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         self._run(rows, k, threads, search, lambda block: (ids[block], probabilities[block]), kernels.predict)
         return ids, probabilities
 
-    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Way) -> Trace:
+    def trace(self, row: Rows, ids: list[int], scores: list[float], search: Options) -> Trace:
         """The path to the leaf of the row, and the remembered rows there, for `explain`."""
         return trace_labels(self, row, ids, scores, search)
 
-    top_k_weighted = FromAllProbabilities.top_k_weighted  # any number of labels may be in a leaf
-    top_k_allowed = FromAllProbabilities.top_k_allowed
-
-    def probabilities(self, rows: Rows, search: Way, threads: int = 1) -> NDArray[np.float32]:
+    def probabilities(self, rows: Rows, search: Options, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""
         out = np.zeros((len(rows), self.n_labels), np.float32)
         self._run(rows, self.n_labels, threads, search, lambda block: (out[block],), kernels.probabilities_of_all)
         return out
 
-    def _run(self, rows: Rows, width: int, threads: int, way: Way, outputs: Any, kernel: Any) -> None:
+    def _run(self, rows: Rows, width: int, threads: int, options: Options, outputs: Any, kernel: Any) -> None:
         memories, routers = self.store.view(), prediction_scorers(self.routers)
         regressors = prediction_scorers(self.regressors)
 
         def answer(block: slice) -> None:
             kernel(
-                self.rows(rows[block]), block.stop - block.start, memories, self.nodes, self.following, routers, regressors,
-                self.scorer, way, self.workspace(), *outputs(block),
+                self.rows(rows[block]), block.stop - block.start, memories, self.nodes, routers, regressors,
+                self.scorer, options, self.workspace(), *outputs(block),
             )  # fmt: skip
 
         run_all(blocks(len(rows), width), answer, threads)
@@ -225,7 +224,7 @@ class MemoryTreeModel(CandidateModel):
     def lists(self) -> NDArray[np.int64]:
         """The memories, leaf by leaf in the order of the nodes, each leaf's in the order of its list."""
         order = np.empty(self.store.n, np.int64)
-        kernels.gather(self.nodes, self.following, order)
+        kernels.gather(self.nodes, self.store.view(), order)
         return order
 
     def node_labels(self) -> NodeLabels:
@@ -265,7 +264,7 @@ class MemoryTreeModel(CandidateModel):
         else:
             arrays["memories/rows"] = arrays["memories/rows"][stays]
         arrays |= _tree_without(arrays, stays)
-        if self.how == REGRESSORS:
+        if self.output == REGRESSORS:
             arrays |= regressors_without(arrays, kept)
         return self.from_parts(header, arrays, int(kept.sum()))
 
@@ -275,7 +274,7 @@ class MemoryTreeModel(CandidateModel):
         header = {
             "n_features": self.n_features, "sparse": self.is_sparse, "found": self.found.tolist(), "resume": resume,
             "random": [int(self.random[0]) >> 32, int(self.random[0]) & 0xFFFFFFFF],
-            "how": self.how,
+            "how": self.output,
         }  # fmt: skip
         arrays = {f"nodes/{name}": getattr(self.nodes, name)[:n] for name in ("left", "sides", "sizes")}
         arrays["nodes/memories"] = self.lists()
@@ -284,7 +283,7 @@ class MemoryTreeModel(CandidateModel):
         if resume:
             arrays["scorer/squares"] = self.scorer.squares[: self.n_features]
         arrays |= {f"routers/{key}": array for key, array in scorer_arrays(self.routers, n, resume).items()}
-        if self.how == REGRESSORS:
+        if self.output == REGRESSORS:
             own = scorer_arrays(self.regressors, self.n_labels, resume)
             arrays |= {f"regressors/{key}": array for key, array in own.items()}
         return header, arrays
@@ -293,15 +292,15 @@ class MemoryTreeModel(CandidateModel):
     def from_parts(cls, header: dict[str, Any], arrays: dict[str, NDArray[Any]], n_labels: int) -> MemoryTreeModel:
         """Restore a model from `to_parts`; raises ValueError if the parts are inconsistent."""
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
-        how = whole_number("how", header["how"], most=REGRESSORS)
+        output = whole_number("how", header["how"], most=REGRESSORS)
         n_features = whole_number("n_features", header["n_features"])
         if not sparse:
             check_memory("a block of rows", 4 * ROWS_AT_ONCE * n_features)
         store = MemoryStore.from_arrays(arrays, sparse, n_features, n_labels)
-        nodes, following = _restored_tree(arrays, store.n)
+        nodes = _restored_tree(arrays, store)
         routers = scorers_from_arrays(arrays, "routers", len(nodes.left), 1, n_features, sparse, resume)
         regressors = empty_scorers(sparse, 0, 1, n_features)
-        if how == REGRESSORS:
+        if output == REGRESSORS:
             regressors = scorers_from_arrays(arrays, "regressors", n_labels, 1, n_features, sparse, resume)
         weights = np.array(expect(arrays, "scorer/weights", np.float32, (n_features,)))
         if not np.abs(weights).max(initial=0.0) <= LARGEST_WEIGHT:
@@ -313,7 +312,7 @@ class MemoryTreeModel(CandidateModel):
         random = np.array([(high % 2**32) << 32 | low % 2**32], np.uint64)
         found = whole_numbers("found", header["found"], 2)
         return cls(
-            n_labels, n_features, how, routers, regressors, Scorer(weights, squares), nodes, following, store, random, found, resume
+            n_labels, n_features, output, routers, regressors, Scorer(weights, squares), nodes, store, random, found, resume
         )  # fmt: skip
 
 
@@ -338,8 +337,9 @@ def empty_nodes(n: int) -> Nodes:
     )  # fmt: skip
 
 
-def _restored_tree(arrays: dict[str, NDArray[Any]], n_memories: int) -> tuple[Nodes, NDArray[np.int64]]:
-    n = len(arrays["nodes/left"])
+def _restored_tree(arrays: dict[str, NDArray[Any]], store: MemoryStore) -> Nodes:
+    """Restore the nodes, and the lists of memories in the store; raise ValueError if they are inconsistent."""
+    n, n_memories, following = len(arrays["nodes/left"]), store.n, store.following
     left = expect(arrays, "nodes/left", np.int32, (n,))
     inner = np.flatnonzero(left)
     if not np.array_equal(np.sort(left[inner]), np.arange(1, n, 2)) or not n % 2 or (left[inner] <= inner).any():
@@ -361,10 +361,9 @@ def _restored_tree(arrays: dict[str, NDArray[Any]], n_memories: int) -> tuple[No
         nodes.depths[left[node] : left[node] + 2] = nodes.depths[node] + 1
     if nodes.depths.max() > DEEPEST:
         raise ValueError(f"the tree is {nodes.depths.max()} levels deep, expected at most {DEEPEST}")
-    following = np.full(n_memories, NONE, np.int64)
     following[order[:-1]] = order[1:]
     filled = np.flatnonzero(nodes.sizes)
     ends = np.cumsum(nodes.sizes[filled])
     following[order[ends - 1]] = NONE
     nodes.first[filled] = order[ends - nodes.sizes[filled]]
-    return nodes, following
+    return nodes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
-from treemax.models.memory_tree.kernels import NONE, REGRESSORS, SOFTMAX, Way
+from treemax.models.memory_tree.kernels import NONE, REGRESSORS, SOFTMAX, Options
 from treemax.models.recall_tree.tracing import RANKING, Entries, precision
 from treemax.models.scorers import weights_of_features
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from treemax.models.memory_tree.model import MemoryTreeModel
 
 
-def trace_labels(model: MemoryTreeModel, row: Rows, ids: Sequence[int], scores: Sequence[float], way: Way) -> Trace:
+def trace_labels(
+    model: MemoryTreeModel, row: Rows, ids: Sequence[int], scores: Sequence[float], options: Options
+) -> Trace:
     """Return the path of the row to its leaf, and how labels rank there; none for a label that the leaf does not have."""
     entries = _entries(model, row)
     steps, leaf = _descend(model, entries)
@@ -31,7 +33,7 @@ def trace_labels(model: MemoryTreeModel, row: Rows, ids: Sequence[int], scores: 
         if not own:
             paths.append([])
             continue
-        if way.how == REGRESSORS:
+        if options.output == REGRESSORS:
             weights = weights_of_features(model.regressors, label, 1, entries.columns)[0]
             bias, branch = {"bias": float(model.regressors.bias[label])}, "rank among the labels of the leaf"
             last = linear_step(RANKING, label, branch, score, bias, weights * entries.values, [label], 1)
@@ -40,8 +42,8 @@ def trace_labels(model: MemoryTreeModel, row: Rows, ids: Sequence[int], scores: 
             totals = [float(added.sum()) for added in similar]
             best, count = similar[int(np.argmax(totals))], totals.count(max(totals))
             branch = f"most similar of its {len(own):,} rows, {len(memories):,} in the leaf"
-            sharp, terms = float(way.sharpness) if way.how == SOFTMAX else 1.0, {}
-            if way.how == SOFTMAX and count > 1:
+            sharp, terms = float(options.sharpness) if options.output == SOFTMAX else 1.0, {}
+            if options.output == SOFTMAX and count > 1:
                 terms["rows as similar"] = math.log(count)
             last = linear_step(RANKING, label, branch, score, terms, sharp * best, [label], 1)
         paths.append([Path([*steps, last])])
@@ -78,7 +80,7 @@ def _memories(model: MemoryTreeModel, leaf: int) -> Iterator[int]:
     memory = int(model.nodes.first[leaf])
     while memory != NONE:
         yield memory
-        memory = int(model.following[memory])
+        memory = int(model.store.following[memory])
 
 
 def _labels(model: MemoryTreeModel, memories: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import Rows, take_rows
-from treemax.kernels.scorers import SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.memory_tree import kernels
-from treemax.models.memory_tree.kernels import NODES, REGRESSORS, Nodes, Rates, Scorer, Way
+from treemax.models.memory_tree.kernels import NODES, REGRESSORS, Nodes, Options, Rates, Scorer
 from treemax.models.memory_tree.model import MemoryStore, MemoryTreeModel, empty_nodes
 from treemax.models.recall_tree.training import empty_scorers, enlarged_array, enlarged_scorers
 from treemax.models.sparse_scorers import with_buckets, with_features
@@ -43,13 +43,13 @@ class MemoryTreeSettings:
         )
 
 
-def empty_model(sparse: bool, n_features: int, n_labels: int, how: int, seed: int) -> MemoryTreeModel:
+def empty_model(sparse: bool, n_features: int, n_labels: int, output: int, seed: int) -> MemoryTreeModel:
     """An untrained model: a root without memories."""
     scorer = Scorer(np.zeros(n_features, np.float32), np.zeros(n_features, np.float32))
     model = MemoryTreeModel(
-        n_labels, n_features, how, empty_scorers(sparse, INITIAL_NODES, 1, n_features),
-        empty_scorers(sparse, n_labels if how == REGRESSORS else 0, 1, n_features), scorer, empty_nodes(INITIAL_NODES),
-        np.zeros(0, np.int64), MemoryStore.empty(sparse, n_features), np.array([seed], np.uint64),
+        n_labels, n_features, output, empty_scorers(sparse, INITIAL_NODES, 1, n_features),
+        empty_scorers(sparse, n_labels if output == REGRESSORS else 0, 1, n_features), scorer, empty_nodes(INITIAL_NODES),
+        MemoryStore.empty(sparse, n_features), np.array([seed], np.uint64),
     )  # fmt: skip
     model.regressors.bias[:] = INITIAL_BIAS
     return model
@@ -97,30 +97,28 @@ def remember(
     targets: Targets,
     order: NDArray[np.uint32],
     settings: MemoryTreeSettings,
-    way: Way,
+    options: Options,
 ) -> Iterator[int]:
     """Learn and insert new rows in the given order, in place; yields the size of each batch."""
     for start in range(0, len(order), ROWS_AT_ONCE):
         piece, first = order[start : start + ROWS_AT_ONCE], model.store.n
         model.store.add(model.rows(take_rows(rows, piece)), take_targets(targets, piece))
-        if model.store.n > len(model.following):
-            model.following = enlarged_array(model.following, max(model.store.n, 2 * len(model.following)))
-        _learn(model, np.arange(first, model.store.n), settings, way._replace(first_pass=True))
+        _learn(model, np.arange(first, model.store.n), settings, options._replace(first_pass=True))
         yield len(piece)
 
 
 def revisit(
-    model: MemoryTreeModel, orders: Iterable[NDArray[np.uint32]], settings: MemoryTreeSettings, way: Way
+    model: MemoryTreeModel, orders: Iterable[NDArray[np.uint32]], settings: MemoryTreeSettings, options: Options
 ) -> Iterator[int]:
     """Learn from the rewards of memories that are in the tree; yields the size of each batch."""
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece = order[start : start + ROWS_AT_ONCE].astype(np.int64)
-            _learn(model, piece, settings, way._replace(first_pass=False, rewards=True))
+            _learn(model, piece, settings, options._replace(first_pass=False, rewards=True))
             yield len(piece)
 
 
-def _learn(model: MemoryTreeModel, order: NDArray[np.int64], settings: MemoryTreeSettings, way: Way) -> None:
+def _learn(model: MemoryTreeModel, order: NDArray[np.int64], settings: MemoryTreeSettings, options: Options) -> None:
     """Learn the memories of `order`. One thread: the path of a row depends on the rows before it."""
     for scorers in (model.routers, model.regressors):
         if isinstance(scorers, SparseScorers):
@@ -128,7 +126,7 @@ def _learn(model: MemoryTreeModel, order: NDArray[np.int64], settings: MemoryTre
     memories, own = model.store.view(), model.workspace()
     state, needed = np.zeros(5, np.int64), np.zeros(2, np.int64)
     while not kernels.learn(
-        order, memories, model.nodes, model.following, model.routers, model.regressors, model.scorer, way,
+        order, memories, model.nodes, model.routers, model.regressors, model.scorer, options,
         settings.rates, own, model.random, state, model.found, needed,
     ):  # fmt: skip
         _ensure_room(model, needed)

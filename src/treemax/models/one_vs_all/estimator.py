@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ PASSES = {"dense": 10, "sparse": 5}  # rare features overfit sooner
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class OneVsAll(WithRate, OnlineLabelClassifier):
     """One linear classifier per label, trained together by AdaGrad.
 
@@ -117,46 +118,26 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         "loss", "learning_rate", "final_rate", "initial_accumulator", "batch_size", "least_gradient", "scale",
     )  # fmt: skip
     supports_weights = supports_relevance = supports_compact = True
-    settings_: AdaGradSettings
-    _calibration: Calibration | None
+    settings_: AdaGradSettings = field(init=False)
+    _calibration: Calibration | None = field(init=False)
     STREAM_RARITY = 100  # minimum number of labels that initial biases in a stream assume
 
-    def __init__(
-        self,
-        *,
-        loss: str = "auto",
-        passes: int | str = "auto",
-        learning_rate: float | str = "auto",
-        final_rate: float = 0.1,
-        initial_accumulator: float | str = "auto",
-        batch_size: int = 16,
-        least_gradient: float = 1e-3,
-        n_jobs: int | None = None,
-        max_memory: float | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        scale: bool = True,
-        calibration: float = 0.05,
-        max_labels: int | None = None,
-        negatives: int | None = None,
-        class_weight: Any = None,
-    ) -> None:
-        self.loss = loss
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.final_rate = final_rate
-        self.initial_accumulator = initial_accumulator
-        self.batch_size = batch_size
-        self.least_gradient = least_gradient
-        self.n_jobs = n_jobs
-        self.max_memory = max_memory
-        self.random_state = random_state
-        self.verbose = verbose
-        self.scale = scale
-        self.calibration = calibration
-        self.max_labels = max_labels
-        self.negatives = negatives
-        self.class_weight = class_weight
+    loss: str = "auto"
+    passes: int | str = "auto"
+    learning_rate: float | str = "auto"
+    final_rate: float = 0.1
+    initial_accumulator: float | str = "auto"
+    batch_size: int = 16
+    least_gradient: float = 1e-3
+    n_jobs: int | None = None
+    max_memory: float | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    scale: bool = True
+    calibration: float = 0.05
+    max_labels: int | None = None
+    negatives: int | None = None
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

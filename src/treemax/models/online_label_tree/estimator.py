@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, ClassVar
 
@@ -41,6 +42,7 @@ from treemax.trees import Tree, build_tree, check_tree, is_hierarchy, named_tree
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     """Online probabilistic label tree (OPLT): learns from a stream, and adds a leaf for every new label.
 
@@ -161,57 +163,31 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     STARTS_WITHOUT_LABELS = True
     FIXED_IN_STREAM = ("tree", "random_state")
     supports_compact = True
-    settings_: OnlineTreeSettings
-    model_: OnlineTree
+    settings_: OnlineTreeSettings = field(init=False)
+    model_: OnlineTree = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        policy: str = "best-greedy",
-        arity: int = 16,
-        max_leaf: int = 15,
-        alpha: float = 0.75,
-        together: bool = False,
-        tree: Any = None,
-        sample: float | None = None,
-        learning_rate: float | str = "auto",
-        schedule: str = "adagrad",
-        epsilon: float = 0.01,
-        least_gradient: float = 1e-3,
-        normalize: bool = True,
-        passes: int = 1,
-        shuffle: bool = False,
-        beam: int = 10,
-        search: str = "beam",
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        max_labels: int | None = None,
-        precision: str = "float16",
-        class_weight: Any = None,
-    ) -> None:
-        self.policy = policy
-        self.arity = arity
-        self.max_leaf = max_leaf
-        self.alpha = alpha
-        self.together = together
-        self.tree = tree
-        self.sample = sample
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.epsilon = epsilon
-        self.least_gradient = least_gradient
-        self.normalize = normalize
-        self.passes = passes
-        self.shuffle = shuffle
-        self.beam = beam
-        self.search = search
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.max_labels = max_labels
-        self.precision = precision
-        self.class_weight = class_weight
+    policy: str = "best-greedy"
+    arity: int = 16
+    max_leaf: int = 15
+    alpha: float = 0.75
+    together: bool = False
+    tree: Any = None
+    sample: float | None = None
+    learning_rate: float | str = "auto"
+    schedule: str = "adagrad"
+    epsilon: float = 0.01
+    least_gradient: float = 1e-3
+    normalize: bool = True
+    passes: int = 1
+    shuffle: bool = False
+    beam: int = 10
+    search: str = "beam"
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    max_labels: int | None = None
+    precision: str = "float16"
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

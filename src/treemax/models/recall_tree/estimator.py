@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,8 +53,13 @@ class OnlineTreeClassifier(OnlineLabelClassifier):
 
     model_: Any
 
-    def _restart_if_frozen(self, model: Any) -> None:
-        """Make a model that was saved without its learning state trainable again, with a warning."""
+    def _check_learnable(self, model: Any, n_features: int) -> None:
+        """Raise if a model of dense rows would get more features; restart a learning state that was not saved."""
+        if n_features > model.n_features and not model.is_sparse:
+            raise ValueError(
+                f"X has {n_features} features, but {type(self).__name__} was started with {model.n_features} dense features, "
+                "and their number is fixed. Use sparse rows if new features may appear."
+            )
         if not model.knows_squares:
             warnings.warn(
                 "This model was saved without its learning state, which starts afresh. "
@@ -79,6 +84,7 @@ class OnlineTreeClassifier(OnlineLabelClassifier):
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class RecallTree(WithRate, OnlineTreeClassifier):
     """Online multi-class tree that selects a few candidate labels, ranked by linear regressors.
 
@@ -194,59 +200,32 @@ class RecallTree(WithRate, OnlineTreeClassifier):
     FIXED_IN_STREAM = (
         "algorithm", "arity", "learning_rate", "router_rate", "least_gradient", "least_share", "scale",
     )  # fmt: skip
-    settings_: RecallTreeSettings
-    model_: Model
+    settings_: RecallTreeSettings = field(init=False)
+    model_: Model = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        algorithm: str = "beam",
-        n_candidates: int | str = "auto",
-        beam: int = 16,
-        arity: int = 16,
-        depth: int | str = "auto",
-        prior: float = 0.3,
-        passes: int | str = "auto",
-        learning_rate: float | str = "auto",
-        router_rate: float | str = "auto",
-        final_rate: float = 0.1,
-        least_gradient: float | str = "auto",
-        least_share: float = 0.1,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        bound: float | None = 1.0,
-        path_features: bool | str = True,
-        router_weight: str = "increase",
-        calibration: float = 0.05,
-        scale: bool = True,
-        max_labels: int | None = None,
-        randomized_routing: bool = False,
-        class_weight: Any = None,
-    ) -> None:
-        self.algorithm = algorithm
-        self.n_candidates = n_candidates
-        self.beam = beam
-        self.arity = arity
-        self.depth = depth
-        self.prior = prior
-        self.passes = passes
-        self.learning_rate = learning_rate
-        self.router_rate = router_rate
-        self.final_rate = final_rate
-        self.least_gradient = least_gradient
-        self.least_share = least_share
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.bound = bound
-        self.path_features = path_features
-        self.router_weight = router_weight
-        self.calibration = calibration
-        self.scale = scale
-        self.max_labels = max_labels
-        self.randomized_routing = randomized_routing
-        self.class_weight = class_weight
+    algorithm: str = "beam"
+    n_candidates: int | str = "auto"
+    beam: int = 16
+    arity: int = 16
+    depth: int | str = "auto"
+    prior: float = 0.3
+    passes: int | str = "auto"
+    learning_rate: float | str = "auto"
+    router_rate: float | str = "auto"
+    final_rate: float = 0.1
+    least_gradient: float | str = "auto"
+    least_share: float = 0.1
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    bound: float | None = 1.0
+    path_features: bool | str = True
+    router_weight: str = "increase"
+    calibration: float = 0.05
+    scale: bool = True
+    max_labels: int | None = None
+    randomized_routing: bool = False
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -320,12 +299,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         return self._settings(rows, STREAM_RATE * suggested.rate, suggested.initial, 1.0, 1)
 
     def _resized(self, model: Model, n_features: int, n_labels: int) -> Model:
-        self._restart_if_frozen(model)
-        if n_features > model.n_features and not model.is_sparse:
-            raise ValueError(
-                f"X has {n_features} features, but RecallTree was started with {model.n_features} dense features, and "
-                "their number is fixed. Use sparse rows if new features may appear."
-            )
+        self._check_learnable(model, n_features)
         n_candidates = self._search_of(model, n_labels).n_candidates
         if isinstance(model, PaperTreeModel):
             self._check_path_features(model)

@@ -13,11 +13,11 @@ import numpy as np
 
 from treemax.kernels import atomic, vector
 from treemax.kernels.arithmetic import exp32, log32, softmax
+from treemax.kernels.feature_tables import MIX
 from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, fast_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
-    MIX,
     buckets_needed,
     pair,
     release,

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, SparseScorers, moved
+from treemax.kernels.feature_tables import SparseScorers
+from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, moved
 from treemax.models.calibration import Calibration
 from treemax.models.parts import (
     check_memory,
@@ -30,9 +31,8 @@ from treemax.models.recall_tree.tracing import trace_candidates
 from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
 from treemax.models.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
-from treemax.models.searching import TopKAllowed, best_weighted, first_allowed
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
-from treemax.models.trained import FromAllProbabilities
+from treemax.models.trained import FromAllProbabilities, FromCandidates
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -49,8 +49,8 @@ class Beam(NamedTuple):
     prior: float
 
 
-class CandidateModel(FromAllProbabilities):
-    """Base class of models that score a few candidates."""
+class OnlineTreeModel(FromAllProbabilities):
+    """Base class of trees of linear scorers that learn online."""
 
     n_labels: int
     n_features: int
@@ -76,33 +76,12 @@ class CandidateModel(FromAllProbabilities):
         sparse = known_features(sparsified(rows), self.n_features)
         return sparse.indptr, sparse.indices, sparse.values
 
-    def top_k(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
-        raise NotImplementedError
 
-    def top_k_weighted(
-        self, rows: Rows, k: int, weights: NDArray[np.float32], search: Any, threads: int = 1
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the k candidates with the largest products of probability and weight, and their probabilities."""
-        return best_weighted(*self._candidates(rows, search, threads), weights, k)
+class CandidateModel(FromCandidates, OnlineTreeModel):
+    """Base class of the models of both algorithms."""
 
-    def top_k_allowed(
-        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: Any, threads: int = 1
-    ) -> TopKAllowed:
-        """Return the `n_first` best candidates and the k best of those with a weight."""
-        ids, scores = self._candidates(rows, search, threads)
-        return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
-
-    def _candidates(self, rows: Rows, search: Any, threads: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        return self.top_k(rows, min(self.n_labels, search.n_candidates), search, threads)
-
-    def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> NDArray[np.float32]:
-        """Return the probability of every label; zero if it is not a candidate."""
-        ids, scores = self._candidates(rows, search, threads)
-        out = np.zeros((len(rows), self.n_labels), dtype=np.float32)
-        row, place = np.nonzero(ids >= 0)
-        out[row, ids[row, place]] = scores[row, place]
-        return out
+    def n_candidates(self, search: Any) -> int:
+        return min(self.n_labels, search.n_candidates)
 
 
 @dataclass

@@ -64,7 +64,7 @@ class Tallies(NamedTuple):
     records: np.ndarray
 
 
-class Way(NamedTuple):
+class Options(NamedTuple):
     """Options of the algorithm."""
 
     depth: int
@@ -146,13 +146,13 @@ def one_more(n):
 
 
 @bare_inline_kernel
-def recall(node, way, nodes):
+def recall(node, options, nodes):
     """Return the lower bound of equation 1 on the recall of a node's candidates; 0 if the bound is not used."""
-    if not way.stops:
+    if not options.stops:
         return 0.0
     m = np.float64(nodes.total[node])
     r = nodes.covered[node] / m
-    return r - np.sqrt(way.bound * r * (1.0 - r) / m) - way.bound / m
+    return r - np.sqrt(options.bound * r * (1.0 - r) / m) - options.bound / m
 
 
 @bare_inline_kernel
@@ -185,14 +185,14 @@ def update_candidates(node, tally, nodes, tallies):
 
 
 @bare_inline_kernel
-def _take_lock(node, nodes, way):
-    while not (way.alone or atomic.acquire(nodes.lock, node)):
+def _take_lock(node, nodes, options):
+    while not (options.alone or atomic.acquire(nodes.lock, node)):
         pass
 
 
 @bare_inline_kernel
-def _count_at_root(label, nodes, tallies, way):
-    _take_lock(0, nodes, way)
+def _count_at_root(label, nodes, tallies, options):
+    _take_lock(0, nodes, options)
     tally = _root_tally(label, tallies)
     update_candidates(0, tally, nodes, tallies)
     atomic.release(nodes.lock, 0)
@@ -200,8 +200,8 @@ def _count_at_root(label, nodes, tallies, way):
 
 
 @bare_inline_kernel
-def _count_at_child(child, tally, side, nodes, tallies, way):
-    _take_lock(child, nodes, way)
+def _count_at_child(child, tally, side, nodes, tallies, options):
+    _take_lock(child, nodes, options)
     own = _child_tally(tally, side, child, tallies)
     update_candidates(child, own, nodes, tallies)
     atomic.release(nodes.lock, child)
@@ -244,11 +244,11 @@ def _entropy_difference(node, in_left, in_right, nodes):
 
 
 @bare_inline_kernel
-def _advantage(node, tally, nodes, tallies, way):
+def _advantage(node, tally, nodes, tallies, options):
     """Importance weight of a row, positive if the left side has the lower entropy."""
     in_left = _count(tallies.records[tally].left, tallies)
     in_right = _count(tallies.records[tally].right, tallies)
-    if way.router_weight == PRINTED:
+    if options.router_weight == PRINTED:
         return _entropy_difference(node, in_left, in_right, nodes)
     left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
     n_left, n_right = nodes.total[left] if left else 0, nodes.total[right] if right else 0
@@ -256,14 +256,14 @@ def _advantage(node, tally, nodes, tallies, way):
 
 
 @bare_inline_kernel
-def update_router(x, router, score, advantage, routers, way, rates, one):
+def update_router(x, router, score, advantage, routers, options, rates, one):
     """Algorithm 3: train the router towards the side with the lower entropy, weighted by the difference.
 
     Returns the router's new score of the row.
     """
     if advantage == 0.0:
         return score
-    weight = _ONE if way.router_weight == UNIT else np.float32(abs(advantage))
+    weight = _ONE if options.router_weight == UNIT else np.float32(abs(advantage))
     gradient = _sigmoid(score) - (_ONE if advantage > 0.0 else _ZERO)
     if abs(gradient) < rates.least_gradient:
         return score
@@ -294,18 +294,18 @@ def _path_score(tally, tallies, node_only):
 
 
 @bare_inline_kernel
-def _score(x, node, nodes, tallies, regressors, way, out):
+def _score(x, node, nodes, tallies, regressors, options, out):
     """Return the scores of the candidates of a node: their regressors, over the row and the path."""
     n = nodes.n_candidates[node]
     scores_of(regressors, nodes.labels[node], n, x, out)
-    if way.path_features:
+    if options.path_features:
         for q in range(n):  # a separate loop lets the memory reads of the walks overlap
-            out[q] += _path_score(nodes.candidates[node, q], tallies, way.node_only)
+            out[q] += _path_score(nodes.candidates[node, q], tallies, options.node_only)
     return n
 
 
 @bare_inline_kernel
-def _score_again(x, node, nodes, tallies, regressors, way, own):
+def _score_again(x, node, nodes, tallies, regressors, options, own):
     """The scores of the candidates if the prediction ended at the same node: recomputed only for those that moved.
 
     No label can have become a candidate since: the prediction is scored only if the label already is one.
@@ -315,8 +315,8 @@ def _score_again(x, node, nodes, tallies, regressors, way, own):
         if own.labels[q] != labels[q]:
             scores(regressors, labels[q], 1, x, own.one)
             own.scores[q] = own.one[0]
-            if way.path_features:
-                own.scores[q] += _path_score(nodes.candidates[node, q], tallies, way.node_only)
+            if options.path_features:
+                own.scores[q] += _path_score(nodes.candidates[node, q], tallies, options.node_only)
     return n
 
 
@@ -329,7 +329,7 @@ def _is_candidate(label, node, nodes):
 
 
 @bare_inline_kernel
-def update_regressors(x, label, node, asked, nodes, tallies, regressors, way, rates, own):
+def update_regressors(x, label, node, asked, nodes, tallies, regressors, options, rates, own):
     """Algorithm 4: one-against-some update, if the label is among the candidates.
 
     `asked` is the node where the prediction ended if the scores of its candidates are computed, else NONE.
@@ -338,15 +338,15 @@ def update_regressors(x, label, node, asked, nodes, tallies, regressors, way, ra
         return
     labels = nodes.labels[node]
     if node == asked:
-        n = _score_again(x, node, nodes, tallies, regressors, way, own)
+        n = _score_again(x, node, nodes, tallies, regressors, options, own)
     else:
-        n = _score(x, node, nodes, tallies, regressors, way, own.scores)
+        n = _score(x, node, nodes, tallies, regressors, options, own.scores)
     _find_gradients(own.scores[:n], labels, label, rates.least_gradient, own.gradients)
     update_of(regressors, labels, own.gradients, n, x, rates.regressors, rates.initial)
-    if way.path_features:
+    if options.path_features:
         for q in range(n):
             if own.gradients[q] != _ZERO:
-                _update_path(nodes.candidates[node, q], own.gradients[q], tallies, way, rates)
+                _update_path(nodes.candidates[node, q], own.gradients[q], tallies, options, rates)
 
 
 @bare_fast_kernel
@@ -368,13 +368,13 @@ def _add_and_total(scores, of_path):
 
 
 @bare_inline_kernel
-def _update_path(tally, gradient, tallies, way, rates):
+def _update_path(tally, gradient, tallies, options, rates):
     at = np.uint64(tally)
     while tallies.records[at].above != NONE:
         record = tallies.records[at]
         record.square += gradient * gradient
         record.weight -= rates.regressors * gradient / np.sqrt(record.square + rates.initial)
-        if way.node_only:
+        if options.node_only:
             break
         at = np.uint64(record.above)
 
@@ -383,9 +383,9 @@ def _update_path(tally, gradient, tallies, way, rates):
 
 
 @bare_inline_kernel
-def _descend(x, nodes, routers, way, own):
+def _descend(x, nodes, routers, options, own):
     """Algorithm 1: the node whose candidates are scored, and the length of the path, which is stored."""
-    node, bound, length = 0, recall(0, way, nodes), 0
+    node, bound, length = 0, recall(0, options, nodes), 0
     while nodes.routers[node]:
         side = _router_score(x, nodes.routers[node] - 1, routers, own.one)
         if length < own.path.size:  # a loaded tree may be deeper than the maximum depth of further training
@@ -394,7 +394,7 @@ def _descend(x, nodes, routers, way, own):
         child = nodes.children[node, LEFT if side > _ZERO else RIGHT]
         if child == 0:
             break
-        following = recall(child, way, nodes)
+        following = recall(child, options, nodes)
         if bound > following:
             break
         node, bound = child, following
@@ -402,10 +402,10 @@ def _descend(x, nodes, routers, way, own):
 
 
 @bare_inline_kernel
-def _router(node, nodes, way):
+def _router(node, nodes, options):
     """Return the router of a node, created if missing."""
     if nodes.routers[node] == 0:
-        _take_lock(node, nodes, way)
+        _take_lock(node, nodes, options)
         if nodes.routers[node] == 0:
             nodes.routers[node] = atomic.fetch_add(nodes.used, 1, 1) + 1
         atomic.release(nodes.lock, node)
@@ -413,10 +413,10 @@ def _router(node, nodes, way):
 
 
 @bare_inline_kernel
-def _child(node, side, nodes, way):
+def _child(node, side, nodes, options):
     """A child of a node, created if missing."""
     if nodes.children[node, side] == 0:
-        _take_lock(node, nodes, way)
+        _take_lock(node, nodes, options)
         if nodes.children[node, side] == 0:
             nodes.children[node, side] = atomic.fetch_add(nodes.used, 0, 1)
         atomic.release(nodes.lock, node)
@@ -424,51 +424,51 @@ def _child(node, side, nodes, way):
 
 
 @bare_inline_kernel
-def _side(score, way, random):
+def _side(score, options, random):
     """Return the side to which a training row goes; at random, left with probability 1/2 + score."""
-    if not way.randomized:
+    if not options.randomized:
         return LEFT if score > _ZERO else RIGHT
     return LEFT if np.float32(random >> np.uint64(40)) * _UNIT < _HALF + score else RIGHT
 
 
 @bare_inline_kernel
-def _train(x, label, asked, length, nodes, tallies, routers, regressors, way, rates, own, random):
+def _train(x, label, asked, length, nodes, tallies, routers, regressors, options, rates, own, random):
     """Algorithm 2. Unlike in the paper, the root counts the row too.
 
     The prediction before passed `length` routers to the node `asked`; their scores are reused.
     """
     node = 0
-    tally = _count_at_root(label, nodes, tallies, way)
-    bound = recall(node, way, nodes)
-    for level in range(way.depth):
-        router = _router(node, nodes, way)
+    tally = _count_at_root(label, nodes, tallies, options)
+    bound = recall(node, options, nodes)
+    for level in range(options.depth):
+        router = _router(node, nodes, options)
         if level < length and own.path[level] == node:
             score = own.sides[level]
         else:
             score = _router_score(x, router, routers, own.one)
-        advantage = _advantage(node, tally, nodes, tallies, way)
-        score = update_router(x, router, score, advantage, routers, way, rates, own.one)
+        advantage = _advantage(node, tally, nodes, tallies, options)
+        score = update_router(x, router, score, advantage, routers, options, rates, own.one)
         random = next_random(random)
-        side = _side(score, way, random)
-        child = _child(node, side, nodes, way)
-        tally = _count_at_child(child, tally, side, nodes, tallies, way)
-        following = recall(child, way, nodes)
+        side = _side(score, options, random)
+        child = _child(node, side, nodes, options)
+        tally = _count_at_child(child, tally, side, nodes, tallies, options)
+        following = recall(child, options, nodes)
         if bound > following:
             break
         node, bound = child, following
-    update_regressors(x, label, node, asked, nodes, tallies, regressors, way, rates, own)
+    update_regressors(x, label, node, asked, nodes, tallies, regressors, options, rates, own)
 
 
 @bare_inline_kernel
-def _ask(x, label, nodes, tallies, routers, regressors, way, own, found):
+def _ask(x, label, nodes, tallies, routers, regressors, options, own, found):
     """Predict before learning, and count whether the label is predicted and whether it is among the candidates.
 
     Returns the node, NONE if the label is not among its candidates (they are not scored then), and the path length.
     """
-    node, length = _descend(x, nodes, routers, way, own)
+    node, length = _descend(x, nodes, routers, options, own)
     if not _is_candidate(label, node, nodes):
         return NONE, length
-    n, labels, best = _score(x, node, nodes, tallies, regressors, way, own.scores), nodes.labels[node], 0
+    n, labels, best = _score(x, node, nodes, tallies, regressors, options, own.scores), nodes.labels[node], 0
     for q in range(n):
         own.labels[q] = labels[q]
         if own.scores[q] > own.scores[best]:
@@ -479,17 +479,17 @@ def _ask(x, label, nodes, tallies, routers, regressors, way, own, found):
 
 
 @bare_inline_kernel
-def _has_room(n_threads, nodes, tallies, routers, way):
+def _has_room(n_threads, nodes, tallies, routers, options):
     """Return whether no array can overflow with the next row of every thread."""
     return (
-        nodes.total.size - nodes.used[0] >= n_threads * way.depth
-        and routers.bias.size - nodes.used[1] >= n_threads * way.depth
-        and tallies.records.size - tallies.used[0] > n_threads * (way.depth + 1)
+        nodes.total.size - nodes.used[0] >= n_threads * options.depth
+        and routers.bias.size - nodes.used[1] >= n_threads * options.depth
+        and tallies.records.size - tallies.used[0] > n_threads * (options.depth + 1)
     )
 
 
 @kernel
-def learn(rows, labels, order, start, fall, n_threads, nodes, tallies, routers, regressors, way, rates, own, found):
+def learn(rows, labels, order, start, fall, n_threads, nodes, tallies, routers, regressors, options, rates, own, found):
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
     The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was predicted (0) and among the
@@ -497,27 +497,29 @@ def learn(rows, labels, order, start, fall, n_threads, nodes, tallies, routers, 
     """
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
-        for_routers = buckets_needed(routers, x, n_threads * way.depth)
+        for_routers = buckets_needed(routers, x, n_threads * options.depth)
         for_regressors = buckets_needed(regressors, x, n_threads * nodes.candidates.shape[1])
-        if not (_has_room(n_threads, nodes, tallies, routers, way) and reserve(routers, for_routers)):
+        if not (_has_room(n_threads, nodes, tallies, routers, options) and reserve(routers, for_routers)):
             return i
         if not reserve(regressors, for_regressors):
             release(routers, for_routers)
             return i
         now = Rates(rates.regressors * fall[i], rates.routers * fall[i], rates.initial, rates.least_gradient)
-        asked, length = _ask(x, label, nodes, tallies, routers, regressors, way, own, found)
-        random = random_for(way.seed, i)
-        _train(x, label, asked, length, nodes, tallies, routers, regressors, way, now, own, random)
+        asked, length = _ask(x, label, nodes, tallies, routers, regressors, options, own, found)
+        random = random_for(options.seed, i)
+        _train(x, label, asked, length, nodes, tallies, routers, regressors, options, now, own, random)
         release(routers, for_routers)
         release(regressors, for_regressors)
     return order.size
 
 
 @kernel
-def room_for(rows, i, n_threads, routers, regressors, way, n_candidates):
+def room_for(rows, i, n_threads, routers, regressors, options, n_candidates):
     """Maximum number of hash buckets that the routers and the regressors need for a row."""
     x = row_of(rows, i)
-    return buckets_needed(routers, x, n_threads * way.depth), buckets_needed(regressors, x, n_threads * n_candidates)
+    return buckets_needed(routers, x, n_threads * options.depth), buckets_needed(
+        regressors, x, n_threads * n_candidates
+    )
 
 
 @bare_kernel
@@ -529,10 +531,10 @@ def path_scores(nodes, tallies, node_only, out):
 
 
 @kernel
-def find_nodes(rows, n_rows, nodes, routers, way, own, ends):
+def find_nodes(rows, n_rows, nodes, routers, options, own, ends):
     """The node at which each row ends."""
     for i in range(n_rows):
-        ends[i], _ = _descend(row_of(rows, i), nodes, routers, way, own)
+        ends[i], _ = _descend(row_of(rows, i), nodes, routers, options, own)
 
 
 @kernel

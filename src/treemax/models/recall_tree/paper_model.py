@@ -24,7 +24,7 @@ from treemax.models.parts import (
 )
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
-from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Tallies, Way, Workspace
+from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Options, Tallies, Workspace
 from treemax.models.recall_tree.tracing import trace_path
 from treemax.models.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
@@ -46,11 +46,11 @@ class Descent(NamedTuple):
     seed: int = 0  # of the random sides
 
     @property
-    def way(self) -> Way:
+    def options(self) -> Options:
         """The settings in the form that the kernels take."""
         stops = self.bound is not None
         weight = ROUTER_WEIGHTS[self.router_weight]
-        return Way(
+        return Options(
             self.depth, stops, float(self.bound or 0.0), self.path_features, weight, True, False, self.randomized,
             np.uint64(self.seed),
         )  # fmt: skip
@@ -129,7 +129,7 @@ class PaperTreeModel(CandidateModel):
         def answer(block: slice) -> None:
             part = rows[block]
             form, own, ends = self.rows(part), self.workspace(search), np.empty(len(part), np.int64)
-            find(form, len(part), self.nodes, routers, search.way, own, ends)
+            find(form, len(part), self.nodes, routers, search.options, own, ends)
             order = np.argsort(ends, kind="stable")
             predict(form, order, ends, self.nodes, path_scores, regressors, own, ids[block], probabilities[block])
 
@@ -140,7 +140,15 @@ class PaperTreeModel(CandidateModel):
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Descent) -> Trace:
         """Return the path to candidates, and the ranking of labels among them, for `explain`."""
         ends, find = np.empty(1, np.int64), kernels.find_nodes
-        find(self.rows(row), 1, self.nodes, prediction_scorers(self.routers), search.way, self.workspace(search), ends)
+        find(
+            self.rows(row),
+            1,
+            self.nodes,
+            prediction_scorers(self.routers),
+            search.options,
+            self.workspace(search),
+            ends,
+        )
         return trace_path(self, row, ids, scores, search, int(ends[0]))
 
     def _path_scores(self, search: Descent) -> NDArray[np.float32]:

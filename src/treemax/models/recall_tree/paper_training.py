@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
-from treemax.kernels.scorers import MIX, SparseScorers
+from treemax.kernels.feature_tables import MIX, SparseScorers
 from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
@@ -93,7 +93,7 @@ def _ensure_capacity_for_row(model: PaperTreeModel, form: Any, row: int, search:
     if n_tallies > len(tallies.records):
         model.tallies = tallies._replace(records=enlarged_array(tallies.records, n_tallies))
     needed = kernels.room_for(
-        form, row, threads, model.routers, model.regressors, search.way, nodes.candidates.shape[1]
+        form, row, threads, model.routers, model.regressors, search.options, nodes.candidates.shape[1]
     )
     for name, n_buckets in zip(("routers", "regressors"), needed, strict=True):
         scorers = getattr(model, name)
@@ -147,12 +147,12 @@ def learn(
             if isinstance(scorers, SparseScorers):
                 scorers.used[3] = threads == 1
         seed = np.uint64((search.seed + int(MIX) * int(model.found[2])) % 2**64)  # other sides for each row
-        way = search.way._replace(alone=threads == 1, node_only=model.node_only, seed=seed)
+        options = search.options._replace(alone=threads == 1, node_only=model.node_only, seed=seed)
 
-        def learn_rows(order: Any, start: int, found: Any, decay: Any = decay, way: Any = way) -> int:
+        def learn_rows(order: Any, start: int, found: Any, decay: Any = decay, options: Any = options) -> int:
             return kernels.learn(
                 form, labels, order, start, decay, threads, model.nodes, model.tallies, model.routers, model.regressors,
-                way, rates, model.workspace(search), found,
+                options, rates, model.workspace(search), found,
             )  # fmt: skip
 
         learn_in_threads(model, piece, threads, learn_rows, make_room)

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
-from treemax.kernels.scorers import SparseScorers
+from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.explaining import row_entries, shares
 from treemax.models.recall_tree.kernels import LEAST_MASS
 from treemax.models.scorers import Scorers, weights_of_features
 
 if TYPE_CHECKING:
-    from treemax.models.recall_tree.model import Beam, CandidateModel, RecallTreeModel
+    from treemax.models.recall_tree.model import Beam, OnlineTreeModel, RecallTreeModel
     from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
 
 RANKING = -1  # the node of a ranking of candidates
@@ -31,7 +31,7 @@ class Entries(NamedTuple):
     values: NDArray[np.float32]
 
     @classmethod
-    def of(cls, model: CandidateModel, row: Rows) -> Entries:
+    def of(cls, model: OnlineTreeModel, row: Rows) -> Entries:
         if model.is_sparse:
             return cls(*row_entries(row, model.n_features))
         form = model.rows(row)

@@ -14,7 +14,8 @@ from scipy.optimize import minimize_scalar
 from treemax.calibration import FIRST_LABELS
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
-from treemax.kernels.scorers import EMPTY, SparseGroups, SparseScorers, moved
+from treemax.kernels.feature_tables import SparseScorers
+from treemax.kernels.scorers import EMPTY, SparseGroups, moved
 from treemax.memory import check_fits
 from treemax.models.calibration import calibration_from_top_k
 from treemax.models.recall_tree import kernels

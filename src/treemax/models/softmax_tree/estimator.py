@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
 from treemax.models.softmax_tree.smoothing import best_smoothing
 from treemax.models.softmax_tree.start import Weights
-from treemax.models.softmax_tree.training import (
+from treemax.models.softmax_tree.state import (
     BETA,
     DROP,
     ZERO_ONE,
@@ -32,8 +33,8 @@ from treemax.models.softmax_tree.training import (
     TaoSettings,
     state_from_parts,
     state_parts,
-    table_of,
 )
+from treemax.models.softmax_tree.training import table_of
 from treemax.parallel.pools import Executor, Table, pool_for
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
@@ -55,6 +56,7 @@ Coverage: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.int64], Weights]  # fr
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class SoftmaxTree(LabelClassifier):
     """Multi-class binary tree of sparse hyperplanes with a small softmax at each leaf.
 
@@ -170,57 +172,32 @@ class SoftmaxTree(LabelClassifier):
         "early_share": 1.0,
         "smoothing": 0.0,
     }
-    model_: SoftmaxTreeModel
-    alpha_: float
-    _best_smoothing_: float | None  # chosen by smoothing="auto"
-    states_: list[SoftmaxTreeState] | None  # for warm_start
+    model_: SoftmaxTreeModel = field(init=False)
+    alpha_: float = field(init=False)
+    _best_smoothing_: float | None = field(init=False)  # chosen by smoothing="auto"
+    states_: list[SoftmaxTreeState] | None = field(init=False)  # for warm_start
 
-    def __init__(
-        self,
-        *,
-        depth: int | str = "auto",
-        leaf_classes: int | str | None = "auto",
-        alpha: float | str = 0.01,
-        ridge: float | str = "auto",
-        plane_penalty: float = 10.0,
-        iterations: int = 6,
-        missing: str = ZERO_ONE,
-        beta: float = 100.0,
-        start: str = "balanced",
-        n_init: int = 1,
-        spill: float | str = "auto",
-        growth: float = 0.02,
-        accept_worse: bool = False,
-        early_share: float = 1.0,
-        smoothing: float | str = 0.0,
-        tolerance: float = 1e-3,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        class_weight: Any = None,
-    ) -> None:
-        self.depth = depth
-        self.leaf_classes = leaf_classes
-        self.alpha = alpha
-        self.ridge = ridge
-        self.plane_penalty = plane_penalty
-        self.iterations = iterations
-        self.missing = missing
-        self.beta = beta
-        self.start = start
-        self.n_init = n_init
-        self.spill = spill
-        self.growth = growth
-        self.accept_worse = accept_worse
-        self.early_share = early_share
-        self.smoothing = smoothing
-        self.tolerance = tolerance
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.class_weight = class_weight
+    depth: int | str = "auto"
+    leaf_classes: int | str | None = "auto"
+    alpha: float | str = 0.01
+    ridge: float | str = "auto"
+    plane_penalty: float = 10.0
+    iterations: int = 6
+    missing: str = ZERO_ONE
+    beta: float = 100.0
+    start: str = "balanced"
+    n_init: int = 1
+    spill: float | str = "auto"
+    growth: float = 0.02
+    accept_worse: bool = False
+    early_share: float = 1.0
+    smoothing: float | str = 0.0
+    tolerance: float = 1e-3
+    warm_start: bool = False
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         for name, choices in (("missing", (ZERO_ONE, BETA, DROP)), ("start", steps.STARTS)):
@@ -479,6 +456,7 @@ class SoftmaxTree(LabelClassifier):
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class SoftmaxForest(SoftmaxTree):
     """Average of the probabilities of softmax trees with different initialisations: more accurate than one larger tree.
 
@@ -500,35 +478,8 @@ class SoftmaxForest(SoftmaxTree):
 
     _PUBLISHED = None
 
-    def __init__(
-        self,
-        *,
-        n_trees: int = 4,
-        depth: int | str = "auto",
-        leaf_classes: int | str | None = "auto",
-        alpha: float | str = 0.01,
-        ridge: float | str = "auto",
-        plane_penalty: float = 10.0,
-        iterations: int = 5,
-        missing: str = ZERO_ONE,
-        beta: float = 100.0,
-        start: str = "balanced",
-        n_init: int = 1,
-        spill: float | str = "auto",
-        growth: float = 0.02,
-        accept_worse: bool = False,
-        early_share: float = 1.0,
-        smoothing: float | str = 0.0,
-        tolerance: float = 1e-3,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        class_weight: Any = None,
-    ) -> None:
-        given = locals()
-        self.n_trees = n_trees
-        super().__init__(**{name: given[name] for name in SoftmaxTree._get_param_names()})
+    n_trees: int = 4
+    iterations: int = 5
 
     def _check_parameters(self) -> None:
         check_number("n_trees", self.n_trees, whole=True, least=1)

@@ -22,11 +22,10 @@ from treemax.kernels.weights import packed_weights
 from treemax.models.parts import expect, truth, whole_number
 from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
 from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
-from treemax.models.searching import TopKAllowed, best_weighted, first_allowed
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
 from treemax.models.softmax_tree.tracing import trace_labels
-from treemax.models.trained import FromAllProbabilities
+from treemax.models.trained import FromCandidates
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -57,7 +56,7 @@ class Softmax:
 
 
 @dataclass
-class SoftmaxTreeModel(FromAllProbabilities):
+class SoftmaxTreeModel(FromCandidates):
     """Trees packed for prediction."""
 
     n_labels: int
@@ -137,25 +136,12 @@ class SoftmaxTreeModel(FromAllProbabilities):
         """
         ids, probabilities = self._unsmoothed_top_k(rows, k, threads)
         if search:
-            found, _ = self._unsmoothed_top_k(rows, self._n_possible(), threads)
+            found, _ = self._unsmoothed_top_k(rows, self.n_candidates(), threads)
             n_missing = self.n_labels - (found >= 0).sum(axis=1)
             return ids, probabilities / np.float32(1.0 + search * n_missing[:, None])
         return ids, probabilities
 
-    def top_k_weighted(
-        self, rows: Rows, k: int, weights: NDArray[np.float32], search: float = 0.0, threads: int = 1
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the k classes of a row's leaves with the largest products of probability and weight."""
-        return best_weighted(*self.top_k(rows, self._n_possible(), search, threads), weights, k)
-
-    def top_k_allowed(
-        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: float = 0.0, threads: int = 1
-    ) -> TopKAllowed:
-        """Return the `n_first` best classes of a row's leaves and the k best of those with a weight."""
-        ids, scores = self.top_k(rows, max(n_first, self._n_possible()), search, threads)
-        return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
-
-    def _n_possible(self) -> int:
+    def n_candidates(self, search: float = 0.0) -> int:
         return min(self.n_labels, self.most_answers())
 
     def _unsmoothed_top_k(self, rows: Rows, k: int, threads: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -174,10 +160,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
 
     def probabilities(self, rows: Rows, search: float = 0.0, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label: without smoothing (`search`), zero for those that the leaves do not have."""
-        ids, scores = self._unsmoothed_top_k(rows, self._n_possible(), threads)
-        out = np.zeros((len(rows), self.n_labels), np.float32)
-        row, place = np.nonzero(ids >= 0)
-        out[row, ids[row, place]] = scores[row, place]
+        out = super().probabilities(rows, 0.0, threads)
         if search:
             out[out == 0] = search
             out /= out.sum(axis=1, keepdims=True)
@@ -206,7 +189,7 @@ class SoftmaxTreeModel(FromAllProbabilities):
         covered, n_missing = np.empty(len(rows), bool), np.empty(len(rows), np.int64)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             some = slice(start, start + ROWS_AT_ONCE)
-            ids, _ = self._unsmoothed_top_k(rows[some], self._n_possible(), threads)
+            ids, _ = self._unsmoothed_top_k(rows[some], self.n_candidates(), threads)
             covered[some] = (ids == labels[some, None]).any(axis=1)
             n_missing[some] = self.n_labels - (ids >= 0).sum(axis=1)
         return covered, n_missing

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.models.softmax_tree import start as starts
 from treemax.models.softmax_tree.model import Branch, Softmax
-from treemax.models.softmax_tree.training import Plane, Record, SoftmaxTreeState, Tao, TaoSettings
+from treemax.models.softmax_tree.state import Plane, Record, SoftmaxTreeState, TaoSettings
+from treemax.models.softmax_tree.training import Tao
 from treemax.parallel.pools import Executor, Table
 
 STARTS = ("balanced", "prototypes", "kmeans", "random", "gaussian")

@@ -41,12 +41,12 @@ class OnlineTree:
     """A tree over labels with trainable node classifiers.
 
     `kernels` describes the arrays. Records are in chunks of memory that are never moved, so that growth copies no
-    weights. With `one_label`, rows have exactly one label: the probabilities of the children of a node sum to its own,
-    and the root needs no classifier.
+    weights. With `one_label`, rows have exactly one label: the root needs no classifier and, with `scale_siblings`, the
+    probabilities of the children of a node sum to its own.
     """
 
     def __init__(self, one_label: bool, seed: int = 0) -> None:
-        self.one_label = one_label
+        self.one_label, self.scale_siblings = one_label, True
         self.has_squares = True  # AdaGrad's sums; False after loading a file without them
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
@@ -195,7 +195,7 @@ class OnlineTree:
         """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed."""
         arrays = without_labels(self._arrays(self.has_squares), kept)
         tree = self._from_arrays(arrays, self.one_label, int(kept.sum()), self.random_state, None)
-        tree.stream = copy.deepcopy(self.stream)
+        tree.stream, tree.scale_siblings = copy.deepcopy(self.stream), self.scale_siblings
         return tree
 
     def _arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
@@ -348,10 +348,7 @@ class OnlineTree:
 
     def path_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The product of the classifiers on the path to every label (equation 2), siblings not scaled."""
-        products = self._all_probabilities(self._arguments(one_label=False), rows, threads)
-        if self.one_label:  # the classifier of the root, which was never updated, says 1/2 instead of 1
-            products *= 2
-        return products
+        return self._all_probabilities(self._arguments(scaled=False), rows, threads)
 
     def root_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability that a row has any label at all."""
@@ -385,10 +382,16 @@ class OnlineTree:
         """Whether the tree can be extended with the settings `growth`."""
         return bool(file_kernels.can_grow(growth, self.n_nodes, self.nodes, self.blocks))
 
-    def _arguments(self, one_label: bool | None = None) -> Arguments:
+    @property
+    def scaled(self) -> bool:
+        """Whether the probabilities of siblings are divided by their sum."""
+        return self.one_label and self.scale_siblings
+
+    def _arguments(self, scaled: bool | None = None) -> Arguments:
         """Return the function that builds the first arguments of a search kernel."""
         state = (
-            self.one_label if one_label is None else one_label,
+            self.one_label,
+            self.scaled if scaled is None else scaled,
             self.n_nodes,
             int(self.counts[kernels.WIDEST]),
             Nodes(*map(read_only, self.nodes)),

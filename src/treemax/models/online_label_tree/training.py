@@ -56,6 +56,7 @@ class OnlineTreeSettings:
     rate: float | None  # None: computed from the rows seen so far
     epsilon: float
     least_gradient: float
+    scale_siblings: bool = True  # in files of earlier versions, too
 
     def rates(
         self, stream: StreamSummary, labels: NDArray[np.int64], entries: NDArray[np.int64]
@@ -121,6 +122,7 @@ def _new_tree(
     seed: int,
 ) -> OnlineTree:
     online = OnlineTree(one_label, seed)
+    online.scale_siblings = settings.scale_siblings
     n_blocks = 2 + len(label) + int((n_children // LANES).sum())
     online.reserve(nodes=len(label), blocks=n_blocks, slots=n_blocks << int(kernels.SMALLEST_TABLE_BITS))
     online.reserve_labels(int(label.max()) + 1)

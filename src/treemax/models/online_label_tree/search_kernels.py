@@ -24,7 +24,7 @@ def _expand(node, above, indices, values, scaled, nodes, blocks, store, found, s
     while block >= 0:
         find_all(block, indices, blocks, store, found)
         vector.store(scores, np.uint64(start), logistic(block_scores(block, values, blocks, found)))
-        start += LANES
+        start += blocks.used[block]
         block = blocks.following[block]
     n = nodes.n_children[node]
     scale = above

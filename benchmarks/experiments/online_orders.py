@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.experiments.online import PAPERS, SAME, SETTINGS, Suite, online
+from benchmarks.experiments.online import EQUATION_2, PAPERS, SETTINGS, Suite, online
 from benchmarks.harness.accuracy import accuracies
 from benchmarks.harness.output import help_if_asked, store
 from benchmarks.harness.runner import run_stages
@@ -66,7 +66,7 @@ def runs_of(name: str, seed: int) -> Iterator[tuple[str, np.ndarray]]:
         suite = Suite.from_folder(name, folder)
         settings = {
             key: value
-            for key, value in ours(f"online-label-tree:{PAPERS},{SAME}")[0].settings.items()
+            for key, value in ours(f"online-label-tree:{PAPERS},{EQUATION_2}")[0].settings.items()
             if key != "model"
         }
         tree = read_tree(Path(scratch) / "model" / "tree.txt")

@@ -1,11 +1,14 @@
-"""`python -m benchmarks.experiments.online_sizes BEFORE [SUITE ...]`: memory, files and accuracy of online label trees.
+"""Memory, files and accuracy of online label trees, beside another version of this project in the folder BEFORE.
 
-BEFORE is a folder with another version of this project, which is measured beside this one. Validation rows; precisions are
-means over orders of the rows, the same ones for both versions.
+    python -m benchmarks.experiments.online_sizes BEFORE [SUITE ...]            at the defaults
+    python -m benchmarks.experiments.online_sizes --arity BEFORE [SUITE ...]    trees whose nodes have few children
+
+Validation rows. Precisions are means over orders of the rows, the same ones for both versions.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -29,6 +32,13 @@ SUITES = ("wordnet", "icd", "kinc", "debtags", "delicious")
 ORDERS = range(1, 5)
 FILES = {"to resume": ("float16", True), "to predict": ("float16", False), "float8": ("float8", False)}
 KS = (1, 3, 5)
+SUITES_OF_ARITY, ROUNDS = ("wordnet", "icd", "debtags"), 3
+FEW_CHILDREN: dict[str, dict[str, Any]] = {
+    "CPET, complete binary tree": {"policy": "complete"},
+    "`arity=2, max_leaf=3`": {"arity": 2, "max_leaf": 3},
+    "as published: `arity=2, max_leaf=100`": {"max_leaf": 100},
+    "the defaults: `arity=16, max_leaf=15`": {},
+}
 COLUMNS = [
     {"name": "suite"},
     {"name": "version"},
@@ -75,12 +85,34 @@ def measure(suite: str) -> dict[str, list[Any]]:
     return found
 
 
-def measured_in(folder: Path, suite: str) -> dict[str, Any]:
-    """What `measure` finds with the version in a folder."""
+def measure_arity(suite: str) -> dict[str, list[Any]]:
+    """Seconds and MB of trees whose nodes have few children, and their answers to some rows."""
+    data = Data(prepared(suite, validation=True))
+    X, X_test = features(data, "train"), features(data, "test")[:500]
+    y: Any = data.label_lists("train") if data.multi_label else data.classes("train")
+    found = {}
+    for name, settings in FEW_CHILDREN.items():
+        options: dict[str, Any] = {"verbose": 0, "n_jobs": 1, "passes": 1, "shuffle": False, **settings}
+        make = treemax.OnlineLabelTree.as_published if settings.get("max_leaf") == 100 else treemax.OnlineLabelTree
+        make(**options).fit(X[:200], y[:200])  # compile
+        seconds = []
+        for _ in range(ROUNDS):
+            model, start = make(**options), time.process_time()
+            model.fit(X, y)
+            seconds.append(time.process_time() - start)
+        answers = model.predict_topk(X_test, 5)
+        digest = hashlib.sha256(np.ascontiguousarray(answers.scores).tobytes()).hexdigest()
+        found[name] = [min(seconds), model.model_.nbytes / 2**20, digest]
+    return found
+
+
+def measured_in(folder: Path, suite: str, work: str = "--measure") -> dict[str, Any]:
+    """What `measure` or `measure_arity` finds with the version in a folder."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(FOLDER.parent)])}
-    command = [sys.executable, "-m", "benchmarks.experiments.online_sizes", "--measure", suite]
+    command = [sys.executable, "-m", "benchmarks.experiments.online_sizes", work, suite]
     done = subprocess.run(command, env=environment, cwd=FOLDER.parent, stdout=subprocess.PIPE, check=True)
-    return {name: np.array(values) for name, values in json.loads(done.stdout).items()}
+    found = json.loads(done.stdout)
+    return found if work == "--measure-arity" else {name: np.array(values) for name, values in found.items()}
 
 
 def changes(now: Any, before: Any) -> list[Any]:
@@ -99,11 +131,43 @@ def figures(found: dict[str, Any]) -> list[Any]:
     return [None if value is None else round(float(value), 4) for value in shown]
 
 
+def compare_arity(before: Path, suites: list[str]) -> None:
+    """Store the seconds and MB of both versions; their answers must be the same."""
+    rows = []
+    for suite in suites:
+        old, new = (measured_in(folder, suite, "--measure-arity") for folder in (before, FOLDER.parent))
+        for name in FEW_CHILDREN:
+            (old_seconds, old_size, old_answers), (seconds, size, answers) = old[name], new[name]
+            if answers != old_answers:
+                sys.exit(f"{suite}, {name}: the versions answer differently")
+            rows.append([suite, name, *(round(figure, 2) for figure in (old_seconds, seconds, old_size, size))])
+            print(rows[-1], file=sys.stderr, flush=True)
+    store(
+        "online-label-tree",
+        "arity",
+        title="Memory of trees whose nodes have few children",
+        shows="Before: sixteen lanes for the children of every node; now as many as a node may have children, rounded up to a power of two. "
+        f"Validation rows, one pass in the order of the data, one thread; the least processor time of {ROUNDS} rounds. The probabilities are the "
+        "same in every bit.",
+        columns=[
+            "suite",
+            "tree",
+            *({"name": name, "decimals": 2} for name in ("train s, before", "train s, now")),
+            *({"name": name, "decimals": 1} for name in ("MB in memory, before", "MB in memory, now")),
+        ],
+        rows=rows,
+        command="python -m benchmarks.experiments.online_sizes --arity BEFORE",
+    )
+
+
 def main(arguments: list[str]) -> None:
     if not arguments:
         sys.exit(__doc__)
-    if arguments[0] == "--measure":
-        print(json.dumps(measure(arguments[1])))
+    if arguments[0].startswith("--measure"):
+        print(json.dumps((measure if arguments[0] == "--measure" else measure_arity)(arguments[1])))
+        return
+    if arguments[0] == "--arity":
+        compare_arity(Path(arguments[1]), arguments[2:] or list(SUITES_OF_ARITY))
         return
     rows = []
     for suite in arguments[1:] or SUITES:

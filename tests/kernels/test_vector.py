@@ -24,7 +24,7 @@ def widened_one_by_one(halves, out):
 @kernel
 def stored(values, dither, address, out):
     for i in range(0, values.size, 16):
-        vector.store_halves_at(address, vector.load(values, np.uint64(i)), vector.splat(dither))
+        vector.store_halves_at(address, vector.load(values, np.uint64(i)), vector.splat(dither), np.uint64(16))
         for lane in range(16):
             out[i + lane] = vector.load_short_at(address + np.uint64(2 * lane))
 

@@ -64,6 +64,7 @@ MODELS = [
     treemax.OnlineLabelTree(),
     treemax.OnlineLabelTree(arity=2, max_leaf=3, beam=2),
     treemax.OnlineLabelTree(precision="float8"),
+    treemax.OnlineLabelTree(arity=2, scale_siblings=False),
     treemax.LearnedTree(verbose=0, dimension=8, arity=3),
     treemax.LearnedTree(verbose=0, dimension=8, arity=2, search="beam"),
     treemax.OneVsAll(verbose=0),

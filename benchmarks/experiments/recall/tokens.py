@@ -3,6 +3,9 @@
 `python -m benchmarks.experiments.linux prepare` first. Labels are the most frequent kinds of tokens, as many as the
 paper has words; all others are one label. Progressive loss is over the whole stream; test error is that of files
 which are not in the stream, of the model at its end.
+
+    python -m benchmarks.experiments.recall tokens 3000000     the first tokens
+    python -m benchmarks.experiments.recall tokens all 0 1     all tokens, with these bounds only: without a bound it takes five times as long
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ from scipy.sparse import csr_matrix
 from benchmarks.experiments.linux import context, files_and_tokens, hashed_columns
 from benchmarks.experiments.recall.models import recall_tree
 from benchmarks.experiments.recall.stream import ORDERS, chance
-from benchmarks.harness.output import keep, table
+from benchmarks.harness.output import keep, store
 
 CONTEXT = tuple((distance,) for distance in range(1, 7))
 LABELS = 80_000
-BOUNDS = (None, 0, 1)
+BOUNDS: tuple[int | None, ...] = (None, 0, 1)
 ROWS_A_STEP = 20_000
 TEST_ROWS = 100_000
 
@@ -33,14 +36,14 @@ def rows_of(tokens: np.ndarray, file_of: np.ndarray, rows: np.ndarray) -> tuple[
     return X, np.minimum(tokens[rows], LABELS).astype(np.int64)
 
 
-def run(n_rows: int | None, threads: int = 1) -> dict[str, dict[str, Any]]:
+def run(n_rows: int | None, bounds: tuple[int | None, ...] = BOUNDS, threads: int = 1) -> dict[str, dict[str, Any]]:
     tokens, file_of, train, test = files_and_tokens(n_rows)
     test = test[:: max(1, len(test) // TEST_ROWS)]
     X_test, y_test = rows_of(tokens, file_of, test)
     orders = dict(zip(ORDERS, (train, np.random.default_rng(0).permutation(train)), strict=True))
     found: dict[str, dict[str, Any]] = {}
     for order, rows in orders.items():
-        for bound in BOUNDS:
+        for bound in bounds:
             model = recall_tree(algorithm="paper", bound=bound, n_jobs=threads)
             seconds = 0.0
             for start in range(0, len(rows), ROWS_A_STEP):
@@ -59,27 +62,50 @@ def run(n_rows: int | None, threads: int = 1) -> dict[str, dict[str, Any]]:
     return found
 
 
-def pages(found: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """The runs, and how likely each difference of two bounds or orders is by chance."""
-    columns = ["order", "bound", "progressive loss %", "test error %", "recall of the candidates %", "processor s"]
-    rows = [
-        [run["order"], str(run["bound"]), f"{100 * run['loss']:.2f}", f"{100 * run['test error']:.2f}",
-         f"{100 * run['recall']:.1f}", f"{run['processor seconds']:.0f}"]
-        for run in found.values()
-    ]  # fmt: skip
-    differences = []
+def differences(found: dict[str, dict[str, Any]]) -> list[list[Any]]:
+    """How likely each difference of two bounds or orders is by chance."""
+    rows = []
     for (first, one), (second, other) in combinations(found.items(), 2):
         if one["order"] == other["order"] or one["bound"] == other["bound"]:
-            cells = [first, second]
+            cells: list[Any] = [first, second]
             for what, n in (("loss", one["rows"]), ("test error", one["test rows"])):
                 likely = chance(one[what], other[what], n)
-                cells += [f"{100 * (one[what] - other[what]):+.2f}", "< .0001" if likely < 1e-4 else f"{likely:.2g}"]
-            differences.append(cells)
-    names = ["first", "second", "loss, difference", "by chance", "test error, difference", "by chance"]
-    return table(columns, rows), table(names, differences)
+                cells += [100 * (one[what] - other[what]), "< .0001" if likely < 1e-4 else f"{likely:.2g}"]
+            rows.append(cells)
+    return rows
+
+
+def store_tables(found: dict[str, dict[str, Any]], name: str, arguments: list[str]) -> None:
+    n_rows = next(iter(found.values()))["rows"]
+    command = " ".join(["python -m benchmarks.experiments.recall tokens", *arguments])
+    title = "Bound and order on the Linux source" + (", all tokens" if name == "tokens-all" else "")
+    store(
+        "recall-tree", name,
+        title=title,
+        shows=f"Sections 4.3 and 4.5 of the paper: the next token from the six before it, {n_rows:,} tokens, `algorithm=\"paper\"`, one thread.",
+        columns=["order", "bound", {"name": "progressive loss %", "decimals": 2}, {"name": "test error %", "decimals": 2},
+                 {"name": "recall of the candidates %", "decimals": 1}, {"name": "processor s", "decimals": 0}],
+        rows=[
+            [run["order"], str(run["bound"]), 100 * run["loss"], 100 * run["test error"], 100 * run["recall"], run["processor seconds"]]
+            for run in found.values()
+        ],
+        command=command,
+    )  # fmt: skip
+    store(
+        "recall-tree", f"{name}-differences",
+        title=f"{title}: differences",
+        shows="Every pair of runs with the same order or the same bound, by the N - 1 chi-squared test.",
+        columns=["first", "second", {"name": "loss, difference", "decimals": 2, "signed": True}, "by chance",
+                 {"name": "test error, difference", "decimals": 2, "signed": True}, "by chance"],
+        rows=differences(found),
+        command=command,
+    )  # fmt: skip
 
 
 def main(arguments: list[str]) -> None:
-    found = run(int(arguments[0]) if arguments else None)
-    keep("recall-tokens", found)
-    print("\n\n".join(pages(found)))
+    whole = arguments[:1] == ["all"]
+    bounds = tuple(int(bound) for bound in arguments[1:]) or BOUNDS
+    found = run(None if whole or not arguments else int(arguments[0]), bounds)
+    name = "tokens-all" if whole else "tokens"
+    keep(f"recall-{name}", found)
+    store_tables(found, name, arguments)

@@ -146,10 +146,10 @@ def load_half(typing_context, array, index):
 
 @intrinsic
 def load_halves_at(typing_context, address):
-    """Load sixteen half-precision numbers from a 32-byte aligned address, without checks."""
+    """Load sixteen half-precision numbers from a 4-byte aligned address, without checks."""
 
     def generate(context, builder, signature, arguments):
-        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=4)
         return _widened(context, builder, shorts, _FLOATS, _WORDS, _HALVES)
 
     return vector_type(types.uint64), generate
@@ -180,9 +180,26 @@ def hashed(typing_context, a):
     return vector_type(vector_type), generate
 
 
+def _store_first(builder, address, shorts, n):
+    """Store the first n = 2, 4, 8 or 16 of sixteen numbers of 16 bits to an address aligned to their size."""
+
+    def store(count):
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(count)))
+        first = builder.shuffle_vector(shorts, ir.Constant(_SHORTS, ir.Undefined), mask)
+        builder.store(first, builder.inttoptr(address, first.type.as_pointer()), align=2 * count)
+
+    with builder.if_else(builder.icmp_unsigned("==", n, ir.Constant(n.type, WIDTH)), likely=True) as (whole, part):
+        with whole:
+            store(WIDTH)
+        with part:
+            for count in (2, 4, 8):
+                with builder.if_then(builder.icmp_unsigned("==", n, ir.Constant(n.type, count))):
+                    store(count)
+
+
 @intrinsic
-def store_halves_at(typing_context, address, value, dither):
-    """Store sixteen numbers in half precision to a 32-byte aligned address, without checks.
+def store_halves_at(typing_context, address, value, dither, n):
+    """Store the first n = 2, 4, 8 or 16 numbers in half precision to an address aligned to their size, without checks.
 
     They are rounded up or down by chance, the lower bits of `dither`. A half-precision number stays what it is.
     """
@@ -192,18 +209,18 @@ def store_halves_at(typing_context, address, value, dither):
     def generate(context, builder, signature, arguments):
         words = _rounded_by_chance(builder, arguments[1], arguments[2], 13)
         shorts = _narrowed(context, builder, builder.bitcast(words, _FLOATS))
-        builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        _store_first(builder, arguments[0], shorts, arguments[3])
         return context.get_dummy_value()
 
-    return types.void(types.uint64, vector_type, vector_type), generate
+    return types.void(types.uint64, vector_type, vector_type, types.uint64), generate
 
 
 @intrinsic
 def load_bfloats_at(typing_context, address):
-    """Load sixteen bfloat16 numbers from a 32-byte aligned address, without checks."""
+    """Load sixteen bfloat16 numbers from a 4-byte aligned address, without checks."""
 
     def generate(context, builder, signature, arguments):
-        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        shorts = builder.load(builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=4)
         words = builder.shl(builder.zext(shorts, _WORDS), _filled(_WORDS, 16))
         return builder.bitcast(words, _FLOATS)
 
@@ -211,8 +228,8 @@ def load_bfloats_at(typing_context, address):
 
 
 @intrinsic
-def store_bfloats_at(typing_context, address, value, dither):
-    """Store sixteen numbers as bfloat16 to a 32-byte aligned address, without checks.
+def store_bfloats_at(typing_context, address, value, dither, n):
+    """Store the first n = 2, 4, 8 or 16 numbers as bfloat16 to an address aligned to their size, without checks.
 
     They are rounded up or down by chance, the lower bits of `dither`. A number that is a bfloat16 stays what it is.
     """
@@ -222,10 +239,10 @@ def store_bfloats_at(typing_context, address, value, dither):
     def generate(context, builder, signature, arguments):
         words = _rounded_by_chance(builder, arguments[1], arguments[2], 16)
         shorts = builder.trunc(builder.lshr(words, _filled(_WORDS, 16)), _SHORTS)
-        builder.store(shorts, builder.inttoptr(arguments[0], _SHORTS.as_pointer()), align=32)
+        _store_first(builder, arguments[0], shorts, arguments[3])
         return context.get_dummy_value()
 
-    return types.void(types.uint64, vector_type, vector_type), generate
+    return types.void(types.uint64, vector_type, vector_type, types.uint64), generate
 
 
 @intrinsic

@@ -317,7 +317,8 @@ def _scorer(name: str, state: dict[str, Any], arrays: Arrays, n_labels: int) -> 
     elif name == "LearnedTree":
         trees, labels_a_row = [LearnedTree(header, arrays)], float(header["labels_a_row"])
     else:
-        trees = [OnlineTree(part("tree", arrays), one_label)]
+        scale_siblings = header["settings"].get("scale_siblings", True)  # not in files of earlier versions
+        trees = [OnlineTree(part("tree", arrays), one_label, scale_siblings)]
     for tree in trees:
         check_tree(tree, n_labels)
     width = None if parameters["search"] == "exact" else int(parameters["beam"])

@@ -276,9 +276,9 @@ class LearnedTree:
 class OnlineTree:
     """Blocks of up to sixteen children with the weights of their classifiers."""
 
-    def __init__(self, arrays: Arrays, one_label: bool) -> None:
+    def __init__(self, arrays: Arrays, one_label: bool, scale_siblings: bool) -> None:
         self.label = arrays["label"]
-        self._one_label = one_label
+        self._one_label, self._scaled = one_label, one_label and scale_siblings
         self._used, owner, filled = arrays["used"], arrays["owner"], arrays["filled"]
         self._blocks_of: dict[int, list[int]] = {}
         for block, node in enumerate(owner.tolist()):
@@ -301,7 +301,7 @@ class OnlineTree:
         blocks = [block for block in self._blocks_of[node] if self._used[block]]
         probabilities = np.concatenate([logistic(self._scores(block, row)) for block in blocks])
         children = np.concatenate([self._children(block) for block in blocks])
-        return children, probabilities / probabilities.sum() if self._one_label else probabilities
+        return children, probabilities / probabilities.sum() if self._scaled else probabilities
 
     def _children(self, block: int) -> Ids:
         first = int(self._first_child[block])

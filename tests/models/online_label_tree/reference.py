@@ -228,7 +228,7 @@ class Reference:
                 answer[node.label] = above
                 continue
             own = [child.eta.probability(x) for child in node.children]
-            total = sum(own) if self.one_label else 1.0
+            total = sum(own) if self.one_label and self.settings.scale_siblings else 1.0
             waiting += [(child, above * p / total) for child, p in zip(node.children, own)]
         return answer
 

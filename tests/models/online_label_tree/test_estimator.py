@@ -682,6 +682,26 @@ def test_path_probabilities_are_the_products_of_equation_2(one_label):
         np.testing.assert_array_equal(model.path_probabilities(X), model._probabilities(rows))
 
 
+def test_the_published_tree_ranks_by_equation_2(tmp_path):
+    """With one label a row, the answers are those of the unscaled products, also of a loaded model."""
+    X, y = data(25, n_rows=300, n_features=60, one_label=True)
+    model, scaled = (
+        OnlineLabelTree.as_published(verbose=0, max_leaf=5, **more).fit(X, y) for more in ({}, {"scale_siblings": True})
+    )
+    X = X[np.diff(X.indptr) > 0]
+    products = model.path_probabilities(X)
+    np.testing.assert_array_equal(model.predict(X), model.classes_[products.argmax(axis=1)])
+    ranked = model.classes_[np.argsort(-products, axis=1, kind="stable")[:, :5]]
+    distinct = np.diff(np.sort(products, axis=1), axis=1).min(axis=1) > 0
+    np.testing.assert_array_equal(model.predict_topk(X, 5).labels[distinct], ranked[distinct])
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0, rtol=1e-4)
+    assert (scaled.predict(X) != scaled.classes_[scaled.path_probabilities(X).argmax(axis=1)]).any()
+    model.save(tmp_path / "model.treemax", resume=True)
+    for twin in (treemax.load(tmp_path / "model.treemax"), copy.deepcopy(model), model.forget([]).compact()):
+        np.testing.assert_array_equal(twin.predict(X), model.predict(X))
+    model.explain(X[0])
+
+
 def test_the_probability_of_no_label_is_learned():
     """P(y = 0 | x), also before there is any label."""
     X = sp.csr_matrix(np.eye(2, dtype=np.float32)[[0, 1] * 100])

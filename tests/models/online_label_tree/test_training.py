@@ -25,7 +25,7 @@ from treemax.models.online_label_tree.training import (
 from treemax.trees import Tree
 
 LANES = kernels.LANES
-CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
+CHUNK_LINES = 1 << kernels.CHUNK_BITS
 PLAIN = OnlineTreeSettings("best-greedy", 3, 4, 0.75, False, "adagrad", 1.0, 0.01, 0.0)
 NEAR_LANES = (14, 15, 16, 17, 31, 32, 33)
 
@@ -43,6 +43,7 @@ def growths(draw):
         rate=draw(st.sampled_from((0.1, 1.0, 3.0))),
         epsilon=draw(st.sampled_from((1e-6, 0.01, 1.0))),
         least_gradient=draw(st.sampled_from((0.0, 1e-3, 0.2, 0.5))),
+        scale_siblings=draw(st.booleans()),
     )
 
 
@@ -124,9 +125,12 @@ def pairs_of_nodes(one, other):
 def auxiliary_place(tree, node):
     """Where the auxiliary classifier of a node is, or None."""
     block = int(tree.nodes.last_block[node])
-    if block < 0 or tree.blocks.lanes[block] != kernels.ALL_LANES or tree.blocks.used[block] == LANES:
+    if block < 0:
         return None
-    return block * LANES + int(tree.blocks.used[block])
+    used, width = int(tree.blocks.used[block]), int(tree.blocks.width[block])
+    if tree.blocks.lanes[block] != (1 << width) - 1 or used == width:
+        return None
+    return block * LANES + used
 
 
 def assert_same_classifiers(one, other):
@@ -151,15 +155,16 @@ def assert_sound(tree, how, one_thread=True):
         children, block = [], int(nodes.first_block[node])
         while block >= 0:
             owned.append(block)
-            used = int(blocks.used[block])
+            used, width = int(blocks.used[block]), int(blocks.width[block])
+            assert width in (2, 4, 8, LANES)
             own = blocks.child[block * LANES : (block + 1) * LANES]
             assert (own[:used] >= 0).all() and (own[used:] == -1).all()
             children += own[:used].tolist()
             if blocks.following[block] < 0:
                 assert block == nodes.last_block[node]
-                assert blocks.lanes[block] in ((1 << used) - 1, kernels.ALL_LANES)
+                assert blocks.lanes[block] in ((1 << used) - 1, (1 << width) - 1)
             else:
-                assert used == LANES and blocks.lanes[block] == kernels.ALL_LANES
+                assert used == width and blocks.lanes[block] == (1 << width) - 1
             assert blocks.lock[block] == 0
             block = int(blocks.following[block])
         assert children == sorted(children, key=lambda child: nodes.place[child])
@@ -181,7 +186,7 @@ def assert_sound(tree, how, one_thread=True):
     assert_tables_are_sound(tree)
     if one_thread:
         assert_free_lanes_are_alike(tree)
-    for count in (kernels.RECORDS_PLANNED, kernels.SLOTS_PLANNED, kernels.TABLE_LOCK):
+    for count in (kernels.LINES_PLANNED, kernels.SLOTS_PLANNED, kernels.TABLE_LOCK):
         assert tree.counts[count] == 0
     assert tree.counts[kernels.SELECTED] == -1
     assert_nothing_beyond(tree)
@@ -194,7 +199,7 @@ def assert_nothing_beyond(tree):
         width = LANES if name in ("child", "bias", "bias_squares") else 1
         assert not array[width * tree.n_blocks :].any(), name
     assert not tree.store.slots[tree.n_slots :].any()
-    assert not tree.chunks[-1].reshape(-1, 32)[tree.n_records % CHUNK_RECORDS :][:1000].any()
+    assert not tree.chunks[-1].reshape(-1, 32)[tree.n_lines % CHUNK_LINES :][:1000].any()
 
 
 def assert_may_grow_when_it_should(tree, node, how):
@@ -217,9 +222,10 @@ def assert_may_grow_when_it_should(tree, node, how):
 
 
 def assert_tables_are_sound(tree):
-    """No two tables share a slot, no two slots a record, every feature can be found, and every search ends: at an empty
-    slot, since no table is filled to more than three quarters. What belongs to no table is in the lists of free ones."""
-    taken, records = np.zeros(tree.n_slots, bool), []
+    """No two tables share a slot, no two slots a record, no two blocks a line, every feature can be found, and every
+    search ends: at an empty slot, since no table is filled to more than three quarters. What belongs to no table is in the
+    lists of free ones."""
+    taken, lines = np.zeros(tree.n_slots, bool), []
     for block in range(tree.n_blocks):
         start, bits = divmod(int(tree.blocks.table[block]), 64)
         assert start + (1 << bits) <= tree.n_slots <= len(tree.store.slots)
@@ -230,7 +236,10 @@ def assert_tables_are_sound(tree):
         assert len(full) == tree.blocks.filled[block] and 4 * len(full) <= 3 << bits
         features = full >> np.uint64(32)
         assert len(np.unique(features)) == len(full)
-        records.append(full & np.uint64(0xFFFFFFFF))
+        records, a_line = full & np.uint64(0xFFFFFFFF), LANES // int(tree.blocks.width[block])
+        assert len(np.unique(records)) == len(records)
+        lines.append(np.unique(records // np.uint64(a_line)))
+        assert len(lines[-1]) == -(-len(records) // a_line), "lines are full but for the last"
         homes = (features * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)) >> np.uint64(32 - bits)
         for home, at in zip(homes.tolist(), np.flatnonzero(slots != kernels.EMPTY).tolist()):
             between = slots.take(np.arange(home, home + (at - home) % len(slots)), mode="wrap")
@@ -243,15 +252,16 @@ def assert_tables_are_sound(tree):
             assert link >> 32 == 0xFFFFFFFF
             start = -1 if link == int(kernels.EMPTY) else (link & 0xFFFFFFFF) << int(kernels.SMALLEST_TABLE_BITS)
     assert taken.all()
-    numbers = np.concatenate(records)
-    assert len(np.unique(numbers)) == len(numbers) == tree.n_records
-    assert numbers.max(initial=0) < max(1, tree.n_records)
+    numbers = np.concatenate(lines)
+    assert len(np.unique(numbers)) == len(numbers) == tree.n_lines
+    assert numbers.max(initial=0) < max(1, tree.n_lines)
 
 
-def record(tree, number):
+def record(tree, block, number):
     """Weights and sums of squares of one record."""
-    chunk, at = divmod(int(number), 1 << kernels.CHUNK_BITS)
-    return tree.chunks[chunk][32 * at : 32 * at + 32].reshape(2, LANES)
+    width = int(tree.blocks.width[block])
+    chunk, at = divmod(int(number) * 2 * width, 32 << kernels.CHUNK_BITS)
+    return tree.chunks[chunk][at : at + 2 * width].reshape(2, width)
 
 
 def assert_free_lanes_are_alike(tree):
@@ -264,9 +274,9 @@ def assert_free_lanes_are_alike(tree):
         parts = [tree.blocks.bias[block * LANES :][:LANES], tree.blocks.bias_squares[block * LANES :][:LANES]]
         for slot in tree.store.slots[start : start + (1 << bits)]:
             if slot != kernels.EMPTY:
-                parts += [*record(tree, slot & np.uint64(0xFFFFFFFF))]
+                parts += [*record(tree, block, slot & np.uint64(0xFFFFFFFF))]
         for part in parts:
-            assert len({number.tobytes() for number in part[lane:]}) == 1
+            assert len({number.tobytes() for number in part[lane : tree.blocks.width[block]]}) == 1
 
 
 def nested(tree, node=0):
@@ -550,7 +560,9 @@ def test_the_error_of_a_label_is_bounded_by_those_on_its_path(seed):
 def copied(tree, how, resume=True):
     """The tree after going through its arrays."""
     arrays = {name: array.copy() for name, array in tree._arrays(resume).items()}
-    return OnlineTree._from_arrays(arrays, tree.one_label, len(tree.leaf_of), tree.random_state, how.growth)
+    twin = OnlineTree._from_arrays(arrays, tree.one_label, len(tree.leaf_of), tree.random_state, how.growth)
+    twin.scale_siblings = how.scale_siblings
+    return twin
 
 
 @pytest.mark.slow
@@ -578,6 +590,26 @@ def test_without_the_learning_state_answers_are_the_same(how, stream):
     assert not light.has_squares
     np.testing.assert_array_equal(tree.probabilities(rows), light.probabilities(rows))
     assert_sound(taught(light, rows, targets, how), how)
+
+
+@pytest.mark.parametrize("policy", ["best-greedy", "complete"])
+def test_files_of_earlier_versions_with_sixteen_lanes_everywhere(policy):
+    how = replace(PLAIN, policy=policy, arity=2, max_leaf=3)
+    stream = as_arrays(random_stream(4, n_rows=60, n_labels=40))
+    tree = grown(*stream, how, False)
+    arrays = {name: array.copy() for name, array in tree._arrays(resume=True).items()}
+    grows = arrays["lanes"] != (1 << arrays["used"]) - 1
+    arrays["lanes"][grows] = 0xFFFF
+    for block in np.flatnonzero(grows):  # all free lanes were alike
+        for name in ("bias", "bias_squares"):
+            own = arrays[name][block * LANES : (block + 1) * LANES]
+            own[arrays["used"][block] :] = own[arrays["used"][block]]
+    earlier = OnlineTree._from_arrays(arrays, False, len(tree.leaf_of), tree.random_state, how.growth)
+    assert (earlier.blocks.width[: tree.n_blocks] == 16).any() and not (tree.blocks.width[: tree.n_blocks] == 16).any()
+    assert_same_classifiers(tree, earlier)
+    more = as_arrays(random_stream(5, n_rows=60, n_labels=60))
+    assert_same_classifiers(taught(tree, *more, how), taught(earlier, *more, how))
+    assert_sound(earlier, how)
 
 
 def small_model():
@@ -800,7 +832,7 @@ def test_every_search_finds_the_best(how, stream, k):
         np.testing.assert_array_equal(scores, best[:, :known])
         np.testing.assert_array_equal(scores, np.take_along_axis(everything, ids, axis=1))
         assert all(len(set(row)) == len(row) for row in ids.tolist())
-    if one_label and known:
+    if one_label and known and how.scale_siblings:
         np.testing.assert_allclose(everything.sum(axis=1), 1.0, atol=1e-4)
 
 
@@ -851,6 +883,24 @@ def wide_rows(random, n_rows, n_features, length):
     ]
 
 
+@pytest.mark.parametrize(
+    ("policy", "arity", "inner", "lowest"),
+    [("best-greedy", 2, 2, 16), ("random", 3, 4, 16), ("complete", 16, 2, 2), ("complete-kary", 5, 8, 8)],
+)
+def test_records_have_as_many_lanes_as_a_node_may_have_children(policy, arity, inner, lowest):
+    random = np.random.RandomState(0)
+    stream = [(x, [i]) for i, x in enumerate(wide_rows(random, 100, 50, 4))]
+    tree = grown(*as_arrays(stream), replace(PLAIN, policy=policy, arity=arity, max_leaf=10), False)
+    nodes, blocks = tree.nodes, tree.blocks
+    assert blocks.width[0] == 2, "one classifier, of the root"
+    with_inner = np.flatnonzero(nodes.n_inner[: tree.n_nodes])
+    assert (blocks.width[nodes.first_block[with_inner]] == inner).all()
+    others = [node for node in range(tree.n_nodes) if nodes.n_inner[node] == 0 and nodes.first_block[node] >= 0]
+    assert (blocks.width[nodes.first_block[others]] == lowest).all()
+    a_line = LANES // blocks.width[: tree.n_blocks]
+    assert tree.n_lines == (-(-blocks.filled[: tree.n_blocks] // a_line)).sum()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["best-greedy", "complete", "one-level"])
 def test_tables_and_records_grow_many_times(policy):
@@ -858,13 +908,13 @@ def test_tables_and_records_grow_many_times(policy):
     random = np.random.RandomState(0)
     stream = [
         (x, sorted(set(random.randint(i + 1, size=2).tolist())))
-        for i, x in enumerate(wide_rows(random, 30, 2**32 - 1, 1500))
+        for i, x in enumerate(wide_rows(random, 30, 2**32 - 1, 2500))
     ]
     stream[0][0].append((2**32 - 2, 1.0))
     rows, targets = as_arrays(stream)
     how = replace(PLAIN, policy=policy)
     tree = grown(rows, targets, how, False)
-    assert tree.n_records > CHUNK_RECORDS and len(tree.chunks) > 1
+    assert tree.n_lines > CHUNK_LINES and len(tree.chunks) > 1
     assert_sound(tree, how)
     twin = taught(planted_like(tree, how), rows, targets, how)
     assert_same_classifiers(tree, twin)
@@ -932,7 +982,7 @@ def test_ctrl_c_while_tables_are_moved_leaves_them_sound():
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            tree.reserve(nodes=100, blocks=100, records=CHUNK_RECORDS, slots=len(tree.store.slots))
+            tree.reserve(nodes=100, blocks=100, lines=CHUNK_LINES, slots=len(tree.store.slots))
         except KeyboardInterrupt:
             return tree, True
         finally:
@@ -979,14 +1029,14 @@ def test_tables_that_cannot_grow_lose_a_step_and_nothing_else():
     how = PLAIN
     tree = grown(*as_arrays([([(1, 1.0)], [0]), ([(2, 1.0)], [1])]), how, False)
     tree.store = tree.store._replace(slots=tree.store.slots[: tree.n_slots].copy())
-    before = tree.n_records
+    before = int(tree.blocks.filled[0])
     indices, values = np.arange(100, dtype=np.uint32), np.ones(100, dtype=np.float32)
     learner = (np.float32(1.0), *how.constants, np.float32(1.0))
     kernels.update_block(
         0, np.uint32(1), indices, values, tree.blocks, tree.store, tree.counts, np.empty(100, np.uint64), learner
     )
     bits = int(tree.blocks.table[0]) & 63
-    assert 4 * tree.blocks.filled[0] <= 3 << bits and tree.n_records - before < 100
+    assert 4 * tree.blocks.filled[0] <= 3 << bits and tree.blocks.filled[0] - before < 100
     assert_tables_are_sound(tree)
     weights, _ = tree.classifier(0)
     assert len(weights) == tree.blocks.filled[0]
@@ -996,7 +1046,7 @@ def test_a_table_that_was_given_up_has_no_feature():
     """Another thread may still be looking there: it must find nothing, feature 0 included."""
     how = PLAIN
     tree = grown(*as_arrays([([(0, 1.0), (7, 1.0)], [0]), ([(9, 1.0)], [1])]), how, False)
-    tree.reserve(slots=10_000, records=1000)
+    tree.reserve(slots=10_000, lines=1000)
     old, features = tree.blocks.table.copy(), np.arange(200, dtype=np.uint32)
     found = np.empty(200, np.uint64)
     learner = (np.float32(1.0), *how.constants, np.float32(1.0))

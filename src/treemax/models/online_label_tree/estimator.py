@@ -103,6 +103,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         Added to AdaGrad's sums of squared gradients.
     least_gradient : float
         Classifiers with a smaller gradient are not updated; 0 updates all, as in the paper.
+    scale_siblings : bool
+        Whether the probabilities of siblings are divided by their sum, if rows have one label. Without it, labels are ranked
+        by equation 2 of the paper, and the probabilities of `predict_topk` may sum to more than one.
     normalize : bool
         Whether rows are scaled to length one, in training and in predictions. The automatic learning rate is made for such
         rows, which the vectorisers give.
@@ -154,6 +157,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         "schedule": "adagrad",
         "epsilon": 0.01,
         "least_gradient": 0.0,
+        "scale_siblings": False,
         "normalize": False,
         "passes": 3,
         "shuffle": True,
@@ -177,6 +181,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     schedule: str = "adagrad"
     epsilon: float = 0.01
     least_gradient: float = 1e-3
+    scale_siblings: bool = True
     normalize: bool = True
     passes: int = 1
     shuffle: bool = False
@@ -195,7 +200,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         choices["precision"] = ("float16", "float8")
         for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)
-        for name in ("together", "normalize", "shuffle"):
+        for name in ("together", "scale_siblings", "normalize", "shuffle"):
             check_flag(name, getattr(self, name))
         if self.tree is not None:
             check_tree(self.tree)
@@ -258,6 +263,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
                 "auxiliary classifier. Set them back, or start a new model."
             )
         self.settings_ = settings
+        model.scale_siblings = settings.scale_siblings
         if not model.has_squares and self.settings_.schedule == "adagrad":
             warnings.warn(
                 "This model was saved without its learning state: AdaGrad starts again from its weights. "
@@ -322,6 +328,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             rate=None if is_auto(self.learning_rate) else float(self.learning_rate),
             epsilon=self.epsilon,
             least_gradient=self.least_gradient,
+            scale_siblings=self.scale_siblings,
         )
 
     # --- prediction -------------------------------------------------------------------------------------
@@ -413,4 +420,6 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         del parameters["rate"]
         type(self)(**parameters)._check_parameters()
         header = {**header, "one_label": not self.multi_label_, "growth": settings.growth}
-        return OnlineTree.from_parts(header, arrays, len(self.label_index_))
+        tree = OnlineTree.from_parts(header, arrays, len(self.label_index_))
+        tree.scale_siblings = settings.scale_siblings
+        return tree

@@ -8,11 +8,11 @@ from treemax.kernels import vector
 from treemax.kernels.jit import kernel
 from treemax.models.online_label_tree.growth_kernels import leaf_may_grow, may_grow
 from treemax.models.online_label_tree.kernels import (
-    ALL_LANES,
     EMPTY,
     LANES,
     LOWER_HALF,
     ZERO,
+    has_free_lane,
     insert,
     new_table,
     record_address,
@@ -27,10 +27,9 @@ HIGHEST_RANK, HIGHEST_CODE = 0x7BFF >> DROPPED_BITS, 0x7F
 
 
 @kernel
-def stored_lanes(used, lanes):
+def stored_lanes(block, blocks):
     """How many lanes of a block need to be stored: those of children, and one for all that are free."""
-    free = used < LANES and (lanes >> np.uint32(used)) & np.uint32(1)
-    return used + (1 if free else 0)
+    return blocks.used[block] + (1 if has_free_lane(block, blocks) else 0)
 
 
 @kernel
@@ -68,15 +67,15 @@ def pack_records(n_blocks, blocks, store, features, weights, squares):
     record, at = 0, 0
     room = np.empty(blocks.filled[:n_blocks].max(), np.uint64)
     for block in range(n_blocks):
-        width = stored_lanes(blocks.used[block], blocks.lanes[block])
+        width, own = stored_lanes(block, blocks), blocks.width[block]
         for slot in _sorted_slots(block, blocks, store, room):
             features[record] = slot >> np.uint64(32)
             record += 1
-            address = record_address(store, slot & LOWER_HALF)
+            address = record_address(store, slot & LOWER_HALF, own)
             for lane in range(np.uint64(width)):
                 weights[at] = vector.load_short_at(address + np.uint64(2) * lane)
                 if squares.size:
-                    squares[at] = vector.load_short_at(squares_at(address) + np.uint64(2) * lane)
+                    squares[at] = vector.load_short_at(squares_at(address, own) + np.uint64(2) * lane)
                 at += 1
 
 
@@ -90,7 +89,7 @@ def can_grow(growth, n_nodes, nodes, blocks):
         else:
             selectable = may_grow(node, policy, arity, nodes)
         last = nodes.last_block[node]
-        if selectable and (last < 0 or blocks.used[last] == LANES or blocks.lanes[last] != ALL_LANES):
+        if selectable and (last < 0 or not has_free_lane(last, blocks)):
             return False
     return True
 
@@ -100,16 +99,18 @@ def unpack_records(n_blocks, filled, features, weights, squares, blocks, store, 
     """Rebuild the tables and records of all blocks; False if a feature comes twice in a block."""
     record, at = 0, 0
     for block in range(n_blocks):
-        width = stored_lanes(blocks.used[block], blocks.lanes[block])
+        width = stored_lanes(block, blocks)
         bits = table_bits(filled[block])
         blocks.table[block] = new_table(bits, store, counts) << 6 | bits
         for _ in range(filled[block]):
             address = insert(block, features[record], blocks, store, counts)
-            for lane in range(np.uint64(LANES)):
+            for lane in range(np.uint64(blocks.width[block])):
                 stored = at + min(np.int64(lane), width - 1)
                 vector.store_short_at(address + np.uint64(2) * lane, weights[stored])
                 if squares.size:
-                    vector.store_short_at(squares_at(address) + np.uint64(2) * lane, squares[stored])
+                    vector.store_short_at(
+                        squares_at(address, blocks.width[block]) + np.uint64(2) * lane, squares[stored]
+                    )
             record, at = record + 1, at + width
         if blocks.filled[block] != filled[block]:
             return False
@@ -123,13 +124,13 @@ def unpack_records(n_blocks, filled, features, weights, squares, blocks, store, 
 def block_magnitudes(n_blocks, blocks, store, squares, largest):
     """Write the sum of the squared weights of each block and the bits of its largest absolute weight."""
     for block in range(n_blocks):
-        width = stored_lanes(blocks.used[block], blocks.lanes[block])
+        width = stored_lanes(block, blocks)
         stored = np.uint32((1 << width) - 1)
         table = blocks.table[block]
         for position in range(table >> 6, (table >> 6) + (1 << (table & 63))):
             if store.slots[position] == EMPTY:
                 continue
-            address = record_address(store, store.slots[position] & LOWER_HALF)
+            address = record_address(store, store.slots[position] & LOWER_HALF, blocks.width[block])
             weights = vector.choose(stored, vector.load_halves_at(address), vector.splat(ZERO))
             squares[block] += vector.total(vector.multiply(weights, weights))
             for lane in range(np.uint64(width)):
@@ -144,10 +145,10 @@ def pack_codes(n_blocks, blocks, store, least, offsets, filled, steps, masks, co
     n_bytes, record, at = 0, 0, 0
     room = np.empty(blocks.filled[:n_blocks].max(), np.uint64)
     for block in range(n_blocks):
-        width = stored_lanes(blocks.used[block], blocks.lanes[block])
+        width = stored_lanes(block, blocks)
         first, before = record, np.uint64(0)
         for slot in _sorted_slots(block, blocks, store, room):
-            address, mask = record_address(store, slot & LOWER_HALF), 0
+            address, mask = record_address(store, slot & LOWER_HALF, blocks.width[block]), 0
             for lane in range(np.uint64(width)):
                 bits = np.int64(vector.load_short_at(address + np.uint64(2) * lane))
                 code = min(((bits & MAGNITUDE) + HALF_STEP) >> DROPPED_BITS, HIGHEST_RANK) - np.int64(offsets[block])
@@ -172,7 +173,7 @@ def unpack_codes(n_blocks, filled, steps, masks, codes, offsets, blocks, store, 
     n_bytes, record, at = 0, 0, 0
     weights = np.empty(LANES, np.uint16)
     for block in range(n_blocks):
-        width = stored_lanes(blocks.used[block], blocks.lanes[block])
+        width = stored_lanes(block, blocks)
         bits = table_bits(filled[block])
         blocks.table[block] = new_table(bits, store, counts) << 6 | bits
         feature = np.int64(0)
@@ -198,7 +199,7 @@ def unpack_codes(n_blocks, filled, steps, masks, codes, offsets, blocks, store, 
                     weights[lane] = rank << DROPPED_BITS | np.int64(codes[at] & SIGN) << 8
                     at += 1
             address = insert(block, np.uint32(feature), blocks, store, counts)
-            for lane in range(LANES):
+            for lane in range(blocks.width[block]):
                 vector.store_short_at(address + np.uint64(2 * lane), weights[lane])
             record += 1
     return n_bytes == steps.size and at == codes.size

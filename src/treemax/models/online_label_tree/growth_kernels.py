@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels import atomic, vector
+from treemax.kernels import vector
 from treemax.kernels.jit import inline_kernel, kernel
 from treemax.models.online_label_tree.kernels import (
-    ALL_LANES,
     BEST_GREEDY_PRINTED,
     BLOCKS,
     CHUNK_BITS,
     COMPLETE,
     EMPTY,
+    FEWEST_LANES,
     FIRST,
     LANES,
+    LINES,
+    LINES_WANTED,
     LOWER_HALF,
+    MOST_LINES,
     NO_GROWTH,
     NODES,
     ONE_LEVEL,
     RANDOM,
     RANDOM_STATE,
-    RECORDS,
-    RECORDS_WANTED,
     SELECTED,
     SLOTS,
     SLOTS_WANTED,
@@ -31,8 +32,11 @@ from treemax.models.online_label_tree.kernels import (
     UPPER_HALF,
     WIDEST,
     ZERO,
+    all_lanes,
     block_scores,
     find_all,
+    lanes_for,
+    new_record,
     new_table,
     record_address,
     squares_at,
@@ -52,12 +56,15 @@ def _new_node(parent, label, nodes, counts):
 
 
 @kernel
-def _new_block(bits, blocks, store, counts):
+def _new_block(bits, width, blocks, store, counts):
     """Allocate a block of untrained classifiers, all of them active."""
     block = counts[BLOCKS]
     counts[BLOCKS] += 1
+    if counts[LINES] > MOST_LINES // 2:
+        width = LANES  # the numbers of smaller records may not suffice
     blocks.following[block], blocks.used[block], blocks.filled[block] = -1, 0, 0
-    blocks.lanes[block], blocks.lock[block] = ALL_LANES, 0
+    blocks.width[block], blocks.lanes[block] = width, all_lanes(width)
+    blocks.newest[block], blocks.lock[block] = -1, 0
     blocks.child[block * LANES : (block + 1) * LANES] = -1
     blocks.bias[block * LANES : (block + 1) * LANES] = ZERO
     blocks.bias_squares[block * LANES : (block + 1) * LANES] = ZERO
@@ -66,11 +73,12 @@ def _new_block(bits, blocks, store, counts):
 
 
 @kernel
-def _copy_of_lane(source, lane, blocks, store, counts):
+def _copy_of_lane(source, lane, width, blocks, store, counts):
     """Allocate a block whose classifiers are all copies of one."""
     table = blocks.table[source]
-    start, bits = table >> 6, table & 63
-    block = _new_block(bits, blocks, store, counts)
+    start, bits, source_width = table >> 6, table & 63, blocks.width[source]
+    block = _new_block(bits, width, blocks, store, counts)
+    width = blocks.width[block]
     blocks.bias[block * LANES : (block + 1) * LANES] = blocks.bias[source * LANES + lane]
     blocks.bias_squares[block * LANES : (block + 1) * LANES] = blocks.bias_squares[source * LANES + lane]
     new_start, zero = blocks.table[block] >> 6, vector.splat(ZERO)
@@ -78,13 +86,13 @@ def _copy_of_lane(source, lane, blocks, store, counts):
         slot = store.slots[at]
         if slot == EMPTY:
             continue
-        record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
+        record = new_record(block, blocks, counts)
         store.slots[new_start + at - start] = slot & UPPER_HALF | record
-        old, new = record_address(store, slot & LOWER_HALF), record_address(store, record)
+        old, new = record_address(store, slot & LOWER_HALF, source_width), record_address(store, record, width)
         weights = vector.splat(vector.extract(vector.load_halves_at(old), lane))
-        vector.store_halves_at(new, weights, zero)
-        squares = vector.splat(vector.extract(vector.load_bfloats_at(squares_at(old)), lane))
-        vector.store_bfloats_at(squares_at(new), squares, zero)
+        vector.store_halves_at(new, weights, zero, np.uint64(width))
+        squares = vector.splat(vector.extract(vector.load_bfloats_at(squares_at(old, source_width)), lane))
+        vector.store_bfloats_at(squares_at(new, width), squares, zero, np.uint64(width))
     blocks.filled[block] = blocks.filled[source]
     return block
 
@@ -93,14 +101,14 @@ def _copy_of_lane(source, lane, blocks, store, counts):
 def _invert_first_lane(block, blocks, store):
     """Invert the classifier of lane 0, as if the sign of all its updates were reversed."""
     blocks.bias[block * LANES] = ZERO - blocks.bias[block * LANES]  # not -0 for one that learned nothing
-    table = blocks.table[block]
+    table, width = blocks.table[block], blocks.width[block]
     zero = vector.splat(ZERO)
     for at in range(table >> 6, (table >> 6) + (1 << (table & 63))):
         if store.slots[at] != EMPTY:
-            address = record_address(store, store.slots[at] & LOWER_HALF)
+            address = record_address(store, store.slots[at] & LOWER_HALF, width)
             weights = vector.load_halves_at(address)
             inverted = vector.choose(np.uint32(1), vector.subtract(zero, weights), weights)
-            vector.store_halves_at(address, inverted, zero)
+            vector.store_halves_at(address, inverted, zero, np.uint64(width))
 
 
 @kernel
@@ -140,7 +148,21 @@ def leaf_may_grow(leaf, policy, nodes):
 
 
 @kernel
-def _insert_node(node, policy, nodes, blocks, store, leaf_of, counts):
+def _lanes_below(node, n_children, n_inner, growth):
+    """Return the lanes of the first block of a node with these children, for those that it may get and its auxiliary
+    classifier, too."""
+    policy, arity, most_children = growth[0], growth[1], growth[2]
+    if policy == ONE_LEVEL and node == 0:
+        return lanes_for(LANES)
+    if policy == ONE_LEVEL or policy == NO_GROWTH:
+        return lanes_for(n_children)
+    if policy == COMPLETE or n_inner > 0:
+        return lanes_for(max(arity, n_children))
+    return lanes_for(max(most_children, n_children) + 1)
+
+
+@kernel
+def _insert_node(node, policy, arity, nodes, blocks, store, leaf_of, counts):
     """Algorithm 5, InsertNode: a new node becomes the only child of `node` and takes over what was below."""
     label = nodes.label[node]
     new = _new_node(node, label, nodes, counts)
@@ -152,7 +174,7 @@ def _insert_node(node, policy, nodes, blocks, store, leaf_of, counts):
         if parent >= 0:
             nodes.n_inner[parent] += 1
         if policy == COMPLETE:
-            copy = _copy_of_lane(block, FIRST, blocks, store, counts)
+            copy = _copy_of_lane(block, FIRST, lanes_for(arity), blocks, store, counts)
             nodes.first_block[new] = nodes.last_block[new] = copy
     else:
         b = nodes.first_block[node]
@@ -164,15 +186,16 @@ def _insert_node(node, policy, nodes, blocks, store, leaf_of, counts):
         nodes.n_children[new], nodes.n_inner[new] = nodes.n_children[node], nodes.n_inner[node]
         nodes.n_leaves[new] = nodes.n_leaves[node]
         nodes.n_children[node], nodes.n_inner[node] = 0, 0
-        block = _copy_of_lane(block, LANES - 1, blocks, store, counts)
+        block = _copy_of_lane(block, blocks.width[block] - 1, lanes_for(arity), blocks, store, counts)
         nodes.first_block[node] = nodes.last_block[node] = block
     _invert_first_lane(block, blocks, store)
     _put_child(new, node, block, nodes, blocks, counts)
 
 
 @kernel
-def _add_leaf(label, parent, policy, arity, nodes, blocks, store, leaf_of, counts):
+def _add_leaf(label, parent, growth, nodes, blocks, store, leaf_of, counts):
     """Algorithm 6, AddLeaf: the new leaf is the inverse of the auxiliary classifier of its parent."""
+    policy, arity = growth[0], growth[1]
     leaf = _new_node(parent, label, nodes, counts)
     leaf_of[label] = leaf
     block = nodes.last_block[parent]
@@ -182,13 +205,14 @@ def _add_leaf(label, parent, policy, arity, nodes, blocks, store, leaf_of, count
         nodes.n_leaves[v] += 1
         v = nodes.parent[v]
     if not may_grow(parent, policy, arity, nodes):
-        blocks.lanes[block] = (np.uint32(1) << np.uint32(blocks.used[block])) - np.uint32(1)
-    elif blocks.used[block] == LANES:
-        new = _copy_of_lane(block, lane, blocks, store, counts)
+        blocks.lanes[block] = all_lanes(blocks.used[block])
+    elif blocks.used[block] == blocks.width[block]:
+        new = _copy_of_lane(block, lane, LANES, blocks, store, counts)
         blocks.following[block] = new
         nodes.last_block[parent] = new
     if leaf_may_grow(leaf, policy, nodes):
-        new = _new_block(SMALLEST_TABLE_BITS, blocks, store, counts)
+        width = _lanes_below(leaf, FIRST, FIRST, growth)
+        new = _new_block(SMALLEST_TABLE_BITS, width, blocks, store, counts)
         nodes.first_block[leaf] = nodes.last_block[leaf] = new
 
 
@@ -196,7 +220,7 @@ def _add_leaf(label, parent, policy, arity, nodes, blocks, store, leaf_of, count
 def plant(first_child, n_children, label, growth, nodes, blocks, store, leaf_of, counts):
     """Write a tree with these nodes and untrained classifiers; one node without a label is an empty tree."""
     policy, arity = growth[0], growth[1]
-    _put_root_above(_new_block(SMALLEST_TABLE_BITS, blocks, store, counts), blocks)
+    _put_root_above(_new_block(SMALLEST_TABLE_BITS, FEWEST_LANES, blocks, store, counts), blocks)
     n = label.size
     for node in range(n):
         _new_node(np.int64(-1), label[node], nodes, counts)
@@ -206,15 +230,18 @@ def plant(first_child, n_children, label, growth, nodes, blocks, store, leaf_of,
     for node in range(n):
         if node > 0 and n_children[node] == 0 and not leaf_may_grow(node, policy, nodes):
             continue
-        block = _new_block(SMALLEST_TABLE_BITS, blocks, store, counts)
+        last = first_child[node] + n_children[node]
+        n_inner = (label[first_child[node] : last] < 0).sum()
+        width = _lanes_below(np.int64(node), n_children[node], np.int64(n_inner), growth)
+        block = _new_block(SMALLEST_TABLE_BITS, width, blocks, store, counts)
         nodes.first_block[node] = nodes.last_block[node] = block
-        for child in range(first_child[node], first_child[node] + n_children[node]):
-            if blocks.used[block] == LANES:
+        for child in range(first_child[node], last):
+            if blocks.used[block] == blocks.width[block]:
                 block = _follow(block, node, nodes, blocks, store, counts)
             _put_child(child, node, block, nodes, blocks, counts)
         if not may_grow(node, policy, arity, nodes):
-            blocks.lanes[block] = (np.uint32(1) << np.uint32(blocks.used[block])) - np.uint32(1)
-        elif blocks.used[block] == LANES:
+            blocks.lanes[block] = all_lanes(blocks.used[block])
+        elif blocks.used[block] == blocks.width[block]:
             _follow(block, node, nodes, blocks, store, counts)
     for node in range(n - 1, 0, -1):  # parents come before children
         nodes.n_leaves[nodes.parent[node]] += nodes.n_leaves[node]
@@ -227,7 +254,7 @@ def _put_root_above(block, blocks):
 
 @kernel
 def _follow(block, node, nodes, blocks, store, counts):
-    new = _new_block(SMALLEST_TABLE_BITS, blocks, store, counts)
+    new = _new_block(SMALLEST_TABLE_BITS, LANES, blocks, store, counts)
     blocks.following[block] = new
     nodes.last_block[node] = new
     return new
@@ -243,8 +270,8 @@ def _random_below(n, counts):
 @kernel
 def _nth_child(node, number, nodes, blocks):
     block = nodes.first_block[node]
-    while number >= LANES:
-        block, number = blocks.following[block], number - LANES
+    while number >= blocks.used[block]:
+        block, number = blocks.following[block], number - blocks.used[block]
     return blocks.child[block * LANES + number]
 
 
@@ -338,12 +365,12 @@ def _is_full(node, most_children, nodes):
 def _room_to_extend(node, nodes, blocks, store, counts):
     block = nodes.last_block[node]
     counts[SLOTS_WANTED] = (2 << (blocks.table[block] & 63)) + (4 << SMALLEST_TABLE_BITS)
-    counts[RECORDS_WANTED] = 2 * blocks.filled[block]
+    counts[LINES_WANTED] = 2 * blocks.filled[block]
     return (
         counts[NODES] + 2 <= nodes.parent.size
         and counts[BLOCKS] + 4 <= blocks.following.size
         and counts[SLOTS] + counts[SLOTS_WANTED] <= store.slots.size
-        and counts[RECORDS] + counts[RECORDS_WANTED] <= store.chunks.size << CHUNK_BITS
+        and counts[LINES] + counts[LINES_WANTED] <= store.chunks.size << CHUNK_BITS
     )
 
 
@@ -367,8 +394,8 @@ def update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of, 
             counts[SELECTED], counts[RANDOM_STATE] = before, random_state  # to select the same again
             return False
         if nodes.label[node] >= 0 or (may_split and _is_full(node, most_children, nodes)):
-            _insert_node(node, policy, nodes, blocks, store, leaf_of, counts)
-        _add_leaf(label, node, policy, arity, nodes, blocks, store, leaf_of, counts)
+            _insert_node(node, policy, arity, nodes, blocks, store, leaf_of, counts)
+        _add_leaf(label, node, growth, nodes, blocks, store, leaf_of, counts)
     counts[SELECTED] = -1
     return True
 

@@ -1,10 +1,12 @@
 """Data structures and updates of online probabilistic label trees (Jasinska-Kobus et al., 2021).
 
 The classifiers of up to sixteen siblings make a *block*, a classifier in each lane. A block has a hash table
-from a feature to a *record*, one cache line: sixteen weights in half precision, and AdaGrad's sixteen sums of squared
-gradients as bfloat16, both rounded up or down by chance, since most of what is added is smaller than the last bit. A node
-has a chain of blocks. A table is filled to three quarters at most, also one that was replaced or is used again, so that
-every search for a feature ends at an empty slot.
+from a feature to a *record*: a weight in half precision for each lane, and AdaGrad's sums of squared gradients as bfloat16,
+both rounded up or down by chance, since most of what is added is smaller than the last bit. A block has 2, 4, 8 or 16 lanes,
+as many as its node may get children; a record of sixteen is one cache line, and smaller records of one block share a line.
+Vectors always have sixteen lanes: those that a block does not have hold what lies behind its record, and are not used. A
+node has a chain of blocks, all full but the last. A table is filled to three quarters at most, also one that was replaced or
+is used again, so that every search for a feature ends at an empty slot.
 
 The auxiliary classifier of a node, which is trained on the node's positive examples only, is stored inverted: as one
 more child that is always negative. All free lanes of a block hold this classifier, bit for bit. So a new leaf takes
@@ -25,23 +27,24 @@ from treemax.kernels import atomic, vector
 from treemax.kernels.jit import inline_kernel, kernel
 
 LANES = 16
-RECORD_BYTES = 64  # sixteen weights, then sixteen sums of squares
-CHUNK_BITS = 16  # records of a chunk of memory: 4 MB
+LINE_BITS, LINE_BYTES = 6, 64  # of a cache line: sixteen weights, then sixteen sums of squares
+CHUNK_BITS = 16  # lines of a chunk of memory: 4 MB
+FEWEST_LANES = 2
+MOST_LINES = 2**32 * FEWEST_LANES // LANES  # if there are blocks with the fewest lanes: records have numbers of 32 bits
 SMALLEST_TABLE_BITS = np.int64(3)
 
 BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL, NO_GROWTH = 0, 1, 2, 3, 4, 5  # policies
 
 # Indices into `counts`.
-NODES, BLOCKS, RECORDS, SLOTS, RECORDS_PLANNED, SLOTS_PLANNED = 0, 1, 2, 3, 4, 5
+NODES, BLOCKS, LINES, SLOTS, LINES_PLANNED, SLOTS_PLANNED = 0, 1, 2, 3, 4, 5
 SELECTED, RANDOM_STATE, UPDATES, AUXILIARY_UPDATES, TABLE_LOCK = 6, 7, 8, 9, 10
-RECORDS_WANTED, SLOTS_WANTED, WIDEST, START, N_COUNTS = 11, 12, 13, 14, 15
+LINES_WANTED, SLOTS_WANTED, WIDEST, START, N_COUNTS = 11, 12, 13, 14, 15
 # WIDEST: the most children of a node; START: the node where the search for the place of a new label begins
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOWER_HALF = np.uint64(0xFFFFFFFF)
 UPPER_HALF = np.uint64(0xFFFFFFFF00000000)
 _MISSING = np.uint64(0)  # an address that no record has
-ALL_LANES = np.uint32(0xFFFF)
 _MULTIPLIER = np.uint32(0x9E3779B1)
 ONE = np.float32(1.0)
 ZERO = np.float32(0.0)
@@ -63,12 +66,14 @@ class Nodes(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Sixteen classifiers each; block 0 has one, that of the root."""
+    """Up to sixteen classifiers each; block 0 has one, that of the root."""
 
     following: np.ndarray  # the node's next block, or -1
     child: np.ndarray  # the node that a lane belongs to, or -1
+    width: np.ndarray  # lanes
     used: np.ndarray  # lanes that belong to a child
     lanes: np.ndarray  # bits of the lanes that learn: those used, and while the node may grow, all
+    newest: np.ndarray  # record, or -1
     table: np.ndarray  # where its slots begin, times 64, plus the logarithm of how many there are
     filled: np.ndarray  # slots that are taken
     bias: np.ndarray
@@ -77,11 +82,11 @@ class Blocks(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Where the tables and records of all blocks are."""
+    """Where the tables and records of all blocks are. Records are numbered as if all had the size of their block's."""
 
     slots: np.ndarray  # feature in the upper half of a word, record in the lower
     free: np.ndarray  # for each size, the first table that is no longer used
-    chunks: np.ndarray  # addresses of pieces of memory, each of 2**CHUNK_BITS records
+    chunks: np.ndarray  # addresses of pieces of memory, each of 2**CHUNK_BITS lines
 
 
 class Scratch(NamedTuple):
@@ -103,22 +108,56 @@ def _home(feature, bits):
 
 
 @inline_kernel
-def record_address(store, record):
-    chunk = store.chunks[record >> np.uint64(CHUNK_BITS)]
-    return chunk + (record & np.uint64(2**CHUNK_BITS - 1)) * np.uint64(RECORD_BYTES)
+def lanes_for(n):
+    """Return the lanes of a block for n children."""
+    lanes = FEWEST_LANES
+    while lanes < n and lanes < LANES:
+        lanes *= 2
+    return lanes
 
 
 @inline_kernel
-def squares_at(address):
-    return address + np.uint64(RECORD_BYTES // 2)
+def all_lanes(width):
+    """Return the bits of all lanes of a block."""
+    return (np.uint32(1) << np.uint32(width)) - np.uint32(1)
 
 
 @inline_kernel
-def store_weights(address, weights, dither):
+def has_free_lane(block, blocks):
+    """Whether a block has lanes without a child that hold the auxiliary classifier."""
+    used = blocks.used[block]
+    return used < blocks.width[block] and (blocks.lanes[block] >> np.uint32(used)) & np.uint32(1) > 0
+
+
+@inline_kernel
+def record_address(store, record, width):
+    place = record * np.uint64(width) * np.uint64(LINE_BYTES // LANES)
+    chunk = store.chunks[place >> np.uint64(CHUNK_BITS + LINE_BITS)]
+    return chunk + (place & np.uint64(2 ** (CHUNK_BITS + LINE_BITS) - 1))
+
+
+@inline_kernel
+def squares_at(address, width):
+    return address + np.uint64(2) * np.uint64(width)
+
+
+@inline_kernel
+def new_record(block, blocks, counts):
+    """Allocate a record: the next of the block's last line, or the first of a new line."""
+    a_line = LANES // blocks.width[block]
+    record = blocks.newest[block] + 1
+    if record % a_line == 0:
+        record = atomic.fetch_add(counts, LINES, 1) * a_line
+    blocks.newest[block] = record
+    return np.uint64(record)
+
+
+@inline_kernel
+def store_weights(address, weights, dither, width):
     """Write the weights of a record, at most the largest half-precision number."""
     most = vector.splat(LARGEST_HALF)
     weights = vector.maximum(vector.minimum(weights, most), vector.splat(-LARGEST_HALF))
-    vector.store_halves_at(address, weights, dither)
+    vector.store_halves_at(address, weights, dither, np.uint64(width))
 
 
 @kernel
@@ -126,7 +165,7 @@ def find_all(block, indices, blocks, store, found):
     """Write the addresses of the records of a row's features; slots and records are prefetched."""
     table = np.uint64(blocks.table[block])
     start, bits = table >> np.uint64(6), table & np.uint64(63)
-    slots, last = store.slots, (np.uint64(1) << bits) - np.uint64(1)
+    slots, last, width = store.slots, (np.uint64(1) << bits) - np.uint64(1), blocks.width[block]
     n = np.uint64(indices.size)
     for p in range(n):
         found[p] = _home(indices[p], bits)
@@ -139,7 +178,7 @@ def find_all(block, indices, blocks, store, found):
             if slot == EMPTY:
                 break
             if slot >> np.uint64(32) == feature:
-                address = record_address(store, slot & LOWER_HALF)
+                address = record_address(store, slot & LOWER_HALF, width)
                 vector.prefetch_at(address)
                 break
             at = (at + np.uint64(1)) & last
@@ -238,18 +277,18 @@ def insert(block, feature, blocks, store, counts):
         pass
     table = np.uint64(blocks.table[block])
     start, bits = table >> np.uint64(6), table & np.uint64(63)
-    last, at = (np.uint64(1) << bits) - np.uint64(1), _home(feature, bits)
+    last, at, width = (np.uint64(1) << bits) - np.uint64(1), _home(feature, bits), blocks.width[block]
     while store.slots[start + at] != EMPTY:
         slot = store.slots[start + at]
         if slot >> np.uint64(32) == np.uint64(feature):
             atomic.release(blocks.lock, block)
-            return record_address(store, slot & LOWER_HALF)
+            return record_address(store, slot & LOWER_HALF, width)
         at = (at + np.uint64(1)) & last
     full = 4 * (blocks.filled[block] + 1) > 3 << bits
     if full and not _extend_table(block, np.int64(bits) + 1, blocks, store, counts):
         atomic.release(blocks.lock, block)
         return _MISSING
-    record = np.uint64(atomic.fetch_add(counts, RECORDS, 1))
+    record = new_record(block, blocks, counts)
     slot = np.uint64(feature) << np.uint64(32) | record
     blocks.filled[block] += 1
     if full:
@@ -258,7 +297,7 @@ def insert(block, feature, blocks, store, counts):
     else:
         store.slots[start + at] = slot
     atomic.release(blocks.lock, block)
-    return record_address(store, record)
+    return record_address(store, record, width)
 
 
 # --- the classifiers of a block ------------------------------------------------------------------------------
@@ -266,7 +305,7 @@ def insert(block, feature, blocks, store, counts):
 
 @inline_kernel
 def block_scores(block, values, blocks, found):
-    """The scores of sixteen classifiers for a row, once its records are found."""
+    """The scores of a block's classifiers for a row, once its records are found; of no meaning in lanes that it lacks."""
     score = vector.load(blocks.bias, np.uint64(block) * np.uint64(LANES))
     for p in range(np.uint64(values.size)):
         if found[p] != _MISSING:
@@ -301,7 +340,7 @@ def update_block(block, targets, indices, values, blocks, store, counts, found, 
         return
     gradient = vector.choose(matters, vector.multiply(sign, wrong), vector.splat(ZERO))
     gradient = vector.multiply(vector.subtract(vector.splat(ZERO), gradient), vector.splat(learner[4]))
-    first = np.uint64(block) * np.uint64(LANES)
+    first, width = np.uint64(block) * np.uint64(LANES), blocks.width[block]
     squares = vector.multiply_add(gradient, gradient, vector.load(blocks.bias_squares, first))
     vector.store(blocks.bias_squares, first, squares)
     vector.store(blocks.bias, first, _moved(vector.load(blocks.bias, first), squares, gradient, learner))
@@ -312,7 +351,7 @@ def update_block(block, targets, indices, values, blocks, store, counts, found, 
             if address == _MISSING:
                 continue
         step = vector.multiply(gradient, vector.splat(values[p]))
-        squares = vector.multiply_add(step, step, vector.load_bfloats_at(squares_at(address)))
+        squares = vector.multiply_add(step, step, vector.load_bfloats_at(squares_at(address, width)))
         dither = vector.hashed(step)
-        vector.store_bfloats_at(squares_at(address), squares, dither)
-        store_weights(address, _moved(vector.load_halves_at(address), squares, step, learner), dither)
+        vector.store_bfloats_at(squares_at(address, width), squares, dither, np.uint64(width))
+        store_weights(address, _moved(vector.load_halves_at(address), squares, step, learner), dither, width)

@@ -8,19 +8,19 @@ from treemax.kernels import atomic
 from treemax.kernels.jit import inline_kernel, kernel
 from treemax.models.online_label_tree.growth_kernels import update_tree
 from treemax.models.online_label_tree.kernels import (
-    ALL_LANES,
     AUXILIARY_UPDATES,
     CHUNK_BITS,
     FIRST,
     LANES,
+    LINES,
+    LINES_PLANNED,
+    LINES_WANTED,
     ONE,
-    RECORDS,
-    RECORDS_PLANNED,
-    RECORDS_WANTED,
     SLOTS,
     SLOTS_PLANNED,
     SLOTS_WANTED,
     UPDATES,
+    has_free_lane,
     table_bits,
     update_block,
 )
@@ -52,33 +52,33 @@ def _slots_needed(block, n_features, blocks):
 
 @kernel
 def _plan(count, n_features, nodes, blocks, store, counts, scratch):
-    """Reserve capacity for the update of a row; return the records and slots reserved, or (-1, 0) if it is exhausted."""
-    records, slots = n_features, _slots_needed(FIRST, n_features, blocks)
+    """Reserve capacity for the update of a row; return the lines and slots reserved, or (-1, 0) if it is exhausted."""
+    lines, slots = n_features, _slots_needed(FIRST, n_features, blocks)
     for i in range(count):
         block = nodes.first_block[scratch.positive[i]]
         while block >= 0:
-            records += n_features
+            lines += n_features
             slots += _slots_needed(block, n_features, blocks)
             block = blocks.following[block]
-    others = atomic.fetch_add(counts, RECORDS_PLANNED, records)
+    others = atomic.fetch_add(counts, LINES_PLANNED, lines)
     other_slots = atomic.fetch_add(counts, SLOTS_PLANNED, slots)
     if (
-        counts[RECORDS] + others + records > store.chunks.size << CHUNK_BITS
+        counts[LINES] + others + lines > store.chunks.size << CHUNK_BITS
         or counts[SLOTS] + other_slots + slots > store.slots.size
     ):
-        atomic.fetch_add(counts, RECORDS_PLANNED, -records)
+        atomic.fetch_add(counts, LINES_PLANNED, -lines)
         atomic.fetch_add(counts, SLOTS_PLANNED, -slots)
-        counts[RECORDS_WANTED], counts[SLOTS_WANTED] = records, slots
+        counts[LINES_WANTED], counts[SLOTS_WANTED] = lines, slots
         return -1, 0
-    return records, slots
+    return lines, slots
 
 
 @kernel
 def _update_classifiers(labels, indices, values, crowned, nodes, blocks, store, leaf_of, counts, scratch, learner):
     """Algorithm 7, UpdateClassifiers, for one row; False, with nothing changed, if the capacity is exhausted."""
     count = _assign_to_nodes(labels, nodes, leaf_of, scratch)
-    records, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
-    if records >= 0 and crowned:
+    lines, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
+    if lines >= 0 and crowned:
         targets = np.uint32(1 if count else 0)
         update_block(FIRST, targets, indices, values, blocks, store, counts, scratch.found, learner)
         counts[UPDATES] += 1
@@ -89,18 +89,18 @@ def _update_classifiers(labels, indices, values, crowned, nodes, blocks, store, 
         block = nodes.first_block[node]
         last = block
         while block >= 0:
-            if records >= 0:
+            if lines >= 0:
                 update_block(
                     block, scratch.targets[block], indices, values, blocks, store, counts, scratch.found, learner
                 )  # fmt: skip
             scratch.targets[block] = 0
             last, block = block, blocks.following[block]
-        if records >= 0 and last >= 0:
+        if lines >= 0 and last >= 0:
             counts[UPDATES] += nodes.n_children[node]
-            counts[AUXILIARY_UPDATES] += blocks.lanes[last] == ALL_LANES and blocks.used[last] < LANES
-    if records < 0:
+            counts[AUXILIARY_UPDATES] += has_free_lane(last, blocks)
+    if lines < 0:
         return False
-    atomic.fetch_add(counts, RECORDS_PLANNED, -records)
+    atomic.fetch_add(counts, LINES_PLANNED, -lines)
     atomic.fetch_add(counts, SLOTS_PLANNED, -slots)
     return True
 

@@ -29,9 +29,9 @@ from treemax.models.searching import (
     search_rows,
 )
 
-RECORD_WORDS = kernels.RECORD_BYTES // 2
-CHUNK_RECORDS = 1 << kernels.CHUNK_BITS
-_ALL = (1 << LANES) - 1  # lanes of a block
+LINE_WORDS = kernels.LINE_BYTES // 2
+CHUNK_LINES = 1 << kernels.CHUNK_BITS
+WIDTHS = np.array([2, 4, 8, LANES])  # lanes of blocks
 INITIAL_CAPACITY = 64  # nodes and blocks
 SPARE_SLOTS = 1.25  # slots of the array of tables, times those of all tables
 INFINITE_BFLOAT = 0x7F80  # above it are those that are no numbers, and negative ones
@@ -41,12 +41,12 @@ class OnlineTree:
     """A tree over labels with trainable node classifiers.
 
     `kernels` describes the arrays. Records are in chunks of memory that are never moved, so that growth copies no
-    weights. With `one_label`, rows have exactly one label: the probabilities of the children of a node sum to its own,
-    and the root needs no classifier.
+    weights. With `one_label`, rows have exactly one label: the root needs no classifier and, with `scale_siblings`, the
+    probabilities of the children of a node sum to its own.
     """
 
     def __init__(self, one_label: bool, seed: int = 0) -> None:
-        self.one_label = one_label
+        self.one_label, self.scale_siblings = one_label, True
         self.has_squares = True  # AdaGrad's sums; False after loading a file without them
         self.nodes = Nodes(*[np.zeros(0, dtype=np.int64) for _ in Nodes._fields])
         self.blocks = _empty_blocks()
@@ -60,7 +60,7 @@ class OnlineTree:
         self.counts[kernels.RANDOM_STATE] = seed
         self.stream = StreamSummary()
         self.placement: Any = None  # of the labels of a hierarchy, see `placement.py`
-        self.reserve(nodes=INITIAL_CAPACITY, blocks=INITIAL_CAPACITY, records=1, slots=1024)
+        self.reserve(nodes=INITIAL_CAPACITY, blocks=INITIAL_CAPACITY, lines=1, slots=1024)
 
     def __getstate__(self) -> dict[str, Any]:
         without_addresses = self.store._replace(chunks=np.zeros(0, dtype=np.uint64))
@@ -76,8 +76,8 @@ class OnlineTree:
 
     # --- capacity ---------------------------------------------------------------------------------------
 
-    def reserve(self, nodes: int = 0, blocks: int = 0, records: int = 0, slots: int = 0) -> None:
-        """Reserve capacity for so many more nodes, blocks, records and slots."""
+    def reserve(self, nodes: int = 0, blocks: int = 0, lines: int = 0, slots: int = 0) -> None:
+        """Reserve capacity for so many more nodes, blocks, lines of records and slots."""
         self.nodes = Nodes(*[_enlarged(array, self.n_nodes + nodes) for array in self.nodes])
         need, lanes = self.n_blocks + blocks, ("child", "bias", "bias_squares")
         self.blocks = Blocks(
@@ -86,10 +86,11 @@ class OnlineTree:
                 for name, array in zip(Blocks._fields, self.blocks, strict=True)
             ]
         )
-        while len(self.chunks) * CHUNK_RECORDS < self.n_records + records:
-            if len(self.chunks) * CHUNK_RECORDS >= 2**32:
-                raise MemoryError(f"the tree has {self.n_records:,} records of weights, the maximum")
-            self.chunks.append(_aligned(CHUNK_RECORDS * RECORD_WORDS))
+        most = 2**32 * int(self.blocks.width[: self.n_blocks].min(initial=LANES)) // LANES
+        while len(self.chunks) * CHUNK_LINES < self.n_lines + lines:
+            if len(self.chunks) * CHUNK_LINES >= most:
+                raise MemoryError(f"the tree has {self.n_lines:,} lines of weights, the maximum")
+            self.chunks.append(_aligned((CHUNK_LINES + 1) * LINE_WORDS))  # vectors reach behind the last small record
         addresses = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uint64)
         if self.n_slots + slots > len(self.store.slots):
             self._move_tables(slots)
@@ -120,8 +121,8 @@ class OnlineTree:
         return int(self.counts[kernels.BLOCKS])
 
     @property
-    def n_records(self) -> int:
-        return int(self.counts[kernels.RECORDS])
+    def n_lines(self) -> int:
+        return int(self.counts[kernels.LINES])
 
     @property
     def n_slots(self) -> int:
@@ -195,7 +196,7 @@ class OnlineTree:
         """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed."""
         arrays = without_labels(self._arrays(self.has_squares), kept)
         tree = self._from_arrays(arrays, self.one_label, int(kept.sum()), self.random_state, None)
-        tree.stream = copy.deepcopy(self.stream)
+        tree.stream, tree.scale_siblings = copy.deepcopy(self.stream), self.scale_siblings
         return tree
 
     def _arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
@@ -234,9 +235,8 @@ class OnlineTree:
         return self.stream.calibration(len(self.leaf_of), not self.one_label)
 
     def _stored_lanes(self) -> NDArray[np.int64]:
-        used, lanes = self.blocks.used[: self.n_blocks], self.blocks.lanes[: self.n_blocks]
-        free = (used < LANES) & ((lanes >> np.minimum(used, LANES - 1).astype(np.uint32)) & 1 > 0)
-        return used + free
+        used = self.blocks.used[: self.n_blocks]
+        return used + _grows(used, self.blocks.lanes[: self.n_blocks])
 
     def _packed_records(self, with_squares: bool) -> dict[str, NDArray[Any]]:
         filled = self.blocks.filled[: self.n_blocks]
@@ -269,18 +269,17 @@ class OnlineTree:
         n_records = len(arrays["masks"] if "masks" in arrays else arrays["features"])
         if filled.min() < 0 or filled.max() > n_records or filled.sum() != n_records:
             raise ValueError("the features do not fit the tree")
-        if ((lanes != _ALL).any() and (lanes != (1 << used) - 1)[lanes != _ALL].any()) or (lanes == 0).any():
-            raise ValueError("the tree is damaged: a block has lanes without a child")
+        width = _widths(used, lanes)
         slots = int(np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum())
-        self.reserve(n_nodes, n_blocks, n_records, slots)
+        self.reserve(n_nodes, n_blocks, int((-(-filled * width // LANES)).sum()), slots)
         self.counts[kernels.NODES], self.counts[kernels.BLOCKS] = n_nodes, n_blocks
         _fill_nodes(self.nodes, self.blocks, label, owner, used, child)
         self.counts[kernels.WIDEST] = int(self.nodes.n_children[:n_nodes].max())
         self.reserve_labels(n_labels)
         self.leaf_of[label[label >= 0]] = np.flatnonzero(label >= 0)
-        self.blocks.lanes[:n_blocks] = lanes
+        self.blocks.lanes[:n_blocks], self.blocks.width[:n_blocks], self.blocks.newest[:n_blocks] = lanes, width, -1
         followed = self.blocks.following[:n_blocks] >= 0
-        if (used[followed] != LANES).any() or not (growth is None or self.can_grow(growth)):
+        if (used[followed] != width[followed]).any() or not (growth is None or self.can_grow(growth)):
             raise ValueError("the tree is damaged: a node has no lane free for its next child")
         self.blocks.bias[: n_blocks * LANES] = arrays["bias"]
         self.has_squares = "squares" in arrays
@@ -348,10 +347,7 @@ class OnlineTree:
 
     def path_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The product of the classifiers on the path to every label (equation 2), siblings not scaled."""
-        products = self._all_probabilities(self._arguments(one_label=False), rows, threads)
-        if self.one_label:  # the classifier of the root, which was never updated, says 1/2 instead of 1
-            products *= 2
-        return products
+        return self._all_probabilities(self._arguments(scaled=False), rows, threads)
 
     def root_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
         """The probability that a row has any label at all."""
@@ -385,10 +381,16 @@ class OnlineTree:
         """Whether the tree can be extended with the settings `growth`."""
         return bool(file_kernels.can_grow(growth, self.n_nodes, self.nodes, self.blocks))
 
-    def _arguments(self, one_label: bool | None = None) -> Arguments:
+    @property
+    def scaled(self) -> bool:
+        """Whether the probabilities of siblings are divided by their sum."""
+        return self.one_label and self.scale_siblings
+
+    def _arguments(self, scaled: bool | None = None) -> Arguments:
         """Return the function that builds the first arguments of a search kernel."""
         state = (
-            self.one_label if one_label is None else one_label,
+            self.one_label,
+            self.scaled if scaled is None else scaled,
             self.n_nodes,
             int(self.counts[kernels.WIDEST]),
             Nodes(*map(read_only, self.nodes)),
@@ -396,6 +398,21 @@ class OnlineTree:
             Store(*map(read_only, self.store)),
         )
         return lambda rows: (rows.indptr, rows.indices, rows.values, *state)
+
+
+def _grows(used: NDArray[np.int64], lanes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Return whether each block has free lanes, which learn."""
+    return (used < LANES) & ((lanes >> np.minimum(used, LANES - 1).astype(np.uint32)) & 1 > 0)
+
+
+def _widths(used: NDArray[np.int64], lanes: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the lanes of blocks that are loaded: all that learn, or as many as their children need."""
+    grows, last = _grows(used, lanes), len(WIDTHS) - 1
+    place = np.where(grows, np.searchsorted((1 << WIDTHS) - 1, lanes), np.searchsorted(WIDTHS, used))
+    widths: NDArray[np.int64] = WIDTHS[np.minimum(place, last)]
+    if (lanes != (1 << np.where(grows, widths, used)) - 1).any() or (lanes == 0).any():
+        raise ValueError("the tree is damaged: a block has lanes without a child")
+    return widths
 
 
 def _empty_blocks() -> Blocks:

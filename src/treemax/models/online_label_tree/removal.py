@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.models.online_label_tree.kernels import LANES
+from treemax.models.online_label_tree.kernels import FEWEST_LANES, LANES
 
 Arrays = dict[str, NDArray[Any]]
 OF_LANES = ("weights", "squares")  # a column for each lane that is stored
@@ -27,7 +27,7 @@ class Block(NamedTuple):
     @property
     def grows(self) -> bool:
         """Whether free lanes learn, so that the node may get another child."""
-        return self.lanes == (1 << LANES) - 1 and len(self.children) < LANES
+        return len(self.children) < LANES and self.lanes >> len(self.children) & 1 > 0
 
 
 def without_labels(arrays: Arrays, kept: NDArray[np.bool_]) -> Arrays:
@@ -99,7 +99,7 @@ def _repacked(own: list[Block], stays: NDArray[np.bool_]) -> list[Block]:
         new.append(
             Block(
                 own[0].owner,
-                (1 << LANES) - 1,
+                (1 << max(FEWEST_LANES, 1 << (len(stored) - 1).bit_length())) - 1,
                 [block.children[lane] for block, lane in some],
                 features,
                 {name: _columns(name, stored, features) for name in own[0].columns},

@@ -32,7 +32,8 @@ def rounded_records(tree: OnlineTree, widths: NDArray[np.int64]) -> dict[str, ND
     ranks = np.minimum((largest.astype(np.int64) + HALF_STEP) >> DROPPED_BITS, HIGHEST_RANK)
     offsets = np.maximum(ranks - HIGHEST_CODE, 0).astype(np.uint16)
     filled = np.empty(n_blocks, dtype=np.int64)
-    steps, masks = np.empty(5 * tree.n_records, dtype=np.uint8), np.empty(tree.n_records, dtype=np.uint16)
+    most_records = int(tree.blocks.filled[:n_blocks].sum())
+    steps, masks = np.empty(5 * most_records, dtype=np.uint8), np.empty(most_records, dtype=np.uint16)
     codes = np.empty(n_values.sum(), dtype=np.uint8)
     n_bytes, n_records, n_codes = file_kernels.pack_codes(
         n_blocks, tree.blocks, tree.store, least, offsets, filled, steps, masks, codes

@@ -17,18 +17,18 @@ def logistic(score):
 
 
 @kernel
-def _expand(node, above, indices, values, one_label, nodes, blocks, store, found, scores):
+def _expand(node, above, indices, values, scaled, nodes, blocks, store, found, scores):
     """Write the probabilities of a node's children: `above`, that of the node, times those of their classifiers,
-    normalised if a row has exactly one label."""
+    divided by their sum if `scaled`."""
     block, start = nodes.first_block[node], 0
     while block >= 0:
         find_all(block, indices, blocks, store, found)
         vector.store(scores, np.uint64(start), logistic(block_scores(block, values, blocks, found)))
-        start += LANES
+        start += blocks.used[block]
         block = blocks.following[block]
     n = nodes.n_children[node]
     scale = above
-    if one_label:
+    if scaled:
         total = ZERO
         for c in range(n):
             total += scores[c]
@@ -57,7 +57,9 @@ def _rooms(indptr, widest):
 
 
 @kernel
-def beam_search(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, ids, probabilities):
+def beam_search(
+    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, ids, probabilities
+):
     """The best labels of each row among those that a beam of `width` nodes a level reaches."""
     found, scores = _rooms(indptr, widest)
     beam, beam_scores = np.empty(width, np.int64), np.empty(width, np.float32)
@@ -76,7 +78,7 @@ def beam_search(indptr, indices, values, one_label, n_nodes, widest, nodes, bloc
                 node = beam[j]
                 if n_best == k and beam_scores[j] <= best_scores[k - 1]:
                     break  # sorted: no label below this one or those after it can enter
-                _expand(node, beam_scores[j], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+                _expand(node, beam_scores[j], indices[x], values[x], scaled, nodes, blocks, store, found, scores)
                 block, c = nodes.first_block[node], 0
                 while block >= 0:
                     for lane in range(blocks.used[block]):
@@ -94,7 +96,7 @@ def beam_search(indptr, indices, values, one_label, n_nodes, widest, nodes, bloc
 
 
 @kernel
-def exact_search(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, ids, probabilities):
+def exact_search(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, ids, probabilities):
     """Algorithm 10, uniform-cost search: the true top k of each row."""
     found, scores = _rooms(indptr, widest)
     heap_nodes, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
@@ -113,7 +115,7 @@ def exact_search(indptr, indices, values, one_label, n_nodes, widest, nodes, blo
                 probabilities[row, n_found] = score
                 n_found += 1
                 continue
-            _expand(node, score, indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            _expand(node, score, indices[x], values[x], scaled, nodes, blocks, store, found, scores)
             block, c = nodes.first_block[node], 0
             while block >= 0:
                 for lane in range(blocks.used[block]):
@@ -131,7 +133,7 @@ def exact_search(indptr, indices, values, one_label, n_nodes, widest, nodes, blo
 
 @kernel
 def weighted_search(
-    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, node_weights, ids, probabilities
+    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, node_weights, ids, probabilities
 ):  # fmt: skip
     """The largest products of probability and weight, with at most `width` opened nodes a level.
 
@@ -163,7 +165,7 @@ def weighted_search(
                 continue
             opened[level[node]] += 1
             deepest = max(deepest, level[node])
-            _expand(node, of_node[node], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            _expand(node, of_node[node], indices[x], values[x], scaled, nodes, blocks, store, found, scores)
             block, c = nodes.first_block[node], 0
             while block >= 0:
                 for lane in range(blocks.used[block]):
@@ -187,7 +189,7 @@ def weighted_search(
 
 @kernel
 def allowed_search(
-    indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, width, node_weights, first, of_first,
+    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, node_weights, first, of_first,
     ids, probabilities,
 ):  # fmt: skip
     """Find the best of all labels (`first`, may have no columns) and the best allowed ones, those below nodes with a
@@ -226,7 +228,7 @@ def allowed_search(
             opened[depth] += for_first
             opened_allowed[depth] += for_allowed
             deepest = max(deepest, depth)
-            _expand(node, above, indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            _expand(node, above, indices[x], values[x], scaled, nodes, blocks, store, found, scores)
             block, c = nodes.first_block[node], 0
             while block >= 0:
                 for lane in range(blocks.used[block]):
@@ -253,7 +255,7 @@ def allowed_search(
 
 
 @kernel
-def root_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, out):
+def root_probabilities(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, out):
     """The probability of the root for each row: that it has a label."""
     found, scores = _rooms(indptr, widest)
     for row in range(indptr.size - 1):
@@ -262,7 +264,7 @@ def root_probabilities(indptr, indices, values, one_label, n_nodes, widest, node
 
 
 @kernel
-def all_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, out):
+def all_probabilities(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, out):
     """The probability of every label for each row: every node is visited. Labels without a leaf have none."""
     found, scores = _rooms(indptr, widest)
     waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
@@ -277,7 +279,7 @@ def all_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes
             if nodes.label[node] >= 0:
                 out[row, nodes.label[node]] = above[size]
                 continue
-            _expand(node, above[size], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            _expand(node, above[size], indices[x], values[x], scaled, nodes, blocks, store, found, scores)
             block, c = nodes.first_block[node], 0
             while block >= 0:
                 for lane in range(blocks.used[block]):
@@ -288,7 +290,9 @@ def all_probabilities(indptr, indices, values, one_label, n_nodes, widest, nodes
 
 
 @kernel
-def probabilities_of(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, leaf_of, ids, out):
+def probabilities_of(
+    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, leaf_of, ids, out
+):
     """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
     found, scores = _rooms(indptr, widest)
     of_node = np.empty(n_nodes, np.float32)
@@ -310,7 +314,7 @@ def probabilities_of(indptr, indices, values, one_label, n_nodes, widest, nodes,
                 length += 1
             for step in range(length - 1, -1, -1):
                 node = path[step]
-                _expand(node, of_node[node], indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+                _expand(node, of_node[node], indices[x], values[x], scaled, nodes, blocks, store, found, scores)
                 block, c = nodes.first_block[node], 0
                 while block >= 0:
                     for lane in range(blocks.used[block]):
@@ -322,7 +326,7 @@ def probabilities_of(indptr, indices, values, one_label, n_nodes, widest, nodes,
 
 
 @kernel
-def labels_above(indptr, indices, values, one_label, n_nodes, widest, nodes, blocks, store, threshold, starts):
+def labels_above(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, threshold, starts):
     """All labels whose probability is at least `threshold`: no branch below it is opened. Those of row i are
     starts[i] to starts[i + 1] of what is returned."""
     found, scores = _rooms(indptr, widest)
@@ -346,7 +350,7 @@ def labels_above(indptr, indices, values, one_label, n_nodes, widest, nodes, blo
                 ids[count], probabilities[count] = nodes.label[node], probability
                 count += 1
                 continue
-            _expand(node, probability, indices[x], values[x], one_label, nodes, blocks, store, found, scores)
+            _expand(node, probability, indices[x], values[x], scaled, nodes, blocks, store, found, scores)
             block, c = nodes.first_block[node], 0
             while block >= 0:
                 for lane in range(blocks.used[block]):

@@ -103,7 +103,7 @@ def scored_siblings(
     weights = np.concatenate(parts, dtype=np.float64)
     logits = np.clip(biases + weights @ values, -700.0, 700.0)  # without overflow
     probabilities = 1.0 / (1.0 + np.exp(-logits))
-    if tree.one_label:
+    if tree.scaled:
         probabilities /= probabilities.sum()
     return Siblings(nodes, biases, weights, probabilities)
 

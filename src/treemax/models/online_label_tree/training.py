@@ -15,7 +15,7 @@ from treemax.inputs.rows import SparseRows
 from treemax.memory import available_bytes, format_bytes
 from treemax.models.online_label_tree import growth_kernels, kernels, learning_kernels
 from treemax.models.online_label_tree.kernels import LANES, Scratch
-from treemax.models.online_label_tree.model import CHUNK_RECORDS, OnlineTree
+from treemax.models.online_label_tree.model import CHUNK_LINES, OnlineTree
 from treemax.models.online_label_tree.placement import Placement
 from treemax.models.online_label_tree.stream_summary import LABELS, StreamSummary
 from treemax.parallel.threads import run_all
@@ -56,6 +56,7 @@ class OnlineTreeSettings:
     rate: float | None  # None: computed from the rows seen so far
     epsilon: float
     least_gradient: float
+    scale_siblings: bool = True  # in files of earlier versions, too
 
     def rates(
         self, stream: StreamSummary, labels: NDArray[np.int64], entries: NDArray[np.int64]
@@ -121,6 +122,7 @@ def _new_tree(
     seed: int,
 ) -> OnlineTree:
     online = OnlineTree(one_label, seed)
+    online.scale_siblings = settings.scale_siblings
     n_blocks = 2 + len(label) + int((n_children // LANES).sum())
     online.reserve(nodes=len(label), blocks=n_blocks, slots=n_blocks << int(kernels.SMALLEST_TABLE_BITS))
     online.reserve_labels(int(label.max()) + 1)
@@ -265,16 +267,16 @@ def _learn_piece(
 
 def _reserve_wanted(tree: OnlineTree) -> None:
     """Reserve the capacity that a kernel found missing, and some more; raise MemoryError if it does not fit in memory."""
-    records = int(tree.counts[kernels.RECORDS_WANTED]) + CHUNK_RECORDS // 2
+    lines = int(tree.counts[kernels.LINES_WANTED]) + CHUNK_LINES // 2
     slots = int(tree.counts[kernels.SLOTS_WANTED])
-    needed, available = records * kernels.RECORD_BYTES + 8 * slots, available_bytes()
+    needed, available = lines * kernels.LINE_BYTES + 8 * slots, available_bytes()
     if needed > 0.9 * available:
         raise MemoryError(
             f"The tree has grown to {format_bytes(tree.nbytes)}, and the next row may need {format_bytes(needed)} more, but "
             f"{format_bytes(available)} is available. Use a larger least_gradient, fewer features (hashing with fewer "
             "bits) or a policy other than 'one-level'."
         )
-    tree.reserve(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, records, slots)
+    tree.reserve(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, lines, slots)
 
 
 def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:

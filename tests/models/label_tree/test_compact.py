@@ -8,16 +8,7 @@ from hypothesis import strategies as st
 
 import treemax
 from treemax.inputs.rows import as_rows
-from treemax.models.label_tree.compact import (
-    MAX_CODE,
-    _decode_varints,
-    _differences,
-    _encode_varints,
-    _from_differences,
-    loaded_tree,
-    rounded,
-    saved_arrays,
-)
+from treemax.models.label_tree.compact import MAX_CODE, loaded_tree, rounded, saved_arrays
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree
 from treemax.trees import random_tree
 
@@ -87,16 +78,6 @@ def test_nodes_wider_than_a_byte_and_many_features():
     assert arrays["children"].dtype.itemsize == 2 and arrays["codes"].dtype == np.int8
     again = loaded_tree(arrays, "softmax")
     assert np.array_equal(whole.entries, again.entries) and np.array_equal(whole.slots, again.slots)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 2**32 - 1), unique=True, max_size=8), max_size=6))
-def test_features_as_steps_in_bytes(nodes):
-    features = np.array([feature for node in nodes for feature in sorted(node)], dtype=np.int64)
-    counts = np.array([len(node) for node in nodes], dtype=np.int64)
-    written = _encode_varints(_differences(features, counts))
-    assert written.dtype == np.uint8
-    assert np.array_equal(_from_differences(_decode_varints(written), counts), features)
 
 
 @pytest.mark.parametrize(

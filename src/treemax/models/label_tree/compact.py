@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.kernels import search as kernels
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree, check_slopes
+from treemax.storage import decode_sorted, encode_sorted
 from treemax.trees import Tree
 
 MAX_CODE = 127  # of a weight
@@ -44,7 +45,7 @@ def saved_arrays(packed: PackedTree) -> dict[str, NDArray[Any]]:
     return {
         **{name: _smallest(array) for name, array in packed.tree.arrays().items()},
         "n_features": _smallest(n_features),
-        "steps": _encode_varints(_differences(features.astype(np.int64), n_features)),
+        "steps": encode_sorted(features.astype(np.int64), n_features),
         "counts": _smallest(counts),
         "children": _smallest(children),
         "codes": codes.astype(np.int8),
@@ -131,45 +132,6 @@ def _smallest(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _differences(features: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sorted features of each node as differences, which are mostly small."""
-    steps = np.diff(features, prepend=0)
-    first = (np.cumsum(n_features) - n_features)[n_features > 0]
-    steps[first] = features[first]
-    return steps
-
-
-def _from_differences(steps: NDArray[np.int64], n_features: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Invert `_differences`."""
-    before = np.concatenate([[0], np.cumsum(steps)])
-    return before[1:] - np.repeat(before[np.cumsum(n_features) - n_features], n_features)
-
-
-def _encode_varints(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Encode integers as LEB128: seven bits per byte, the lowest first; the last byte of each is below 128.
-
-    >>> _encode_varints(np.array([5, 300])).tolist()
-    [5, 172, 2]
-    """
-    lengths = 1 + sum((numbers >> shift > 0).astype(np.int64) for shift in range(7, 35, 7))
-    place = np.arange(int(np.sum(lengths))) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    parts = np.repeat(numbers, lengths) >> (7 * place) & 0x7F
-    return (parts | np.where(place < np.repeat(lengths, lengths) - 1, 0x80, 0)).astype(np.uint8)
-
-
-def _decode_varints(text: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Invert `_encode_varints`; raise ValueError if the bytes are invalid."""
-    ends = np.flatnonzero(text < 0x80)
-    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-    lengths = ends - starts + 1
-    if lengths.sum() != len(text) or lengths.max(initial=0) > 5:
-        raise ValueError("the steps between features are damaged")
-    if len(text) == 0:
-        return np.empty(0, dtype=np.int64)
-    place = np.arange(len(text)) - np.repeat(starts, lengths)
-    return np.add.reduceat((text & 0x7F).astype(np.int64) << (7 * place), starts)
-
-
 def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np.uint32]:
     """Return the features; raise ValueError unless everything holds that packing and searching assume."""
     n_inner = int((tree.n_children > 0).sum())
@@ -192,14 +154,13 @@ def _check(tree: Tree, arrays: dict[str, NDArray[Any]], link: str) -> NDArray[np
     valid = valid and n_features.min(initial=0) >= 0 and n_features.max(initial=0) <= n_slots
     valid = valid and counts.min(initial=0) >= 0 and counts.max(initial=0) <= n_entries
     valid = valid and int(n_features.sum()) == n_slots and int(counts.sum()) == n_entries
-    steps = _decode_varints(arrays["steps"]) if valid else np.empty(0, dtype=np.int64)
     check_slopes(arrays["slopes"], arrays["shifts"])
     if (arrays["scales"] < 0).any():
         raise ValueError("a node has a negative scale")
-    if not valid or len(steps) != n_slots:
+    if not valid:
         raise ValueError("the compact weights do not fit together")
     node = np.repeat(np.flatnonzero(tree.n_children), n_features)
-    features = _from_differences(steps, n_features)
+    features = decode_sorted(arrays["steps"], n_features)
     if (arrays["children"] >= np.repeat(tree.n_children[node], counts)).any() or features.max(initial=0) >= 2**32:
         raise ValueError("the compact weights have children or features out of range")
     return features.astype(np.uint32)

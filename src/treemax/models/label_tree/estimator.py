@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +38,7 @@ COST_OF_TEXTS = 8.0  # of the features of an unseen label, in examples: more fin
 
 
 @modelfile.saveable
+@dataclass(kw_only=True, eq=False, repr=False)
 class LabelTree(WithHierarchy):
     """Probabilistic label tree: time is logarithmic in the number of labels.
 
@@ -144,46 +145,24 @@ class LabelTree(WithHierarchy):
         "hard_negatives": 0.0,
     }
 
-    def __init__(
-        self,
-        *,
-        tree: Any = "kmeans",
-        arity: int | str = "auto",
-        max_leaf: int = 150,
-        n_trees: int = 1,
-        loss: str = "squared_hinge",
-        penalty: str = "l2",
-        cost: float | str = "auto",
-        passes: int = 10,
-        threshold: float = 0.1,
-        precision: str = "bfloat16",
-        temperature: float | str = "auto",
-        beam: int = 10,
-        search: str = "beam",
-        hard_negatives: float = 0.5,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-        class_weight: Any = None,
-    ) -> None:
-        self.tree = tree
-        self.arity = arity
-        self.max_leaf = max_leaf
-        self.n_trees = n_trees
-        self.loss = loss
-        self.penalty = penalty
-        self.cost = cost
-        self.passes = passes
-        self.threshold = threshold
-        self.precision = precision
-        self.temperature = temperature
-        self.beam = beam
-        self.search = search
-        self.hard_negatives = hard_negatives
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.class_weight = class_weight
+    tree: Any = "kmeans"
+    arity: int | str = "auto"
+    max_leaf: int = 150
+    n_trees: int = 1
+    loss: str = "squared_hinge"
+    penalty: str = "l2"
+    cost: float | str = "auto"
+    passes: int = 10
+    threshold: float = 0.1
+    precision: str = "bfloat16"
+    temperature: float | str = "auto"
+    beam: int = 10
+    search: str = "beam"
+    hard_negatives: float = 0.5
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 1
+    class_weight: Any = None
 
     def _check_parameters(self) -> None:
         choices_of = {

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels import atomic, vector
-from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 
 LANES = 16
 LINE_BITS, LINE_BYTES = 6, 64  # of a cache line: sixteen weights, then sixteen sums of squares
@@ -101,13 +101,13 @@ class Scratch(NamedTuple):
 # --- tables and records ------------------------------------------------------------------------------------
 
 
-@inline_kernel
+@bare_inline_kernel
 def _home(feature, bits):
     mixed = np.uint32(np.uint32(feature) * _MULTIPLIER)  # Numba multiplies in 64 bits
     return np.uint64(mixed) >> (np.uint64(32) - bits)
 
 
-@inline_kernel
+@bare_inline_kernel
 def lanes_for(n):
     """Return the lanes of a block for n children."""
     lanes = FEWEST_LANES
@@ -116,32 +116,32 @@ def lanes_for(n):
     return lanes
 
 
-@inline_kernel
+@bare_inline_kernel
 def all_lanes(width):
     """Return the bits of all lanes of a block."""
     return (np.uint32(1) << np.uint32(width)) - np.uint32(1)
 
 
-@inline_kernel
+@bare_inline_kernel
 def has_free_lane(block, blocks):
     """Whether a block has lanes without a child that hold the auxiliary classifier."""
     used = blocks.used[block]
     return used < blocks.width[block] and (blocks.lanes[block] >> np.uint32(used)) & np.uint32(1) > 0
 
 
-@inline_kernel
+@bare_inline_kernel
 def record_address(store, record, width):
     place = record * np.uint64(width) * np.uint64(LINE_BYTES // LANES)
     chunk = store.chunks[place >> np.uint64(CHUNK_BITS + LINE_BITS)]
     return chunk + (place & np.uint64(2 ** (CHUNK_BITS + LINE_BITS) - 1))
 
 
-@inline_kernel
+@bare_inline_kernel
 def squares_at(address, width):
     return address + np.uint64(2) * np.uint64(width)
 
 
-@inline_kernel
+@bare_inline_kernel
 def new_record(block, blocks, counts):
     """Allocate a record: the next of the block's last line, or the first of a new line."""
     a_line = LANES // blocks.width[block]
@@ -152,7 +152,7 @@ def new_record(block, blocks, counts):
     return np.uint64(record)
 
 
-@inline_kernel
+@bare_inline_kernel
 def store_weights(address, weights, dither, width):
     """Write the weights of a record, at most the largest half-precision number."""
     most = vector.splat(LARGEST_HALF)
@@ -160,7 +160,7 @@ def store_weights(address, weights, dither, width):
     vector.store_halves_at(address, weights, dither, np.uint64(width))
 
 
-@kernel
+@bare_kernel
 def find_all(block, indices, blocks, store, found):
     """Write the addresses of the records of a row's features; slots and records are prefetched."""
     table = np.uint64(blocks.table[block])
@@ -185,7 +185,7 @@ def find_all(block, indices, blocks, store, found):
         found[p] = address
 
 
-@inline_kernel
+@bare_inline_kernel
 def table_bits(n_records):
     """The size of a table that is filled to three quarters at most."""
     bits = SMALLEST_TABLE_BITS
@@ -194,7 +194,7 @@ def table_bits(n_records):
     return bits
 
 
-@kernel
+@bare_kernel
 def new_table(bits, store, counts):
     """Allocate a table with empty slots, reusing a free one if possible; -1 if the capacity is exhausted."""
     while not atomic.acquire(counts, TABLE_LOCK):
@@ -224,21 +224,21 @@ def move_tables(n_blocks, table, slots, new_table, new_slots):
     return count
 
 
-@inline_kernel
+@bare_inline_kernel
 def _link(start):
     """Return a slot that links to a free table. Its feature is one that no row has, since another thread may still
     search the table it is written into."""
     return UPPER_HALF | np.uint64(start >> SMALLEST_TABLE_BITS)
 
 
-@inline_kernel
+@bare_inline_kernel
 def _next_unused(link):
     """Invert `_link`."""
     start = link & LOWER_HALF
     return np.int64(-1) if start == LOWER_HALF else np.int64(start) << SMALLEST_TABLE_BITS
 
 
-@kernel
+@bare_kernel
 def _put(slots, start, bits, slot):
     last = (np.uint64(1) << bits) - np.uint64(1)
     at = _home(slot >> np.uint64(32), bits)
@@ -247,7 +247,7 @@ def _put(slots, start, bits, slot):
     slots[start + at] = slot
 
 
-@kernel
+@bare_kernel
 def _extend_table(block, bits, blocks, store, counts):
     """Move a block's slots to a table of the given size; False, with nothing changed, if the capacity is exhausted."""
     old = blocks.table[block]
@@ -267,7 +267,7 @@ def _extend_table(block, bits, blocks, store, counts):
     return True
 
 
-@kernel
+@bare_kernel
 def insert(block, feature, blocks, store, counts):
     """Insert a record for a feature and return its address; zeros, unless another thread inserted it first.
 
@@ -303,7 +303,7 @@ def insert(block, feature, blocks, store, counts):
 # --- the classifiers of a block ------------------------------------------------------------------------------
 
 
-@inline_kernel
+@bare_inline_kernel
 def block_scores(block, values, blocks, found):
     """The scores of a block's classifiers for a row, once its records are found; of no meaning in lanes that it lacks."""
     score = vector.load(blocks.bias, np.uint64(block) * np.uint64(LANES))
@@ -313,7 +313,7 @@ def block_scores(block, values, blocks, found):
     return score
 
 
-@inline_kernel
+@bare_inline_kernel
 def _moved(weight, squares, step, learner):
     """A weight after a step of AdaGrad (its sum of squares includes the step), or of plain gradient descent."""
     rate = vector.multiply(step, vector.splat(learner[0]))
@@ -322,7 +322,23 @@ def _moved(weight, squares, step, learner):
     return vector.subtract(weight, rate)
 
 
-@kernel
+@bare_inline_kernel
+def _update_records(block, width, gradient, indices, values, blocks, store, counts, found, learner):
+    """Update the weights of a row's features, where `found` is; insert those that are missing."""
+    for p in range(np.uint64(values.size)):
+        address = found[p]
+        if address == _MISSING:
+            address = insert(block, indices[p], blocks, store, counts)
+            if address == _MISSING:
+                continue
+        step = vector.multiply(gradient, vector.splat(values[p]))
+        squares = vector.multiply_add(step, step, vector.load_bfloats_at(squares_at(address, width)))
+        dither = vector.hashed(step)
+        vector.store_bfloats_at(squares_at(address, width), squares, dither, np.uint64(width))
+        store_weights(address, _moved(vector.load_halves_at(address), squares, step, learner), dither, width)
+
+
+@bare_kernel
 def update_block(block, targets, indices, values, blocks, store, counts, found, learner):
     """A_online.Update for every classifier of a block: logistic loss, positive in the lanes of `targets`.
 
@@ -344,14 +360,7 @@ def update_block(block, targets, indices, values, blocks, store, counts, found, 
     squares = vector.multiply_add(gradient, gradient, vector.load(blocks.bias_squares, first))
     vector.store(blocks.bias_squares, first, squares)
     vector.store(blocks.bias, first, _moved(vector.load(blocks.bias, first), squares, gradient, learner))
-    for p in range(np.uint64(values.size)):
-        address = found[p]
-        if address == _MISSING:
-            address = insert(block, indices[p], blocks, store, counts)
-            if address == _MISSING:
-                continue
-        step = vector.multiply(gradient, vector.splat(values[p]))
-        squares = vector.multiply_add(step, step, vector.load_bfloats_at(squares_at(address, width)))
-        dither = vector.hashed(step)
-        vector.store_bfloats_at(squares_at(address, width), squares, dither, np.uint64(width))
-        store_weights(address, _moved(vector.load_halves_at(address), squares, step, learner), dither, width)
+    if width == LANES:  # compiled apart, without a choice of stores
+        _update_records(block, LANES, gradient, indices, values, blocks, store, counts, found, learner)
+    else:
+        _update_records(block, width, gradient, indices, values, blocks, store, counts, found, learner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels import atomic
-from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.models.online_label_tree.growth_kernels import update_tree
 from treemax.models.online_label_tree.kernels import (
     AUXILIARY_UPDATES,
@@ -26,7 +26,7 @@ from treemax.models.online_label_tree.kernels import (
 )
 
 
-@kernel
+@bare_kernel
 def _assign_to_nodes(labels, nodes, leaf_of, scratch):
     """Algorithm 9, AssignToNodes: collects the positive nodes, and marks each in its parent's block. Negative
     nodes are the other children of positive ones: they learn with their block."""
@@ -43,14 +43,14 @@ def _assign_to_nodes(labels, nodes, leaf_of, scratch):
     return count
 
 
-@inline_kernel
+@bare_inline_kernel
 def _slots_needed(block, n_features, blocks):
     """Return an upper bound of the slots that a table needs while it grows by so many features."""
     n_records = blocks.filled[block] + n_features
     return 2 << table_bits(n_records) if 4 * n_records > 3 << (blocks.table[block] & 63) else 0
 
 
-@kernel
+@bare_kernel
 def _plan(count, n_features, nodes, blocks, store, counts, scratch):
     """Reserve capacity for the update of a row; return the lines and slots reserved, or (-1, 0) if it is exhausted."""
     lines, slots = n_features, _slots_needed(FIRST, n_features, blocks)
@@ -73,7 +73,7 @@ def _plan(count, n_features, nodes, blocks, store, counts, scratch):
     return lines, slots
 
 
-@kernel
+@bare_kernel
 def _update_classifiers(labels, indices, values, crowned, nodes, blocks, store, leaf_of, counts, scratch, learner):
     """Algorithm 7, UpdateClassifiers, for one row; False, with nothing changed, if the capacity is exhausted."""
     count = _assign_to_nodes(labels, nodes, leaf_of, scratch)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels import vector
-from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, opened_for, pad, pop, push
 from treemax.models.online_label_tree.kernels import FIRST, LANES, ONE, ZERO, block_scores, find_all
 
 
-@inline_kernel
+@bare_inline_kernel
 def logistic(score):
     one = vector.splat(ONE)
     return vector.divide(one, vector.add(one, vector.exponential(vector.subtract(vector.splat(ZERO), score))))
 
 
-@kernel
+@bare_kernel
 def _expand(node, above, indices, values, scaled, nodes, blocks, store, found, scores):
     """Write the probabilities of a node's children: `above`, that of the node, times those of their classifiers,
     divided by their sum if `scaled`."""
@@ -38,7 +38,7 @@ def _expand(node, above, indices, values, scaled, nodes, blocks, store, found, s
     return n
 
 
-@kernel
+@bare_kernel
 def _root_probability(indices, values, one_label, blocks, store, found, scores):
     if one_label:
         return ONE

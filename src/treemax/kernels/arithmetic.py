@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.intrinsics import maximum, minimum
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel, kernel
+from treemax.kernels.intrinsics import maximum, minimum, reinterpret
+from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel
 
 _LOG2_E = np.float32(1.442695040888963)
 _LN2_HIGH = np.float32(0.693359375)
@@ -28,7 +28,7 @@ def exp32(x):
     p = p * r + np.float32(5.0000001201e-1)
     p = p * r * r + r + _ONE
     power = (np.int32(n) + np.int32(127)) << np.int32(23)  # 2**n, in the exponent bits
-    return p * np.int32(power).view(np.float32)
+    return p * reinterpret(np.int32(power), np.float32)
 
 
 @fast_kernel
@@ -50,8 +50,8 @@ def softmax(scores):
 @fast_inline_kernel
 def log32(x):
     """Return the natural logarithm of a positive normal float32, which vectorises, unlike `math.log`."""
-    bits = np.float32(x).view(np.int32)
-    mantissa = np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)).view(np.float32)  # 0.5 to 1
+    bits = reinterpret(np.float32(x), np.int32)
+    mantissa = reinterpret(np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)), np.float32)  # 0.5 to 1
     exponent = np.float32((bits >> np.int32(23)) - np.int32(126))
     low = mantissa < np.float32(0.70710678)
     exponent -= _ONE if low else np.float32(0.0)
@@ -69,7 +69,7 @@ def log32(x):
     return m - np.float32(0.5) * square + p * m * square + exponent * _LN2_LOW + exponent * _LN2_HIGH
 
 
-@kernel
+@inline_kernel
 def next_random(random):
     """Return the next state of a 64-bit random generator; use the upper bits."""
     return random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
@@ -84,7 +84,7 @@ def random_for(seed, number):
     return mixed ^ (mixed >> np.uint64(31))
 
 
-@kernel
+@inline_kernel
 def stride(n, random):
     """Return a random stride that visits each of 0..n-1 once."""
     step = random % n if n > 1 else 1

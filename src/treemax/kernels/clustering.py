@@ -140,7 +140,7 @@ def bisect(indptr, indices, values, members, n_left, n_sample, iterations, sums)
         side[m] = -1
     sample, sample_left = members[:n_sample], maximum(1, n_sample * n_left // n)
     for new, i in ((0, 0), (1, n_sample - 1)):
-        _move(indptr, indices, values, members[i], new, np.float32(1.0), sums, squares)
+        _move(indptr, indices, values, members[i], np.int8(new), np.float32(1.0), sums, squares)
         side[i] = new
     before = np.float32(-1e30)
     for _ in range(iterations):
@@ -180,7 +180,8 @@ def arrange(indptr, indices, values, members, arity, max_leaf, iterations, rando
     places = empty(members.size, np.int64)
     for m in range(members.size):
         places[m] = m
-    starts, stops, n_parts = [empty(2 * members.size + 2, np.int64) for _ in range(3)]
+    room = 2 * members.size + 2
+    starts, stops, n_parts = empty(room, np.int64), empty(room, np.int64), empty(room, np.int64)
     starts[0], stops[0], n_parts[0] = 0, members.size, 1
     n = 1
     while n > 0:

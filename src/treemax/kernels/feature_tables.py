@@ -11,6 +11,7 @@ import numpy as np
 
 from treemax.kernels import atomic, vector
 from treemax.kernels.buckets import LANES, matches
+from treemax.kernels.intrinsics import reinterpret
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, fast_inline_kernel
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -88,9 +89,9 @@ def weight_of(buckets, word, wanted):
     bits = matches(buckets, place, wanted)
     if (bits == 0) & (buckets[place + _LANES - _ONE] != 0):
         entry = _entry(buckets, word, wanted)
-        return np.uint32(buckets[_weight_place(entry)]).view(np.float32) if entry != NOWHERE else _ZERO
+        return reinterpret(np.uint32(buckets[_weight_place(entry)]), np.float32) if entry != NOWHERE else _ZERO
     lane = np.uint64(vector.lowest_bit(bits | np.uint32(128)))
-    weight = np.uint32(buckets[place + _LANES + lane]).view(np.float32)
+    weight = reinterpret(np.uint32(buckets[place + _LANES + lane]), np.float32)
     return weight if bits else _ZERO
 
 
@@ -158,8 +159,8 @@ def sparse_step(scorers, feature, owner, step, rate, initial, makes_new):
     total = scorers.entry_squares[entry] + step * step
     scorers.entry_squares[entry] = total
     place = _weight_place(entry)
-    weight = np.uint32(scorers.buckets[place]).view(np.float32) - _change(step, total, rate, initial)
-    scorers.buckets[place] = np.float32(weight).view(np.uint32)
+    weight = reinterpret(np.uint32(scorers.buckets[place]), np.float32) - _change(step, total, rate, initial)
+    scorers.buckets[place] = reinterpret(np.float32(weight), np.uint32)
 
 
 @bare_kernel
@@ -190,7 +191,7 @@ def list_entries(scorers, owners, weights, squares):
                 place = _weight_place(entry)
                 if scorers.buckets[place - _LANES]:
                     owners[n] = scorers.buckets[place - _LANES] - np.uint32(1)
-                    weights[n] = np.uint32(scorers.buckets[place]).view(np.float32)
+                    weights[n] = reinterpret(np.uint32(scorers.buckets[place]), np.float32)
                     squares[n] = scorers.entry_squares[entry]
                     n += 1
 
@@ -206,7 +207,7 @@ def fill(scorers, entries, owners, weights, squares):
             if _entry(scorers.buckets, word, wanted) != NOWHERE:
                 return False
             entry = _put(scorers.buckets, word, wanted)
-            scorers.buckets[_weight_place(entry)] = np.float32(weights[n]).view(np.uint32)
+            scorers.buckets[_weight_place(entry)] = reinterpret(np.float32(weights[n]), np.uint32)
             scorers.entry_squares[entry] = squares[n]
             n += 1
     return True

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels.intrinsics import zeros
-from treemax.kernels.jit import inline_kernel, kernel
+from treemax.kernels.jit import bare_kernel, inline_kernel, kernel
 
 
-@kernel
-def rows_of_labels(indptr, ids, starts, rows):
-    """Write the rows of every label in order; those of label j begin at starts[j]."""
-    ends = starts.copy()
+@bare_kernel
+def rows_of_labels(indptr, ids, ends, rows):
+    """Write the rows of every label in order; those of label j begin at ends[j], which becomes their end."""
     for i in range(indptr.size - 1):
         for q in range(indptr[i], indptr[i + 1]):
             rows[ends[ids[q]]] = i

@@ -1,4 +1,5 @@
-"""Functions of NumPy and Python as intrinsics: new arrays of one dimension, and the larger or smaller of two numbers.
+"""Functions of NumPy and Python as intrinsics: new arrays of one dimension, the larger or smaller of two numbers, and the
+bits of a number.
 
 Numba compiles `np.empty`, `max` and their like again for every type and every set of compiler options, which takes a
 third of the time of the kernels themselves; intrinsics become part of the kernel that uses them.
@@ -78,3 +79,13 @@ def _either(comparison):
 
 maximum = _either(operator.ge)
 minimum = _either(operator.le)
+
+
+@intrinsic
+def reinterpret(typing_context, number, dtype):
+    """Return the number of a type, of the same size, that has the same bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+    return dtype.dtype(number, dtype), generate

@@ -58,7 +58,7 @@ def _before(score, node, other_score, other_node):
     return score > other_score or (score == other_score and node < other_node)
 
 
-@bare_kernel
+@bare_inline_kernel
 def push(heap_nodes, heap_scores, size, node, score):
     """Push onto a max-heap; return its new size."""
     at = size
@@ -72,7 +72,7 @@ def push(heap_nodes, heap_scores, size, node, score):
     return size + 1
 
 
-@bare_kernel
+@bare_inline_kernel
 def pop(heap_nodes, heap_scores, size):
     """Pop the largest entry, moved to position size - 1; return the new size."""
     top_node, top_score = heap_nodes[0], heap_scores[0]

@@ -15,7 +15,7 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into
-from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
+from treemax.kernels.intrinsics import empty, maximum, minimum, reinterpret, zeros
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, opened_for, pad, pop, push
 from treemax.kernels.sparse_rows import Rows
@@ -79,7 +79,7 @@ def _home(feature, size):
 @inline_kernel
 def _rounded(weight):
     """Round a weight to bfloat16; return its bits in the upper half of a word."""
-    word = np.float32(weight).view(np.uint32)
+    word = reinterpret(np.float32(weight), np.uint32)
     return (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) & _HIGH_HALF
 
 
@@ -138,13 +138,13 @@ def unpacked(tables, slots, entries, n_children):
             before = n
             full = last - first == half
             for q in range(first, last):
-                upper = np.uint32(entries[q] & _HIGH_HALF).view(np.float32)
+                upper = reinterpret(np.uint32(entries[q] & _HIGH_HALF), np.float32)
                 if upper != 0:
                     children[n] = np.uint32(q - first) if full else entries[q] & _LOW_HALF
                     weights[n] = upper
                     n += 1
             for q in range(first, last if full else first):
-                lower = np.uint32(entries[q] << np.uint32(16)).view(np.float32)
+                lower = reinterpret(np.uint32(entries[q] << np.uint32(16)), np.float32)
                 if lower != 0:
                     children[n] = half + q - first
                     weights[n] = lower
@@ -188,13 +188,13 @@ def _score_children(node, rows, begin, end, weights, scratch):
         first, last = slots[at] & _LOW_WORD, slots[at + np.uint64(1)] & _LOW_WORD
         if last - first == half:
             for c in range(half):
-                scores[c] += x * np.uint32(entries[first + c] & _HIGH_HALF).view(np.float32)
+                scores[c] += x * reinterpret(np.uint32(entries[first + c] & _HIGH_HALF), np.float32)
             for c in range(count - half):
-                scores[half + c] += x * np.uint32(entries[first + c] << np.uint32(16)).view(np.float32)
+                scores[half + c] += x * reinterpret(np.uint32(entries[first + c] << np.uint32(16)), np.float32)
         else:
             for q in range(first, last):
                 word = entries[q]
-                scores[word & _LOW_HALF] += x * np.uint32(word & _HIGH_HALF).view(np.float32)
+                scores[word & _LOW_HALF] += x * reinterpret(np.uint32(word & _HIGH_HALF), np.float32)
 
 
 @bare_fast_inline_kernel
@@ -558,7 +558,7 @@ def labels_above(
     scratch = _new_scratch(indptr, most_children)
     scores = scratch.scores
     waiting, waiting_scores = empty(n_children.size, np.int64), empty(n_children.size, np.float32)
-    ids, probabilities, count = empty(1024, np.int64), empty(1024, np.float32), 0
+    ids, probabilities, count = empty(1024, np.int64), empty(1024, np.float32), np.int64(0)
     tolerance = minimum(_ONE, np.float32(1e-6) * slopes.size)  # for rounding
     worth_opening = threshold * (_ONE - tolerance)
     starts[0] = 0

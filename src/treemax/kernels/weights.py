@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from treemax.kernels.feature_tables import weight_of
+from treemax.kernels.intrinsics import reinterpret
 from treemax.kernels.jit import inline_kernel, kernel
 from treemax.kernels.scorers import pair, slot
 from treemax.kernels.search import NO_FEATURE, _home
@@ -53,14 +54,14 @@ def packed_weights(node, indices, values, n_children, tables, slots, entries, pl
         first, last = np.int64(slots[at] & _LOW_WORD), np.int64(slots[at + np.uint64(1)] & _LOW_WORD)
         if last - first == half:
             for c in range(half):
-                upper = np.uint32(entries[first + c] & _HIGH_HALF).view(np.float32)
+                upper = reinterpret(np.uint32(entries[first + c] & _HIGH_HALF), np.float32)
                 _take(c, upper, p, values[p], place, scores, weights)
             for c in range(count - half):
-                lower = np.uint32(entries[first + c] << _HALF_BITS).view(np.float32)
+                lower = reinterpret(np.uint32(entries[first + c] << _HALF_BITS), np.float32)
                 _take(half + c, lower, p, values[p], place, scores, weights)
         else:
             for q in range(first, last):
-                upper = np.uint32(entries[q] & _HIGH_HALF).view(np.float32)
+                upper = reinterpret(np.uint32(entries[q] & _HIGH_HALF), np.float32)
                 _take(np.int64(entries[q] & _LOW_HALF), upper, p, values[p], place, scores, weights)
 
 

@@ -51,7 +51,7 @@ def label_vectors(
     counts = np.bincount(targets.ids, minlength=n_labels)
     starts = np.concatenate([[0], np.cumsum(counts)])
     label_rows = np.empty(len(targets.ids), dtype=np.int64)
-    grouping.rows_of_labels(read_only(targets.indptr), read_only(targets.ids), read_only(starts), label_rows)
+    grouping.rows_of_labels(read_only(targets.indptr), read_only(targets.ids), starts.copy(), label_rows)
     even = np.searchsorted(starts, np.linspace(0, starts[-1], PIECES + 1)[1:-1])
     bisections = np.unique(np.concatenate([[0], even, [n_labels]]))
     problems = [

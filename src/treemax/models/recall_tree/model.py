@@ -30,7 +30,7 @@ from treemax.models.recall_tree.tracing import trace_candidates
 from treemax.models.rows import blocks, densified, known_features, sparsified
 from treemax.models.scaling import Scaling
 from treemax.models.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
-from treemax.models.searching import TopKAllowed, best_weighted, first_allowed
+from treemax.models.searching import TopKAllowed, allowed_among, best_weighted
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
@@ -90,8 +90,7 @@ class CandidateModel(FromAllProbabilities):
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: Any, threads: int = 1
     ) -> TopKAllowed:
         """Return the `n_first` best candidates and the k best of those with a weight."""
-        ids, scores = self._candidates(rows, search, threads)
-        return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
+        return allowed_among(*self._candidates(rows, search, threads), k, n_first, weights)
 
     def _candidates(self, rows: Rows, search: Any, threads: int) -> tuple[NDArray[Any], NDArray[Any]]:
         return self.top_k(rows, min(self.n_labels, search.n_candidates), search, threads)

@@ -22,7 +22,7 @@ from treemax.kernels.weights import packed_weights
 from treemax.models.parts import expect, truth, whole_number
 from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
 from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
-from treemax.models.searching import TopKAllowed, best_weighted, first_allowed
+from treemax.models.searching import TopKAllowed, allowed_among, best_weighted
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
 from treemax.models.softmax_tree.tracing import trace_labels
@@ -152,8 +152,8 @@ class SoftmaxTreeModel(FromAllProbabilities):
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: float = 0.0, threads: int = 1
     ) -> TopKAllowed:
         """Return the `n_first` best classes of a row's leaves and the k best of those with a weight."""
-        ids, scores = self.top_k(rows, max(n_first, self._n_possible()), search, threads)
-        return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
+        candidates = self.top_k(rows, max(n_first, self._n_possible()), search, threads)
+        return allowed_among(*candidates, k, n_first, weights)
 
     def _n_possible(self) -> int:
         return min(self.n_labels, self.most_answers())

@@ -134,7 +134,7 @@ def search_rows(
     def search_block(block: slice) -> None:
         search(*arguments(sparse[block]), *options, *[array[block] for array in by_row])
 
-    run_all(blocks(len(rows), by_row[-1].shape[1]), search_block, threads)
+    run_all(blocks(len(rows), sum(array.shape[1] for array in by_row)), search_block, threads)
 
 
 def search_above(
